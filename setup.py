@@ -1,4 +1,7 @@
-"""Build of the package; everything else is in setup.cfg. A wheel has the example configs in hpc_es/configs."""
+"""Build of the package; everything else is in setup.cfg.
+
+A wheel has the example configs in hpc_es/configs.
+"""
 
 from pathlib import Path
 
@@ -9,7 +12,9 @@ EXAMPLES = ("*.yaml", "*.py")
 
 
 class BuildWithConfigs(build_py):
-    """Copy configs/ beside the modules, for `hpc-es new`; an editable installation reads them where they are."""
+    """Copy configs/ beside the modules, for `hpc-es new`;
+    an editable installation reads them where they are.
+    """
 
     def run(self) -> None:
         """Build the package."""

@@ -1,1 +1,4 @@
-"""Benchmarks: `make bench`, or `python -m benchmarks [NAME ...]`. Most report medians of ratios measured in one run."""
+"""Benchmarks: `make bench`, or `python -m benchmarks [NAME ...]`.
+
+Most report medians of ratios measured in one run.
+"""

@@ -1,8 +1,9 @@
 """Episodes per second of actor-critic training on bandits on one core, compared with a bare LSTM.
 
-An update is complete: it samples the arms, plays 32 episodes of 100 trials, differentiates them and changes the
-parameters. The bare LSTM is the compiled gradient of the sum of its outputs at the same shapes: derived from the loop
-by TensorFlow (`over_bare`), or written out as in this project (`over_written`). All three alternate.
+An update is complete: it samples the arms, plays 32 episodes of 100 trials, differentiates them and
+changes the parameters. The bare LSTM is the compiled gradient of the sum of its outputs at the same
+shapes: derived from the loop by TensorFlow (`over_bare`), or written out as in this project
+(`over_written`). All three alternate.
 """
 
 from __future__ import annotations
@@ -66,19 +67,24 @@ def training() -> Callable[[], None]:
 
 
 def forward_and_backward(is_written: bool) -> Callable[[], None]:
-    """Return a function that computes the gradient of the sum of an LSTM's outputs, at the shapes of two arms."""
+    """Return a function that computes the gradient of the sum of an LSTM's outputs,
+    at the shapes of two arms.
+    """
     from hpc_es.policies.networks import layers
     from hpc_es.policies.networks.tensorflow_actors import lstm_sequence, tensorflow
 
     tf = tensorflow()
     rng, width = np.random.default_rng(0), 4
     x, kernel = (
-        rng.standard_normal(shape).astype("f4") for shape in ((TRIALS, BATCH, width), (width + UNITS, 4 * UNITS))
+        rng.standard_normal(shape).astype("f4")
+        for shape in ((TRIALS, BATCH, width), (width + UNITS, 4 * UNITS))
     )
     inputs, kernel, bias = tf.constant(x), tf.constant(0.1 * kernel), tf.zeros(4 * UNITS)
 
     def derived(kernel: Any, bias: Any) -> Any:
-        z = tf.reshape(tf.reshape(inputs, (-1, width)) @ kernel[:width] + bias, (TRIALS, BATCH, 4 * UNITS))
+        z = tf.reshape(
+            tf.reshape(inputs, (-1, width)) @ kernel[:width] + bias, (TRIALS, BATCH, 4 * UNITS)
+        )
 
         def body(t: Any, h: Any, c: Any, outputs: Any) -> Any:
             h, c = layers.lstm_gates(layers.TensorFlowOps(tf), z[t] + h @ kernel[width:], c)
@@ -87,13 +93,17 @@ def forward_and_backward(is_written: bool) -> Callable[[], None]:
         empty = tf.zeros((BATCH, UNITS))
         outputs = tf.TensorArray(tf.float32, TRIALS, element_shape=(BATCH, UNITS))
         start = (0, empty, empty, outputs)
-        return tf.while_loop(lambda t, *_: t < TRIALS, body, start, maximum_iterations=TRIALS)[-1].stack()
+        return tf.while_loop(lambda t, *_: t < TRIALS, body, start, maximum_iterations=TRIALS)[
+            -1
+        ].stack()
 
     @tf.function(jit_compile=True)  # type: ignore[untyped-decorator]
     def both(kernel: Any, bias: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch((kernel, bias))
-            outputs = lstm_sequence(tf, inputs, kernel, bias) if is_written else derived(kernel, bias)
+            outputs = (
+                lstm_sequence(tf, inputs, kernel, bias) if is_written else derived(kernel, bias)
+            )
             total = tf.reduce_sum(outputs)
         return tape.gradient(total, (kernel, bias))
 

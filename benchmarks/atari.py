@@ -1,13 +1,16 @@
-"""CPU time of steps and seeded resets of Atari games: the task `atari` and `AtariVectorEnv`; and of training steps.
+"""CPU time of steps and seeded resets of Atari games: the task `atari` and `AtariVectorEnv`; and of
+training steps.
 
     python -m benchmarks.atari             # steps and resets without a policy
-    python -m benchmarks.atari --training  # env-steps per second and core of cnn with virtual batch normalisation
+    python -m benchmarks.atari --training  # env-steps per second and core of cnn with virtual batch
+                                           normalisation
     python -m benchmarks.atari --random    # returns of random actions in Pong
 
-Without a policy both play the same episodes with random actions, in 16 lanes of one environment each, in turn. CPU time
-includes that of the vector environments' threads. In training, chunks of 16 candidates play Pong with the network of
-`configs/es_pong.yaml`, each with its own weights, for 500 steps; perturbations, the virtual batch of each
-candidate and resets are included. It needs the extra `jax`.
+Without a policy both play the same episodes with random actions, in 16 lanes of one environment
+each, in turn. CPU time includes that of the vector environments' threads. In training, chunks of 16
+candidates play Pong with the network of `configs/es_pong.yaml`, each with its own weights, for 500
+steps; perturbations, the virtual batch of each candidate and resets are included. It needs the
+extra `jax`.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ def measure(game: str) -> tuple[Measured, Measured]:
     task = Atari(Options(game=game, protocol="salimans2017", fire_reset=True))
     limit = task.options.max_frames or 20_000
     vectors = [
-        ale_py.AtariVectorEnv(game, 1, num_threads=1, reward_clipping=False, max_num_frames_per_episode=limit)
+        ale_py.AtariVectorEnv(
+            game, 1, num_threads=1, reward_clipping=False, max_num_frames_per_episode=limit
+        )
         for _ in range(LANES)
     ]
     backend, rounds = task.new_backend(), []
@@ -62,7 +67,10 @@ class Lockstep:
     """The lanes of the task's backend."""
 
     def __init__(self, backend: Any) -> None:
-        self._backend, self._running = backend, RunningEpisodes(list(range(LANES)), list(range(LANES)))
+        self._backend, self._running = (
+            backend,
+            RunningEpisodes(list(range(LANES)), list(range(LANES))),
+        )
         self.observations, self._rewards = np.zeros((LANES, 84, 84, 4), np.uint8), np.zeros(LANES)
 
     def reset(self, lane: int, seed: int) -> None:
@@ -70,7 +78,9 @@ class Lockstep:
 
     def step(self, actions: Array) -> list[int]:
         """Take a step with actions int64[lanes]; return the lanes whose episode ended."""
-        ended: list[int] = self._backend.advance(self._running, actions, self.observations, self._rewards).ended
+        ended: list[int] = self._backend.advance(
+            self._running, actions, self.observations, self._rewards
+        ).ended
         return ended
 
 
@@ -81,7 +91,9 @@ class Vectors:
         self._vectors, self.observations = vectors, np.zeros((LANES, 84, 84, 4), np.uint8)
 
     def reset(self, lane: int, seed: int) -> None:
-        self.observations[lane] = self._vectors[lane].reset(seed=np.array([seed]))[0][0].transpose(1, 2, 0)
+        self.observations[lane] = (
+            self._vectors[lane].reset(seed=np.array([seed]))[0][0].transpose(1, 2, 0)
+        )
 
     def step(self, actions: Array) -> list[int]:
         """Take a step with actions int64[lanes]; return the lanes whose episode ended."""
@@ -111,8 +123,14 @@ def play(lanes: Lockstep | Vectors, actions: int) -> tuple[float, float]:
 
 
 def training_rates(normalisation: str) -> list[tuple[float, float]]:
-    """Return env-steps per CPU second, and seconds per chunk, of `TRAINING_ROUNDS` chunks on one rank."""
-    overrides = ["noise={kind: counter}", "task.max_frames=2000", f"policy.normalisation={normalisation}"]
+    """Return env-steps per CPU second, and seconds per chunk,
+    of `TRAINING_ROUNDS` chunks on one rank.
+    """
+    overrides = [
+        "noise={kind: counter}",
+        "task.max_frames=2000",
+        f"policy.normalisation={normalisation}",
+    ]
     config = load(ROOT / "configs" / "es_pong.yaml", [*overrides, f"mpi.chunk_size={LANES}"])
     parts = build_parts(config, World("none"), build_task(config))
     algorithm: Any = parts.algorithm
@@ -126,14 +144,20 @@ def training_rates(normalisation: str) -> list[tuple[float, float]]:
 
 
 def random_returns(max_frames: int, episodes: int) -> list[float]:
-    """Return the returns of episodes of Pong with random actions, which end after `max_frames` frames at the latest."""
-    environment = Atari(Options(game="pong", protocol="salimans2017", max_frames=max_frames)).environment()
+    """Return the returns of episodes of Pong with random actions,
+    which end after `max_frames` frames at the latest.
+    """
+    environment = Atari(
+        Options(game="pong", protocol="salimans2017", max_frames=max_frames)
+    ).environment()
     rng, returns = np.random.default_rng(0), []
     for seed in range(episodes):
         environment.reset(seed=seed)
         total, ended = 0.0, False
         while not ended:
-            _, reward, is_over, is_cut, _ = environment.step(rng.integers(environment.action_space.n))
+            _, reward, is_over, is_cut, _ = environment.step(
+                rng.integers(environment.action_space.n)
+            )
             total, ended = total + reward, is_over or is_cut
         returns.append(total)
     return returns
@@ -143,7 +167,9 @@ def main() -> None:
     """Print one line per game, per normalisation or per time limit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.atari", description=__doc__)
     parser.add_argument("--training", action="store_true", help="measure training steps instead")
-    parser.add_argument("--random", action="store_true", help="measure the returns of random actions instead")
+    parser.add_argument(
+        "--random", action="store_true", help="measure the returns of random actions instead"
+    )
     options = parser.parse_args()
     if options.random:
         for max_frames, episodes in ((1_200, 40), (20_000, 12)):
@@ -161,7 +187,9 @@ def main() -> None:
     for game in GAMES:
         ours, theirs = measure(game)
         text = f"step {ours.step_us:4.0f} us, reset {ours.reset_ms:5.1f} ms"
-        print(f"{game:10s} atari: {text}; vector: step {theirs.step_us:4.0f} us, reset {theirs.reset_ms:5.1f} ms")
+        print(
+            f"{game:10s} atari: {text}; vector: step {theirs.step_us:4.0f} us, reset {theirs.reset_ms:5.1f} ms"
+        )
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """Learning with `algorithm.delay`: timesteps and wall time to a target return.
 
     python -m benchmarks.delayed_learning --csv docs/cluster/delay.csv --png docs/cluster/delay.png
-    python -m benchmarks.delayed_learning es_cartpole --seeds 3         some configs, fewer or more seeds
+    python -m benchmarks.delayed_learning es_cartpole --seeds 3   some configs, fewer or more seeds
     python -m benchmarks.delayed_learning es_pendulum --seeds 20 --delays 0 1
-    python -m benchmarks.delayed_learning --table                       the results so far, no run
+    python -m benchmarks.delayed_learning --table                 the results so far, no run
 
-Each config is trained with a delay of 0, 1 and 2 and several seeds, one run after the other in this process. The
-command can be interrupted or killed and repeated: runs resume from their checkpoints below `--out`, and finished ones
-are lines of `--csv`. The target is reached when the mean return of the population, averaged over three generations, is
-high enough. Wall time is simulated from the recorded lengths of all episodes: 32 ranks with a timer in place of the
-environment, 10 ms per step.
+Each config is trained with a delay of 0, 1 and 2 and several seeds, one run after the other in this
+process. The command can be interrupted or killed and repeated: runs resume from their checkpoints
+below `--out`, and finished ones are lines of `--csv`. The target is reached when the mean return of
+the population, averaged over three generations, is high enough. Wall time is simulated from the
+recorded lengths of all episodes: 32 ranks with a timer in place of the environment, 10 ms per step.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """Return of the population after each generation, averaged over three, against timesteps and simulated seconds."""
+    """Return of the population after each generation, averaged over three,
+    against timesteps and simulated seconds.
+    """
 
     timesteps: Float64  # float64[generations]
     seconds: Float64  # float64[generations]
@@ -105,7 +107,9 @@ class Run:
         return self.directory / "lengths.jsonl"
 
     def train(self) -> None:
-        """Train to the end, and record the lengths of episodes; exit if a signal interrupts the run."""
+        """Train to the end, and record the lengths of episodes;
+        exit if a signal interrupts the run.
+        """
         delay = f"algorithm.delay={self.delay}"
         limits = (f"seed={self.seed}", f"stop.timesteps={self.study.timesteps}")
         config = load(ROOT / f"configs/{self.study.config}.yaml", (*OVERRIDES, *limits, delay))
@@ -131,7 +135,11 @@ class Run:
         """Return the line of the CSV."""
         curve = self.curve()
         index = curve.reached(self.study.target)
-        reached = (None, None) if index is None else (int(curve.timesteps[index]), float(curve.seconds[index]))
+        reached = (
+            (None, None)
+            if index is None
+            else (int(curve.timesteps[index]), float(curve.seconds[index]))
+        )
         end = int(curve.timesteps[-1]), *reached, float(curve.returns[-1]), float(curve.seconds[-1])
         return Result(self.study.config, self.delay, self.seed, *end)
 
@@ -140,21 +148,33 @@ def _recording(add: Callable[..., None], write: Callable[[str], object]) -> Call
     """Return a function that calls `add` and writes the lengths of a generation's episodes."""
 
     def record(finished: FinishedGeneration, *others: object) -> None:
-        write(json.dumps([finished.before.generation, finished.evaluated.results.rows["length"].tolist()]) + "\n")
+        write(
+            json.dumps(
+                [finished.before.generation, finished.evaluated.results.rows["length"].tolist()]
+            )
+            + "\n"
+        )
         add(finished, *others)
 
     return record
 
 
 def simulated_seconds(generations: Sequence[Sequence[Sequence[int]]], delay: int) -> Float64:
-    """Return the time of each update, float64[generations], from the episode lengths of each round."""
+    """Return the time of each update, float64[generations],
+    from the episode lengths of each round.
+    """
     jobs = len(generations[0][0])
     workers = evaluating_ranks(jobs, RANKS, "free", "auto", "auto")
-    seconds = [[[STEP_SECONDS * length for length in lengths] for lengths in rounds] for rounds in generations]
+    seconds = [
+        [[STEP_SECONDS * length for length in lengths] for lengths in rounds]
+        for rounds in generations
+    ]
     return np.array(DelayedSimulation(seconds, delay, workers).run())
 
 
-def table(studies: Sequence[Study], results: Sequence[Result], delays: Sequence[int] = DELAYS) -> Iterator[str]:
+def table(
+    studies: Sequence[Study], results: Sequence[Result], delays: Sequence[int] = DELAYS
+) -> Iterator[str]:
     """Yield the lines of the table, with the seeds that are finished for every delay."""
     yield (
         "| config (target) | delay | seeds that reach it | timesteps, median | over delay 0 | "
@@ -163,14 +183,20 @@ def table(studies: Sequence[Study], results: Sequence[Result], delays: Sequence[
     yield "|---|---|---|---|---|---|---|---|"
     for study in studies:
         lines = {(line.delay, line.seed): line for line in results if line.config == study.config}
-        seeds = [seed for seed in range(1, study.seeds + 1) if all((delay, seed) in lines for delay in delays)]
+        seeds = [
+            seed
+            for seed in range(1, study.seeds + 1)
+            if all((delay, seed) in lines for delay in delays)
+        ]
         if not seeds:
             continue
         plain = [lines[0, seed] for seed in seeds]
         for delay in delays:
             runs = [lines[delay, seed] for seed in seeds]
             count = sum(run.steps_to_target is not None for run in runs)
-            steps, seconds = (_ratio(runs, plain, name) for name in ("steps_to_target", "seconds_to_target"))
+            steps, seconds = (
+                _ratio(runs, plain, name) for name in ("steps_to_target", "seconds_to_target")
+            )
             final = median(run.final_return for run in runs)
             reached = f"{count} of {len(seeds)}"
             yield f"| {study.config} ({study.target:g}) | {delay} | {reached} | {steps} | {seconds} | {final:,.0f} |"
@@ -179,7 +205,11 @@ def table(studies: Sequence[Study], results: Sequence[Result], delays: Sequence[
 def _ratio(runs: Sequence[Result], plain: Sequence[Result], name: str) -> str:
     """Return two cells: the median, and the same divided by that without a delay."""
     value, before = (_median([getattr(run, name) for run in each]) for each in (runs, plain))
-    return f"{value:,.0f} | {value / before:.2f}" if np.isfinite(value + before) else "more than half never | "
+    return (
+        f"{value:,.0f} | {value / before:.2f}"
+        if np.isfinite(value + before)
+        else "more than half never | "
+    )
 
 
 def _median(values: Sequence[float | None]) -> float:
@@ -188,7 +218,9 @@ def _median(values: Sequence[float | None]) -> float:
 
 
 def draw(runs: Mapping[tuple[str, int], Sequence[Run]], path: Path) -> None:
-    """Draw the median return of the runs of each config and delay, against timesteps and simulated seconds."""
+    """Draw the median return of the runs of each config and delay,
+    against timesteps and simulated seconds.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
@@ -203,7 +235,11 @@ def draw(runs: Mapping[tuple[str, int], Sequence[Run]], path: Path) -> None:
             grid = np.linspace(0, min(float(x[-1]) for x in xs), POINTS + 1)
             lines = [means(x, curve.returns, grid) for x, curve in zip(xs, all_curves, strict=True)]
             ax.plot(grid[1:], np.median(lines, axis=0), color=f"C{delay}", label=f"delay {delay}")
-        row[0].set(ylabel="return of the population", title=f"{config}, {len(seeds)} seeds", xlabel="timesteps")
+        row[0].set(
+            ylabel="return of the population",
+            title=f"{config}, {len(seeds)} seeds",
+            xlabel="timesteps",
+        )
         row[0].xaxis.set_major_formatter(EngFormatter(sep=""))
         row[1].set(xlabel=f"seconds on {RANKS} ranks, simulated")
         row[1].legend(frameon=False)
@@ -219,7 +255,9 @@ def read(path: Path | None) -> dict[tuple[str, int, int], Result]:
     results = {}
     for config, delay, seed, timesteps, steps, to_target, final, seconds in rows:
         reached = int(steps) if steps else None, float(to_target) if to_target else None
-        line = Result(config, int(delay), int(seed), int(timesteps), *reached, float(final), float(seconds))
+        line = Result(
+            config, int(delay), int(seed), int(timesteps), *reached, float(final), float(seconds)
+        )
         results[line[:3]] = line
     return results
 
@@ -230,7 +268,9 @@ def write(path: Path, results: Sequence[Result]) -> None:
     with written(path) as temporary, temporary.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Result._fields)
-        for line in sorted(results, key=lambda line: (order.index(line.config), line.seed, line.delay)):
+        for line in sorted(
+            results, key=lambda line: (order.index(line.config), line.seed, line.delay)
+        ):
             numbers = (f"{value:.1f}" if isinstance(value, float) else value for value in line[4:])
             writer.writerow([*line[:4], *("" if value is None else value for value in numbers)])
 
@@ -239,11 +279,15 @@ def main() -> int:
     """Run what is missing, write the CSV after each run, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.delayed_learning")
     names = [study.config for study in STUDIES]
-    parser.add_argument("names", nargs="*", metavar="CONFIG", help=f"of {', '.join(names)}; default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="CONFIG", help=f"of {', '.join(names)}; default: all"
+    )
     parser.add_argument("--seeds", type=int, help="seeds 1 to N; default: 10, or 3 for MuJoCo")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/delayed_learning")
     parser.add_argument("--csv", type=Path, help="file with one line per finished run")
-    parser.add_argument("--png", type=Path, help="draw the curves of the finished runs below --out into this file")
+    parser.add_argument(
+        "--png", type=Path, help="draw the curves of the finished runs below --out into this file"
+    )
     parser.add_argument("--table", action="store_true", help="start no run")
     parser.add_argument("--delays", type=int, nargs="+", default=DELAYS, help="0 and others")
     options = parser.parse_args()

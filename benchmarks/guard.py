@@ -70,7 +70,9 @@ def speed(checkout: Checkout, ranks: int, work: Work, seconds: float, *overrides
         config.write_text("task: {env_id: CartPole-v1}\n", "utf-8")
         job = command(ranks, config, output, *work.words(seconds), *overrides)
         environment = checkout.environment()
-        subprocess.run(job, cwd=directory, env=environment, check=True, capture_output=True, timeout=900)
+        subprocess.run(
+            job, cwd=directory, env=environment, check=True, capture_output=True, timeout=900
+        )
         rows = metrics(output)
     total = sum(row["seconds_this_generation"] for row in rows)
     passed = 0.0
@@ -80,13 +82,18 @@ def speed(checkout: Checkout, ranks: int, work: Work, seconds: float, *overrides
         if passed > total / 4:
             counted.append(row)
     steps, taken = (
-        float(sum(row[name] for row in counted)) for name in ("timesteps_this_generation", "seconds_this_generation")
+        float(sum(row[name] for row in counted))
+        for name in ("timesteps_this_generation", "seconds_this_generation")
     )
     return steps / taken
 
 
 def measured(
-    kinds: Mapping[str, tuple[Checkout, Sequence[str]]], ranks: int, work: Work, seconds: float, runs: int
+    kinds: Mapping[str, tuple[Checkout, Sequence[str]]],
+    ranks: int,
+    work: Work,
+    seconds: float,
+    runs: int,
 ) -> dict[str, list[float]]:
     """Return the speeds of all kinds of run, which alternate."""
     speeds: dict[str, list[float]] = {name: [] for name in kinds}
@@ -142,7 +149,9 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--runs", type=int, default=5, help="runs of each kind")
     parser.add_argument("--seconds", type=float, default=3.0, help="of a run")
-    parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES), help="fixed sizes of chunks")
+    parser.add_argument(
+        "--sizes", type=int, nargs="*", default=list(SIZES), help="fixed sizes of chunks"
+    )
     parser.add_argument("--only", nargs="*", default=[], help="parts of names of work")
     options = parser.parse_args()
     print("| work | ranks | env-steps/s | of the best size | of before | slowest run | |")

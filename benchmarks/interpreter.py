@@ -1,6 +1,8 @@
-"""Speed of the compiled interpreter relative to the reference interpreter in Python, in programs per second.
+"""Speed of the compiled interpreter relative to the reference interpreter in Python, in programs
+per second.
 
-Both score the same random programs of 100 characters on the 16 cases of the task 'reverse', as searches do.
+Both score the same random programs of 100 characters on the 16 cases of the task 'reverse', as
+searches do.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ def run() -> list[dict[str, Any]]:
         rates.append(1 / fast)
     ratio = median(ratios)
     row = {"task": "reverse", "speedup": ratio, "target": 50, "met": ratio >= 50}
-    return [{**row, "programs_per_second": median(rates), "spread": f"{min(ratios):.0f}-{max(ratios):.0f}"}]
+    return [
+        {
+            **row,
+            "programs_per_second": median(rates),
+            "spread": f"{min(ratios):.0f}-{max(ratios):.0f}",
+        }
+    ]
 
 
 def seconds(work: Any) -> float:

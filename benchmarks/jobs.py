@@ -14,13 +14,27 @@ MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
 def command(ranks: int, config: Path, output: Path, *overrides: str) -> list[str]:
     """Return the command line of a job."""
-    program = [sys.executable, "-m", "hpc_es.main", str(config), "--output", str(output), *overrides]
+    program = [
+        sys.executable,
+        "-m",
+        "hpc_es.main",
+        str(config),
+        "--output",
+        str(output),
+        *overrides,
+    ]
     return [str(MPIEXEC), "-n", str(ranks), *program]
 
 
 def train(ranks: int, config: Path, output: Path, *overrides: str) -> list[dict[str, Any]]:
     """Run a job to its end; its metrics."""
-    subprocess.run(command(ranks, config, output, *overrides), cwd=ROOT, check=True, capture_output=True, timeout=900)
+    subprocess.run(
+        command(ranks, config, output, *overrides),
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=900,
+    )
     return metrics(output)
 
 

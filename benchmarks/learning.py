@@ -1,15 +1,17 @@
-"""Final returns of the configs over 100 episodes, compared with published figures and with each other.
+"""Final returns of the configs over 100 episodes, compared with published figures and with each
+other.
 
-    python -m benchmarks.learning es_cartpole ars_hopper --seeds 5     some configs
-    python -m benchmarks.learning --published                          configs with a published figure
-    python -m benchmarks.learning --compare                            all strategies on the same tasks
-    python -m benchmarks.learning --compare --tasks Acrobot-v1         on some of these tasks
-    python -m benchmarks.learning --compare --set algorithm.population_size=16     with other settings
+    python -m benchmarks.learning es_cartpole ars_hopper --seeds 5  some configs
+    python -m benchmarks.learning --published                       configs with a published figure
+    python -m benchmarks.learning --compare                         all strategies on the same tasks
+    python -m benchmarks.learning --compare --tasks Acrobot-v1      on some of these tasks
+    python -m benchmarks.learning --compare --set algorithm.population_size=16  with other settings
 
-Runs are written below `--out`, on one rank each, `--jobs` at a time. The command can be interrupted and repeated, since
-runs resume from their checkpoints. Results replace their lines in `--csv`; other lines remain, and the tables show all
-lines. `--table` starts no runs. `--png` draws the final returns of the comparison, `--curves` its learning curves, for
-which the run directories are needed. The settings of `--set` are part of the name of a trial.
+Runs are written below `--out`, on one rank each, `--jobs` at a time. The command can be interrupted
+and repeated, since runs resume from their checkpoints. Results replace their lines in `--csv`;
+other lines remain, and the tables show all lines. `--table` starts no runs. `--png` draws the final
+returns of the comparison, `--curves` its learning curves, for which the run directories are needed.
+The settings of `--set` are part of the name of a trial.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ EPISODES, SEED = 100, 1000  # of the final evaluation
 
 
 class Figure(NamedTuple):
-    """A published mean return over 100 episodes, from the table of ARS in RL Zoo unless stated otherwise."""
+    """A published mean return over 100 episodes,
+    from the table of ARS in RL Zoo unless stated otherwise.
+    """
 
     return_: float
     seeds: int  # number of seeds whose median is compared
@@ -47,7 +51,8 @@ PUBLISHED = {  # by config; each stops at the timesteps of the figure or before
     "ars_pendulum": Figure(-213, 5),  # 2 million
     "cma_lunarlander_continuous": Figure(168, 5),  # 2 million
     "ars_lunarlander_continuous": Figure(168, 3),  # 2 million
-    "pgpe_lunarlander_continuous": Figure(168, 3),  # 2 million; the 50 generations of PGPE's authors are 1.6
+    # 2 million; the 50 generations of PGPE's authors are 1.6
+    "pgpe_lunarlander_continuous": Figure(168, 3),
     "ars_mountaincar_continuous": Figure(96, 5),  # 0.5 million
     "cma_swimmer": Figure(355, 5),  # 2 million
     "ars_swimmer": Figure(355, 3),  # 2 million
@@ -70,7 +75,8 @@ COMPARED = {  # tasks of the comparison, and their timesteps
     "Hopper-v5": 2_000_000,
     "HalfCheetah-v5": 2_000_000,
 }
-OVERRIDES = {"Hopper-v5": ("task.reward_offset=-1",)}  # with the survival bonus all strategies learn to stand still
+# with the survival bonus all strategies learn to stand still
+OVERRIDES = {"Hopper-v5": ("task.reward_offset=-1",)}
 SAME = ROOT / "benchmarks/learning_compare.yaml"  # settings that all strategies share
 EXCLUDED = ("novelty",)  # does not search for returns alone
 
@@ -94,18 +100,26 @@ class Trial:
 
     def changed(self, overrides: Sequence[str]) -> Trial:
         """Return the trial with more overrides, which become part of its name."""
-        return replace(self, name=",".join((self.name, *overrides)), overrides=(*self.overrides, *overrides))
+        return replace(
+            self, name=",".join((self.name, *overrides)), overrides=(*self.overrides, *overrides)
+        )
 
 
 def compared() -> Iterator[Trial]:
     """Yield a trial for every strategy that searches vectors, on every task of the comparison."""
     searching = [
-        kind for kind in registry.kinds("algorithms") if registry.module("algorithms", kind).NEEDS.searches == "vectors"
+        kind
+        for kind in registry.kinds("algorithms")
+        if registry.module("algorithms", kind).NEEDS.searches == "vectors"
     ]
     for task, timesteps in COMPARED.items():
         for kind in searching:
             if kind not in EXCLUDED:
-                settings = (f"task.env_id={task}", f"stop.timesteps={timesteps}", f"algorithm.kind={kind}")
+                settings = (
+                    f"task.env_id={task}",
+                    f"stop.timesteps={timesteps}",
+                    f"algorithm.kind={kind}",
+                )
                 overrides = (*settings, *OVERRIDES.get(task, ()))
                 yield Trial(f"compare/{task}/{kind}", SAME, overrides, kind, task, 3)
 
@@ -143,19 +157,29 @@ class Run:
             return None
         values = json.loads(file.read_text())
         returns = (round(values[name], 2) for name in ("return_mean", "return_std"))
-        return Result(self.trial.name, self.seed, values["timesteps"], round(values["seconds"] / 60, 1), *returns)
+        return Result(
+            self.trial.name,
+            self.seed,
+            values["timesteps"],
+            round(values["seconds"] / 60, 1),
+            *returns,
+        )
 
     def train(self) -> None:
         """Train to the end, and write the evaluation to eval.json in the run directory."""
         if self.result is not None:
             return
-        job = command(1, self.trial.config, self.directory, f"seed={self.seed}", *self.trial.overrides)
+        job = command(
+            1, self.trial.config, self.directory, f"seed={self.seed}", *self.trial.overrides
+        )
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "out.txt").open("a") as log:
             subprocess.run(job, cwd=ROOT, check=True, stdout=log, stderr=log)
         options = ["--episodes", str(EPISODES), "--seed", str(SEED), "--json"]
         evaluate = [sys.executable, "-m", "hpc_es", "eval", str(self.directory), *options]
-        evaluation = subprocess.run(evaluate, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        evaluation = subprocess.run(
+            evaluate, cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout
         last = json.loads((self.directory / "metrics.jsonl").read_text().splitlines()[-1])
         totals = {"timesteps": last["timesteps_total"], "seconds": last["seconds_total"]}
         (self.directory / "eval.json").write_text(json.dumps({**json.loads(evaluation), **totals}))
@@ -163,29 +187,52 @@ class Run:
 
 def main() -> int:
     """Run the trials that are missing, and print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.learning", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("names", nargs="*", help="configs, without .yaml")
-    parser.add_argument("--published", action="store_true", help="all configs that have a published figure")
+    parser.add_argument(
+        "--published", action="store_true", help="all configs that have a published figure"
+    )
     parser.add_argument("--compare", action="store_true", help="all strategies on the same tasks")
     parser.add_argument(
-        "--tasks", nargs="+", choices=COMPARED, default=COMPARED, metavar="TASK", help="tasks of --compare"
+        "--tasks",
+        nargs="+",
+        choices=COMPARED,
+        default=COMPARED,
+        metavar="TASK",
+        help="tasks of --compare",
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override for all runs; repeatable"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override for all runs; repeatable",
     )
     parser.add_argument(
-        "--seeds", type=int, help="seeds 1 to N; default: 5, the number of a published figure, or 3 for --compare"
+        "--seeds",
+        type=int,
+        help="seeds 1 to N; default: 5, the number of a published figure, or 3 for --compare",
     )
     parser.add_argument("--jobs", type=int, default=2, help="number of concurrent runs")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/learning")
     parser.add_argument("--csv", type=Path, help="write one line per run to this file")
-    parser.add_argument("--png", type=Path, help="draw the final returns of --compare into this file")
-    parser.add_argument("--curves", type=Path, help="draw the learning curves of --compare into this file")
-    parser.add_argument("--table", action="store_true", help="print the results so far, start no run")
+    parser.add_argument(
+        "--png", type=Path, help="draw the final returns of --compare into this file"
+    )
+    parser.add_argument(
+        "--curves", type=Path, help="draw the learning curves of --compare into this file"
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="print the results so far, start no run"
+    )
     options = parser.parse_args()
     trials = [Trial.of_config(name) for name in options.names]
     trials += [Trial.of_config(name) for name in PUBLISHED] if options.published else []
-    trials += [trial for trial in compared() if trial.task in options.tasks] if options.compare else []
+    trials += (
+        [trial for trial in compared() if trial.task in options.tasks] if options.compare else []
+    )
     if not trials:
         parser.error(
             f"expected configs, --published or --compare; configs with a published figure: {', '.join(PUBLISHED)}"
@@ -223,14 +270,22 @@ def table(trials: Sequence[Trial], results: Sequence[Result]) -> list[str]:
         if seeds:
             returns = [result.return_mean for result in seeds]
             cell = f"{median(returns):.0f} ({', '.join(f'{value:.0f}' for value in returns)})"
-            name, count, steps = trial.name, len(seeds), mean(result.timesteps for result in seeds) / 1e6
+            name, count, steps = (
+                trial.name,
+                len(seeds),
+                mean(result.timesteps for result in seeds) / 1e6,
+            )
             minutes = mean(result.minutes for result in seeds)
-            lines.append(f"| {name} | {count} | {cell} | {target(name)} | {steps:.2f} M | {minutes:.1f} |")
+            lines.append(
+                f"| {name} | {count} | {cell} | {target(name)} | {steps:.2f} M | {minutes:.1f} |"
+            )
     return lines if len(lines) > 2 else []
 
 
 def comparison(trials: Sequence[Trial], results: Sequence[Result]) -> list[str]:
-    """Return the lines of the table strategies x tasks: medians over the seeds, with their range."""
+    """Return the lines of the table strategies x tasks: medians over the seeds,
+    with their range.
+    """
     strategies = list(dict.fromkeys(trial.strategy for trial in trials))
     if not strategies:
         return []
@@ -239,8 +294,16 @@ def comparison(trials: Sequence[Trial], results: Sequence[Result]) -> list[str]:
     for strategy in strategies:
         cells = []
         for task in COMPARED:
-            returns = [result.return_mean for result in results if result.trial == names.get((strategy, task))]
-            cells.append(f"{median(returns):.0f} ({min(returns):.0f} to {max(returns):.0f})" if returns else "")
+            returns = [
+                result.return_mean
+                for result in results
+                if result.trial == names.get((strategy, task))
+            ]
+            cells.append(
+                f"{median(returns):.0f} ({min(returns):.0f} to {max(returns):.0f})"
+                if returns
+                else ""
+            )
         lines.append(f"| {strategy} | " + " | ".join(cells) + " |")
     return lines
 
@@ -250,11 +313,15 @@ def by_task(runs: Sequence[Run]) -> dict[str, dict[str, list[Path]]]:
     directories: dict[str, dict[str, list[Path]]] = {}
     for run in runs:
         if run.trial.task and run.result:
-            directories.setdefault(run.trial.task, {}).setdefault(run.trial.strategy, []).append(run.directory)
+            directories.setdefault(run.trial.task, {}).setdefault(run.trial.strategy, []).append(
+                run.directory
+            )
     return directories
 
 
-def final_returns(trials: Sequence[Trial], results: Sequence[Result]) -> dict[str, dict[str, list[float]]]:
+def final_returns(
+    trials: Sequence[Trial], results: Sequence[Result]
+) -> dict[str, dict[str, list[float]]]:
     """Return the mean return of every finished seed, by task and strategy."""
     returns: dict[str, dict[str, list[float]]] = {}
     for trial in trials:
@@ -265,7 +332,9 @@ def final_returns(trials: Sequence[Trial], results: Sequence[Result]) -> dict[st
 
 
 def merged(results: Sequence[Result], runs: Sequence[Run]) -> list[Result]:
-    """Return the results with those of finished runs, which replace earlier results of the same trial and seed."""
+    """Return the results with those of finished runs,
+    which replace earlier results of the same trial and seed.
+    """
     latest = {result[:2]: result for result in results}
     latest.update((result[:2], result) for run in runs if (result := run.result))
     return list(latest.values())
@@ -281,13 +350,17 @@ def read(path: Path | None) -> list[Result]:
 
 
 def write(path: Path, results: Sequence[Result]) -> None:
-    """Write one line per result: trials in the order of their first results, each sorted by seed."""
+    """Write one line per result: trials in the order of their first results,
+    each sorted by seed.
+    """
     order = {name: i for i, name in enumerate(dict.fromkeys(result.trial for result in results))}
     with written(path) as temporary, temporary.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Result._fields)
         for row in sorted(results, key=lambda result: (order[result.trial], result.seed)):
-            writer.writerow([*row[:3], f"{row.minutes:.1f}", f"{row.return_mean:.2f}", f"{row.return_std:.2f}"])
+            writer.writerow(
+                [*row[:3], f"{row.minutes:.1f}", f"{row.return_mean:.2f}", f"{row.return_std:.2f}"]
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Pictures of the comparison of strategies, one panel per task: final returns of every seed, and learning curves."""
+"""Pictures of the comparison of strategies, one panel per task: final returns of every seed,
+and learning curves.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def draw(tasks: Mapping[str, Seeds], path: Path) -> None:
     for ax, (task, seeds) in zip(axes, tasks.items(), strict=False):
         for strategy, paths in seeds.items():
             if (curve := median(paths)) is not None:
-                (lines[strategy],) = ax.plot(curve[0] / 1e6, curve[1], color=f"C{strategies.index(strategy)}", lw=1.3)
+                (lines[strategy],) = ax.plot(
+                    curve[0] / 1e6, curve[1], color=f"C{strategies.index(strategy)}", lw=1.3
+                )
         ax.set_title(task, fontsize="medium")
         ax.set_xlabel("timesteps (million)")
         ax.grid(alpha=0.3)
@@ -44,7 +48,9 @@ def draw(tasks: Mapping[str, Seeds], path: Path) -> None:
 
 
 def draw_returns(tasks: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -> None:
-    """Draw the final return of every seed as a dot and the median as a bar, by task and strategy."""
+    """Draw the final return of every seed as a dot and the median as a bar,
+    by task and strategy.
+    """
     from matplotlib.figure import Figure
 
     rows = -(-len(tasks) // COLUMNS)
@@ -55,7 +61,9 @@ def draw_returns(tasks: Mapping[str, Mapping[str, Sequence[float]]], path: Path)
             ax.plot([index] * len(returns), returns, "o", color=f"C{index}", ms=5, alpha=0.6, mew=0)
             ax.hlines(np.median(returns), index - 0.35, index + 0.35, color=f"C{index}", lw=2)
         ax.set_title(task, fontsize="medium")
-        ax.set_xticks(range(len(strategies)), list(strategies), rotation=45, ha="right", fontsize="small")
+        ax.set_xticks(
+            range(len(strategies)), list(strategies), rotation=45, ha="right", fontsize="small"
+        )
         ax.grid(axis="y", alpha=0.3)
     for ax in axes[len(tasks) :]:
         ax.set_axis_off()
@@ -65,7 +73,9 @@ def draw_returns(tasks: Mapping[str, Mapping[str, Sequence[float]]], path: Path)
 
 
 def median(paths: Sequence[Path]) -> tuple[Float64, Float64] | None:
-    """Return timesteps and the median over the runs of the evaluations, float64[points] each; None without any."""
+    """Return timesteps and the median over the runs of the evaluations, float64[points] each;
+    None without any.
+    """
     series = [load(path).series("timesteps_total", "evaluation_return_mean") for path in paths]
     series = [(x, y) for x, y in series if x.size]
     if not series:
@@ -76,8 +86,12 @@ def median(paths: Sequence[Path]) -> tuple[Float64, Float64] | None:
 
 
 def means(x: Float64, y: Float64, grid: Float64) -> Float64:
-    """Return the mean y in each interval of the grid, float64[points - 1]; empty intervals are interpolated."""
+    """Return the mean y in each interval of the grid, float64[points - 1];
+    empty intervals are interpolated.
+    """
     interval = np.digitize(x, grid[1:], right=True)
     inside = interval < len(grid) - 1
-    counts, sums = (np.bincount(interval[inside], weights, len(grid) - 1) for weights in (None, y[inside]))
+    counts, sums = (
+        np.bincount(interval[inside], weights, len(grid) - 1) for weights in (None, y[inside])
+    )
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.interp(grid[1:], x, y))

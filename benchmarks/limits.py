@@ -1,9 +1,9 @@
 """How much other work in the same process slows down `env.step`.
 
-Replays the episodes of `rollouts` with recorded actions, in lockstep over all environments. Before each step it does
-nothing, copies 100 kB, takes the maximum of 8 numbers, or evaluates the policy. On processors that reduce their
-clock for about a millisecond after a 512-bit instruction (Intel Skylake and Cascade Lake servers), the maximum of 8
-numbers costs as much as the policy.
+Replays the episodes of `rollouts` with recorded actions, in lockstep over all environments. Before
+each step it does nothing, copies 100 kB, takes the maximum of 8 numbers, or evaluates the policy.
+On processors that reduce their clock for about a millisecond after a 512-bit instruction (Intel
+Skylake and Cascade Lake servers), the maximum of 8 numbers costs as much as the policy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def run() -> list[dict[str, Any]]:
 
 
 def measure(env_id: str) -> dict[str, Any]:
-    """Return the seconds of `env.step` relative to the bare loop, for each type of work before a step."""
+    """Return the seconds of `env.step` relative to the bare loop,
+    for each type of work before a step.
+    """
     with tempfile.TemporaryDirectory() as directory:
         config = settings(env_id, 1, None)
         run = start_run(connect(), Signals(), config, RunRequest(Path(directory)))
@@ -57,7 +59,9 @@ def measure(env_id: str) -> dict[str, Any]:
     for _ in range(REPEATS):
         steps, seconds = replay(environments[0], episodes)
         for name, before in kinds.items():
-            ratios[name].append(lockstep(environments, episodes, observations, before) / (seconds / steps))
+            ratios[name].append(
+                lockstep(environments, episodes, observations, before) / (seconds / steps)
+            )
     return {"env": env_id, **{name: median(values) for name, values in ratios.items()}}
 
 

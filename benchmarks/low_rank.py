@@ -1,12 +1,15 @@
-"""Low-rank perturbations: CPU time of a step and of an update beside full noise, and memory of a large population.
+"""Low-rank perturbations: CPU time of a step and of an update beside full noise, and memory of a
+large population.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.low_rank [--members 16 64 256] [--parts steps update memory]
+    OMP_NUM_THREADS=1 python -m benchmarks.low_rank [--members 16 64 256] [--parts steps update
+    memory]
 
-The network is 27-256-256-256-8 with tanh and biases. A step evaluates each member once. "full" is full noise, "shared"
-the same weights for all members. Variants are measured in turn, and ratios are medians over rounds, because other load
-changes the speed of a shared machine. The update includes the noise. Memory is the peak of a job with
-4,096 members. JAX (--library jax: a Keras model on the JAX backend) needs the extra `jax` and Keras. `--parts compiled`
-measures whole generations of compiled episodes.
+The network is 27-256-256-256-8 with tanh and biases. A step evaluates each member once. "full" is
+full noise, "shared" the same weights for all members. Variants are measured in turn, and ratios are
+medians over rounds, because other load changes the speed of a shared machine. The update includes
+the noise. Memory is the peak of a job with 4,096 members. JAX (--library jax: a Keras model on the
+JAX backend) needs the extra `jax` and Keras. `--parts compiled` measures whole generations of
+compiled episodes.
 """
 
 from __future__ import annotations
@@ -35,10 +38,14 @@ from hpc_es.noise.low_rank import LowRankNoise
 from hpc_es.policies import mlp
 
 INPUTS, HIDDEN, OUTPUTS = 27, (256, 256, 256), 8
-SPACES = Spaces(flat_observations(INPUTS), Box(np.full(OUTPUTS, -1, np.float32), np.full(OUTPUTS, 1, np.float32)))
+SPACES = Spaces(
+    flat_observations(INPUTS),
+    Box(np.full(OUTPUTS, -1, np.float32), np.full(OUTPUTS, 1, np.float32)),
+)
 PARTS = ["steps", "update", "memory", "compiled"]
 MEMORY_MEMBERS = 4096
-# Microseconds of a member in NumPy of a prototype, by variant and members (one core of a shared AMD EPYC)
+# Microseconds of a member in NumPy of a prototype, by variant and members (one core of a shared AMD
+# EPYC)
 REFERENCE: Mapping[str, Mapping[int, float]] = {
     "full": {16: 8.0, 64: 13, 256: 14},
     "rank 1, matrix": {16: 4.7, 64: 3.1, 256: 2.7},
@@ -61,10 +68,14 @@ stop: {generations: 2}
 def main() -> int:
     """Print tables, and write the steps as CSV."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.low_rank", description=__doc__)
-    parser.add_argument("--members", type=int, nargs="+", default=[16, 64, 256], help="members of a step")
+    parser.add_argument(
+        "--members", type=int, nargs="+", default=[16, 64, 256], help="members of a step"
+    )
     parser.add_argument("--library", choices=["numpy", "jax"], default="numpy")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:3])
-    parser.add_argument("--rounds", type=int, default=9, help="measurements of each variant, in turn")
+    parser.add_argument(
+        "--rounds", type=int, default=9, help="measurements of each variant, in turn"
+    )
     parser.add_argument("--seconds", type=float, default=0.05, help="CPU time of a measurement")
     parser.add_argument("--pairs", type=int, default=2048, help="pairs of an update")
     parser.add_argument("--csv", type=Path, help="file to write")
@@ -89,7 +100,9 @@ def main() -> int:
     return 0
 
 
-def in_turn(calls: Mapping[str, Callable[[], Any]], rounds: int, seconds: float) -> dict[str, list[float]]:
+def in_turn(
+    calls: Mapping[str, Callable[[], Any]], rounds: int, seconds: float
+) -> dict[str, list[float]]:
     """Return CPU seconds of each call, [rounds], measured in turn."""
     counts = {}
     for name, call in calls.items():
@@ -115,7 +128,12 @@ def steps(members: int, library: str, rounds: int, seconds: float) -> list[dict[
     for name, times in results.items():
         speed = median(full / own for full, own in zip(results["full"], times, strict=True))
         reference = REFERENCE.get(name, {}).get(members, "") if library == "numpy" else ""
-        row = {"library": library, "members": members, "variant": name, "us": 1e6 * median(times) / members}
+        row = {
+            "library": library,
+            "members": members,
+            "variant": name,
+            "us": 1e6 * median(times) / members,
+        }
         rows.append({**row, "over_full": speed, "reference_us": reference})
     return rows
 
@@ -125,7 +143,13 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     print("| library | members | variant | us per member | speed over full noise | reference, us |")
     print("|---|---|---|---|---|---|")
     for row in rows:
-        cells = [row["library"], row["members"], row["variant"], f"{row['us']:.2g}", f"{row['over_full']:.2f}"]
+        cells = [
+            row["library"],
+            row["members"],
+            row["variant"],
+            f"{row['us']:.2g}",
+            f"{row['over_full']:.2f}",
+        ]
         print(f"| {' | '.join(map(str, cells))} | {row['reference_us']} |")
 
 
@@ -182,7 +206,9 @@ def jax_calls(members: int) -> dict[str, Callable[[], Any]]:
     from hpc_es.policies import network
 
     options = network.Options(
-        network="benchmarks.networks:keras_network", network_kwargs={"hidden": HIDDEN}, candidates_per_call=members
+        network="benchmarks.networks:keras_network",
+        network_kwargs={"hidden": HIDDEN},
+        candidates_per_call=members,
     )
     policy = network.build(options, SPACES)
     observations = np.random.default_rng(1).standard_normal((members, INPUTS)).astype(np.float32)
@@ -195,7 +221,9 @@ def jax_calls(members: int) -> dict[str, Callable[[], Any]]:
 
 
 def update_text(pairs: int, rounds: int) -> str:
-    """Return the CPU time of the sums of an update, with the noise, of full noise and of rank 1 and 4."""
+    """Return the CPU time of the sums of an update, with the noise,
+    of full noise and of rank 1 and 4.
+    """
     policy = numpy_policy()
     weights = np.random.default_rng(0).standard_normal((1, pairs)).astype(np.float32)
     noises: dict[str, Any] = {"full": CounterNoise(Keys(1), policy.layout.size)}
@@ -216,7 +244,14 @@ def memory_text() -> str:
     with tempfile.TemporaryDirectory() as directory:
         config = Path(directory) / "job.yaml"
         config.write_text(JOB % MEMORY_MEMBERS)
-        line = [sys.executable, "-m", "hpc_es.main", str(config), "--output", str(Path(directory) / "run")]
+        line = [
+            sys.executable,
+            "-m",
+            "hpc_es.main",
+            str(config),
+            "--output",
+            str(Path(directory) / "run"),
+        ]
         subprocess.run(line, cwd=ROOT, check=True, capture_output=True, timeout=900)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
     text = f"peak memory of a job with {MEMORY_MEMBERS:,} members of a network 3-256-256-256-1, chunks of 256"
@@ -224,17 +259,29 @@ def memory_text() -> str:
 
 
 def compiled_text() -> str:
-    """Return timesteps per CPU second of whole generations of compiled Pendulum, with full noise and rank 1 and 4."""
+    """Return timesteps per CPU second of whole generations of compiled Pendulum,
+    with full noise and rank 1 and 4.
+    """
     import hpc_es
     from hpc_es.config.loading import validate
 
     texts, timesteps = [], 256 * 200
     for rank in (None, 1, 4):
-        task = {"kind": "jax_episodes", "env_id": "gymnax:Pendulum-v1", "lanes": 32, "jobs_per_call": 256}
+        task = {
+            "kind": "jax_episodes",
+            "env_id": "gymnax:Pendulum-v1",
+            "lanes": 32,
+            "jobs_per_call": 256,
+        }
         config = validate(
             {
                 "task": {**task, "compilation_cache": False},
-                "policy": {"kind": "mlp", "hidden_dims": HIDDEN, "activation": "relu", "normalisation": "layer"},
+                "policy": {
+                    "kind": "mlp",
+                    "hidden_dims": HIDDEN,
+                    "activation": "relu",
+                    "normalisation": "layer",
+                },
                 "algorithm": {"kind": "es", "population_size": 256, "sigma": 0.1},
                 "noise": {"kind": "counter", "rank": rank},
                 "evaluation": {"interval": 0},
@@ -243,8 +290,11 @@ def compiled_text() -> str:
         )
         with tempfile.TemporaryDirectory() as directory:
             clock = [time.process_time() for _ in hpc_es.train(config, Path(directory) / "run")]
-        seconds = median(np.diff(clock))  # of the generations after the first one, in which the call is compiled
-        texts.append(f"{'full noise' if rank is None else f'rank {rank}'} {timesteps / seconds:,.0f}")
+        # of the generations after the first one, in which the call is compiled
+        seconds = median(np.diff(clock))
+        texts.append(
+            f"{'full noise' if rank is None else f'rank {rank}'} {timesteps / seconds:,.0f}"
+        )
     return f"timesteps of compiled Pendulum per CPU second, 3-256-256-256-1, 256 members: {', '.join(texts)}"
 
 

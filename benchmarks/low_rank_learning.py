@@ -1,12 +1,14 @@
-"""Learning with low-rank perturbations: returns of full noise, rank 1 and rank 4 after equal timesteps, by seed.
+"""Learning with low-rank perturbations: returns of full noise, rank 1 and rank 4 after equal
+timesteps, by seed.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.low_rank_learning --out runs/low_rank --csv docs/low_rank_learning.csv
-    python -m benchmarks.low_rank_learning --tasks --csv docs/low_rank_learning.csv --table
+    OMP_NUM_THREADS=1 python -m benchmarks.low_rank_learning --out runs/low_rank --csv
+    docs/low_rank_learning.csv python -m benchmarks.low_rank_learning --tasks --csv
+    docs/low_rank_learning.csv --table
 
-The first command trains all runs, one after the other on one core, with the settings of full noise for all ranks. It
-can be interrupted and repeated: runs resume from their checkpoints below `--out`, and finished ones are lines of
-`--csv`, which has the evaluations after a quarter, a half and all of the timesteps. Compiled tasks need the extra
-`jax`.
+The first command trains all runs, one after the other on one core, with the settings of full noise
+for all ranks. It can be interrupted and repeated: runs resume from their checkpoints below `--out`,
+and finished ones are lines of `--csv`, which has the evaluations after a quarter, a half and all of
+the timesteps. Compiled tasks need the extra `jax`.
 """
 
 from __future__ import annotations
@@ -54,15 +56,26 @@ class Study:
 
 def compiled(env_id: str, **more: Any) -> dict[str, Any]:
     """Return the options of a compiled environment."""
-    return {"kind": "jax_episodes", "env_id": f"gymnax:{env_id}", "lanes": 32, "jobs_per_call": 256, **more}
+    return {
+        "kind": "jax_episodes",
+        "env_id": f"gymnax:{env_id}",
+        "lanes": 32,
+        "jobs_per_call": 256,
+        **more,
+    }
 
 
-CHEETAH = {"env_id": "HalfCheetah-v5", "observation_normalization": {"enabled": True, "probability": 0.1}}
+CHEETAH = {
+    "env_id": "HalfCheetah-v5",
+    "observation_normalization": {"enabled": True, "probability": 0.1},
+}
 STUDIES = {
     "CartPole": Study(compiled("CartPole-v1"), SMALL, 0.05, 0.01, 800_000, interval=2),
     "Pendulum": Study(compiled("Pendulum-v1"), SMALL, 0.1, 0.03, 4_000_000),
     "Breakout": Study(compiled("Breakout-MinAtar"), SMALL, 0.05, 0.01, 1_000_000, interval=20),
-    "HalfCheetah": Study(CHEETAH, WIDE, 0.05, 0.02, 2_000_000, population=32, interval=5, episodes=10),
+    "HalfCheetah": Study(
+        CHEETAH, WIDE, 0.05, 0.02, 2_000_000, population=32, interval=5, episodes=10
+    ),
 }
 
 
@@ -73,9 +86,21 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--tasks", nargs="*", choices=list(STUDIES), default=list(STUDIES), help="none: train nothing")
-    parser.add_argument("--noise", default="counter", help="kind of noise; other than counter, part of the task's name")
-    parser.add_argument("--out", type=Path, default=Path("runs/low_rank"), help="folder of the runs")
+    parser.add_argument(
+        "--tasks",
+        nargs="*",
+        choices=list(STUDIES),
+        default=list(STUDIES),
+        help="none: train nothing",
+    )
+    parser.add_argument(
+        "--noise",
+        default="counter",
+        help="kind of noise; other than counter, part of the task's name",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/low_rank"), help="folder of the runs"
+    )
     parser.add_argument("--csv", type=Path, required=True, help="file of finished runs")
     parser.add_argument("--table", action="store_true", help="print the file as a Markdown table")
     options = parser.parse_args()
@@ -115,7 +140,12 @@ class Run:
                 "task": dict(study.task),
                 "policy": dict(study.policy),
                 "algorithm": {
-                    **{"kind": "es", "population_size": study.population, "sigma": study.sigma, "optimizer": optimizer}
+                    **{
+                        "kind": "es",
+                        "population_size": study.population,
+                        "sigma": study.sigma,
+                        "optimizer": optimizer,
+                    }
                 },
                 "noise": {"kind": self.noise, "rank": self.rank},
                 "evaluation": {"interval": study.interval, "episodes": study.episodes},
@@ -139,7 +169,11 @@ class Run:
         steps, returns = curves.load(directory).series("timesteps_total", "evaluation_return_mean")
         rows = []
         for point in POINTS:
-            earlier = [value for number, value in zip(steps, returns, strict=True) if number <= point * total]
+            earlier = [
+                value
+                for number, value in zip(steps, returns, strict=True)
+                if number <= point * total
+            ]
             value = loop.final["final_return_mean"] if point == 1 else earlier[-1]
             seconds = round(float(spent.read_text())) if point == 1 else ""
             columns = (*self.key, round(point * total), round(float(value), 2), seconds)
@@ -149,7 +183,9 @@ class Run:
 
 def read(path: Path) -> list[Row]:
     """Return the rows of the file, with all values as text; none if it does not exist."""
-    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
+    return (
+        list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
+    )
 
 
 def append(path: Path, rows: Sequence[Row]) -> None:
@@ -163,14 +199,20 @@ def append(path: Path, rows: Sequence[Row]) -> None:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the returns of all seeds, by task, timesteps and rank, and the median CPU time of a run."""
+    """Return the returns of all seeds, by task, timesteps and rank,
+    and the median CPU time of a run.
+    """
     ranks = [str(rank or "full") for rank in RANKS]
     names = " | ".join("full noise" if rank == "full" else f"rank {rank}" for rank in ranks)
     lines = [f"| task | timesteps | {names} |", "|---|---|" + "---|" * len(ranks)]
     for task, steps in dict.fromkeys((row["task"], row["timesteps"]) for row in rows):
         cells = []
         for rank in ranks:
-            chosen = [row for row in rows if (row["task"], row["timesteps"], row["rank"]) == (task, steps, rank)]
+            chosen = [
+                row
+                for row in rows
+                if (row["task"], row["timesteps"], row["rank"]) == (task, steps, rank)
+            ]
             times = [float(row["cpu_seconds"]) for row in chosen if row["cpu_seconds"]]
             text = ", ".join(f"{float(row['return_mean']):,.4g}" for row in chosen)
             cells.append(f"{text} ({median(times):.0f} s)" if times else text)

@@ -1,8 +1,10 @@
-"""The deceptive maze: generations to the goal by novelty search and an evolution strategy, and their best paths.
+"""The deceptive maze: generations to the goal by novelty search and an evolution strategy, and
+their best paths.
 
     python -m benchmarks.maze --png docs/maze.png [--seeds 5]
 
-Runs five seeds of `es`, `nsr` and `nsra`; the picture shows the first seeds. Results depend on the seeds only.
+Runs five seeds of `es`, `nsr` and `nsra`; the picture shows the first seeds. Results depend on the
+seeds only.
 """
 
 from __future__ import annotations
@@ -48,7 +50,11 @@ def main() -> int:
 
 def text(result: dict[str, Any]) -> str:
     """Return the generations of a search that reached the goal, else its best return."""
-    return str(result["generations"]) if result["best"] >= SOLVED else f"{result['best']:.2f} at the end"
+    return (
+        str(result["generations"])
+        if result["best"] >= SOLVED
+        else f"{result['best']:.2f} at the end"
+    )
 
 
 def trained(config: str, overrides: tuple[str, ...], seed: int) -> dict[str, Any]:

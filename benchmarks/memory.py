@@ -1,4 +1,6 @@
-"""Memory of a rank in addition to the interpreter and the environments, without the shared noise table."""
+"""Memory of a rank in addition to the interpreter and the environments,
+without the shared noise table.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,38 @@ BARE = (
 
 
 def run() -> list[dict[str, Any]]:
-    """Return the largest private memory (USS, without shared pages) of 3 ranks during some generations."""
-    bare = int(subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, check=True).stdout) / 1e6
+    """Return the largest private memory (USS, without shared
+    pages) of 3 ranks during some generations.
+    """
+    bare = (
+        int(
+            subprocess.run(
+                [sys.executable, "-c", BARE], capture_output=True, text=True, check=True
+            ).stdout
+        )
+        / 1e6
+    )
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory) / "run"
         config = ROOT / "configs/es_halfcheetah.yaml"
         arguments = ("stop={generations: 4}", "evaluation.interval=0", "mpi.chunk_size=16")
-        job = subprocess.Popen(command(3, config, output, *arguments), cwd=ROOT, stdout=subprocess.DEVNULL)
+        job = subprocess.Popen(
+            command(3, config, output, *arguments), cwd=ROOT, stdout=subprocess.DEVNULL
+        )
         largest = 0.0
         while job.poll() is None:
             largest = max([largest, *ranks_megabytes(job.pid)])
             time.sleep(0.2)
     beyond = largest - bare
-    return [{"bare_mb": bare, "rank_mb": largest, "beyond_mb": beyond, "target": 150.0, "met": beyond < 150}]
+    return [
+        {
+            "bare_mb": bare,
+            "rank_mb": largest,
+            "beyond_mb": beyond,
+            "target": 150.0,
+            "met": beyond < 150,
+        }
+    ]
 
 
 def ranks_megabytes(launcher: int) -> list[float]:

@@ -1,11 +1,12 @@
-"""Four games of MinAtar by an evolution strategy, three seeds each: runs, a CSV file of evaluations, and a picture.
+"""Four games of MinAtar by an evolution strategy, three seeds each: runs, a CSV file of
+evaluations, and a picture.
 
     python -m benchmarks.minatar --games Asterix Breakout Freeway SpaceInvaders --seeds 1 2 3
     python -m benchmarks.minatar --seeds --csv docs/minatar.csv --png docs/minatar.png
 
-The first command trains those of the runs that are not finished in the folder of `--runs`, one after the other on one
-core. With `--csv`, evaluations of all runs in the folder replace those of the same game and seed in the file; `--png`
-draws the file. Needs the extra `jax`.
+The first command trains those of the runs that are not finished in the folder of `--runs`, one
+after the other on one core. With `--csv`, evaluations of all runs in the folder replace those of
+the same game and seed in the file; `--png` draws the file. Needs the extra `jax`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ GAMES = {  # overrides
     "SpaceInvaders": (),
 }
 PPO = {"Asterix": 15.4, "Breakout": 23.5, "Freeway": 58.8, "SpaceInvaders": 136.5}  # gymnax-blines
-COLUMNS = ("game", "seed", "generation", "timesteps", "return_mean", "return_std", "population_return_mean")
+COLUMNS = (
+    "game",
+    "seed",
+    "generation",
+    "timesteps",
+    "return_mean",
+    "return_std",
+    "population_return_mean",
+)
 
 Row = dict[str, Any]
 
@@ -36,11 +45,17 @@ Row = dict[str, Any]
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(
-        "python -m benchmarks.minatar", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m benchmarks.minatar",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--games", nargs="+", choices=list(GAMES), default=list(GAMES))
-    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3], help="none: train nothing")
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "minatar", help="folder of the runs")
+    parser.add_argument(
+        "--seeds", nargs="*", type=int, default=[1, 2, 3], help="none: train nothing"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=ROOT / "runs" / "minatar", help="folder of the runs"
+    )
     parser.add_argument("--csv", type=Path, help="file of evaluations to update")
     parser.add_argument("--png", type=Path, help="picture of this file")
     options = parser.parse_args()
@@ -57,13 +72,22 @@ def train(game: str, seed: int, run: Path) -> None:
     """Train a game, unless the run is finished; an interrupted run continues."""
     if not (run / "result.json").exists():
         name = f"es_minatar_{game.lower()}"
-        overrides = (f"seed={seed}", f"name={name}", f"task.env_id=gymnax:{game}-MinAtar", *GAMES[game])
+        overrides = (
+            f"seed={seed}",
+            f"name={name}",
+            f"task.env_id=gymnax:{game}-MinAtar",
+            *GAMES[game],
+        )
         subprocess.run(command(1, CONFIG, run, *overrides), cwd=ROOT, check=True)
 
 
 def update(path: Path, runs: Path) -> None:
     """Replace the rows of the games and seeds that are in the folder of runs."""
-    found = {(run.parent.name, run.name): list(evaluations(run)) for run in sorted(runs.glob("*/*")) if run.is_dir()}
+    found = {
+        (run.parent.name, run.name): list(evaluations(run))
+        for run in sorted(runs.glob("*/*"))
+        if run.is_dir()
+    }
     kept = [row for row in read(path) if (row["game"], row["seed"]) not in found]
     rows = sorted([*kept, *(row for rows in found.values() for row in rows)], key=order)
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -79,7 +103,9 @@ def order(row: Row) -> tuple[str, int, int]:
 
 def read(path: Path) -> list[Row]:
     """Return the rows of the CSV file, with all values as text; none if it does not exist."""
-    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
+    return (
+        list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
+    )
 
 
 def evaluations(run: Path) -> Iterator[Row]:

@@ -1,8 +1,8 @@
 """MuJoCo on one rank: speed of the whole job, native or through Gymnasium, relative to bare loops.
 
-In each round: a generation of a run with `task.stepping: native`, the same generation with `gymnasium` (both give the
-same episodes), a loop over Gymnasium's `step` and a loop over `mj_step`. The loops replay the episodes with recorded
-actions, including the resets.
+In each round: a generation of a run with `task.stepping: native`, the same generation with
+`gymnasium` (both give the same episodes), a loop over Gymnasium's `step` and a loop over `mj_step`.
+The loops replay the episodes with recorded actions, including the resets.
 """
 
 from __future__ import annotations
@@ -41,14 +41,21 @@ def run() -> list[dict[str, Any]]:
     return [measure(env_id, *target) for env_id, target in TARGETS.items()]
 
 
-def measure(env_id: str, target: float | None, generations: int, limit: int | None) -> dict[str, Any]:
-    """Return the speed of the whole job relative to the bare loops: medians over all generations but the first."""
+def measure(
+    env_id: str, target: float | None, generations: int, limit: int | None
+) -> dict[str, Any]:
+    """Return the speed of the whole job relative to the bare loops:
+    medians over all generations but the first.
+    """
     seconds: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as directory:
         world, signals = connect(), Signals()
         native, theirs = (
             start_run(
-                world, signals, settings(env_id, generations, limit, stepping), RunRequest(Path(directory, stepping))
+                world,
+                signals,
+                settings(env_id, generations, limit, stepping),
+                RunRequest(Path(directory, stepping)),
             )
             for stepping in ("native", "gymnasium")
         )
@@ -94,11 +101,18 @@ def timed(rows: Any) -> float:
 
 
 def bare_steps(simulator: Any, episodes: list[tuple[int, list[Any]]]) -> float:
-    """Return the seconds of resets and of mj_step with recorded actions, with contact forces if these are observed."""
+    """Return the seconds of resets and of mj_step with recorded actions,
+    with contact forces if these are observed.
+    """
     from mujoco import mj_rnePostConstraint, mj_step
 
     simulation = simulator.simulation()
-    model, data, ctrl, frame_skip = simulator.model, simulation.data, simulation.ctrl, simulator.frame_skip
+    model, data, ctrl, frame_skip = (
+        simulator.model,
+        simulation.data,
+        simulation.ctrl,
+        simulator.frame_skip,
+    )
     forces = simulator.description.needs_contact_forces
     since = time.perf_counter()
     for seed, actions in episodes:

@@ -2,12 +2,14 @@
 
     python -m benchmarks.networks [--csv docs/networks.csv] [--candidates 16 64 256]
 
-The networks are the presets of `cnn`, and Keras models with hidden layers of 64, 64 and 256, 256, 256 units. "own" is
-the call of hpc_es, in which each member has its own weights; "shared" is the same network with the same weights for all
-members, compiled in the same way. Each network and library has a process of its own, since Keras has one backend per
-process. The preset `atari` is measured without padding, as the reference figures are, which are those of a prototype
-(one core of a shared AMD EPYC, CPU time). Then a job trains with the larger Keras model on one rank and on two in turn;
-its chunks take over 20 ms. Needs the extras `jax` and `tensorflow`, and Keras. Takes about 6 minutes on a free machine.
+The networks are the presets of `cnn`, and Keras models with hidden layers of 64, 64 and 256, 256,
+256 units. "own" is the call of hpc_es, in which each member has its own weights; "shared" is the
+same network with the same weights for all members, compiled in the same way. Each network and
+library has a process of its own, since Keras has one backend per process. The preset `atari` is
+measured without padding, as the reference figures are, which are those of a prototype (one core of
+a shared AMD EPYC, CPU time). Then a job trains with the larger Keras model on one rank and on two
+in turn; its chunks take over 20 ms. Needs the extras `jax` and `tensorflow`, and Keras. Takes about
+6 minutes on a free machine.
 """
 
 from __future__ import annotations
@@ -31,8 +33,10 @@ from benchmarks.jobs import ROOT, command, metrics
 from benchmarks.scaling import rate
 
 RESULTS = ROOT / "benchmarks" / "results"
-CNN = {"cnn minatar": (10, 10, 4), "cnn atari": (84, 84, 4), "cnn a3c": (42, 42, 1)}  # shape of an image
-KERAS = {"Keras 8-64-64-4": (8, (64, 64), 4), "Keras 27-256x3-8": (27, (256,) * 3, 8)}  # inputs, hidden, outputs
+# shape of an image
+CNN = {"cnn minatar": (10, 10, 4), "cnn atari": (84, 84, 4), "cnn a3c": (42, 42, 1)}
+# inputs, hidden, outputs
+KERAS = {"Keras 8-64-64-4": (8, (64, 64), 4), "Keras 27-256x3-8": (27, (256,) * 3, 8)}
 CALLS = [*((name, "jax") for name in [*CNN, *KERAS]), *((name, "tensorflow") for name in KERAS)]
 ACTIONS = 6  # of a game
 # (network, library, weights) -> {members: microseconds}
@@ -64,12 +68,22 @@ report: {plot_interval_seconds: 0}
 
 
 def main() -> int:
-    """Print a table and write it as CSV; with --measure, measure one network and print its rows as JSON."""
+    """Print a table and write it as CSV; with --measure,
+    measure one network and print its rows as JSON.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.networks", description=__doc__)
-    parser.add_argument("--candidates", type=int, nargs="+", default=[16, 64, 256], help="members of a call")
-    parser.add_argument("--seconds", type=float, default=0.3, help="duration of one of 5 measurements")
-    parser.add_argument("--rounds", type=int, default=3, help="jobs on one rank and on two; 0: none")
-    parser.add_argument("--generations", type=int, default=12, help="of a job; the first quarter is not timed")
+    parser.add_argument(
+        "--candidates", type=int, nargs="+", default=[16, 64, 256], help="members of a call"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=0.3, help="duration of one of 5 measurements"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="jobs on one rank and on two; 0: none"
+    )
+    parser.add_argument(
+        "--generations", type=int, default=12, help="of a job; the first quarter is not timed"
+    )
     parser.add_argument("--networks", nargs="+", choices=[*CNN, *KERAS], default=[*CNN, *KERAS])
     parser.add_argument("--csv", type=Path, default=RESULTS / "networks.csv", help="file to write")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
@@ -96,18 +110,36 @@ def main() -> int:
     return 0
 
 
-def table(name: str, library: str, candidates: Sequence[int], seconds: float) -> list[dict[str, Any]]:
+def table(
+    name: str, library: str, candidates: Sequence[int], seconds: float
+) -> list[dict[str, Any]]:
     """Measure a network in a process of its own; print and return its rows."""
     sizes = [str(size) for size in candidates]
     arguments = ["--measure", name, library, "--candidates", *sizes, "--seconds", str(seconds)]
-    env = {**os.environ, "KERAS_BACKEND": library, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+    env = {
+        **os.environ,
+        "KERAS_BACKEND": library,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "OMP_NUM_THREADS": "1",
+    }
     line = [sys.executable, "-m", "benchmarks.networks", *arguments]
-    done = subprocess.run(line, cwd=ROOT, env=env, check=True, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(
+        line, cwd=ROOT, env=env, check=True, capture_output=True, text=True, timeout=900
+    )
     rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     for row in rows:
         cells = [row["own_us"], row["shared_us"], row["own_us"] / row["shared_us"]]
-        references = ["" if row[key] is None else f"{row[key]:g}" for key in ("own_reference", "shared_reference")]
-        texts = [name, library, str(row["members"]), *(f"{cell:.3g}" for cell in cells), *references]
+        references = [
+            "" if row[key] is None else f"{row[key]:g}"
+            for key in ("own_reference", "shared_reference")
+        ]
+        texts = [
+            name,
+            library,
+            str(row["members"]),
+            *(f"{cell:.3g}" for cell in cells),
+            *references,
+        ]
         print(f"| {' | '.join(texts)} |", flush=True)
     return rows
 
@@ -115,13 +147,23 @@ def table(name: str, library: str, candidates: Sequence[int], seconds: float) ->
 # In the process of one network and library.
 
 
-def measured(name: str, library: str, candidates: Sequence[int], seconds: float) -> list[dict[str, Any]]:
+def measured(
+    name: str, library: str, candidates: Sequence[int], seconds: float
+) -> list[dict[str, Any]]:
     """Return a row for each number of members."""
     policy = cnn_policy(name) if name in CNN else keras_policy(name, library)
     rows = []
     for size in candidates:
-        row: dict[str, Any] = {"network": name, "library": library, "members": size, "params": policy.layout.size}
-        for weights, call in (("own", own_call(policy, size)), ("shared", shared_call(policy, size))):
+        row: dict[str, Any] = {
+            "network": name,
+            "library": library,
+            "members": size,
+            "params": policy.layout.size,
+        }
+        for weights, call in (
+            ("own", own_call(policy, size)),
+            ("shared", shared_call(policy, size)),
+        ):
             row[f"{weights}_us"] = cpu_microseconds(call, seconds) / size
             row[f"{weights}_reference"] = REFERENCE.get((name, library, weights), {}).get(size)
         rows.append(row)
@@ -146,7 +188,9 @@ def keras_policy(name: str, library: Any) -> Any:
 
     inputs, hidden, outputs = KERAS[name]
     options = network.Options(
-        network="benchmarks.networks:keras_network", network_kwargs={"hidden": hidden}, backend=library
+        network="benchmarks.networks:keras_network",
+        network_kwargs={"hidden": hidden},
+        backend=library,
     )
     return network.build(options, Spaces(flat_observations(inputs), Discrete(outputs)))
 
@@ -156,22 +200,33 @@ def keras_network(observations: Any, outputs: int, hidden: Sequence[int] = (64, 
     import keras
 
     layers = [keras.layers.Dense(units, "tanh") for units in hidden]
-    return keras.Sequential([keras.layers.Input(observations.shape), *layers, keras.layers.Dense(outputs)])
+    return keras.Sequential(
+        [keras.layers.Input(observations.shape), *layers, keras.layers.Dense(outputs)]
+    )
 
 
 def weights_of(policy: Any, members: int) -> dict[str, Any]:
     """Return weights by name, float32[members, ...]."""
     rng = np.random.default_rng(0)
-    theta = 0.1 * rng.standard_normal((members, policy.layout.size), np.float32) + policy.initial(rng)
+    theta = 0.1 * rng.standard_normal((members, policy.layout.size), np.float32) + policy.initial(
+        rng
+    )
     spans, shapes = policy.layout.spans, policy.layout.shapes
-    return {name: theta[:, start:stop].reshape(members, *shapes[name]) for name, (start, stop) in spans.items()}
+    return {
+        name: theta[:, start:stop].reshape(members, *shapes[name])
+        for name, (start, stop) in spans.items()
+    }
 
 
 def inputs_of(policy: Any, members: int) -> tuple[list[Any], Any]:
     """Return memory [members, ...] and observations [members, ...]."""
     spec = policy.spaces.observations
-    numbers = np.random.default_rng(1).integers(0, 256 if spec.is_integer else 2, (members, *spec.shape))
-    memory = [np.repeat(np.asarray(leaf)[np.newaxis], members, axis=0) for leaf in policy.network.memory()]
+    numbers = np.random.default_rng(1).integers(
+        0, 256 if spec.is_integer else 2, (members, *spec.shape)
+    )
+    memory = [
+        np.repeat(np.asarray(leaf)[np.newaxis], members, axis=0) for leaf in policy.network.memory()
+    ]
     return memory, numbers.astype(spec.dtype)
 
 
@@ -233,7 +288,11 @@ def scaling_text(rounds: int, generations: int) -> str:
     with tempfile.TemporaryDirectory() as directory:
         config = Path(directory) / "job.yaml"
         config.write_text(JOB)
-        overrides = (f"stop={{generations: {generations}}}", "evaluation.interval=0", f"mpi.chunk_size={CHUNK}")
+        overrides = (
+            f"stop={{generations: {generations}}}",
+            "evaluation.interval=0",
+            f"mpi.chunk_size={CHUNK}",
+        )
         for number in range(rounds):
             for ranks, values in rates.items():
                 output = Path(directory) / f"{ranks}-{number}"
@@ -243,7 +302,11 @@ def scaling_text(rounds: int, generations: int) -> str:
                 timed = rows[len(rows) // 4 :]
                 values.append(rate(timed))
                 if ranks == 1:
-                    chunks.append(1e3 * median(row["seconds_this_generation"] for row in timed) / (256 / CHUNK))
+                    chunks.append(
+                        1e3
+                        * median(row["seconds_this_generation"] for row in timed)
+                        / (256 / CHUNK)
+                    )
     speedup = median(two / one for one, two in zip(rates[1], rates[2], strict=True))
     one, two = (f"{median(values):,.0f}" for values in rates.values())
     verdict = "met" if speedup >= TARGET else "missed"

@@ -1,8 +1,10 @@
-"""CPU nanoseconds per random number of each kind of noise, and in JAX of portable and of normal numbers.
+"""CPU nanoseconds per random number of each kind of noise, and in JAX of portable and of normal
+numbers.
 
     python -m benchmarks.noise
 
-A direction of a million numbers is computed on one core, without a cache. JAX is left out if it is not installed.
+A direction of a million numbers is computed on one core, without a cache. JAX is left out if it is
+not installed.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ SIZE, REPEATS = 1 << 20, 15
 def main() -> None:
     """Print one line per library."""
     keys = Keys(1)
-    counter, quantiles = CounterNoise(keys, MAX_CACHED + 1), CounterNoise(keys, MAX_CACHED + 1, portable.fill)
+    counter, quantiles = (
+        CounterNoise(keys, MAX_CACHED + 1),
+        CounterNoise(keys, MAX_CACHED + 1, portable.fill),
+    )
     in_numpy = {
         "counter": lambda pair: counter.direction(0, pair, 0, SIZE),
         "portable": lambda pair: quantiles.direction(0, pair, 0, SIZE),
@@ -43,7 +48,9 @@ def in_jax(keys: Keys) -> dict[str, Callable[[int], Any]]:
     from hpc_es.noise.portable_jax import direction
 
     quantiles = jax.jit(lambda pair: direction(keys, 0, pair, 0, SIZE))
-    normal = jax.jit(lambda pair: jax.random.normal(jax.random.fold_in(jax.random.key(1), pair), (SIZE,)))
+    normal = jax.jit(
+        lambda pair: jax.random.normal(jax.random.fold_in(jax.random.key(1), pair), (SIZE,))
+    )
     return {
         "jax.random.normal": lambda pair: normal(np.uint32(pair)).block_until_ready(),
         "portable": lambda pair: quantiles(np.uint32(pair)).block_until_ready(),
@@ -58,7 +65,8 @@ def line(library: str, functions: dict[str, Callable[[int], Any]]) -> str:
             since = time.process_time()
             function(pair)
             times[name].append((time.process_time() - since) / SIZE * 1e9)
-    medians = {name: median(values[1:]) for name, values in times.items()}  # the first call compiles
+    # the first call compiles
+    medians = {name: median(values[1:]) for name, values in times.items()}
     texts = (f"{name} {value:.1f} ns" for name, value in medians.items())
     first, second = medians.values()
     return f"{library}: {', '.join(texts)} per number, ratio {first / second:.1f}"

@@ -1,8 +1,9 @@
-"""Number of files that a rank opens before its first generation: `python -m benchmarks.opens [CONFIG ...]`.
+"""Number of files that a rank opens before its first generation: `python -m benchmarks.opens
+[CONFIG ...]`.
 
-`--checkout DIR` counts those of another version. Needs strace. Files below `sys.prefix` belong to the virtual
-environment. Those of the kernel (/proc, /sys, /dev), most of which MPI reads, are not on a disk. The others belong to
-Python, hpc_es and the system.
+`--checkout DIR` counts those of another version. Needs strace. Files below `sys.prefix` belong to
+the virtual environment. Those of the kernel (/proc, /sys, /dev), most of which MPI reads, are not
+on a disk. The others belong to Python, hpc_es and the system.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ TRACED = 'exec strace -f -e trace=openat -o "$0.$PMI_RANK" "$@"'
 def main() -> int:
     """Print one row per config and rank."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.opens")
-    parser.add_argument("configs", nargs="*", default=["es_cartpole", "es_halfcheetah"], metavar="CONFIG")
+    parser.add_argument(
+        "configs", nargs="*", default=["es_cartpole", "es_halfcheetah"], metavar="CONFIG"
+    )
     parser.add_argument("--checkout", type=Path, default=ROOT, help="a checkout of another version")
     options = parser.parse_args()
     if shutil.which("strace") is None:
@@ -38,10 +41,16 @@ def main() -> int:
     for config in options.configs:
         for rank, traced in enumerate(traces(options.checkout.resolve(), config)):
             if rank < 2:  # the others are like rank 1
-                calls = [match.groups() for match in map(OPENED.search, traced.splitlines()) if match]
+                calls = [
+                    match.groups() for match in map(OPENED.search, traced.splitlines()) if match
+                ]
                 opened = [path for path, result in calls if result != "-1"]
-                kernel, inside = (sum(path.startswith(start) for path in opened) for start in (KERNEL, sys.prefix))
-                missing = sum(result == "-1" and not path.startswith(KERNEL) for path, result in calls)
+                kernel, inside = (
+                    sum(path.startswith(start) for path in opened) for start in (KERNEL, sys.prefix)
+                )
+                missing = sum(
+                    result == "-1" and not path.startswith(KERNEL) for path, result in calls
+                )
                 print(f"| {config} | {rank} | {len(opened)} | {kernel} | {inside} | {missing} |")
     return 0
 
@@ -49,11 +58,30 @@ def main() -> int:
 def traces(checkout: Path, config: str) -> list[str]:
     """Return the output of strace for each rank of a job of one generation."""
     with tempfile.TemporaryDirectory() as directory:
-        program = [sys.executable, "-m", "hpc_es.main", f"configs/{config}.yaml", "--output", f"{directory}/run"]
+        program = [
+            sys.executable,
+            "-m",
+            "hpc_es.main",
+            f"configs/{config}.yaml",
+            "--output",
+            f"{directory}/run",
+        ]
         words = ["stop={generations: 1}", "evaluation.interval=0"]
-        job = [str(MPIEXEC), "-n", str(RANKS), "sh", "-c", TRACED, f"{directory}/trace", *program, *words]
+        job = [
+            str(MPIEXEC),
+            "-n",
+            str(RANKS),
+            "sh",
+            "-c",
+            TRACED,
+            f"{directory}/trace",
+            *program,
+            *words,
+        ]
         subprocess.run(job, cwd=checkout, check=True, capture_output=True, timeout=300)
-        return [Path(f"{directory}/trace.{rank}").read_text(errors="replace") for rank in range(RANKS)]
+        return [
+            Path(f"{directory}/trace.{rank}").read_text(errors="replace") for rank in range(RANKS)
+        ]
 
 
 if __name__ == "__main__":

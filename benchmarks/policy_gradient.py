@@ -1,7 +1,9 @@
-"""CPU time of a policy-gradient update on 64 programs of 100 characters, relative to a bare LSTM of the same shape.
+"""CPU time of a policy-gradient update on 64 programs of 100 characters, relative to a bare LSTM of
+the same shape.
 
-The bare LSTM is the forward and backward pass of two layers of 35 units over 64 sequences of 100 steps, with Keras
-layers, and with TensorFlow's kernel for a whole layer. CPU seconds are compared, since one thread works.
+The bare LSTM is the forward and backward pass of two layers of 35 units over 64 sequences of 100
+steps, with Keras layers, and with TensorFlow's kernel for a whole layer. CPU seconds are compared,
+since one thread works.
 """
 
 from __future__ import annotations
@@ -43,13 +45,20 @@ def run() -> list[dict[str, Any]]:
     for bare in ("keras", "kernel"):
         ratio = medians["all"] / medians[bare]
         target = TARGETS[bare]
-        compared = {"bare_seconds": medians[bare], "ratio": ratio, "target": target, "met": ratio <= target}
+        compared = {
+            "bare_seconds": medians[bare],
+            "ratio": ratio,
+            "target": target,
+            "met": ratio <= target,
+        }
         rows.append({"bare": bare, **compared, **common})
     return rows
 
 
 def algorithm() -> Any:
-    """Return the algorithm with the network and the priority queue of the paper; programs are not executed."""
+    """Return the algorithm with the network and the priority queue of the paper;
+    programs are not executed.
+    """
     options: Any = Options
     coding: Any = programs.Options
     task = programs.build(coding(name="reverse", max_code_length=LENGTH))
@@ -92,7 +101,9 @@ def keras() -> Callable[[], Any]:
     def both(x: Any) -> Any:
         with tf.GradientTape() as tape:
             total = tf.reduce_sum(layers[1](layers[0](x)))
-        return tape.gradient(total, [weight.value for layer in layers for weight in layer.trainable_variables])
+        return tape.gradient(
+            total, [weight.value for layer in layers for weight in layer.trainable_variables]
+        )
 
     return called(both, x)
 
@@ -118,7 +129,9 @@ def kernel() -> Callable[[], Any]:
 
 
 def fused(tf: Any, x: Any, kernel: Any, bias: Any) -> Any:
-    """Return h of every step, float32[steps, rows, units], by TensorFlow's kernel for a whole layer."""
+    """Return h of every step, float32[steps, rows, units],
+    by TensorFlow's kernel for a whole layer.
+    """
     units = kernel.shape[1] // 4
     zero, none = tf.zeros([tf.shape(x)[1], units], x.dtype), tf.zeros([units], x.dtype)
     layer = tf.raw_ops.BlockLSTM(

@@ -1,7 +1,9 @@
-"""Programs per second of the searches without gradients on one core: task 'reverse', 100 characters.
+"""Programs per second of the searches without gradients on one core: task 'reverse', 100
+characters.
 
-The time of a generation is divided into sampling (ask, evaluate), execution and update (tell). The genetic algorithm is
-compared with the reference interpreter in Python on the programs that it executes.
+The time of a generation is divided into sampling (ask, evaluate), execution and update (tell). The
+genetic algorithm is compared with the reference interpreter in Python on the programs that it
+executes.
 """
 
 from __future__ import annotations
@@ -47,18 +49,32 @@ def _measure(kind: str) -> dict[str, Any]:
     ratio, share = median(ratios), np.median(shares, axis=0).tolist()
     row = {"algorithm": kind, "programs_per_second": median(rates), "over_reference": ratio}
     row |= {"sampling": share[0], "executing": share[1], "updating": share[2]}
-    return row | ({"target": TARGETS[kind], "met": ratio >= TARGETS[kind]} if kind in TARGETS else {})
+    return row | (
+        {"target": TARGETS[kind], "met": ratio >= TARGETS[kind]} if kind in TARGETS else {}
+    )
 
 
 def generation(parts: Parts, state: State) -> tuple[State, int, float, float, float]:
-    """Return the next state, the number of programs, and the seconds of sampling, execution and update."""
+    """Return the next state, the number of programs, and the seconds of sampling,
+    execution and update.
+    """
     since = time.perf_counter()
-    outcomes = [parts.algorithm.evaluate(state, chunk, lambda: None) for chunk in _chunks(parts, state)]
+    outcomes = [
+        parts.algorithm.evaluate(state, chunk, lambda: None) for chunk in _chunks(parts, state)
+    ]
     rows = np.concatenate([outcome.rows for outcome in outcomes])
     executing = sum(outcome.seconds["environment"] for outcome in outcomes)
     evaluated = time.perf_counter()
-    state, _ = parts.algorithm.tell(state, Results(rows, [{}] * len(outcomes), [], fitness=rows["return_"]))
-    return state, len(rows), evaluated - since - executing, executing, time.perf_counter() - evaluated
+    state, _ = parts.algorithm.tell(
+        state, Results(rows, [{}] * len(outcomes), [], fitness=rows["return_"])
+    )
+    return (
+        state,
+        len(rows),
+        evaluated - since - executing,
+        executing,
+        time.perf_counter() - evaluated,
+    )
 
 
 def _chunks(parts: Parts, state: State) -> Sequence[Chunk]:
@@ -66,7 +82,9 @@ def _chunks(parts: Parts, state: State) -> Sequence[Chunk]:
 
 
 def _reference(parts: Parts, state: State) -> float:
-    """Return the programs per second of the interpreter in Python, on the first programs of this generation."""
+    """Return the programs per second of the interpreter in Python,
+    on the first programs of this generation.
+    """
     executed: list[str] = []
     task: Any = parts.task
     score_many = task.score_many

@@ -1,8 +1,8 @@
 """Steps per second of the whole job on one rank, relative to a bare loop over the environment.
 
-Each generation of a real run (noise, ranking, update, messages, checkpoints) is timed. Then the bare loop steps one
-environment through the same episodes: same seeds, recorded actions, resets included. So both do the same work in the
-simulator within about a second of each other.
+Each generation of a real run (noise, ranking, update, messages, checkpoints) is timed. Then the
+bare loop steps one environment through the same episodes: same seeds, recorded actions, resets
+included. So both do the same work in the simulator within about a second of each other.
 """
 
 from __future__ import annotations
@@ -75,9 +75,18 @@ def settings(env_id: str, generations: int, limit: int | None, stepping: str = "
     return validate(
         {
             "name": "bench",
-            "task": {"kind": "episodes", "env_id": env_id, "max_episode_steps": limit, "stepping": stepping},
+            "task": {
+                "kind": "episodes",
+                "env_id": env_id,
+                "max_episode_steps": limit,
+                "stepping": stepping,
+            },
             "policy": {"kind": "mlp", "hidden_dims": [64, 64]},
-            "algorithm": {"kind": "es", "population_size": 64, "optimizer": {"learning_rate": 0.03}},
+            "algorithm": {
+                "kind": "es",
+                "population_size": 64,
+                "optimizer": {"learning_rate": 0.03},
+            },
             "noise": {"table_size": 5_000_000},
             "evaluation": {"interval": 0},
             "stop": {"generations": generations},
@@ -88,7 +97,9 @@ def settings(env_id: str, generations: int, limit: int | None, stepping: str = "
 
 
 def recorded(parts: Any, state: State) -> list[tuple[int, list[Any]]]:
-    """Return (seed, actions) of each job of the next generation, which is evaluated once to record them."""
+    """Return (seed, actions) of each job of the next generation,
+    which is evaluated once to record them.
+    """
     episodes: list[tuple[int, list[Any]]] = []
     for chunk in parts.algorithm.ask(state, 0, np.zeros(0, parts.row), NO_FITNESS):
         log: list[list[Any]] = [[] for _ in range(chunk.jobs)]

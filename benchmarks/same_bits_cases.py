@@ -1,6 +1,8 @@
-"""The cases of `same_bits`: all committed configs with a short budget, and variants for what they do not cover.
+"""The cases of `same_bits`: all committed configs with a short budget, and variants for what they
+do not cover.
 
-Together the cases cover every kind of algorithm, task, policy and noise (`tests/benchmarks/test_same_bits.py`).
+Together the cases cover every kind of algorithm, task, policy and noise
+(`tests/benchmarks/test_same_bits.py`).
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Case:
     program: str | None = None  # one of `same_bits_programs.py`
 
     def arguments(self, short: tuple[str, ...], generations: int) -> tuple[str, ...]:
-        """Return the overrides of a run of this many generations; those of the case come last, so they prevail."""
+        """Return the overrides of a run of this many generations; those of the case come last,
+        so they prevail.
+        """
         limits = f"generations: {generations}" + (f", {self.stop}" if self.stop else "")
         return (*COMMON, *short, *self.words, f"stop={{{limits}}}")
 
@@ -161,14 +165,22 @@ RESUMED = (
     ("resumed_chunk_7_normalised", "es_pendulum", "mpi.chunk_size=7", NORMALISED),
     ("resumed_lstm", "es_cartpole", LSTM),
     ("resumed_rounds", "es_cartpole", "algorithm.min_timesteps_per_generation=5_000", NORMALISED),
-    ("resumed_sgd", "es_cartpole", "algorithm.optimizer={kind: sgd, learning_rate: 0.01}", "mpi.chunk_size=24"),
+    (
+        "resumed_sgd",
+        "es_cartpole",
+        "algorithm.optimizer={kind: sgd, learning_rate: 0.01}",
+        "mpi.chunk_size=24",
+    ),
     ("resumed_ga", "ga-20M"),
     ("resumed_random_search", "rand-20M"),
     ("resumed_actor_critic", "ac_bandit_independent"),
     ("resumed_policy_gradient", "pg_topk_hello"),
     ("resumed_full_interval", "es_pendulum", NORMALISED, *BETWEEN),
     ("resumed_replicated", "es_pendulum", REPLICATED, *BETWEEN),
-    *((f"resumed_{kind}", "cma_function", f"algorithm={{kind: {kind}, sigma: 0.5}}") for kind in DISTRIBUTIONS),
+    *(
+        (f"resumed_{kind}", "cma_function", f"algorithm={{kind: {kind}, sigma: 0.5}}")
+        for kind in DISTRIBUTIONS
+    ),
     ("resumed_pgpe", "pgpe_lunarlander_continuous", "algorithm.population_size=16"),
     ("resumed_ars", "ars_pendulum"),
     ("resumed_deep_ga", "deep_ga_cartpole"),
@@ -186,9 +198,14 @@ def all_cases(checkout: Path) -> tuple[list[Case], Mapping[str, str]]:
             cases.append(_tuning(path))
         else:
             cases.append(_committed(path))
-    cases += [Case(name, f"configs/{config}.yaml", tuple(words)) for name, config, *words in VARIANTS]
+    cases += [
+        Case(name, f"configs/{config}.yaml", tuple(words)) for name, config, *words in VARIANTS
+    ]
     cases += [Case(f"example_{name}", config, tuple(words)) for name, config, *words in EXAMPLES]
-    cases += [Case(name, f"configs/{config}.yaml", tuple(w), 4, resumed_at=2) for name, config, *w in RESUMED]
+    cases += [
+        Case(name, f"configs/{config}.yaml", tuple(w), 4, resumed_at=2)
+        for name, config, *w in RESUMED
+    ]
     cases += [Case(name, "", program=name) for name in PROGRAMS]
     return [*cases, *LIMITED], skipped
 
@@ -200,7 +217,9 @@ def short_words(config: Path) -> tuple[str, ...]:
     if kind == "es" and data.get("noise", {}).get("kind", "table") == "table":
         words.append("noise.table_size=500_000")
     if data["task"].get("kind", "episodes") in ("episodes", "jax_episodes"):
-        words.append(f"task.max_episode_steps={200 if 'CartPole' in data['task']['env_id'] else 60}")
+        words.append(
+            f"task.max_episode_steps={200 if 'CartPole' in data['task']['env_id'] else 60}"
+        )
     return (*words, *MORE.get(config.stem, ()))
 
 
@@ -215,7 +234,9 @@ def _kind(path: Path) -> tuple[str, str]:
     data = read(path)
     base = path.parent / data.get("base", "")
     data = read(base) if base.is_file() else data
-    return str(data.get("algorithm", {}).get("kind", "es")), str(data["task"].get("kind", "episodes"))
+    return str(data.get("algorithm", {}).get("kind", "es")), str(
+        data["task"].get("kind", "episodes")
+    )
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -226,17 +247,27 @@ def read(path: Path) -> dict[str, Any]:
 
 def _committed(path: Path) -> Case:
     begins_from = read(path).get("policy", {}).get("init_from")
-    return Case(path.stem, f"configs/{path.name}", begins_from=Path(begins_from).name if begins_from else None)
+    return Case(
+        path.stem,
+        f"configs/{path.name}",
+        begins_from=Path(begins_from).name if begins_from else None,
+    )
 
 
 def _tuning(path: Path) -> Case:
     """Return the base config of a tuning at the first point of its space."""
     data = read(path)
     space = {key: values for key, values in data["space"].items() if not key.startswith("stop.")}
-    return Case(path.stem, f"configs/{data['base']}", tuple(f"{key}={_first(values)}" for key, values in space.items()))
+    return Case(
+        path.stem,
+        f"configs/{data['base']}",
+        tuple(f"{key}={_first(values)}" for key, values in space.items()),
+    )
 
 
 def _first(values: Any) -> str:
-    """Return the first of a list or of {choice: list}, or the lower end of {log_uniform: [low, high]}, as YAML."""
+    """Return the first of a list or of {choice: list}, or the lower end of {log_uniform:
+    [low, high]}, as YAML.
+    """
     listed = values if isinstance(values, list) else next(iter(values.values()))
     return yaml.safe_dump(listed[0], default_flow_style=True).removesuffix("...\n").strip()

@@ -1,8 +1,11 @@
-"""Compare two run directories, for `same_bits`. It reads only their files and imports no version of hpc_es.
+"""Compare two run directories, for `same_bits`.
 
-It compares the newest checkpoint and best.h5 (arrays of the state and of the best theta by name, order, dtype, shape
-and bytes; counters), metrics.jsonl and the result, without everything that depends on time or the number of ranks. New
-counters, columns and entries of the result are reported, but are not differences.
+It reads only their files and imports no version of hpc_es.
+
+It compares the newest checkpoint and best.h5 (arrays of the state and of the best theta by name,
+order, dtype, shape and bytes; counters), metrics.jsonl and the result, without everything that
+depends on time or the number of ranks. New counters, columns and entries of the result are
+reported, but are not differences.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ class Checkpoint:
     counters: Mapping[str, Any]
 
     def sha256(self) -> str:
-        """Return "theta" or "state", and the digest of theta, or of all arrays if there is no theta."""
+        """Return "theta" or "state", and the digest of theta,
+        or of all arrays if there is no theta.
+        """
         theta = "shared/theta" in self.arrays
         total = hashlib.sha256()
         for name in ["shared/theta"] if theta else self.arrays:
@@ -56,8 +61,12 @@ def compare(before: Path, after: Path) -> Comparison:
     if records[0].exists():
         old, new = (json.loads(path.read_text()) for path in records)
         sums = [f"record {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in records]
-        return Comparison(0, (sums[0], sums[1]), tuple(text for text, _ in _entries("record:", old, new)), ())
-    names = [[path.name if path != run else "" for path in repetitions(run)] for run in (before, after)]
+        return Comparison(
+            0, (sums[0], sums[1]), tuple(text for text, _ in _entries("record:", old, new)), ()
+        )
+    names = [
+        [path.name if path != run else "" for path in repetitions(run)] for run in (before, after)
+    ]
     if names[0] != names[1] or not names[0]:
         return Comparison(0, ("", ""), (f"the runs: {names[0]}, then {names[1]}",), ())
     differences: list[str] = []
@@ -81,7 +90,9 @@ def repetitions(run: Path) -> list[Path]:
 
 def newest(run: Path) -> Path | None:
     """Return the checkpoint of the last generation."""
-    return max((run / "checkpoints").glob("checkpoint_*.h5"), default=None, key=lambda path: path.name)
+    return max(
+        (run / "checkpoints").glob("checkpoint_*.h5"), default=None, key=lambda path: path.name
+    )
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
@@ -103,7 +114,8 @@ def read(path: Path) -> Checkpoint:
         return Checkpoint(arrays, json.loads(file["counters"].asstr()[()]))
 
 
-Differences = Iterator[tuple[str, bool]]  # a text, and whether it reports an addition instead of a difference
+# a text, and whether it reports an addition instead of a difference
+Differences = Iterator[tuple[str, bool]]
 
 
 def _checkpoints(before: Path, after: Path) -> Differences:
@@ -115,14 +127,21 @@ def _checkpoints(before: Path, after: Path) -> Differences:
         paths = [run / "checkpoints" / name for run in (before, after)]
         if all(path.exists() for path in paths):
             old, new = map(read, paths)
-            yield from ((f"{name}: {text}", False) for text in array_differences(old.arrays, new.arrays))
+            yield from (
+                (f"{name}: {text}", False) for text in array_differences(old.arrays, new.arrays)
+            )
             yield from _entries(f"{name}: counter", old.counters, new.counters)
         elif any(path.exists() for path in paths):
-            yield f"{name}: only the run {'before' if paths[0].exists() else 'after'} has one", False
+            yield (
+                f"{name}: only the run {'before' if paths[0].exists() else 'after'} has one",
+                False,
+            )
 
 
 def array_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one line per difference of named arrays: names and their order, dtype and shape, or bytes."""
+    """Yield one line per difference of named arrays: names and their order, dtype and shape,
+    or bytes.
+    """
     if list(old) != list(new):
         yield f"arrays {list(old)}, then {list(new)}"
     for name in [name for name in old if name in new]:
@@ -137,7 +156,8 @@ def array_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterato
 def _first_difference(first: Any, second: Any) -> str:
     words = [np.ascontiguousarray(array).reshape(-1) for array in (first, second)]
     parts = [flat.view(np.uint8).reshape(len(flat), -1) for flat in words]
-    indices = np.flatnonzero((parts[0] != parts[1]).any(axis=1))  # by bytes: NaN equals NaN, 0.0 differs from -0.0
+    # by bytes: NaN equals NaN, 0.0 differs from -0.0
+    indices = np.flatnonzero((parts[0] != parts[1]).any(axis=1))
     index, count = int(indices[0]), len(indices)
     return f"{count} of {len(words[0])} differ, first [{index}]: {words[0][index]}, then {words[1][index]}"
 
@@ -158,12 +178,17 @@ def _results(before: Path, after: Path) -> Differences:
     if not paths[1].exists():
         yield "result.json: only the run before has one", False
         return
-    old, new = ({k: v for k, v in json.loads(p.read_text()).items() if k not in NOT_OF_THE_RESULT} for p in paths)
+    old, new = (
+        {k: v for k, v in json.loads(p.read_text()).items() if k not in NOT_OF_THE_RESULT}
+        for p in paths
+    )
     yield from _entries("result.json:", old, new)
 
 
 def _entries(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Differences:
-    """Compare two mappings by the JSON text of their values, so 1 differs from 1.0 and floats are exact."""
+    """Compare two mappings by the JSON text of their values,
+    so 1 differs from 1.0 and floats are exact.
+    """
     for name in dict.fromkeys((*old, *new)):
         if CLOCK_AND_RANKS.fullmatch(name):
             continue

@@ -1,4 +1,6 @@
-"""A wrapper for `same_bits` whose episodes fail depending on the observation, so equally on any rank."""
+"""A wrapper for `same_bits` whose episodes fail depending on the observation,
+so equally on any rank.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ class Faults(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]
         self.every = every
 
     def step(self, action: Any) -> Any:
-        """Step; raise RuntimeError if the first observation, in millionths, is a multiple of `every`."""
+        """Step; raise RuntimeError if the first observation, in millionths,
+        is a multiple of `every`.
+        """
         observed, *rest = self.env.step(action)
         if int(abs(float(observed[0])) * 1e6) % self.every == 0:
             raise RuntimeError("a fault, on purpose")

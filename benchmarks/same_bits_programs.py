@@ -1,4 +1,5 @@
-"""Programs that use hpc_es as a library, for `same_bits`: `python same_bits_programs.py NAME OUTPUT`, under mpiexec.
+"""Programs that use hpc_es as a library, for `same_bits`: `python same_bits_programs.py NAME
+OUTPUT`, under mpiexec.
 
 Each writes OUTPUT/record.json: all candidates and results as hexadecimal floats.
 """
@@ -21,7 +22,9 @@ RECORD = "record.json"
 
 
 def cost(x: Any) -> float:
-    """Rosenbrock's function of x, float64[SIZE]; NaN in part of the space, like failed evaluations."""
+    """Rosenbrock's function of x, float64[SIZE]; NaN in part of the space,
+    like failed evaluations.
+    """
     if x[0] > 1.2:
         return float("nan")
     return float((100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum())
@@ -31,7 +34,9 @@ def ask_and_tell() -> dict[str, Any]:
     """Run six generations of each strategy, which is saved and loaded after three."""
     record = {}
     for kind in STRATEGIES:
-        strategy = hpc_es.Strategy(kind, x0=np.linspace(0.1, 0.5, SIZE), sigma0=0.3, seed=3, population_size=8)
+        strategy = hpc_es.Strategy(
+            kind, x0=np.linspace(0.1, 0.5, SIZE), sigma0=0.3, seed=3, population_size=8
+        )
         candidates = []
         for number in range(6):
             x = strategy.ask()
@@ -58,13 +63,23 @@ def minimize() -> dict[str, Any]:
         }.items():
             start = {"x0": np.zeros(SIZE)} if name == "bounds" else {}
             record[f"{kind} {name}"] = _minimum(cost, kind, **start, **options)
-    record["batch"] = _minimum(lambda x: [cost(row) for row in x], "cma_es", x0=np.zeros(SIZE), batch=3)
+    record["batch"] = _minimum(
+        lambda x: [cost(row) for row in x], "cma_es", x0=np.zeros(SIZE), batch=3
+    )
     return record
 
 
 def _minimum(function: Any, kind: str, **options: Any) -> list[Any]:
-    result = hpc_es.minimize(function, sigma0=0.3, algorithm=kind, max_evaluations=96, population_size=8, **options)
-    return [_hexadecimal(result.x), result.f.hex(), result.evaluations, result.generations, result.reason]
+    result = hpc_es.minimize(
+        function, sigma0=0.3, algorithm=kind, max_evaluations=96, population_size=8, **options
+    )
+    return [
+        _hexadecimal(result.x),
+        result.f.hex(),
+        result.evaluations,
+        result.generations,
+        result.reason,
+    ]
 
 
 def _hexadecimal(values: Any) -> list[str]:
@@ -77,6 +92,7 @@ if __name__ == "__main__":
     output = Path(sys.argv[2])
     output.mkdir(parents=True, exist_ok=True)
     text = json.dumps(PROGRAMS[sys.argv[1]]())
-    path = output / f"{RECORD}.{np.random.default_rng().integers(1 << 60)}"  # every rank has the same result
+    # every rank has the same result
+    path = output / f"{RECORD}.{np.random.default_rng().integers(1 << 60)}"
     path.write_text(text)
     path.rename(output / RECORD)

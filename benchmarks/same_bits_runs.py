@@ -1,4 +1,6 @@
-"""Run cases of `same_bits` with two versions of hpc_es in separate processes, and cache those of the older version."""
+"""Run cases of `same_bits` with two versions of hpc_es in separate processes,
+and cache those of the older version.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ PACKAGES = (
     "numba",
     "jax",
 )  # results depend on their versions and on the processor
-FILES = [Path(__file__).with_name(f"same_bits_{name}.py") for name in ("faults", "objectives", "programs")]
+FILES = [
+    Path(__file__).with_name(f"same_bits_{name}.py")
+    for name in ("faults", "objectives", "programs")
+]
 
 
 class JobError(Exception):
@@ -46,7 +51,14 @@ class Checkout:
     path: Path
     ranks: int
 
-    def run(self, case: Case, config: Path, output: Path, generations: int, begins_from: Path | None = None) -> float:
+    def run(
+        self,
+        case: Case,
+        config: Path,
+        output: Path,
+        generations: int,
+        begins_from: Path | None = None,
+    ) -> float:
         """Run a case to its end and return the seconds taken; JobError if it fails."""
         ranks = 1 if on_one_rank(case, config) else self.ranks
         since = time.perf_counter()
@@ -54,41 +66,67 @@ class Checkout:
             for path in FILES:
                 shutil.copy(path, cwd)
             if case.program:
-                job = [str(MPIEXEC), "-n", str(ranks), sys.executable, FILES[-1].name, case.program, str(output)]
+                job = [
+                    str(MPIEXEC),
+                    "-n",
+                    str(ranks),
+                    sys.executable,
+                    FILES[-1].name,
+                    case.program,
+                    str(output),
+                ]
             else:
                 words = case.arguments(short_words(config), generations)
                 job = command(
-                    ranks, config, output, *words, *([f"policy.init_from={begins_from}"] if begins_from else [])
+                    ranks,
+                    config,
+                    output,
+                    *words,
+                    *([f"policy.init_from={begins_from}"] if begins_from else []),
                 )
             finish(job, self.environment(), cwd)
         return time.perf_counter() - since
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables with which Python imports this version, on one thread."""
+        """Return the environment variables with which Python imports this version,
+        on one thread.
+        """
         ours = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-        return {**ours, **dict.fromkeys(THREADS, "1"), "PYTHONPATH": str(self.path), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        return {
+            **ours,
+            **dict.fromkeys(THREADS, "1"),
+            "PYTHONPATH": str(self.path),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
 
     def imported(self) -> Path:
         """Return the path from which `import hpc_es` imports, to detect an installed version."""
         program = [sys.executable, "-c", "import hpc_es; print(hpc_es.__file__)"]
         with tempfile.TemporaryDirectory() as cwd:
-            done = subprocess.run(program, cwd=cwd, env=self.environment(), check=True, capture_output=True, text=True)
+            done = subprocess.run(
+                program, cwd=cwd, env=self.environment(), check=True, capture_output=True, text=True
+            )
         return Path(done.stdout.strip())
 
     def label(self) -> str:
         """Return the commit, with a digest of uncommitted changes; without git, the path."""
         try:
             commit = self._git("rev-parse", "HEAD").strip()[:12]
-            changes = self._git("diff", "HEAD") + self._git("status", "--porcelain", "--untracked-files=normal")
+            changes = self._git("diff", "HEAD") + self._git(
+                "status", "--porcelain", "--untracked-files=normal"
+            )
         except (OSError, subprocess.CalledProcessError):
             return str(self.path).strip("/").replace("/", "_")
         return f"{commit}-{_short(changes)}" if changes else commit
 
     def _git(self, *words: str) -> str:
-        # The ceiling, so that a copy without .git inside another repository is not taken for a commit of it.
+        # The ceiling, so that a copy without .git inside another repository is not taken for a
+        # commit of it.
         environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(self.path.parent)}
         job = ["git", "-C", str(self.path), *words]
-        return subprocess.run(job, env=environment, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            job, env=environment, check=True, capture_output=True, text=True
+        ).stdout
 
 
 @dataclass(frozen=True)
@@ -115,7 +153,9 @@ class Cache:
         return self.run(self.cases[case.begins_from]) / "whole" if case.begins_from else None
 
     def run(self, case: Case) -> Path:
-        """Return the directory with the run "whole" and, for a case that is resumed, the run "part"."""
+        """Return the directory with the run "whole" and, for a case that is resumed,
+        the run "part".
+        """
         path = self.directory / f"{case.name}-{self._key(case)}"
         parts = {"whole": case.generations} | ({"part": case.resumed_at} if case.resumed_at else {})
         with self.locks[case.name]:
@@ -124,7 +164,9 @@ class Cache:
                 with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as directory:
                     new = Path(directory) / "new"
                     for name, generations in parts.items():
-                        self.checkout.run(case, self.config(case), new / name, generations, self.begins_from(case))
+                        self.checkout.run(
+                            case, self.config(case), new / name, generations, self.begins_from(case)
+                        )
                     new.rename(path)
         return path
 
@@ -134,18 +176,24 @@ class Cache:
         if case.program:
             return _short(json.dumps([case.program, files]))
         words = case.arguments(short_words(self.config(case)), case.generations)
-        return _short(json.dumps([self.config(case).read_text(), words, case.resumed_at, start, files]))
+        return _short(
+            json.dumps([self.config(case).read_text(), words, case.resumed_at, start, files])
+        )
 
 
 def again(cache: Cache, checkout: Checkout, case: Case, output: Path) -> float:
-    """Run a case with the newer version, or resume the run of the older one; return the seconds taken."""
+    """Run a case with the newer version, or resume the run of the older one;
+    return the seconds taken.
+    """
     if case.resumed_at:
         shutil.copytree(cache.run(case) / "part", output)
     return checkout.run(case, cache.config(case), output, case.generations, cache.begins_from(case))
 
 
 def finish(job: list[str], environment: Mapping[str, str], cwd: str) -> None:
-    """Run a job to its end; JobError if it fails or takes longer than LIMIT_SECONDS, after which it is killed."""
+    """Run a job to its end; JobError if it fails or takes longer than LIMIT_SECONDS,
+    after which it is killed.
+    """
     process = subprocess.Popen(
         job, env=environment, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -176,7 +224,11 @@ def _environment_digest() -> str:
             continue
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text().splitlines() if cpu.exists() else []
-    return _short("\n".join([*versions, *dict.fromkeys(line for line in lines if line.startswith("model name"))]))
+    return _short(
+        "\n".join(
+            [*versions, *dict.fromkeys(line for line in lines if line.startswith("model name"))]
+        )
+    )
 
 
 def _short(text: str) -> str:

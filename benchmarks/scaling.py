@@ -35,18 +35,28 @@ def run() -> list[dict[str, Any]]:
                 if name == "two":
                     idle += [share(row) for row in metrics(outputs[0])[1:]]
     speedup, independent = (
-        median(many / one for one, many in zip(rates["one"], rates[name], strict=True)) for name in ("two", "jobs")
+        median(many / one for one, many in zip(rates["one"], rates[name], strict=True))
+        for name in ("two", "jobs")
     )
     row = {"env": "HalfCheetah-v5", "speedup": speedup, "target": 1.85, "met": speedup >= 1.85}
-    machine = {"two_jobs": independent, "of_two_jobs": speedup / independent, "idle_percent": 100 * median(idle)}
+    machine = {
+        "two_jobs": independent,
+        "of_two_jobs": speedup / independent,
+        "idle_percent": 100 * median(idle),
+    }
     return [{**row, **machine, "one_rank": median(rates["one"])}]
 
 
 def together(ranks: list[int], outputs: list[Path]) -> float:
-    """Run jobs with these numbers of ranks at the same time; return the sum of their steps per second."""
+    """Run jobs with these numbers of ranks at the same time;
+    return the sum of their steps per second.
+    """
     jobs = [
         subprocess.Popen(
-            command(count, CONFIG, output, *SHORT), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command(count, CONFIG, output, *SHORT),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         for count, output in zip(ranks, outputs, strict=True)
     ]

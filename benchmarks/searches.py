@@ -1,14 +1,15 @@
 """Compare searches for programs: experiments x tasks x seeds, each run on one core.
 
     python -m benchmarks.searches topk_tuned --tasks print echo reverse --seeds 3 --jobs 2
-    python -m benchmarks.searches ga-20M rand-20M --seeds 3 --npe 5_000_000        all 26 tasks of the paper
-    hpc-es program-table runs/searches/*/*/*                                       success rates
+    python -m benchmarks.searches ga-20M rand-20M --seeds 3 --npe 5_000_000  all 26 tasks
+    hpc-es program-table runs/searches/*/*/*  success rates
 
-An experiment is a config without `.yaml`. Runs are written below `--out` as EXPERIMENT/TASK/SEED, `--jobs` at a time.
-The command can be interrupted and repeated, since runs resume from their checkpoints; runs without a correct program
-also resume if `--npe` has been increased. `--table` starts no runs. The CSV has one line per finished run and is
-rewritten after each. In it, `shortest` is a correct program without its unnecessary characters, and `right` the number
-of `fresh` test cases, sampled for this purpose, that it solves.
+An experiment is a config without `.yaml`. Runs are written below `--out` as EXPERIMENT/TASK/SEED,
+`--jobs` at a time. The command can be interrupted and repeated, since runs resume from their
+checkpoints; runs without a correct program also resume if `--npe` has been increased. `--table`
+starts no runs. The CSV has one line per finished run and is rewritten after each. In it, `shortest`
+is a correct program without its unnecessary characters, and `right` the number of `fresh` test
+cases, sampled for this purpose, that it solves.
 """
 
 from __future__ import annotations
@@ -31,7 +32,18 @@ from benchmarks.jobs import ROOT
 from hpc_es.programs.table import check_program
 from hpc_es.programs.task import NAMES, PAPER
 
-COLUMNS = ("task", "algorithm", "seed", "solved", "npe", "seconds", "program", "shortest", "right", "fresh")
+COLUMNS = (
+    "task",
+    "algorithm",
+    "seed",
+    "solved",
+    "npe",
+    "seconds",
+    "program",
+    "shortest",
+    "right",
+    "fresh",
+)
 INTERRUPTED = 75
 
 
@@ -78,8 +90,22 @@ class Search:
     def command(self, npe: int, overrides: Sequence[str]) -> list[str]:
         """Return the command that starts or resumes the run."""
         config = str(ROOT / f"configs/{self.experiment}.yaml")
-        words = [f"task.name={self.task}", "repetitions=1", f"seed={self.seed}", f"stop.episodes={npe}", *overrides]
-        return [sys.executable, "-m", "hpc_es.main", config, *words, "--output", str(self.directory)]
+        words = [
+            f"task.name={self.task}",
+            "repetitions=1",
+            f"seed={self.seed}",
+            f"stop.episodes={npe}",
+            *overrides,
+        ]
+        return [
+            sys.executable,
+            "-m",
+            "hpc_es.main",
+            config,
+            *words,
+            "--output",
+            str(self.directory),
+        ]
 
 
 class Pool:
@@ -104,7 +130,11 @@ class Pool:
             with (search.directory / "out.txt").open("a") as log:
                 # a new session, so that Ctrl-C reaches only this process, which then ends the runs
                 job = subprocess.Popen(
-                    search.command(npe, overrides), cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+                    search.command(npe, overrides),
+                    cwd=ROOT,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
                 )
                 self._jobs.append(job)
                 if self.stopped:
@@ -112,15 +142,23 @@ class Pool:
                 status = job.wait()
             if status not in (0, INTERRUPTED):
                 self.failed.append(search)
-                print(f"{search.directory}: status {status}, see out.txt there", file=sys.stderr, flush=True)
+                print(
+                    f"{search.directory}: status {status}, see out.txt there",
+                    file=sys.stderr,
+                    flush=True,
+                )
         with self._lock:
             write(self._csv, self._searches)
             if search.line is not None:
-                print("  ".join(f"{name} {value}" for name, value in search.line.items()), flush=True)
+                print(
+                    "  ".join(f"{name} {value}" for name, value in search.line.items()), flush=True
+                )
 
 
 def main() -> int:
-    """Run the searches that are missing; the exit status is 1 if a run failed, 75 after a signal."""
+    """Run the searches that are missing; the exit status is 1 if a run failed,
+    75 after a signal.
+    """
     options = _options()
     searches = [
         Search(experiment, task, seed, options.out)
@@ -152,16 +190,26 @@ def write(path: Path, searches: Sequence[Search]) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.searches", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.searches", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("experiments", nargs="+", help="configs, without .yaml, such as ga-20M")
-    parser.add_argument("--tasks", nargs="+", choices=NAMES, default=PAPER, metavar="TASK", help="default: all 26")
+    parser.add_argument(
+        "--tasks", nargs="+", choices=NAMES, default=PAPER, metavar="TASK", help="default: all 26"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to N")
-    parser.add_argument("--npe", type=int, default=5_000_000, help="maximum number of programs per run")
+    parser.add_argument(
+        "--npe", type=int, default=5_000_000, help="maximum number of programs per run"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="number of concurrent runs")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="overrides", help="for all runs")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="KEY=VALUE", dest="overrides", help="for all runs"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "runs/searches")
     parser.add_argument("--csv", type=Path, help="default: searches.csv in --out")
-    parser.add_argument("--table", action="store_true", help="write the CSV of the runs so far, start none")
+    parser.add_argument(
+        "--table", action="store_true", help="write the CSV of the runs so far, start none"
+    )
     options = parser.parse_args()
     options.csv = options.csv or options.out / "searches.csv"
     for experiment in options.experiments:

@@ -1,11 +1,11 @@
 """Start-up of a job: seconds to its first generation, and the processor time of each rank.
 
-    python -m benchmarks startup                                            3 ranks, beside the target
+    python -m benchmarks startup                                          3 ranks, beside the target
     git clone . ../before && git -C ../before checkout before-house
-    python -m benchmarks.startup --before ../before --ranks 64 --pairs 5    beside an older version
+    python -m benchmarks.startup --before ../before --ranks 64 --pairs 5  beside an older version
 
-Processor time is that of the whole job of one generation, divided by the number of ranks. Byte code is stored in a
-temporary directory, by a first job that does not count.
+Processor time is that of the whole job of one generation, divided by the number of ranks. Byte code
+is stored in a temporary directory, by a first job that does not count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ from benchmarks.jobs import ROOT, command
 from benchmarks.same_bits_runs import Checkout
 
 CONFIGS = ("es_cartpole", "es_halfcheetah")
-ONE_GENERATION = ("stop={generations: 1}", "evaluation.interval=0", "report.plot_interval_seconds=0")
+ONE_GENERATION = (
+    "stop={generations: 1}",
+    "evaluation.interval=0",
+    "report.plot_interval_seconds=0",
+)
 
 
 class Start(NamedTuple):
@@ -41,7 +45,9 @@ def run() -> list[dict[str, Any]]:
     rows = []
     for config in CONFIGS:
         seconds = median(started(ROOT / f"configs/{config}.yaml").seconds for _ in range(3))
-        rows.append({"config": config, "ranks": 3, "seconds": seconds, "target": 5.0, "met": seconds < 5})
+        rows.append(
+            {"config": config, "ranks": 3, "seconds": seconds, "target": 5.0, "met": seconds < 5}
+        )
     return rows
 
 
@@ -60,7 +66,9 @@ def started(config: Path, ranks: int = 3, environment: Mapping[str, str] | None 
         status = output / "status.json"
         while not status.exists():
             if job.poll() is not None:
-                raise RuntimeError(f"the job ended with status {job.returncode} before its first generation")
+                raise RuntimeError(
+                    f"the job ended with status {job.returncode} before its first generation"
+                )
             time.sleep(0.01)
         seconds = status.stat().st_mtime - since
         _, code, usage = os.wait4(job.pid, 0)
@@ -71,16 +79,24 @@ def started(config: Path, ranks: int = 3, environment: Mapping[str, str] | None 
 
 
 def main() -> int:
-    """Print one row per config and number of ranks: medians before and after, and of the ratios of pairs."""
+    """Print one row per config and number of ranks: medians before and after,
+    and of the ratios of pairs.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.startup")
-    parser.add_argument("configs", nargs="*", default=["es_cartpole", "cma_function"], metavar="CONFIG")
-    parser.add_argument("--before", type=Path, required=True, help="a checkout of the older version")
+    parser.add_argument(
+        "configs", nargs="*", default=["es_cartpole", "cma_function"], metavar="CONFIG"
+    )
+    parser.add_argument(
+        "--before", type=Path, required=True, help="a checkout of the older version"
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[64])
     parser.add_argument("--pairs", type=int, default=5, help="number of jobs of each version")
     options = parser.parse_args()
     checkouts = [Checkout(path.resolve(), 1) for path in (options.before, ROOT)]
     print(f"before {checkouts[0].label()}, after {checkouts[1].label()}, {options.pairs} pairs\n")
-    print("| config | ranks | user CPU s per rank, before | after | ratio | s to the start, before | after |")
+    print(
+        "| config | ranks | user CPU s per rank, before | after | ratio | s to the start, before | after |"
+    )
     print("|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as byte_code:
         for config in options.configs:
@@ -98,10 +114,15 @@ def main() -> int:
     return 0
 
 
-def _pair(checkouts: Sequence[Checkout], config: Path, ranks: int, byte_code: str) -> tuple[Start, Start]:
+def _pair(
+    checkouts: Sequence[Checkout], config: Path, ranks: int, byte_code: str
+) -> tuple[Start, Start]:
     """Return the start of a job before and after."""
-    storing = {"PYTHONPYCACHEPREFIX": byte_code, "PYTHONDONTWRITEBYTECODE": ""}  # an empty value means: write it
-    before, after = (started(config, ranks, {**checkout.environment(), **storing}) for checkout in checkouts)
+    # an empty value means: write it
+    storing = {"PYTHONPYCACHEPREFIX": byte_code, "PYTHONDONTWRITEBYTECODE": ""}
+    before, after = (
+        started(config, ranks, {**checkout.environment(), **storing}) for checkout in checkouts
+    )
     return before, after
 
 

@@ -1,7 +1,9 @@
-"""Time of an update (ranking, gradient, optimizer) with 83,496 parameters and 1,000 episodes, relative to a generation.
+"""Time of an update (ranking, gradient, optimizer) with 83,496 parameters and 1,000 episodes,
+relative to a generation.
 
-The generation consists of 1,000 episodes of 1,000 steps of HalfCheetah at the speed of the bare simulator.
-`python -m benchmarks.update` measures a step of Adam with 67 million parameters in one and in several threads instead.
+The generation consists of 1,000 episodes of 1,000 steps of HalfCheetah at the speed of the bare
+simulator. `python -m benchmarks.update` measures a step of Adam with 67 million parameters in one
+and in several threads instead.
 """
 
 from __future__ import annotations
@@ -53,7 +55,15 @@ def run() -> list[dict[str, Any]]:
         algorithm = EvolutionStrategy(options, problem, noise, keys, 16)
         seconds = median(update_seconds(algorithm) for _ in range(5))
         share = seconds / generation_seconds
-        rows.append({"noise": name, "update_seconds": seconds, "share": share, "target": 0.02, "met": share < 0.02})
+        rows.append(
+            {
+                "noise": name,
+                "update_seconds": seconds,
+                "share": share,
+                "target": 0.02,
+                "met": share < 0.02,
+            }
+        )
     return rows
 
 
@@ -64,7 +74,9 @@ def update_seconds(algorithm: EvolutionStrategy) -> float:
     state = algorithm.initial()
     since = time.perf_counter()
     prepared = algorithm.prepare(state, returns, returns["return_"])
-    blocks = [algorithm.partial_update(state, prepared, block) for block in range(algorithm.blocks(state))]
+    blocks = [
+        algorithm.partial_update(state, prepared, block) for block in range(algorithm.blocks(state))
+    ]
     algorithm.tell(state, Results(returns, [], blocks, prepared))
     return time.perf_counter() - since
 
@@ -81,7 +93,9 @@ def seconds_per_step() -> float:
 
 
 def large_steps() -> None:
-    """Print the wall time of a step of Adam, per 10^8 parameters, for numbers of threads in turn."""
+    """Print the wall time of a step of Adam, per 10^8 parameters,
+    for numbers of threads in turn.
+    """
     size, width = 1 << 26, optimizers.NORM_PART
     gradient = np.random.default_rng(0).standard_normal(size, np.float32)
     options, theta = optimizers.Options(kind="adam"), gradient.copy()
@@ -93,7 +107,11 @@ def large_steps() -> None:
             since = time.perf_counter()
             slots, _ = optimizers.climb(options, theta, slots, parts, 0.0, threads)
             seconds.append((time.perf_counter() - since) * 1e8 / size)
-    print(", ".join(f"{threads} threads: {median(seconds):.2f} s" for threads, seconds in times.items()))
+    print(
+        ", ".join(
+            f"{threads} threads: {median(seconds):.2f} s" for threads, seconds in times.items()
+        )
+    )
 
 
 if __name__ == "__main__":

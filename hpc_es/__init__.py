@@ -2,7 +2,8 @@
 
 for row in hpc_es.train("config.yaml"): ...         row is a dict of metrics, one per generation
 policy = hpc_es.load_policy("runs/demo")            policy(observation) is an action for env.step
-model = hpc_es.load_model("runs/digits")            model.parameters is the tree or Keras model of a task `model`
+model = hpc_es.load_model("runs/digits")            model.parameters is the tree or Keras model of a
+                                                    task `model`
 found = hpc_es.minimize(f, x0, sigma0)              f is called by all ranks of the job
 es = hpc_es.Strategy("es", x0=x0, sigma0=0.1)       x = es.ask(); es.tell(values)
 if hpc_es.is_main(): print(found.x)                 once, and not by every rank
@@ -14,7 +15,8 @@ import os
 import sys
 
 # `python -m hpc_es.main` puts the current directory first in the search path, where a file may
-# replace a library. As by `hpc-es`, modules of the user are found after all libraries (config/user_code.py).
+# replace a library. As by `hpc-es`, modules of the user are found after all libraries
+# (config/user_code.py).
 try:
     _here = os.getcwd()  # noqa: PTH109  pathlib may be replaced, too
 except FileNotFoundError:
@@ -59,11 +61,12 @@ _MODULES = {
 def rank() -> int:
     """Return the rank of this process in its job, 0 without an MPI launcher.
 
-    For scripts that call `minimize` or `train` on all ranks. Under a launcher the first call connects the ranks, like
-    those functions: every rank must call one of them. Without a launcher MPI is not started. Do not let results depend
-    on the rank.
+    For scripts that call `minimize` or `train` on all ranks. Under a launcher the first call
+    connects the ranks, like those functions: every rank must call one of them. Without a launcher
+    MPI is not started. Do not let results depend on the rank.
 
-    Raises `hpc_es.core.errors.LaunchError` if a launcher started several tasks that are not connected to each other.
+    Raises `hpc_es.core.errors.LaunchError` if a launcher started several tasks that are not
+    connected to each other.
     """
     from hpc_es.mpi.connect import connect, joined
     from hpc_es.mpi.guard import install_hooks
@@ -79,7 +82,9 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    """Return whether this process is rank 0, which should print and write files; True without an MPI launcher."""
+    """Return whether this process is rank 0, which should print and write files;
+    True without an MPI launcher.
+    """
     return rank() == 0
 
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import IO, NoReturn
 
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # as in training, before NumPy is imported
+# as in training, before NumPy is imported
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, os.environ.get("OMP_NUM_THREADS", "1"))
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
@@ -78,7 +79,9 @@ def names() -> list[str]:
 
 def function(name: str) -> Callable[[argparse.Namespace], int]:
     """Import and return the function that runs a command."""
-    run: Callable[[argparse.Namespace], int] = getattr(_module(name), f"run_{name.replace('-', '_')}")
+    run: Callable[[argparse.Namespace], int] = getattr(
+        _module(name), f"run_{name.replace('-', '_')}"
+    )
     return run
 
 
@@ -100,7 +103,9 @@ def _module(name: str) -> ModuleType:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Parse and run one command; raise UserError for what the user can correct, Exit from argparse."""
+    """Parse and run one command; raise UserError for what the user can correct,
+    Exit from argparse.
+    """
     top = Parser(
         prog="hpc-es",
         usage="hpc-es [-h] [--version] COMMAND ...",
@@ -113,7 +118,9 @@ def run(arguments: Sequence[str]) -> int:
     if list(arguments[:1]) in ([], ["-h"], ["--help"]):
         width = max(map(len, COMMANDS))
         lines = [f"  {name:{width}}  {summary(name)}" for name in COMMANDS]
-        top.description = "\n".join(["Train with hpc_es, and look at runs and trained policies.", "", *lines])
+        top.description = "\n".join(
+            ["Train with hpc_es, and look at runs and trained policies.", "", *lines]
+        )
         top.print_help()
         return 0
     name = top.parse_args(arguments[:1]).command
@@ -152,7 +159,10 @@ def run_completion(arguments: argparse.Namespace) -> int:
     for name in COMMANDS:
         parser = command_parser(name)
         for action in parser._actions:
-            if action.type in {command_line.expanded_path, command_line.written_file} or action.metavar in {
+            if action.type in {
+                command_line.expanded_path,
+                command_line.written_file,
+            } or action.metavar in {
                 "CONFIG",
                 "FILE",
                 "DIR",
@@ -173,13 +183,17 @@ def _discard_output() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and end the process with its status; a user's mistake is a message without traceback."""
+    """Run the command line and end the process with its status;
+    a user's mistake is a message without traceback.
+    """
     end: ProgramEnd | None = None
     if arguments is None:
         arguments, end = sys.argv[1:], ProgramEnd()
         streams.complete()
         # A lost line of progress must not end a run; the other commands exist for their output.
-        streams.drop_errors("stderr", *(["stdout"] if arguments[:1] in (["train"], ["tune"]) else []))
+        streams.drop_errors(
+            "stderr", *(["stdout"] if arguments[:1] in (["train"], ["tune"]) else [])
+        )
     try:
         with raised_exits(), exits_as_errors():
             status = run(arguments)

@@ -1,31 +1,37 @@
-"""The public module for user-defined tasks, policies, algorithms and noises; other modules of hpc_es may change.
+"""The public module for user-defined tasks, policies, algorithms and noises; other modules of
+hpc_es may change.
 
-**Contracts.** The interfaces between the parts of a run. `Algorithm`, `Task`, `Problem` and its three kinds, `Policy`,
-`Actor` and `Noise` are protocols: a class needs their methods, but need not inherit from them. An algorithm declares
-its requirements as `Needs`, a task its capabilities as `Offers`, and a policy how it `Computes`; nothing else of
-hpc_es reads their options, so that these may have any names.
+**Contracts.** The interfaces between the parts of a run. `Algorithm`, `Task`, `Problem` and its
+three kinds, `Policy`, `Actor` and `Noise` are protocols: a class needs their methods, but need not
+inherit from them. An algorithm declares its requirements as `Needs`, a task its capabilities as
+`Offers`, and a policy how it `Computes`; nothing else of hpc_es reads their options, so that these
+may have any names.
 
-**Data.** Arguments and results of the methods of the contracts. A `State` is passed from generation to generation. A
-`Chunk` is a range of consecutive jobs that one rank evaluates; a problem gets it as `Jobs` and returns an `Outcome`
-with one row per job (`Rows`). `Results` are those of a whole generation. A `Population` describes the candidates of a
-chunk, and a `Layout` the named parts of a candidate. `Spaces` are the observations and actions of a policy.
+**Data.** Arguments and results of the methods of the contracts. A `State` is passed from generation
+to generation. A `Chunk` is a range of consecutive jobs that one rank evaluates; a problem gets it
+as `Jobs` and returns an `Outcome` with one row per job (`Rows`). `Results` are those of a whole
+generation. A `Population` describes the candidates of a chunk, and a `Layout` the named parts of a
+candidate. `Spaces` are the observations and actions of a policy.
 
-**Options.** `options` makes a class a frozen dataclass of options, `option` defines one of its fields, and types such
-as `Count` and `Positive` restrict values. Errors are reported before a run starts, with the key and a remedy.
+**Options.** `options` makes a class a frozen dataclass of options, `option` defines one of its
+fields, and types such as `Count` and `Positive` restrict values. Errors are reported before a run
+starts, with the key and a remedy.
 
-**Base classes.** They implement the methods that most kinds do not need to define: `Strategy` for all algorithms,
-`PairedStrategy` for algorithms that weight directions, such as ES, `DistributionStrategy` for algorithms that adapt a
-normal distribution, such as CMA-ES, with restarts and stopping criteria; `FeedForwardPolicy` for policies without
-memory; `ProblemDefaults` and `VectorProblemDefaults` for problems, `VectorTask` for tasks without a policy;
-`BlockNoise` for noises.
+**Base classes.** They implement the methods that most kinds do not need to define: `Strategy` for
+all algorithms, `PairedStrategy` for algorithms that weight directions, such as ES,
+`DistributionStrategy` for algorithms that adapt a normal distribution, such as CMA-ES, with
+restarts and stopping criteria; `FeedForwardPolicy` for policies without memory; `ProblemDefaults`
+and `VectorProblemDefaults` for problems, `VectorTask` for tasks without a policy; `BlockNoise` for
+noises.
 
 **Randomness.** `Keys` computes every random number from its `Purpose`, generation and index.
 
-**Parts of policies and strategies.** `Head` maps the outputs of a network to actions, `normalise` maps observations to
-inputs. `Pairs`, ranks and utilities, and optimizers are the building blocks of the package's own strategies.
+**Parts of policies and strategies.** `Head` maps the outputs of a network to actions, `normalise`
+maps observations to inputs. `Pairs`, ranks and utilities, and optimizers are the building blocks of
+the package's own strategies.
 
-Importing this module imports neither TensorFlow, JAX, h5py nor mpi4py. `Strategy` is not `hpc_es.Strategy`, the
-ask-and-tell interface.
+Importing this module imports neither TensorFlow, JAX, h5py nor mpi4py. `Strategy` is not
+`hpc_es.Strategy`, the ask-and-tell interface.
 """
 
 from __future__ import annotations
@@ -49,8 +55,25 @@ from hpc_es.algorithms.common.ranking import (
     utilities,
 )
 from hpc_es.algorithms.common.stopping import View
-from hpc_es.algorithms.common.strategy import PairedStrategy, Pairs, Strategy, Weights, first_deviations, round_of_jobs
-from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, Probability, option, options, unused
+from hpc_es.algorithms.common.strategy import (
+    PairedStrategy,
+    Pairs,
+    Strategy,
+    Weights,
+    first_deviations,
+    round_of_jobs,
+)
+from hpc_es.config.options import (
+    Count,
+    Fraction,
+    Natural,
+    NonNegative,
+    Positive,
+    Probability,
+    option,
+    options,
+    unused,
+)
 from hpc_es.core.data import (
     CORRECT,
     EPISODE_LENGTH,

@@ -1,4 +1,6 @@
-"""How `make test` shares the tests among its workers; `pytest` alone runs them one after the other."""
+"""How `make test` shares the tests among its workers;
+`pytest` alone runs them one after the other.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,29 @@ from typing import Any
 
 import pytest
 
-CACHE = tempfile.TemporaryDirectory()  # for tests and their jobs, instead of the user's; the workers share it
-os.environ.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))  # its list of fonts takes seconds
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # before NumPy is imported
-    os.environ.setdefault(_name, "1")  # as in jobs: on some processors the last bits of products depend on it
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of a thousand processes compiles the package again
+# for tests and their jobs, instead of the user's; the workers share it
+CACHE = tempfile.TemporaryDirectory()
+# its list of fonts takes seconds
+os.environ.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))
+# before NumPy is imported
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    # as in jobs: on some processors the last bits of products depend on it
+    os.environ.setdefault(_name, "1")
+# else each of a thousand processes compiles the package again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_STATE_HOME"] = str(Path(CACHE.name) / "state")
     os.environ["XDG_CACHE_HOME"] = CACHE.name
 COMPUTE_WITH_TENSORFLOW = ("actor_critic",)  # kinds, as parameters of tests
 
-if importlib.util.find_spec("hypothesis"):  # not in the environments of make test-gym and make test-ft
+# not in the environments of make test-gym and make test-ft
+if importlib.util.find_spec("hypothesis"):
     from hypothesis import HealthCheck, settings
 
-    settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile(
+        "busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
     settings.load_profile("busy machine")
 
 
@@ -47,16 +57,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def unit(root: Path, nodeid: str) -> str:
-    """Return the name of what one worker runs: all tests with TensorFlow, a file, or a test of a file of long ones.
+    """Return the name of what one worker runs: all tests with TensorFlow, a file, or a test of a
+    file of long ones.
 
-    That worker imports libraries once and keeps what they have compiled; it makes the fixtures of a file once. Tests
-    that start jobs or compile with JAX are long, so their files are divided unless they have fixtures.
+    That worker imports libraries once and keeps what they have compiled; it makes the fixtures of a
+    file once. Tests that start jobs or compile with JAX are long, so their files are divided unless
+    they have fixtures.
     """
     file = nodeid.partition("::")[0]
     text = source(root / file)
     if "mark.tensorflow" in text or any(kind in nodeid for kind in COMPUTE_WITH_TENSORFLOW):
         return "tensorflow"
-    are_long = any(words in text for words in ("helpers.harness", "helpers import runs", 'importorskip("jax"'))
+    are_long = any(
+        words in text for words in ("helpers.harness", "helpers import runs", 'importorskip("jax"')
+    )
     return nodeid if are_long and 'fixture(scope="module"' not in text else file
 
 
@@ -74,7 +88,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Exempt modules and thousands of tests from garbage collection, which would visit them each time."""
+    """Exempt modules and thousands of tests from garbage collection,
+    which would visit them each time.
+    """
     gc.collect()
     gc.freeze()
 
@@ -85,9 +101,13 @@ def kinds_of(item: pytest.Item) -> list[Any]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Set TensorFlow up as a rank does, whichever of these tests comes first: its threads are chosen only once."""
+    """Set TensorFlow up as a rank does, whichever of these tests comes first:
+    its threads are chosen only once.
+    """
     of_kinds = {"cnn", "network", "model"} & {*map(str, kinds_of(item))}
-    computes_with_jax = of_kinds or any(name in item.name for name in ("jax_episodes", "atari-trajectories"))
+    computes_with_jax = of_kinds or any(
+        name in item.name for name in ("jax_episodes", "atari-trajectories")
+    )
     if computes_with_jax and importlib.util.find_spec("jax") is None:
         pytest.skip("JAX is not installed here: make test-jax")
     if "atari" in item.name and importlib.util.find_spec("ale_py") is None:

@@ -1,4 +1,6 @@
-"""Every config of the repository is valid and short; its header states the command and the expected result."""
+"""Every config of the repository is valid and short;
+its header states the command and the expected result.
+"""
 
 from __future__ import annotations
 

@@ -59,9 +59,16 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
         "task": {**CHAOS, "observation_normalization": {"enabled": True, "probability": 0.5}},
         "algorithm": {"kind": "es", "population_size": 12, "optimizer": {"kind": "adam"}},
     },
-    ("algorithms", "novelty"): {"algorithm": {"kind": "novelty", "population_size": 6, "parents": 2, "rollouts": 3}},
+    ("algorithms", "novelty"): {
+        "algorithm": {"kind": "novelty", "population_size": 6, "parents": 2, "rollouts": 3}
+    },
     ("algorithms", "deep_ga"): {
-        "algorithm": {"kind": "deep_ga", "population_size": 12, "validate_top": 3, "validation_episodes": 4},
+        "algorithm": {
+            "kind": "deep_ga",
+            "population_size": 12,
+            "validate_top": 3,
+            "validation_episodes": 4,
+        },
     },
     ("algorithms", "ga"): {**PROGRAMS, "algorithm": {"kind": "ga", "population_size": 12}},
     ("algorithms", "random_search"): {
@@ -72,7 +79,12 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
         **PROGRAMS,
         "task": {"kind": "programs", "name": "reverse", "max_code_length": 8},
         "algorithm": {
-            **{"kind": "policy_gradient", "batch_size": 8, "policy_lstm_sizes": [4], "eos_token": True},
+            **{
+                "kind": "policy_gradient",
+                "batch_size": 8,
+                "policy_lstm_sizes": [4],
+                "eos_token": True,
+            },
             **{"topk": 3, "topk_loss_hparam": 1.0, "alpha": 0.5, "replay_capacity": 20},
         },
     },
@@ -85,18 +97,34 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
         "task": {"kind": "atari", "game": "boxing", "max_frames": 400, "height": 42, "width": 42},
         "policy": {"kind": "tests.helpers.pixels:Pixels", "block": 6},
     },
-    ("tasks", "episodes"): {"task": {**CHAOS, "observation_normalization": {"enabled": True, "probability": 1.0}}},
+    ("tasks", "episodes"): {
+        "task": {**CHAOS, "observation_normalization": {"enabled": True, "probability": 1.0}}
+    },
     ("tasks", "bandits"): {
-        "task": {"kind": "bandits", "observation_normalization": {"enabled": True, "probability": 1.0}},
+        "task": {
+            "kind": "bandits",
+            "observation_normalization": {"enabled": True, "probability": 1.0},
+        },
         "policy": {"kind": "mlp", "hidden_dims": [5]},
     },
     ("policies", "cnn"): {
-        "policy": {"kind": "cnn", "convolutions": [{"filters": 2, "kernel": 1}], "hidden_dims": [4]},
+        "policy": {
+            "kind": "cnn",
+            "convolutions": [{"filters": 2, "kernel": 1}],
+            "hidden_dims": [4],
+        },
     },
-    ("policies", "network"): {"policy": {"kind": "network", "network": "tests.helpers.own_networks:recurrent"}},
+    ("policies", "network"): {
+        "policy": {"kind": "network", "network": "tests.helpers.own_networks:recurrent"}
+    },
     ("tasks", "jax_episodes"): {
         "task": {
-            **{"kind": "jax_episodes", "env_id": "tests.helpers.jax_walk:walk", "lanes": 3, "jobs_per_call": 4},
+            **{
+                "kind": "jax_episodes",
+                "env_id": "tests.helpers.jax_walk:walk",
+                "lanes": 3,
+                "jobs_per_call": 4,
+            },
             "observation_normalization": {"enabled": True, "probability": 1.0},
         },
     },
@@ -114,7 +142,13 @@ EXAMPLES |= {
     ("tasks", "command"): {
         "task": {
             **{"kind": "command", **ANYWHERE},
-            "command": ["sh", "-c", '(cat "$1"; echo "$2") | cksum | cut -c -6 > "$3"', "sh", *MARKS],
+            "command": [
+                "sh",
+                "-c",
+                '(cat "$1"; echo "$2") | cksum | cut -c -6 > "$3"',
+                "sh",
+                *MARKS,
+            ],
         },
         "policy": None,
     },
@@ -168,7 +202,9 @@ def opened(settings: Mapping[str, Any], repetition: int = 0) -> Parts:
     return created
 
 
-def generation(created: Parts, state: State, order: int = 1) -> tuple[list[Chunk], list[Outcome], Results]:
+def generation(
+    created: Parts, state: State, order: int = 1
+) -> tuple[list[Chunk], list[Outcome], Results]:
     """A generation on one rank, with chunks and blocks in order (1) or in reverse (-1)."""
     result, outcomes = Generation(created, state), dict[int, Outcome]()
     while chunks := result.next_chunks():
@@ -185,7 +221,9 @@ def generation(created: Parts, state: State, order: int = 1) -> tuple[list[Chunk
 def learned(created: Parts, state: State) -> tuple[Results, list[Arrays]]:
     """The results of a generation, and its units."""
     chunks, outcomes, results = generation(created, state)
-    trained = [outcome for chunk, outcome in zip(chunks, outcomes, strict=True) if chunk.purpose == "train"]
+    trained = [
+        outcome for chunk, outcome in zip(chunks, outcomes, strict=True) if chunk.purpose == "train"
+    ]
     return results, [created.problem.unit(unit) for outcome in trained for unit in outcome.learned]
 
 
@@ -212,11 +250,17 @@ def same(a: Any, b: Any) -> bool:
 
 
 def same_state(a: State, b: State) -> bool:
-    return a.generation == b.generation and same_arrays(a.shared, b.shared) and same_arrays(a.master, b.master)
+    return (
+        a.generation == b.generation
+        and same_arrays(a.shared, b.shared)
+        and same_arrays(a.master, b.master)
+    )
 
 
 def same_results(a: Results, b: Results) -> bool:
-    arrays = len(a.chunk_arrays) == len(b.chunk_arrays) and all(map(same_arrays, a.chunk_arrays, b.chunk_arrays))
+    arrays = len(a.chunk_arrays) == len(b.chunk_arrays) and all(
+        map(same_arrays, a.chunk_arrays, b.chunk_arrays)
+    )
     a_blocks, b_blocks = list(a.blocks), list(b.blocks)
     blocks = len(a_blocks) == len(b_blocks) and all(map(same_arrays, a_blocks, b_blocks))
     return arrays and blocks and same(a.rows, b.rows) and same(a.probes, b.probes)
@@ -253,7 +297,10 @@ def test_algorithm_declares_its_needs_and_its_fields_fit_every_problem(kind: str
     created = built("algorithms", kind)
     assert created.row == row_dtype((*created.problem.columns, *needs.columns))
     assert (created.noise is not None) == needs.noise
-    assert needs.searches in registry.module("tasks", example("algorithms", kind)["task"]["kind"]).OFFERS.problems
+    assert (
+        needs.searches
+        in registry.module("tasks", example("algorithms", kind)["task"]["kind"]).OFFERS.problems
+    )
 
 
 # Algorithms.
@@ -265,7 +312,8 @@ def test_initial_is_the_same_on_every_rank_and_of_arrays_only(kind: str) -> None
     assert same_state(state, built("algorithms", kind).algorithm.initial())
     assert state.generation == 0
     assert all(
-        isinstance(a, np.ndarray) and a.dtype != object for a in (*state.shared.values(), *state.master.values())
+        isinstance(a, np.ndarray) and a.dtype != object
+        for a in (*state.shared.values(), *state.master.values())
     )
 
 
@@ -273,7 +321,9 @@ def test_initial_is_the_same_on_every_rank_and_of_arrays_only(kind: str) -> None
 def test_problem_arrays_have_distinct_names(kind: str) -> None:
     created = built("algorithms", kind)
     state, carried = created.algorithm.initial(), created.problem.carried()
-    assert not set(state.shared) & set(carried.shared) and not set(state.master) & set(carried.master)
+    assert not set(state.shared) & set(carried.shared) and not set(state.master) & set(
+        carried.master
+    )
     assert list(created.initial().shared) == [*state.shared, *carried.shared]
     assert list(created.initial().master) == [*state.master, *carried.master]
 
@@ -287,7 +337,9 @@ def test_ask_cuts_each_round_into_consecutive_chunks_until_none_is_left(kind: st
     assert (chunks, results.rows.tobytes()) == (again[0], again[2].rows.tobytes())
     trained = [chunk for chunk in chunks if chunk.purpose == "train"]
     assert [job for chunk in trained for job in chunk.job_numbers] == list(range(len(results.rows)))
-    assert all(chunk.purpose in {"train", "probe"} and chunk.jobs >= 1 for chunk in chunks) and trained
+    assert (
+        all(chunk.purpose in {"train", "probe"} and chunk.jobs >= 1 for chunk in chunks) and trained
+    )
     assert max(chunk.jobs for chunk in chunks) <= made_chunk_size(created)
 
 
@@ -330,12 +382,31 @@ def test_vector_search_is_replayed_from_rows_and_units(kind: str) -> None:
 
 
 CARTPOLE = {"kind": "episodes", "env_id": "CartPole-v1", "max_episode_steps": 9}
-UPDATED_IN_EPISODES = {"kind": "actor_critic", "batch_size": 6, "updates": "asynchronous", "update_every": 4}
+UPDATED_IN_EPISODES = {
+    "kind": "actor_critic",
+    "batch_size": 6,
+    "updates": "asynchronous",
+    "update_every": 4,
+}
 SURVIVORS = [  # (algorithm, what is other than in its example)
     *((kind, {}) for kind in registry.kinds("algorithms") if kind != "actor_critic"),
-    ("es", {"algorithm": {"kind": "es", "population_size": 6, "optimizer": {"kind": "sgd"}, "weight_decay": 0.1}}),
+    (
+        "es",
+        {
+            "algorithm": {
+                "kind": "es",
+                "population_size": 6,
+                "optimizer": {"kind": "sgd"},
+                "weight_decay": 0.1,
+            }
+        },
+    ),
     pytest.param("actor_critic", {"task": CARTPOLE}, marks=pytest.mark.tensorflow),
-    pytest.param("actor_critic", {"task": CARTPOLE, "algorithm": UPDATED_IN_EPISODES}, marks=pytest.mark.tensorflow),
+    pytest.param(
+        "actor_critic",
+        {"task": CARTPOLE, "algorithm": UPDATED_IN_EPISODES},
+        marks=pytest.mark.tensorflow,
+    ),
 ]
 
 
@@ -343,7 +414,9 @@ SURVIVORS = [  # (algorithm, what is other than in its example)
 def test_algorithm_continues_after_a_generation_of_failures(
     kind: str, settings: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the second of three: parameters stay, nothing becomes NaN, and the next generation counts as usual."""
+    """In the second of three: parameters stay, nothing becomes NaN,
+    and the next generation counts as usual.
+    """
     created = opened({**example("algorithms", kind), **settings})
     before, _ = following(created, created.initial())
     created = opened({**example("algorithms", kind), **settings})
@@ -357,7 +430,9 @@ def test_algorithm_continues_after_a_generation_of_failures(
     assert not nans(failed) - nans(before)
     created = opened({**example("algorithms", kind), **settings})
     after, _ = following(created, failed)
-    assert after.generation == 3 and not nans(after) - nans(before) and np.isfinite(after.theta).all()
+    assert (
+        after.generation == 3 and not nans(after) - nans(before) and np.isfinite(after.theta).all()
+    )
 
 
 def all_failed(evaluate: Any) -> Any:
@@ -377,7 +452,9 @@ def all_failed(evaluate: Any) -> Any:
 def nans(state: State) -> set[str]:
     """Names of the arrays that contain NaN."""
     arrays = {**state.shared, **state.master}
-    return {name for name, array in arrays.items() if array.dtype.kind == "f" and np.isnan(array).any()}
+    return {
+        name for name, array in arrays.items() if array.dtype.kind == "f" and np.isnan(array).any()
+    }
 
 
 @every("algorithms")
@@ -402,12 +479,16 @@ def test_tell_is_pure_and_keeps_the_form_of_the_state(kind: str) -> None:
         assert same_results(results, inputs), "tell changed its results"
         assert message.generation == number + 1
         state, metrics = following(created, state)
-        assert list(state.shared) == list(initial.shared) and list(state.master) == list(initial.master)
+        assert list(state.shared) == list(initial.shared) and list(state.master) == list(
+            initial.master
+        )
         if keeps_shapes:
             assert form(state.shared) == form(initial.shared)
             assert form(state.master) == form(initial.master)
         assert all(np.isfinite(value) for value in metrics.values())
-    assert not (same_arrays(state.shared, initial.shared) and same_arrays(state.master, initial.master))
+    assert not (
+        same_arrays(state.shared, initial.shared) and same_arrays(state.master, initial.master)
+    )
     assert not same(state.theta, initial.theta) or not state.theta.size
 
 
@@ -442,7 +523,10 @@ def test_evaluation_episodes_do_not_depend_on_their_chunk(kind: str) -> None:
         pytest.skip("programs have no evaluation episodes")
     state = created.initial()
     whole = created.algorithm.evaluate(state, Chunk(0, 0, 6, "evaluate"), nothing).rows
-    build_parts = [created.algorithm.evaluate(state, Chunk(i, i, 1, "evaluate"), nothing).rows for i in range(6)]
+    build_parts = [
+        created.algorithm.evaluate(state, Chunk(i, i, 1, "evaluate"), nothing).rows
+        for i in range(6)
+    ]
     assert same(np.concatenate(build_parts), whole)
     training = created.algorithm.evaluate(state, generation(created, state)[0][0], nothing).rows
     assert not set(training["return_"].tolist()) & set(whole["return_"].tolist())
@@ -454,19 +538,33 @@ def test_metrics_of_a_state_are_plain_numbers(kind: str) -> None:
     state, _ = following(created, created.initial())
     for value in created.algorithm.summary(state).values():
         assert value is None or type(value) in {bool, int, float, str}, value
-    assert created.algorithm.finished(state) is None or isinstance(created.algorithm.finished(state), str)
+    assert created.algorithm.finished(state) is None or isinstance(
+        created.algorithm.finished(state), str
+    )
 
 
 # Tasks.
 
 
-PROBLEMS = [(kind, word) for kind in registry.kinds("tasks") for word in registry.module("tasks", kind).OFFERS.problems]
-SEARCHED = {"vectors": "es", "programs": "random_search", "trajectories": "actor_critic"}  # an algorithm for each
-TRAJECTORIES: dict[str, Any] = {  # other sections of tasks for which policies in JAX are differentiated
-    "atari": {"policy": {"kind": "cnn", "convolutions": [{"filters": 2, "kernel": 8, "stride": 4}]}},
+PROBLEMS = [
+    (kind, word)
+    for kind in registry.kinds("tasks")
+    for word in registry.module("tasks", kind).OFFERS.problems
+]
+# an algorithm for each
+SEARCHED = {"vectors": "es", "programs": "random_search", "trajectories": "actor_critic"}
+# other sections of tasks for which policies in JAX are differentiated
+TRAJECTORIES: dict[str, Any] = {
+    "atari": {
+        "policy": {"kind": "cnn", "convolutions": [{"filters": 2, "kernel": 8, "stride": 4}]}
+    },
     "jax_episodes": {
         "task": {
-            **{"kind": "jax_episodes", "env_id": "tests.helpers.jax_steps:steps", "env_kwargs": {"random": True}},
+            **{
+                "kind": "jax_episodes",
+                "env_id": "tests.helpers.jax_steps:steps",
+                "env_kwargs": {"random": True},
+            },
             **{"lanes": 3, "jobs_per_call": 4},
         },
         "policy": {"kind": "network", "network": "tests.helpers.own_networks:recurrent"},
@@ -480,9 +578,14 @@ def problem(kind: str, word: str) -> Parts:
     """The parts of an experiment on this kind of problem of a task."""
     settings = example("tasks", kind)
     settings["algorithm"] = {"kind": SEARCHED[word]}
-    if word == "trajectories":  # as its steps are differentiated, the policy sees observations as they are
-        settings["task"] = {name: settings["task"][name] for name in settings["task"] if "normalization" not in name}
-        settings["task"] |= {"env_id": "tests.helpers.toys:Survival-v0"} if kind == "episodes" else {}
+    # as its steps are differentiated, the policy sees observations as they are
+    if word == "trajectories":
+        settings["task"] = {
+            name: settings["task"][name] for name in settings["task"] if "normalization" not in name
+        }
+        settings["task"] |= (
+            {"env_id": "tests.helpers.toys:Survival-v0"} if kind == "episodes" else {}
+        )
         settings["policy"] = {"kind": "lstm", "hidden_dims": [3]}
         settings |= TRAJECTORIES.get(kind, {})
     return opened(settings)
@@ -490,10 +593,15 @@ def problem(kind: str, word: str) -> Parts:
 
 def evaluated(created: Parts, word: str, numbers: range, polls: list[int] | None = None) -> Outcome:
     """The outcome of these jobs in generation 2, each with its own candidate or program."""
-    jobs, poll = Jobs(2, numbers, list(numbers)), lambda: (polls if polls is not None else []).append(1)
+    jobs, poll = (
+        Jobs(2, numbers, list(numbers)),
+        lambda: (polls if polls is not None else []).append(1),
+    )
     result: Any = created.problem
     if word == "programs":
-        outcome: Outcome = result.evaluate([["+.", ",[.,]", ">,[>,]<[.<]"][job % 3] for job in numbers], jobs, poll)
+        outcome: Outcome = result.evaluate(
+            [["+.", ",[.,]", ">,[>,]<[.<]"][job % 3] for job in numbers], jobs, poll
+        )
         return outcome
     if word == "trajectories":
         seeds = np.array([[job] * result.episodes_per_job for job in numbers])
@@ -525,7 +633,9 @@ def test_problem_returns_one_row_per_job(kind: str, word: str) -> None:
     outcome = evaluated(created, word, range(3), polls)
     assert polls
     assert (outcome.rows.dtype, outcome.rows.shape) == (row_dtype(result.columns), (3,))
-    assert result.episodes_per_job >= 1 and (outcome.rows["length"] >= result.episodes_per_job).all()
+    assert (
+        result.episodes_per_job >= 1 and (outcome.rows["length"] >= result.episodes_per_job).all()
+    )
     assert np.isfinite(outcome.rows["return_"]).all()
     assert all(isinstance(item, Column) for item in result.columns)
     assert result.chunk_size is None or result.chunk_size >= 1
@@ -550,11 +660,16 @@ def test_problem_state_keeps_its_shapes_and_dtypes(kind: str, word: str) -> None
     created = problem(kind, word)
     result = created.problem
     before = copy.deepcopy(result.carried())
-    learned = [*evaluated(created, word, range(3)).learned, *evaluated(created, word, range(3, 8)).learned]
+    learned = [
+        *evaluated(created, word, range(3)).learned,
+        *evaluated(created, word, range(3, 8)).learned,
+    ]
     units = [result.unit(unit) for unit in learned]
     after = result.merge(result.carried(), units)
     assert form(after.shared) == form(before.shared) and form(after.master) == form(before.master)
-    assert same_arrays(result.carried().shared, before.shared) and same_arrays(result.carried().master, before.master)
+    assert same_arrays(result.carried().shared, before.shared) and same_arrays(
+        result.carried().master, before.master
+    )
     assert all(np.isfinite(value) for value in result.metrics(after).values())
     again = result.merge(before, [])
     assert same_arrays(again.shared, before.shared) and same_arrays(again.master, before.master)
@@ -571,12 +686,17 @@ def test_vector_problem_starts_from_a_vector_of_its_size(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind, word in PROBLEMS if word == "vectors"])
 def test_purposes_have_different_episodes(kind: str) -> None:
-    """With the same centre and job numbers: training, a probe and an evaluation have different seeds."""
+    """With the same centre and job numbers: training,
+    a probe and an evaluation have different seeds.
+    """
     result: Any = problem(kind, "vectors").problem
     theta = result.initial(np.random.default_rng(0))
     returns = [
         result.evaluate(
-            centre(theta, 8, result.layout), Jobs(2, range(8), range(8), purpose), result.carried(), nothing
+            centre(theta, 8, result.layout),
+            Jobs(2, range(8), range(8), purpose),
+            result.carried(),
+            nothing,
         ).rows
         for purpose in ("train", "probe", "evaluate")
     ]
@@ -593,10 +713,16 @@ class Plain:
         self._noise, self._size = noise, size
 
     def sums(self, generation: int, weights: Array, powers: Sequence[int]) -> Array:
-        directions = [self._noise.direction(generation, pair, 0, self._size) for pair in range(weights.shape[1])]
+        directions = [
+            self._noise.direction(generation, pair, 0, self._size)
+            for pair in range(weights.shape[1])
+        ]
         return np.array(
             [
-                [sum(w * float(d[i]) ** power for w, d in zip(row, directions, strict=True)) for i in range(self._size)]
+                [
+                    sum(w * float(d[i]) ** power for w, d in zip(row, directions, strict=True))
+                    for i in range(self._size)
+                ]
                 for row, power in zip(weights, powers, strict=True)
             ]
         )
@@ -604,7 +730,11 @@ class Plain:
 
 def noise_of(kind: str, size: int) -> Noise:
     if kind != "table":
-        return CounterNoise(Keys(5), size) if kind == "counter" else CounterNoise(Keys(5), size, portable.fill)
+        return (
+            CounterNoise(Keys(5), size)
+            if kind == "counter"
+            else CounterNoise(Keys(5), size, portable.fill)
+        )
     table = np.empty(5000, np.float32)
     fill(table, Keys(5), 0, 1)
     return TableNoise(table, Keys(5), size)
@@ -616,7 +746,9 @@ def test_weighted_sums_equal_plain_sums(kind: str, dtype: type[np.floating]) -> 
     created, weights = noise_of(kind, 6), np.array([[1.5, -2, 0], [0, 3, 0.25], [-1, 1, 1]])
     result = created.weighted_sums(7, weights, (1, 2, 1), 0, np.dtype(dtype))
     assert (result.shape, result.dtype) == ((3, 6), dtype)
-    np.testing.assert_allclose(result, Plain(created, 6).sums(7, weights, (1, 2, 1)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        result, Plain(created, 6).sums(7, weights, (1, 2, 1)), rtol=1e-5, atol=1e-6
+    )
 
 
 # Policies.
@@ -638,7 +770,10 @@ def policy_of(kind: str, spaces: Spaces) -> Policy:
 def bound(policy: Policy, jobs: int, rows: Sequence[int] | None = None) -> Any:
     """An actor for jobs with different parameters, or for some of the jobs."""
     rng = np.random.default_rng(0)
-    theta, directions = policy.initial(rng), rng.standard_normal((jobs, policy.layout.size)).astype(np.float32)
+    theta, directions = (
+        policy.initial(rng),
+        rng.standard_normal((jobs, policy.layout.size)).astype(np.float32),
+    )
     chosen = np.array(range(jobs) if rows is None else rows, np.intp)
     scales = np.full(len(chosen), 0.5, np.float32)
     return policy.bind(population(theta, directions, chosen, scales, policy.layout), None)
@@ -686,7 +821,9 @@ def test_rows_act_independently_of_each_other(kind: str, spaces: Spaces) -> None
     together = acted(bound(policy, 5), observations_of(kind))
     for row in range(5):
         alone = acted(bound(policy, 5, [row]), observations_of(kind)[:, row : row + 1])
-        assert [step.tobytes() for step in alone] == [step[row : row + 1].tobytes() for step in together]
+        assert [step.tobytes() for step in alone] == [
+            step[row : row + 1].tobytes() for step in together
+        ]
 
 
 @every("policies")
@@ -704,10 +841,15 @@ def test_kept_rows_act_as_before(kind: str, spaces: Spaces) -> None:
 @pytest.mark.parametrize("spaces", SPACES)
 def test_restarted_row_acts_as_a_new_one_and_others_continue(kind: str, spaces: Spaces) -> None:
     policy = policy_of(kind, spaces)
-    together, new = acted(bound(policy, 5), observations_of(kind)), acted(bound(policy, 5), observations_of(kind)[2:])
+    together, new = (
+        acted(bound(policy, 5), observations_of(kind)),
+        acted(bound(policy, 5), observations_of(kind)[2:]),
+    )
     actor = bound(policy, 5)
     acted(actor, observations_of(kind)[:2])
     actor.restart(3)
-    for step, went_on, began in zip(acted(actor, observations_of(kind)[2:]), together[2:], new, strict=True):
+    for step, went_on, began in zip(
+        acted(actor, observations_of(kind)[2:]), together[2:], new, strict=True
+    ):
         assert step[3].tobytes() == began[3].tobytes()
         assert np.delete(step, 3, axis=0).tobytes() == np.delete(went_on, 3, axis=0).tobytes()

@@ -27,7 +27,17 @@ from tests.helpers.harness import ROOT
 
 BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=named)
 KEYS = re.findall(r"^\| `([\w.]+)`", table(), re.MULTILINE)
-SECTIONS = ("task", "policy", "algorithm", "noise", "mpi", "evaluation", "checkpoint", "stop", "report")
+SECTIONS = (
+    "task",
+    "policy",
+    "algorithm",
+    "noise",
+    "mpi",
+    "evaluation",
+    "checkpoint",
+    "stop",
+    "report",
+)
 LEAST: Mapping[str, Any] = {"task": {"env_id": "CartPole-v1"}, "stop": {"generations": 1}}
 
 
@@ -51,7 +61,10 @@ def test_every_page_is_in_the_navigation() -> None:
 
 def test_scripts_styles_and_fonts_of_the_site_are_bundled() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assets = re.findall(r"assets/[\w./]+", "".join(re.findall(r"^extra_(?:css|javascript): .*$", text, re.MULTILINE)))
+    assets = re.findall(
+        r"assets/[\w./]+",
+        "".join(re.findall(r"^extra_(?:css|javascript): .*$", text, re.MULTILINE)),
+    )
     assert assets
     for asset in assets:
         content = (DOCS / asset).read_text(encoding="utf-8")
@@ -62,15 +75,23 @@ def test_scripts_styles_and_fonts_of_the_site_are_bundled() -> None:
 @BY_PAGE
 def test_every_named_file_exists(page: Path) -> None:
     folders = "benchmarks|configs|examples|hpc_es|slurm|tests"
-    named_files = re.findall(rf"(?<![/:\w])(?:{folders})/[\w./-]*\w", page.read_text(encoding="utf-8"))
+    named_files = re.findall(
+        rf"(?<![/:\w])(?:{folders})/[\w./-]*\w", page.read_text(encoding="utf-8")
+    )
     created = {"benchmarks/results"}  # by `make bench`
-    assert [file for file in named_files if file not in created and not (ROOT / file).exists()] == []
+    assert [
+        file for file in named_files if file not in created and not (ROOT / file).exists()
+    ] == []
 
 
 @BY_PAGE
 def test_every_named_key_exists(page: Path) -> None:
-    dotted = re.findall(rf"`((?:{'|'.join(SECTIONS)})\.[a-z_.]+)\b[^`]*`", page.read_text(encoding="utf-8"))
-    known = {".".join(key.split(".")[:length]) for key in KEYS for length in range(2, key.count(".") + 2)}
+    dotted = re.findall(
+        rf"`((?:{'|'.join(SECTIONS)})\.[a-z_.]+)\b[^`]*`", page.read_text(encoding="utf-8")
+    )
+    known = {
+        ".".join(key.split(".")[:length]) for key in KEYS for length in range(2, key.count(".") + 2)
+    }
     others = ("task.py", "policy.py", "policy.keras", "policy.make_env")
     assert [key for key in dotted if key.rstrip(".") not in known and key not in others] == []
 
@@ -112,7 +133,9 @@ def test_every_named_command_exists(page: Path) -> None:
     for line in commands(page.read_text(encoding="utf-8")):
         options = parsed(line)
         config = str(getattr(options, "config", ""))
-        if config.startswith(("configs/", "examples/")) and not Path(config).name.startswith("tune_"):
+        if config.startswith(("configs/", "examples/")) and not Path(config).name.startswith(
+            "tune_"
+        ):
             load(ROOT / config, [item for item in getattr(options, "overrides", []) if "=" in item])
 
 
@@ -127,7 +150,9 @@ def test_readme_lists_every_command() -> None:
 
 
 @BY_PAGE
-def test_every_config_in_a_page_is_valid(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_config_in_a_page_is_valid(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("USER", "me")  # of /scratch/$USER
     site_keys = {field.name for field in dataclasses.fields(Site)}
     for number, text in enumerate(blocks(page.read_text(encoding="utf-8"), "yaml")):
@@ -135,7 +160,9 @@ def test_every_config_in_a_page_is_valid(page: Path, tmp_path: Path, monkeypatch
         if data.keys() <= site_keys:
             validation.validate(Site, data)
         elif "base" in data:
-            (tmp_path / f"{number}.yaml").write_text(text.replace("base: ", f"base: {ROOT / 'configs'}/"))
+            (tmp_path / f"{number}.yaml").write_text(
+                text.replace("base: ", f"base: {ROOT / 'configs'}/")
+            )
             check(plan.load(tmp_path / f"{number}.yaml"), ranks=1)
         else:
             validate({**LEAST, **data})
@@ -144,7 +171,9 @@ def test_every_config_in_a_page_is_valid(page: Path, tmp_path: Path, monkeypatch
 @BY_PAGE
 def test_every_program_in_a_page_compiles(page: Path) -> None:
     for text in blocks(page.read_text(encoding="utf-8"), "python"):
-        assert not text.startswith("--8"), "a file to be taken in, as a formatter of Python has changed it"
+        assert not text.startswith("--8"), (
+            "a file to be taken in, as a formatter of Python has changed it"
+        )
         compile(text, str(page), "exec")
 
 
@@ -156,7 +185,9 @@ def test_key_page_has_every_key() -> None:
 
 @BY_PAGE
 def test_every_generated_table_has_content(page: Path) -> None:
-    text = hooks().on_page_markdown(page.read_text(encoding="utf-8").replace("<!-- help: all -->", ""))
+    text = hooks().on_page_markdown(
+        page.read_text(encoding="utf-8").replace("<!-- help: all -->", "")
+    )
     assert re.findall(r"^<!-- (?:keys|help|state|example|file)", text, re.MULTILINE) == []
 
 

@@ -23,7 +23,11 @@ API = ROOT / "docs" / "reference" / "api.md"
 def others(text: str) -> set[str]:
     """Modules of hpc_es, except `hpc_es.extend`, that a program imports."""
     names = set(imported(ast.parse(text)))
-    return {name for name in names if name.startswith("hpc_es") and not f"{name}.".startswith("hpc_es.extend.")}
+    return {
+        name
+        for name in names
+        if name.startswith("hpc_es") and not f"{name}.".startswith("hpc_es.extend.")
+    }
 
 
 @pytest.mark.parametrize("file", OWN, ids=lambda file: file.relative_to(ROOT).as_posix())
@@ -33,8 +37,14 @@ def test_examples_import_only_hpc_es_extend(file: Path) -> None:
 
 def test_other_imports_are_detected() -> None:
     assert others("from hpc_es.extend import State") == set()
-    assert others("from hpc_es.core.data import State") == {"hpc_es.core.data", "hpc_es.core.data.State"}
-    assert others("from hpc_es.extended import State") == {"hpc_es.extended", "hpc_es.extended.State"}
+    assert others("from hpc_es.core.data import State") == {
+        "hpc_es.core.data",
+        "hpc_es.core.data.State",
+    }
+    assert others("from hpc_es.extended import State") == {
+        "hpc_es.extended",
+        "hpc_es.extended.State",
+    }
 
 
 def test_every_import_is_public() -> None:
@@ -50,7 +60,9 @@ def test_every_import_is_public() -> None:
 
 
 def test_every_name_is_on_the_api_page_once() -> None:
-    output = re.findall(r"^::: hpc_es\.extend\.(\w+)$", API.read_text(encoding="utf-8"), re.MULTILINE)
+    output = re.findall(
+        r"^::: hpc_es\.extend\.(\w+)$", API.read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert sorted(output) == sorted(extend.__all__)
 
 
@@ -70,14 +82,22 @@ def test_every_class_and_function_has_a_docstring(name: str) -> None:
 
 def _methods_of_contracts() -> set[str]:
     """Documented methods of the protocols that extend exports."""
-    protocols = [value for name in extend.__all__ if getattr(value := getattr(extend, name), "_is_protocol", False)]
-    return {key for protocol in protocols for key, member in vars(protocol).items() if member.__doc__}
+    protocols = [
+        value
+        for name in extend.__all__
+        if getattr(value := getattr(extend, name), "_is_protocol", False)
+    ]
+    return {
+        key for protocol in protocols for key, member in vars(protocol).items() if member.__doc__
+    }
 
 
 def field_comments(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """docs/hooks/field_comments.py, which extends Griffe: tests do without it."""
     monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object))
-    spec = importlib.util.spec_from_file_location("field_comments", ROOT / "docs" / "hooks" / "field_comments.py")
+    spec = importlib.util.spec_from_file_location(
+        "field_comments", ROOT / "docs" / "hooks" / "field_comments.py"
+    )
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -86,7 +106,14 @@ def field_comments(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_api_page_has_the_comments_of_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     comment_of = field_comments(monkeypatch).comment_of
-    lines = ["    size: int  # of it", "    name: str = '#'", "", "    # Two", "    # lines.", "    one: int = 1"]
+    lines = [
+        "    size: int  # of it",
+        "    name: str = '#'",
+        "",
+        "    # Two",
+        "    # lines.",
+        "    one: int = 1",
+    ]
     assert comment_of(lines, 1, 1) == "Of it."
     assert comment_of(lines, 2, 2) == ""
     assert comment_of(lines, 6, 6) == "Two lines."

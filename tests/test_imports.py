@@ -22,7 +22,10 @@ COMPILED = {"jax", "jaxlib", "gymnax", "brax", "mujoco_playground", "jumanji", "
 JAX_NETWORKS = {
     "algorithms/actor_critic/jax_gradient.py",
     "tasks/model/jax_model.py",
-    *(f"policies/networks/jax_{name}.py" for name in ("convolutional", "convolutions", "low_rank", "networks")),
+    *(
+        f"policies/networks/jax_{name}.py"
+        for name in ("convolutional", "convolutions", "low_rank", "networks")
+    ),
     "noise/portable_jax.py",
 }
 ROOT = Path(hpc_es.__file__).parent
@@ -85,7 +88,10 @@ def test_libraries_are_imported_only_in_their_modules(file: str) -> None:
     assert not top & {"tensorboard", "mlflow", "wandb"}
     if "tensorflow" not in Path(file).name:
         assert not top & {"tensorflow", "keras"}
-    if Path(file).parent != Path("tasks/jax_episodes") and file not in {"devices/jax_setup.py", *JAX_NETWORKS}:
+    if Path(file).parent != Path("tasks/jax_episodes") and file not in {
+        "devices/jax_setup.py",
+        *JAX_NETWORKS,
+    }:
         assert not result & COMPILED
     if file not in JAX_NETWORKS:
         assert not result & {"flax", "equinox"}
@@ -93,14 +99,20 @@ def test_libraries_are_imported_only_in_their_modules(file: str) -> None:
 
 
 def test_jax_is_imported_when_a_compiled_task_or_network_is_built() -> None:
-    """It reads its threads and its platform from the environment: `devices/jax_setup.py` comes first."""
+    """It reads its threads and its platform from the environment:
+    `devices/jax_setup.py` comes first.
+    """
     tops = {name(file): top_level_imports(file) for file in FILES}
     with_jax = {module for module, top in tops.items() if "jax" in libraries(top)}
     while more := {module for module, top in tops.items() if top & with_jax} - with_jax:
         with_jax |= more
     folder = "hpc_es.tasks.jax_episodes"
     networks = {name(file) for file in JAX_NETWORKS}
-    assert with_jax == {f"{folder}.{name}" for name in ("environments", "program", "rollout", "segments")} | networks
+    assert (
+        with_jax
+        == {f"{folder}.{name}" for name in ("environments", "program", "rollout", "segments")}
+        | networks
+    )
 
 
 # The layers from bottom to top: a module imports from its own layer and those below.
@@ -118,9 +130,20 @@ LAYERS = (
         "bandits.setting",
         "algorithms",
     ),
-    *("storage", "report", "programs", "bandits", "training", "api", "cluster", "tuning", "commands"),
+    *(
+        "storage",
+        "report",
+        "programs",
+        "bandits",
+        "training",
+        "api",
+        "cluster",
+        "tuning",
+        "commands",
+    ),
 )
-ENTRY_POINTS = ("cli", "main", "__main__", "__init__", "extend", "tasks.bandits", "tasks.brainfuck")  # above all layers
+# above all layers
+ENTRY_POINTS = ("cli", "main", "__main__", "__init__", "extend", "tasks.bandits", "tasks.brainfuck")
 
 
 def name(file: str) -> str:
@@ -132,7 +155,9 @@ MODULES = {name(file): file for file in FILES}
 
 
 def package_imports(tree: ast.AST) -> Iterator[str]:
-    """Modules of hpc_es that a tree imports; `from hpc_es.a import b` is hpc_es.a.b if it exists, else hpc_es.a."""
+    """Modules of hpc_es that a tree imports;
+    `from hpc_es.a import b` is hpc_es.a.b if it exists, else hpc_es.a.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in MODULES)
@@ -143,7 +168,9 @@ def package_imports(tree: ast.AST) -> Iterator[str]:
 
 @functools.cache
 def graph() -> dict[str, set[str]]:
-    """The modules of this package that each module imports, also in functions and for type checking."""
+    """The modules of this package that each module imports,
+    also in functions and for type checking.
+    """
     result: dict[str, set[str]] = {}
     for module, file in MODULES.items():
         result[module] = set(package_imports(ast.parse(FILES[file].read_text()))) - {module}
@@ -151,7 +178,9 @@ def graph() -> dict[str, set[str]]:
 
 
 def cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
-    """Modules that import each other: those left after removing, repeatedly, modules without remaining imports."""
+    """Modules that import each other: those left after removing, repeatedly,
+    modules without remaining imports.
+    """
     left = {module: set(imports) for module, imports in edges.items()}
     while True:
         free = {module for module, imports in left.items() if not imports & left.keys()}
@@ -171,7 +200,12 @@ def layer(module: str) -> int:
 
 def upward_imports(edges: Mapping[str, set[str]]) -> list[str]:
     """Imports of modules of a higher layer."""
-    return [f"{one} -> {other}" for one in edges for other in sorted(edges[one]) if layer(other) > layer(one)]
+    return [
+        f"{one} -> {other}"
+        for one in edges
+        for other in sorted(edges[one])
+        if layer(other) > layer(one)
+    ]
 
 
 def test_package_has_no_import_cycle() -> None:
@@ -220,12 +254,30 @@ def loaded(program: str, tmp_path: Path) -> set[str]:
 def test_importing_a_session_is_cheap(tmp_path: Path) -> None:
     result = loaded("import hpc_es.main; import hpc_es.api.job", tmp_path)
     assert "gymnasium" not in result
-    assert not result & {"tensorflow", "keras", "pydantic", "matplotlib", "mpi4py", "scipy", "pandas", "h5py"}
+    assert not result & {
+        "tensorflow",
+        "keras",
+        "pydantic",
+        "matplotlib",
+        "mpi4py",
+        "scipy",
+        "pandas",
+        "h5py",
+    }
 
 
 def test_importing_extend_is_cheap(tmp_path: Path) -> None:
     result = loaded("import hpc_es.extend", tmp_path)
-    assert not result & {"tensorflow", "keras", "h5py", "mpi4py", "pydantic", "gymnasium", "torch", *COMPILED}
+    assert not result & {
+        "tensorflow",
+        "keras",
+        "h5py",
+        "mpi4py",
+        "pydantic",
+        "gymnasium",
+        "torch",
+        *COMPILED,
+    }
 
 
 def test_tuning_on_a_worker_imports_no_more_than_a_run(tmp_path: Path) -> None:
@@ -234,7 +286,9 @@ def test_tuning_on_a_worker_imports_no_more_than_a_run(tmp_path: Path) -> None:
 
 
 def test_run_on_the_cpu_never_imports_tensorflow(tmp_path: Path) -> None:
-    program = f"from hpc_es.api.train import train\nassert len(list(train({EXAMPLE!r}, 'run'))) == 2"
+    program = (
+        f"from hpc_es.api.train import train\nassert len(list(train({EXAMPLE!r}, 'run'))) == 2"
+    )
     result = loaded(program, tmp_path)
     assert {"h5py", "pydantic", "gymnasium"} <= result
     assert not result & {"tensorflow", "keras", "matplotlib", "torch", *COMPILED}
@@ -260,7 +314,16 @@ assert len(SerialExecutor().run(Generation(made, run.state, 2)).results.rows) ==
 def test_worker_imports_neither_pydantic_nor_h5py_nor_tensorflow(tmp_path: Path) -> None:
     result = loaded(WORKER.format(text=dump_json(validate(EXAMPLE))), tmp_path)
     assert "gymnasium" in result
-    assert not result & {"tensorflow", "keras", "pydantic", "matplotlib", "rich", "torch", "h5py", *COMPILED}
+    assert not result & {
+        "tensorflow",
+        "keras",
+        "pydantic",
+        "matplotlib",
+        "rich",
+        "torch",
+        "h5py",
+        *COMPILED,
+    }
 
 
 def test_libraries_of_the_package_are_never_imported_from_directories_of_users() -> None:

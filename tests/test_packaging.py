@@ -1,4 +1,6 @@
-"""Contents of wheel and sdist; lock files, conda environment, citation and containers agree with setup.cfg."""
+"""Contents of wheel and sdist; lock files, conda environment,
+citation and containers agree with setup.cfg.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ def test_make_test_jax_runs_every_file_that_is_skipped_without_jax() -> None:
     recipe = (ROOT / "Makefile").read_text().partition("test-jax: ")[2].partition("test-gpu: ")[0]
     paths = {word for word in recipe.split() if word.startswith("tests/")}
     files = [path.relative_to(ROOT) for path in sorted(ROOT.glob("tests/**/test_*.py"))]
-    needing = [path for path in files if "JAX is not installed here: make " + "test-jax" in (ROOT / path).read_text()]
+    needing = [
+        path
+        for path in files
+        if "JAX is not installed here: make " + "test-jax" in (ROOT / path).read_text()
+    ]
     assert len(needing) > 20
     assert not [str(path) for path in needing if not paths & {*map(str, (path, *path.parents))}]
 
@@ -55,7 +61,9 @@ def requirements(*extras: str) -> list[Requirement]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with an sdist, and the wheel built from it, by the build backend that pip uses."""
+    """A directory with an sdist, and the wheel built from it,
+    by the build backend that pip uses.
+    """
     source = tmp_path_factory.mktemp("source")
     for name in SOURCES:
         shutil.copy(ROOT / name, source)
@@ -64,8 +72,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("dist")
 
     def build(kind: str, directory: Path) -> None:
-        program = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
-        subprocess.run([sys.executable, "-c", program, output], cwd=directory, check=True, capture_output=True)
+        program = (
+            f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
+        )
+        subprocess.run(
+            [sys.executable, "-c", program, output], cwd=directory, check=True, capture_output=True
+        )
 
     build("sdist", source)
     with tarfile.open(next(output.glob("*.tar.gz"))) as archive:
@@ -78,10 +90,16 @@ def test_wheel_has_the_example_configs_and_all_data(built: Path) -> None:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
     expected = [f"hpc_es/configs/{path.name}" for path in (ROOT / "configs").glob("*.*")]
-    expected += [str(path.relative_to(ROOT)) for path in (ROOT / "hpc_es").rglob("*") if path.is_file()]
+    expected += [
+        str(path.relative_to(ROOT)) for path in (ROOT / "hpc_es").rglob("*") if path.is_file()
+    ]
     expected = [name for name in expected if "__pycache__" not in name]
     assert [name for name in expected if name not in names] == []
-    assert [name for name in names if not name.startswith(("hpc_es/", f"hpc_es-{__version__}.dist-info/"))] == []
+    assert [
+        name
+        for name in names
+        if not name.startswith(("hpc_es/", f"hpc_es-{__version__}.dist-info/"))
+    ] == []
 
 
 def test_sdist_has_configs_scripts_and_recipes(built: Path) -> None:
@@ -102,14 +120,21 @@ def test_installed_package_writes_an_example(built: Path, tmp_path: Path) -> Non
     program = "import hpc_es, sys; from hpc_es import cli; print(hpc_es.__file__); sys.exit(cli.run(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "new", "cma_function", "mine.yaml"]
     environment = {"PYTHONPATH": str(tmp_path / "installed"), "PATH": "/usr/bin"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
     assert str(tmp_path / "installed") in done.stdout
-    assert "mine.yaml" in (tmp_path / "mine.yaml").read_text() and (tmp_path / "rosenbrock.py").exists()
+    assert (
+        "mine.yaml" in (tmp_path / "mine.yaml").read_text()
+        and (tmp_path / "rosenbrock.py").exists()
+    )
 
 
 def pins(name: str) -> Iterator[tuple[str, str]]:
     """Names and versions in a lock file."""
-    for package, version in re.findall(r"^([\w.-]+)==([\w.+!]+)", (ROOT / "locks" / name).read_text(), re.MULTILINE):
+    for package, version in re.findall(
+        r"^([\w.-]+)==([\w.+!]+)", (ROOT / "locks" / name).read_text(), re.MULTILINE
+    ):
         yield canonicalize_name(package), version
 
 
@@ -147,7 +172,11 @@ def test_citation_has_the_version_and_the_required_fields() -> None:
 
 def test_containers_copy_files_that_exist_and_install_a_lock_file() -> None:
     docker = (ROOT / "containers" / "Dockerfile").read_text()
-    copied = [word for line in re.findall(r"^COPY (?!--)(.*)$", docker, re.MULTILINE) for word in line.split()[:-1]]
+    copied = [
+        word
+        for line in re.findall(r"^COPY (?!--)(.*)$", docker, re.MULTILINE)
+        for word in line.split()[:-1]
+    ]
     apptainer = (ROOT / "containers" / "hpc_es.def").read_text()
     files = re.search(r"%files\n(.*?)\n\n", apptainer, re.DOTALL)
     assert files
@@ -156,7 +185,11 @@ def test_containers_copy_files_that_exist_and_install_a_lock_file() -> None:
     ignore = (ROOT / "containers" / "Dockerfile.dockerignore").read_text().splitlines()
     for source in sources:
         assert (ROOT / source).exists() and f"!{source}" in ignore
-    assert "ARG LOCK=cpu" in docker and "lock=cpu" in apptainer and (ROOT / "locks" / "cpu.txt").exists()
+    assert (
+        "ARG LOCK=cpu" in docker
+        and "lock=cpu" in apptainer
+        and (ROOT / "locks" / "cpu.txt").exists()
+    )
 
 
 @pytest.mark.parametrize("section", ["post", "test"])
@@ -166,6 +199,10 @@ def test_scripts_of_the_apptainer_recipe_are_valid(section: str, tmp_path: Path)
     assert script
     file = tmp_path / "script.sh"
     file.write_text("#!/bin/sh\n" + script[1])
-    check = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:/usr/bin") or pytest.skip("no shellcheck")
-    done = subprocess.run([check, "-e", "SC1091", file], capture_output=True, text=True, check=False)
+    check = shutil.which(
+        "shellcheck", path=f"{Path(sys.executable).parent}:/usr/bin"
+    ) or pytest.skip("no shellcheck")
+    done = subprocess.run(
+        [check, "-e", "SC1091", file], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout

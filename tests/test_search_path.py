@@ -26,9 +26,13 @@ stop: {generations: 2}
     ],
     ids=lambda words: words[1],
 )
-def test_modules_in_the_current_directory_replace_no_library(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_modules_in_the_current_directory_replace_no_library(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     for name in MODULES:
-        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('{name} ')\n")
+        (tmp_path / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'ran')!r}, 'a').write('{name} ')\n"
+        )
     (tmp_path / "own_cost.py").write_text("def cost(x):\n    return float(x @ x)\n")
     (tmp_path / "c.yaml").write_text(CONFIG)
     with Job([sys.executable, *words], None, tmp_path) as job:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 
 # Set before NumPy is imported, so that everything runs on one thread.
-os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+os.environ.update(
+    dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+)
 
 import argparse
 import json
@@ -18,7 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import benchmarks.functions
-from benchmarks.functions import constrained, contenders, cost, mixed, profiles, ranks, tables, trials
+from benchmarks.functions import (
+    constrained,
+    contenders,
+    cost,
+    mixed,
+    profiles,
+    ranks,
+    tables,
+    trials,
+)
 from benchmarks.jobs import ROOT
 from hpc_es.core.errors import UserError
 
@@ -28,7 +39,9 @@ COMMITTED = ROOT / "docs/bbob.csv"
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status is 1 if something failed or, with --strict, if a target is missed."""
+    """Run a command; the exit status is 1 if something failed or, with --strict,
+    if a target is missed.
+    """
     options = parser().parse_args(words)
     RESULTS.mkdir(exist_ok=True)
     try:
@@ -47,10 +60,20 @@ def parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True)
     bbob = commands.add_parser("bbob", help="run the trials that are missing from the file")
     bbob.set_defaults(run=run_bbob)
-    bbob.add_argument("--trials", type=Path, default=TRIALS, help="file of the trials, one JSON line per trial")
+    bbob.add_argument(
+        "--trials", type=Path, default=TRIALS, help="file of the trials, one JSON line per trial"
+    )
     bbob.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of processes")
-    bbob.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="strategies, such as 'cma_es*' pycma")
-    bbob.add_argument("--noise", default="counter", help="kind of noise; other than counter, part of the name")
+    bbob.add_argument(
+        "--only",
+        nargs="+",
+        default=["*"],
+        metavar="GLOB",
+        help="strategies, such as 'cma_es*' pycma",
+    )
+    bbob.add_argument(
+        "--noise", default="counter", help="kind of noise; other than counter, part of the name"
+    )
     bbob.add_argument("--functions", nargs="+", type=int, default=contenders.FUNCTIONS)
     bbob.add_argument("--dimensions", nargs="+", type=int, default=contenders.ALL_DIMENSIONS)
     bbob.add_argument("--instances", nargs="+", type=int, default=contenders.INSTANCES)
@@ -59,37 +82,68 @@ def parser() -> argparse.ArgumentParser:
     tabulate.set_defaults(run=show_tables)
     tabulate.add_argument("--trials", type=Path, default=TRIALS)
     tabulate.add_argument(
-        "--noise", metavar="KIND", help="compare trials with this kind of noise to those with counter"
+        "--noise",
+        metavar="KIND",
+        help="compare trials with this kind of noise to those with counter",
     )
     tabulate.add_argument("--csv", type=Path, help="write all trials, such as to docs/bbob.csv")
-    tabulate.add_argument("--png", type=Path, help="draw the data profiles, such as to docs/bbob.png")
+    tabulate.add_argument(
+        "--png", type=Path, help="draw the data profiles, such as to docs/bbob.png"
+    )
     costs = commands.add_parser("cost", help="cost per generation")
     costs.set_defaults(run=run_cost)
     costs.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="strategies")
-    costs.add_argument("--largest", type=int, default=1_000_000, help="largest number of parameters")
-    costs.add_argument("--rounds", type=int, default=7, help="number of rounds; medians are reported")
-    costs.add_argument("--no-ranks", action="store_true", help="leave out whole jobs on one and two ranks")
+    costs.add_argument(
+        "--largest", type=int, default=1_000_000, help="largest number of parameters"
+    )
+    costs.add_argument(
+        "--rounds", type=int, default=7, help="number of rounds; medians are reported"
+    )
+    costs.add_argument(
+        "--no-ranks", action="store_true", help="leave out whole jobs on one and two ranks"
+    )
     together = commands.add_parser("ranks", help="evaluations per second on two ranks")
     together.set_defaults(run=run_ranks)
-    together.add_argument("--seconds", nargs="+", type=float, default=[0.001, 1.0], help="durations of an evaluation")
-    together.add_argument("--busy", action="store_true", help="evaluations compute instead of sleeping")
+    together.add_argument(
+        "--seconds", nargs="+", type=float, default=[0.001, 1.0], help="durations of an evaluation"
+    )
+    together.add_argument(
+        "--busy", action="store_true", help="evaluations compute instead of sleeping"
+    )
     together.add_argument("--rounds", type=int, default=3)
-    discrete = commands.add_parser("mixed", help="evaluations on functions of numbers, integers and booleans")
+    discrete = commands.add_parser(
+        "mixed", help="evaluations on functions of numbers, integers and booleans"
+    )
     discrete.set_defaults(run=run_mixed)
-    discrete.add_argument("--sizes", nargs="+", type=int, default=[20, 40], help="numbers of parameters")
+    discrete.add_argument(
+        "--sizes", nargs="+", type=int, default=[20, 40], help="numbers of parameters"
+    )
     discrete.add_argument("--runs", type=int, default=20, help="runs per function")
-    discrete.add_argument("--only", nargs="+", default=list(mixed.CONTENDERS), choices=list(mixed.CONTENDERS))
-    discrete.add_argument("--csv", type=Path, help="table of trials, such as docs/mixed.csv, to continue")
+    discrete.add_argument(
+        "--only", nargs="+", default=list(mixed.CONTENDERS), choices=list(mixed.CONTENDERS)
+    )
+    discrete.add_argument(
+        "--csv", type=Path, help="table of trials, such as docs/mixed.csv, to continue"
+    )
     limited = commands.add_parser("constrained", help="evaluations on constrained functions")
     limited.set_defaults(run=run_constrained)
     limited.add_argument("--runs", type=int, default=12, help="runs per function")
     limited.add_argument(
-        "--only", nargs="+", default=list(constrained.CONTENDERS), choices=list(constrained.CONTENDERS)
+        "--only",
+        nargs="+",
+        default=list(constrained.CONTENDERS),
+        choices=list(constrained.CONTENDERS),
     )
-    limited.add_argument("--functions", nargs="+", default=list(constrained.PROBLEMS), choices=constrained.PROBLEMS)
-    limited.add_argument("--csv", type=Path, help="table of trials, such as docs/constrained.csv, to continue")
+    limited.add_argument(
+        "--functions", nargs="+", default=list(constrained.PROBLEMS), choices=constrained.PROBLEMS
+    )
+    limited.add_argument(
+        "--csv", type=Path, help="table of trials, such as docs/constrained.csv, to continue"
+    )
     for command in (costs, together):
-        command.add_argument("--strict", action="store_true", help="end with status 1 if a target is missed")
+        command.add_argument(
+            "--strict", action="store_true", help="end with status 1 if a target is missed"
+        )
     return parser
 
 
@@ -98,8 +152,15 @@ def run_bbob(options: argparse.Namespace) -> int:
     if not options.trials.exists() and COMMITTED.exists():
         known = tables.read_csv(COMMITTED.read_text())
         options.trials.write_text("".join(json.dumps(row) + "\n" for row in known))
-        print(f"{len(known)} trials taken from {COMMITTED.relative_to(ROOT)}; remove it to repeat them", flush=True)
-    chosen = [item for item in contenders.contenders() if any(fnmatch(item.name, glob) for glob in options.only)]
+        print(
+            f"{len(known)} trials taken from {COMMITTED.relative_to(ROOT)}; remove it to repeat them",
+            flush=True,
+        )
+    chosen = [
+        item
+        for item in contenders.contenders()
+        if any(fnmatch(item.name, glob) for glob in options.only)
+    ]
     if options.noise != "counter":
         chosen = [replace(item, noise=options.noise) for item in chosen if item.kind != "pycma"]
     plan = trials.plan(chosen, options.functions, options.dimensions, options.instances)
@@ -124,7 +185,9 @@ def show_tables(options: argparse.Namespace) -> int:
 
 
 def run_mixed(options: argparse.Namespace) -> int:
-    """Run the searches on functions of numbers, integers and booleans that are missing in the table."""
+    """Run the searches on functions of numbers,
+    integers and booleans that are missing in the table.
+    """
     path = options.csv or RESULTS / "mixed.csv"
     rows = _known(path)
     return _tabulate(rows, mixed.trials(options.sizes, options.runs, options.only, rows), path)
@@ -134,7 +197,9 @@ def run_constrained(options: argparse.Namespace) -> int:
     """Run the searches on constrained functions that are missing in the table."""
     path = options.csv or RESULTS / "constrained.csv"
     rows = _known(path)
-    return _tabulate(rows, constrained.trials(options.runs, options.only, options.functions, rows), path)
+    return _tabulate(
+        rows, constrained.trials(options.runs, options.only, options.functions, rows), path
+    )
 
 
 def _known(path: Path) -> list[mixed.Trial]:
@@ -154,7 +219,11 @@ def _tabulate(known: Sequence[mixed.Trial], trials: Iterable[mixed.Trial], path:
 def run_cost(options: argparse.Namespace) -> int:
     """Measure the cost per generation."""
     globs = options.only
-    return _report("functions_cost", cost.rows(globs, options.largest, options.rounds, not options.no_ranks), options)
+    return _report(
+        "functions_cost",
+        cost.rows(globs, options.largest, options.rounds, not options.no_ranks),
+        options,
+    )
 
 
 def run_ranks(options: argparse.Namespace) -> int:
@@ -164,15 +233,24 @@ def run_ranks(options: argparse.Namespace) -> int:
 
 
 def _report(name: str, rows: Any, options: argparse.Namespace) -> int:
-    """Print rows as they arrive, and write them as JSON; the exit status is 1 if --strict and a target is missed."""
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}: medians; other load distorts them")
+    """Print rows as they arrive, and write them as JSON;
+    the exit status is 1 if --strict and a target is missed.
+    """
+    print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}: medians; other load distorts them"
+    )
     since, finished = time.time(), []
     for row in rows:
-        cells = (f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+        cells = (
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in row.items()
+        )
         print("  ".join(cells), flush=True)
         finished.append(row)
         seconds = time.time() - since
-        (RESULTS / f"{name}.json").write_text(json.dumps({"rows": finished, "seconds": seconds}, indent=2))
+        (RESULTS / f"{name}.json").write_text(
+            json.dumps({"rows": finished, "seconds": seconds}, indent=2)
+        )
     return int(options.strict and any(row.get("met") is False for row in finished))
 
 

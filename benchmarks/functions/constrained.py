@@ -1,9 +1,9 @@
 """Evaluations on constrained functions with known optima, beside pycma's fmin_con2.
 
-A run succeeds at a feasible vector whose value is within 1e-4 max(1, |f*|) of the optimum f*. Functions with a box
-start uniformly in the middle 80 % of it, the others near one vector. Both libraries keep vectors in the box by a smooth
-map. The pressure vessel has two integers and is searched with restarts (BIPOP) from random points. Counts do not depend
-on the machine.
+A run succeeds at a feasible vector whose value is within 1e-4 max(1, |f*|) of the optimum f*.
+Functions with a box start uniformly in the middle 80 % of it, the others near one vector. Both
+libraries keep vectors in the box by a smooth map. The pressure vessel has two integers and is
+searched with restarts (BIPOP) from random points. Counts do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from benchmarks.functions.mixed import Trial, identity
 from hpc_es.core.data import Float64
 
 CAP = 30_000  # evaluations
-Function = Callable[[Float64], tuple[float, list[float]]]  # value, and constraints that hold where they are at most 0
+# value, and constraints that hold where they are at most 0
+Function = Callable[[Float64], tuple[float, list[float]]]
 Box = tuple[Sequence[float], Sequence[float]]  # low, high
 
 
@@ -32,7 +33,8 @@ class Problem:
     start: Sequence[float] | None = None  # None: in the box
     box: Box | None = None
     sigma: float = 1.0  # in the box: of 0 .. 1
-    integers: int = 0  # number of leading integers; the box is then searched on its own scale, with restarts
+    # number of leading integers; the box is then searched on its own scale, with restarts
+    integers: int = 0
 
     @property
     def size(self) -> int:
@@ -94,8 +96,12 @@ def g06(x: Float64) -> tuple[float, list[float]]:
 
 def g07(x: Float64) -> tuple[float, list[float]]:
     a, b, c, d, e, f, g, h, i, j = x.tolist()
-    value = a * a + b * b + a * b - 14 * a - 16 * b + (c - 10) ** 2 + 4 * (d - 5) ** 2 + (e - 3) ** 2
-    value += 2 * (f - 1) ** 2 + 5 * g * g + 7 * (h - 11) ** 2 + 2 * (i - 10) ** 2 + (j - 7) ** 2 + 45
+    value = (
+        a * a + b * b + a * b - 14 * a - 16 * b + (c - 10) ** 2 + 4 * (d - 5) ** 2 + (e - 3) ** 2
+    )
+    value += (
+        2 * (f - 1) ** 2 + 5 * g * g + 7 * (h - 11) ** 2 + 2 * (i - 10) ** 2 + (j - 7) ** 2 + 45
+    )
     return value, [
         4 * a + 5 * b - 3 * g + 9 * h - 105,
         10 * a - 8 * b - 17 * g + 2 * h,
@@ -122,7 +128,9 @@ def g10(x: Float64) -> tuple[float, list[float]]:
 
 def g09(x: Float64) -> tuple[float, list[float]]:
     a, b, c, d, e, f, g = x.tolist()
-    value = (a - 10) ** 2 + 5 * (b - 12) ** 2 + c**4 + 3 * (d - 11) ** 2 + 10 * e**6 + 7 * f * f + g**4
+    value = (
+        (a - 10) ** 2 + 5 * (b - 12) ** 2 + c**4 + 3 * (d - 11) ** 2 + 10 * e**6 + 7 * f * f + g**4
+    )
     value -= 4 * f * g + 10 * f + 8 * g
     return value, [
         2 * a * a + 3 * b**4 + c + 4 * d * d + 5 * e - 127,
@@ -137,7 +145,9 @@ def vessel(x: Float64) -> tuple[float, list[float]]:
     a, b, r, l = x[0] / 16, x[1] / 16, x[2], x[3]  # noqa: E741  as in the literature
     value = 0.6224 * a * r * l + 1.7781 * b * r * r + 3.1661 * a * a * l + 19.84 * a * a * r
     volume = np.pi * r * r * l + 4 / 3 * np.pi * r**3
-    return float(value), [float(g) for g in (0.0193 * r - a, 0.00954 * r - b, 1_296_000 - volume, l - 240)]
+    return float(value), [
+        float(g) for g in (0.0193 * r - a, 0.00954 * r - b, 1_296_000 - volume, l - 240)
+    ]
 
 
 BALL = 1.9689566  # optimum of `rosenbrock_in_a_ball`, by all contenders
@@ -145,14 +155,20 @@ PROBLEMS = {
     "sphere, x0 <= -1": Problem(wall, 1.0, [1.0] * 10),
     "sphere, x0 + x1 >= 2": Problem(tangent, 2.0, [50.0, 50.0], sigma=10.0),
     "sphere, 5 walls": Problem(corner, 5.0, [3.0] * 10),
-    "ellipsoid, 5 walls": Problem(scaled_corner, float((1e6 ** (np.arange(5) / 9)).sum()), [3.0] * 10),
+    "ellipsoid, 5 walls": Problem(
+        scaled_corner, float((1e6 ** (np.arange(5) / 9)).sum()), [3.0] * 10
+    ),
     "Rosenbrock in a ball": Problem(rosenbrock_in_a_ball, BALL, [0.0] * 10),
     "g04": Problem(g04, -30665.538672, None, ([78, 33, 27, 27, 27], [102, 45, 45, 45, 45]), 0.3),
     "g06": Problem(g06, -6961.8138756, None, ([13, 0], [100, 100]), 0.3),
     "g07": Problem(g07, 24.306209068, None, ([-10] * 10, [10] * 10), 0.3),
     "g09": Problem(g09, 680.630057374, None, ([-10] * 7, [10] * 7), 0.3),
-    "g10": Problem(g10, 7049.24802, None, ([100, 1000, 1000, *[10] * 5], [10000] * 3 + [1000] * 5), 0.3),
-    "pressure vessel": Problem(vessel, 6059.714335, None, ([1, 1, 10, 10], [99, 99, 200, 200]), 0.3, integers=2),
+    "g10": Problem(
+        g10, 7049.24802, None, ([100, 1000, 1000, *[10] * 5], [10000] * 3 + [1000] * 5), 0.3
+    ),
+    "pressure vessel": Problem(
+        vessel, 6059.714335, None, ([1, 1, 10, 10], [99, 99, 200, 200]), 0.3, integers=2
+    ),
 }
 
 
@@ -185,7 +201,10 @@ def ours(problem: Problem, f: Counted, seed: int, handling: str) -> None:
         }
         options |= {"x0": "random", "keep": "transform", "restarts": "bipop"}
     else:
-        options |= {"x0": problem.first(seed), "bounds": None if problem.box is None else (0.0, 1.0)}
+        options |= {
+            "x0": problem.first(seed),
+            "bounds": None if problem.box is None else (0.0, 1.0),
+        }
         options["keep"] = "reflect" if problem.box is None else "transform"  # as pycma
     _, g = problem.f(problem.at(problem.first(seed)))
     limits = {"constraints": len(g), "constraint_handling": handling, "max_evaluations": CAP}
@@ -196,7 +215,9 @@ def ours(problem: Problem, f: Counted, seed: int, handling: str) -> None:
 
 
 def pycma(problem: Problem, f: Counted, seed: int) -> None:
-    """Search with cma.fmin_con2, which asks for value and constraints of the same vector one after the other."""
+    """Search with cma.fmin_con2, which asks for value and
+    constraints of the same vector one after the other.
+    """
     import cma
 
     cached: dict[bytes, tuple[float, list[float]]] = {}
@@ -213,14 +234,19 @@ def pycma(problem: Problem, f: Counted, seed: int) -> None:
     if problem.integers and problem.box is not None:
         low, high = (np.array(side, float) for side in problem.box)
         half = np.where(np.arange(problem.size) < problem.integers, 0.5, 0.0)
-        options |= {"bounds": [low - half, high + half], "integer_variables": list(range(problem.integers))}
+        options |= {
+            "bounds": [low - half, high + half],
+            "integer_variables": list(range(problem.integers)),
+        }
         options["CMA_stds"] = problem.sigma * (high - low)
         rng = np.random.default_rng(seed)
         start, sigma = lambda: rng.uniform(low, high), 1.0
         restarts = {"restarts": 9, "bipop": True}
     elif problem.box is not None:
         options["bounds"] = [0, 1]
-    cma.fmin_con2(lambda x: both(x)[0], start, sigma, lambda x: both(x)[1], options=options, **restarts)
+    cma.fmin_con2(
+        lambda x: both(x)[0], start, sigma, lambda x: both(x)[1], options=options, **restarts
+    )
 
 
 CONTENDERS: dict[str, Callable[[Problem, Counted, int], None]] = {
@@ -231,15 +257,25 @@ CONTENDERS: dict[str, Callable[[Problem, Counted, int], None]] = {
 
 
 def trials(
-    runs: int, only: Sequence[str], functions: Sequence[str] = tuple(PROBLEMS), known: Sequence[Trial] = ()
+    runs: int,
+    only: Sequence[str],
+    functions: Sequence[str] = tuple(PROBLEMS),
+    known: Sequence[Trial] = (),
 ) -> Iterator[Trial]:
-    """Yield the trials, except the known ones: contender, function, n, seed and evaluations, -1 without success."""
+    """Yield the trials, except the known ones: contender, function, n, seed and evaluations,
+    -1 without success.
+    """
     done = {identity(row) for row in known}
     for seed in range(runs):
         for name in functions:
             problem = PROBLEMS[name]
             for contender in only:
-                row: Trial = {"contender": contender, "function": name, "n": problem.size, "seed": seed}
+                row: Trial = {
+                    "contender": contender,
+                    "function": name,
+                    "n": problem.size,
+                    "seed": seed,
+                }
                 if identity(row) in done or (problem.integers and contender.endswith("lagrangian")):
                     continue
                 f, evaluations = Counted(problem), -1

@@ -1,7 +1,9 @@
-"""The strategies that are compared on the BBOB functions: all of hpc_es with their defaults, and pycma.
+"""The strategies that are compared on the BBOB functions: all of hpc_es with their defaults, and
+pycma.
 
-All start at 0; those of the CMA-ES and NES families with the standard deviation 2, as is usual on these functions. A
-search with restarts starts at random points between -4 and 4, where all optima lie.
+All start at 0; those of the CMA-ES and NES families with the standard deviation 2, as is usual on
+these functions. A search with restarts starts at random points between -4 and 4, where all optima
+lie.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ MULTIMODAL = (15, 21)  # functions that need restarts
 SIGMA, REGION, RESTARTS = 2.0, 4.0, 9
 BUDGET = 10_000  # evaluations per dimension
 
-SLOW = {"es": 1000, "pgpe": 1000, "ars": 1000, "deep_ga": 1000}  # budgets of strategies that do not aim at exact optima
+# budgets of strategies that do not aim at exact optima
+SLOW = {"es": 1000, "pgpe": 1000, "ars": 1000, "deep_ga": 1000}
 EXCLUDED = ("novelty",)  # needs episodes with behaviours
 ALSO_LARGE = ("cma_es", "sep_cma_es", "cr_fm_nes", "pycma")
 
@@ -58,7 +61,9 @@ class Contender:
         return dimension != LARGE or self.kind in ALSO_LARGE
 
     def search(self, function: Function, dimension: int, seed: int) -> str:
-        """Run the search to its own end, and return the reason; `function` raises to end it earlier."""
+        """Run the search to its own end, and return the reason;
+        `function` raises to end it earlier.
+        """
         if self.kind == "pycma":
             return _pycma(self.restarts, function, dimension, seed)
         return _ours(self, function, dimension, seed)
@@ -71,7 +76,11 @@ def contenders() -> list[Contender]:
         for kind in registry.kinds("algorithms")
         if registry.module("algorithms", kind).NEEDS.searches == "vectors" and kind not in EXCLUDED
     ]
-    variants: list[tuple[str, Restarts]] = [("pycma", "bipop"), ("cma_es", "bipop"), ("cma_es", "ipop")]
+    variants: list[tuple[str, Restarts]] = [
+        ("pycma", "bipop"),
+        ("cma_es", "bipop"),
+        ("cma_es", "ipop"),
+    ]
     return [*map(Contender, ("pycma", *ours)), *(Contender(*variant) for variant in variants)]
 
 
@@ -92,7 +101,11 @@ def _pycma(restarts: Restarts, function: Function, dimension: int, seed: int) ->
     import cma
 
     rng = np.random.default_rng(seed)
-    x0: Any = np.zeros(dimension) if restarts == "none" else lambda: rng.uniform(-REGION, REGION, dimension)
+    x0: Any = (
+        np.zeros(dimension)
+        if restarts == "none"
+        else lambda: rng.uniform(-REGION, REGION, dimension)
+    )
     count = 0 if restarts == "none" else RESTARTS
     quiet = {"seed": seed, "verbose": -9, "verb_log": 0}
     _, es = cma.fmin2(function, x0, SIGMA, quiet, restarts=count, bipop=restarts == "bipop")

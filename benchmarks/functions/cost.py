@@ -1,9 +1,9 @@
 """Seconds per generation of ask and tell, without the function, compared with pycma.
 
-These are CPU seconds of one thread, which other load affects less. Values are random numbers, so that no search ends.
-The contenders alternate; a figure is the median over rounds of the mean over some generations, in which each contender
-decomposes its covariance several times. Whole jobs on one rank and on two include messages and the training loop, and
-are measured in wall time.
+These are CPU seconds of one thread, which other load affects less. Values are random numbers, so
+that no search ends. The contenders alternate; a figure is the median over rounds of the mean over
+some generations, in which each contender decomposes its covariance several times. Whole jobs on one
+rank and on two include messages and the training loop, and are measured in wall time.
 """
 
 from __future__ import annotations
@@ -65,19 +65,30 @@ class Pycma:
         return seconds + time.process_time() - since
 
 
-def rows(globs: Sequence[str], largest: int, rounds: int, with_jobs: bool) -> Iterator[dict[str, Any]]:
+def rows(
+    globs: Sequence[str], largest: int, rounds: int, with_jobs: bool
+) -> Iterator[dict[str, Any]]:
     """Yield one row per strategy and size."""
     require("cost", "cma")
     there = registry.kinds("algorithms")
     for names, sizes in GENERATIONS.items():
-        chosen = [name for name in names if name in there and any(fnmatch(name, glob) for glob in globs)]
+        chosen = [
+            name for name in names if name in there and any(fnmatch(name, glob) for glob in globs)
+        ]
         for size, generations in sizes.items():
             if chosen and size <= largest:
-                yield from compared(chosen, size, names is SEPARABLE, generations, rounds, with_jobs)
+                yield from compared(
+                    chosen, size, names is SEPARABLE, generations, rounds, with_jobs
+                )
 
 
 def compared(
-    names: Sequence[str], size: int, is_diagonal: bool, generations: int, rounds: int, with_jobs: bool
+    names: Sequence[str],
+    size: int,
+    is_diagonal: bool,
+    generations: int,
+    rounds: int,
+    with_jobs: bool,
 ) -> Iterator[dict[str, Any]]:
     """Yield one row per strategy, for one size."""
     ours = {name: Ours(name, size) for name in names}
@@ -87,7 +98,11 @@ def compared(
     for name in names:
         over = median(a / b for a, b in zip(seconds[name], seconds["pycma"], strict=True))
         row = {"strategy": name, "n": size, "population": population[name]}
-        row |= {"ms": 1e3 * median(seconds[name]), "pycma_ms": 1e3 * median(seconds["pycma"]), "over_pycma": over}
+        row |= {
+            "ms": 1e3 * median(seconds[name]),
+            "pycma_ms": 1e3 * median(seconds["pycma"]),
+            "over_pycma": over,
+        }
         yield row | (of_jobs(name, size, population[name], generations) if with_jobs else {})
 
 
@@ -99,13 +114,20 @@ def alternated(contenders: dict[str, Any], generations: int, rounds: int) -> dic
     means: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, contender in contenders.items():
-            means[name].append(sum(contender.generation(rng) for _ in range(generations)) / generations)
+            means[name].append(
+                sum(contender.generation(rng) for _ in range(generations)) / generations
+            )
     return means
 
 
 def of_jobs(name: str, size: int, population: int, generations: int) -> dict[str, float]:
     """Return the milliseconds per generation of whole jobs on one rank and on two."""
-    spec = Spec(name, size, population, 1 + (max(generations, JOB_GENERATIONS) if size <= SMALL else generations))
+    spec = Spec(
+        name,
+        size,
+        population,
+        1 + (max(generations, JOB_GENERATIONS) if size <= SMALL else generations),
+    )
     times: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(JOB_ROUNDS):
         for ranks, means in times.items():

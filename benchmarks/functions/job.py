@@ -1,7 +1,9 @@
-"""A job whose generations are timed: `mpiexec -n RANKS python -m benchmarks.functions.job SPEC`; rank 0 prints JSON.
+"""A job whose generations are timed: `mpiexec -n RANKS python -m benchmarks.functions.job SPEC`;
+rank 0 prints JSON.
 
-If SPEC has a kind, the job is a search by `hpc_es.minimize`, and the result is the seconds of each generation but the
-first. Otherwise every rank runs a bare loop, and the result is the sum of their evaluations per second.
+If SPEC has a kind, the job is a search by `hpc_es.minimize`, and the result is the seconds of each
+generation but the first. Otherwise every rank runs a bare loop, and the result is the sum of their
+evaluations per second.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class Spec:
         """Run the job and return its result."""
         job = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "benchmarks.functions.job"]
         command = [*job, json.dumps(asdict(self))]
-        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+        done = subprocess.run(
+            command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS
+        )
         return json.loads(done.stdout.splitlines()[-1])
 
     def function(self) -> Callable[[Float64], float]:

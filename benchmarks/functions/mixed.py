@@ -1,8 +1,10 @@
-"""Evaluations on mixed-integer functions, beside cmaes (CMA-ES with Margin, CatCMA with Margin) and pycma.
+"""Evaluations on mixed-integer functions, beside cmaes (CMA-ES with Margin, CatCMA with Margin) and
+pycma.
 
-The functions are those of Hamano et al. 2022 (arXiv:2205.13482): h = n / 2 continuous numbers first, then h integers
-of -10 .. 10 or booleans. A run succeeds when a value is below 1e-10. Means start uniformly in [1, 3], booleans at 0.5,
-with a step size of 1. Counts of evaluations do not depend on the machine.
+The functions are those of Hamano et al. 2022 (arXiv:2205.13482): h = n / 2 continuous numbers
+first, then h integers of -10 .. 10 or booleans. A run succeeds when a value is below 1e-10. Means
+start uniformly in [1, 3], booleans at 0.5, with a step size of 1. Counts of evaluations do not
+depend on the machine.
 """
 
 from __future__ import annotations
@@ -19,13 +21,18 @@ import hpc_es
 from hpc_es.core.data import Float64
 
 CAP, TARGET = 100_000, 1e-10  # evaluations, value
-LIMIT = 10.5  # of the continuous numbers of hpc_es, so that the scales of numbers and of integers are equally wide
+# of the continuous numbers of hpc_es, so that the scales of numbers and of integers are equally
+# wide
+LIMIT = 10.5
 Objective = Callable[[Float64], float]
-Trial = dict[str, int | str]  # contender, function, n, seed, evaluations; -1 evaluations: no success
+# contender, function, n, seed, evaluations; -1 evaluations: no success
+Trial = dict[str, int | str]
 
 
 def functions(n: int) -> dict[str, Objective]:
-    """Return the functions of n numbers by name; those ending in Int have integers, the others booleans."""
+    """Return the functions of n numbers by name; those ending in Int have integers,
+    the others booleans.
+    """
     h = n // 2
 
     def scaled(count: int, condition: float) -> Float64:
@@ -41,7 +48,9 @@ def functions(n: int) -> dict[str, Objective]:
         "SphereOneMax": lambda x: float(np.square(x[:h]).sum()) + one_max(x),
         "SphereLeadingOnes": lambda x: float(np.square(x[:h]).sum()) + leading_ones(x),
         "EllipsoidOneMax": lambda x: float(np.square(scaled(h, 1e3) * x[:h]).sum()) + one_max(x),
-        "EllipsoidLeadingOnes": lambda x: float(np.square(scaled(h, 1e3) * x[:h]).sum()) + leading_ones(x),
+        "EllipsoidLeadingOnes": lambda x: (
+            float(np.square(scaled(h, 1e3) * x[:h]).sum()) + leading_ones(x)
+        ),
         "SphereInt": lambda x: float(np.square(x).sum()),
         "EllipsoidInt": lambda x: float(np.square(scaled(n, 1e3) * x).sum()),
     }
@@ -59,7 +68,8 @@ def ours(f: Objective, name: str, n: int, seed: int) -> int:
     """Return the evaluations of cma_es."""
     mean, numbers = start(name, n, seed), n // 2
     parameters: dict[str, Any] = {
-        f"x{index}": {"low": -LIMIT, "high": LIMIT, "initial": float(mean[index])} for index in range(numbers)
+        f"x{index}": {"low": -LIMIT, "high": LIMIT, "initial": float(mean[index])}
+        for index in range(numbers)
     }
     for index in range(numbers, n):
         if name.endswith("Int"):
@@ -67,12 +77,18 @@ def ours(f: Objective, name: str, n: int, seed: int) -> int:
             parameters[f"x{index}"] = {"integer": True, "low": -10, "high": 10, "initial": initial}
         else:
             parameters[f"x{index}"] = {"boolean": True}
-    es = hpc_es.Strategy(parameters=parameters, sigma0=1 / (2 * LIMIT), seed=seed, max_evaluations=CAP)
+    es = hpc_es.Strategy(
+        parameters=parameters, sigma0=1 / (2 * LIMIT), seed=seed, max_evaluations=CAP
+    )
     while not es.stop():
         x = es.ask()
         values = [f(row) for row in x]
         if min(values) < TARGET:
-            return es.evaluations + next(index for index, value in enumerate(values) if value < TARGET) + 1
+            return (
+                es.evaluations
+                + next(index for index, value in enumerate(values) if value < TARGET)
+                + 1
+            )
         es.tell(values)
     return -1
 
@@ -85,7 +101,9 @@ def cmaes_margin(f: Objective, name: str, n: int, seed: int) -> int:
     h, (low, high) = n // 2, (-10, 10) if integer else (0, 1)
     bounds = np.array([[-np.inf, np.inf]] * h + [[low, high]] * h, float)
     steps = np.array([0.0] * h + [1.0] * h)
-    search = cmaes.CMAwM(mean=start(name, n, seed), sigma=1.0, bounds=bounds, steps=steps, seed=seed)
+    search = cmaes.CMAwM(
+        mean=start(name, n, seed), sigma=1.0, bounds=bounds, steps=steps, seed=seed
+    )
     evaluations = 0
     while evaluations < CAP and not search.should_stop():
         solutions = []
@@ -161,11 +179,16 @@ CONTENDERS: dict[str, Callable[..., int]] = {
 }
 
 
-def trials(sizes: Sequence[int], runs: int, only: Sequence[str], known: Sequence[Trial] = ()) -> Iterator[Trial]:
-    """Yield the trials of all contenders whose names are in `only`, on all functions, except the known ones."""
+def trials(
+    sizes: Sequence[int], runs: int, only: Sequence[str], known: Sequence[Trial] = ()
+) -> Iterator[Trial]:
+    """Yield the trials of all contenders whose names are in `only`, on all functions,
+    except the known ones.
+    """
     done = {identity(row) for row in known}
     for n in sizes:
-        for seed in range(runs):  # outside, so that an unfinished table has equally many runs in all cells
+        # outside, so that an unfinished table has equally many runs in all cells
+        for seed in range(runs):
             for name, f in functions(n).items():
                 for contender in only:
                     row: Trial = {"contender": contender, "function": name, "n": n, "seed": seed}
@@ -190,23 +213,33 @@ def read(text: str) -> list[Trial]:
 def csv_text(rows: Sequence[Trial]) -> str:
     """Return the trials as CSV."""
     file = StringIO()
-    writer = csv.DictWriter(file, ["contender", "function", "n", "seed", "evaluations"], lineterminator="\n")
+    writer = csv.DictWriter(
+        file, ["contender", "function", "n", "seed", "evaluations"], lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()
 
 
 def markdown(rows: Sequence[Trial]) -> str:
-    """Return median evaluations of the successful runs as a table, with the runs where some failed or are missing."""
+    """Return median evaluations of the successful runs as a table,
+    with the runs where some failed or are missing.
+    """
     most = max(int(row["seed"]) for row in rows) + 1
     contenders = list(dict.fromkeys(str(row["contender"]) for row in rows))
     lines = [f"| n | function | {' | '.join(contenders)} |", f"|---|---|{'---|' * len(contenders)}"]
     for n, name in dict.fromkeys((row["n"], row["function"]) for row in rows):
         cells = []
         for contender in contenders:
-            own = [row for row in rows if (row["contender"], row["n"], row["function"]) == (contender, n, name)]
+            own = [
+                row
+                for row in rows
+                if (row["contender"], row["n"], row["function"]) == (contender, n, name)
+            ]
             counts = [int(row["evaluations"]) for row in own if int(row["evaluations"]) >= 0]
             share = "" if len(counts) == len(own) == most else f" ({len(counts)} of {len(own)})"
-            cells.append(f"{median(counts):,.0f}{share}" if counts else "-" if not own else share.strip())
+            cells.append(
+                f"{median(counts):,.0f}{share}" if counts else "-" if not own else share.strip()
+            )
         lines.append(f"| {n} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)

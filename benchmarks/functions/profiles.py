@@ -39,7 +39,9 @@ def where(rows: Rows, **wanted: Any) -> Rows:
 
 
 def data_profile(rows: Rows) -> tuple[list[float], list[float]]:
-    """Return (x, y): within x_k evaluations per dimension, the share y_k of the trials is solved."""
+    """Return (x, y): within x_k evaluations per dimension,
+    the share y_k of the trials is solved.
+    """
     solved = sorted(row["evaluations"] / row["dimension"] for row in rows if row["solved"])
     return solved, [count / len(rows) for count in range(1, len(solved) + 1)]
 
@@ -50,12 +52,16 @@ def share_solved(rows: Rows) -> float:
 
 
 def median_evaluations(rows: Rows) -> float:
-    """Return the median of the evaluations to the target, infinite for unsolved trials; NaN without trials."""
+    """Return the median of the evaluations to the target, infinite for unsolved trials;
+    NaN without trials.
+    """
     return median(_evaluations(rows)) if rows else math.nan
 
 
 def expected_evaluations(rows: Rows) -> float:
-    """Return ERT, all evaluations over the successes (Hansen et al. 2021, arXiv:1603.08785); infinite without any."""
+    """Return ERT, all evaluations over the successes (Hansen et al. 2021, arXiv:1603.08785);
+    infinite without any.
+    """
     successes = sum(row["solved"] for row in rows)
     return sum(row["evaluations"] for row in rows) / successes if successes else math.inf
 
@@ -65,7 +71,9 @@ def _evaluations(rows: Rows) -> Iterable[float]:
 
 
 def draw(rows: Rows, path: Path) -> None:
-    """Draw one row of panels for each group of contenders, one panel for each group of dimensions."""
+    """Draw one row of panels for each group of contenders,
+    one panel for each group of dimensions.
+    """
     from matplotlib.figure import Figure
 
     groups = [group for group in REFERENCES if of_group(rows, group)]
@@ -87,7 +95,11 @@ def _panel(ax: Any, rows: Rows, panel: tuple[int, ...], names: list[str]) -> Non
     for number, name in enumerate(names):
         x, y = data_profile([row for row in inside if row["strategy"] == name])
         if y:
-            style = {"color": "black", "linestyle": "--"} if name in REFERENCES.values() else {"color": f"C{number}"}
+            style = (
+                {"color": "black", "linestyle": "--"}
+                if name in REFERENCES.values()
+                else {"color": f"C{number}"}
+            )
             ax.step([1, *x, last], [0, *y, y[-1]], where="post", label=name, **style)
         elif any(row["strategy"] == name for row in inside):
             unsolved.append(name)

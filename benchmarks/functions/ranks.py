@@ -1,6 +1,7 @@
 """Evaluations per second of a search on two ranks, relative to two concurrent bare loops.
 
-A generation has 64 evaluations of a function that sleeps or computes for a fixed time. Loops and searches alternate.
+A generation has 64 evaluations of a function that sleeps or computes for a fixed time. Loops and
+searches alternate.
 """
 
 from __future__ import annotations
@@ -27,11 +28,19 @@ def measure(seconds: float, work: Work, rounds: int) -> dict[str, Any]:
     """Return one row; loops and searches alternate."""
     calls = max(8, int(COUNTED_SECONDS / seconds))
     generations = max(2, calls * RANKS // POPULATION)
-    search = Spec(KIND, population=POPULATION, generations=generations + 1, work=work, seconds=seconds)
+    search = Spec(
+        KIND, population=POPULATION, generations=generations + 1, work=work, seconds=seconds
+    )
     loop = Spec(generations=calls, work=work, seconds=seconds)
     rates = [(loop.run(RANKS), rate(search.run(RANKS))) for _ in range(rounds)]
     share, target = median(ours / bare for bare, ours in rates), TARGETS.get(seconds)
-    row = {"seconds": seconds, "work": work, "ranks": RANKS, "population": POPULATION, "rounds": rounds}
+    row = {
+        "seconds": seconds,
+        "work": work,
+        "ranks": RANKS,
+        "population": POPULATION,
+        "rounds": rounds,
+    }
     row |= {"evaluations_per_second": median(ours for _, ours in rates), "of_loops": share}
     return row if target is None else {**row, "target": target, "met": share >= target}
 

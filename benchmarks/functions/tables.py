@@ -21,15 +21,29 @@ from benchmarks.functions.profiles import (
     where,
 )
 
-COLUMNS = ("strategy", "function", "dimension", "instance", "solved", "evaluations", "best", "reason", "seconds")
+COLUMNS = (
+    "strategy",
+    "function",
+    "dimension",
+    "instance",
+    "solved",
+    "evaluations",
+    "best",
+    "reason",
+    "seconds",
+)
 
 
 def markdown(rows: Rows) -> str:
-    """Return the tables of both groups: median evaluations relative to the reference, and the share solved."""
+    """Return the tables of both groups: median evaluations relative to the reference,
+    and the share solved.
+    """
     parts = []
     for group, reference in REFERENCES.items():
         if some := of_group(rows, group):
-            parts += [f"Searches {group}: median evaluations (over those of {reference}), trials solved\n"]
+            parts += [
+                f"Searches {group}: median evaluations (over those of {reference}), trials solved\n"
+            ]
             parts += [medians(some, reference)]
             parts += [f"Searches {group}: share of trials solved\n", shares(some)]
     return "\n".join(parts)
@@ -43,7 +57,10 @@ def medians(rows: Rows, reference: str) -> str:
         for dimension in values(rows, "dimension"):
             trials = where(rows, function=function, dimension=dimension)
             base = where(trials, strategy=reference)
-            cells = [cell(where(trials, strategy=name), [] if name == reference else base) for name in names]
+            cells = [
+                cell(where(trials, strategy=name), [] if name == reference else base)
+                for name in names
+            ]
             if trials:
                 lines.append(_line([f"f{function}", str(dimension), *cells]))
     return "".join(lines)
@@ -52,7 +69,8 @@ def medians(rows: Rows, reference: str) -> str:
 def cell(rows: Rows, base: Rows) -> str:
     """Return "MEDIAN (RATIO TO BASE)", with the number of solved trials unless all are solved.
 
-    If the median is infinite, since half of the trials are unsolved, the expected running time (ERT) replaces it.
+    If the median is infinite, since half of the trials are unsolved, the expected running time
+    (ERT) replaces it.
     """
     if not rows:
         return ""
@@ -77,33 +95,57 @@ def shares(rows: Rows) -> str:
     ]
     for name in strategies(rows):
         cells = [where(rows, strategy=name, dimension=dimension) for dimension in dimensions]
-        lines.append(_line([name, *(f"{share_solved(trials):.2f}" if trials else "" for trials in cells)]))
+        lines.append(
+            _line([name, *(f"{share_solved(trials):.2f}" if trials else "" for trials in cells)])
+        )
     return "".join(lines)
 
 
 def noise_markdown(rows: Rows, noise: str) -> str:
-    """Return one row per strategy and dimension: trials with this kind of noise beside those with `counter`.
+    """Return one row per strategy and dimension: trials with this kind of noise beside those with
+    `counter`.
 
-    Trials on the same function and instance are a pair. The ratio is the geometric mean over pairs: of evaluations if
-    both are solved, or of distances to the optimum, the best value of all trials, if a strategy solves none.
+    Trials on the same function and instance are a pair. The ratio is the geometric mean over pairs:
+    of evaluations if both are solved, or of distances to the optimum, the best value of all trials,
+    if a strategy solves none.
     """
-    lines = [_line(["strategy", "n", "pairs", "solved", f"{noise}: solved", "ratio of", f"{noise} / counter (95 %)"])]
+    lines = [
+        _line(
+            [
+                "strategy",
+                "n",
+                "pairs",
+                "solved",
+                f"{noise}: solved",
+                "ratio of",
+                f"{noise} / counter (95 %)",
+            ]
+        )
+    ]
     lines.append(_line(["---"] * 7))
     for name in [name for name in strategies(rows) if not name.endswith(f"+{noise}")]:
         for dimension in values(rows, "dimension"):
             trials = where(rows, dimension=dimension)
             optimum = _by_problem(sorted(trials, key=lambda row: -row["best"]))
-            before, after = (_by_problem(where(trials, strategy=kind)) for kind in (name, f"{name}+{noise}"))
+            before, after = (
+                _by_problem(where(trials, strategy=kind)) for kind in (name, f"{name}+{noise}")
+            )
             keys = [key for key in before if key in after]
             solved = [sum(kind[key]["solved"] for key in keys) for kind in (before, after)]
             if any(solved):
                 both = [key for key in keys if before[key]["solved"] and after[key]["solved"]]
                 pairs = [(before[key]["evaluations"], after[key]["evaluations"]) for key in both]
             else:
-                pairs = [tuple(kind[key]["best"] - optimum[key]["best"] for kind in (before, after)) for key in keys]
+                pairs = [
+                    tuple(kind[key]["best"] - optimum[key]["best"] for kind in (before, after))
+                    for key in keys
+                ]
             if keys:
                 cells = [name, str(dimension), str(len(keys)), *map(str, solved)]
-                cells += ["evaluations" if any(solved) else "distance", _ratio_text([new / old for old, new in pairs])]
+                cells += [
+                    "evaluations" if any(solved) else "distance",
+                    _ratio_text([new / old for old, new in pairs]),
+                ]
                 lines.append(_line(cells))
     return "".join(lines)
 
@@ -114,7 +156,9 @@ def _by_problem(rows: Rows) -> dict[tuple[int, int], Mapping[str, Any]]:
 
 
 def _ratio_text(ratios: Sequence[float]) -> str:
-    """Return the geometric mean, with the interval of 1.96 standard errors of the mean logarithm."""
+    """Return the geometric mean, with the interval of 1.96
+    standard errors of the mean logarithm.
+    """
     logs = [math.log(ratio) for ratio in ratios]
     if len(logs) < 2:
         return ""
@@ -136,7 +180,9 @@ def read_csv(text: str) -> Rows:
     """Return the trials in a text of `csv_text`."""
     rows: Rows = []
     for row in csv.DictReader(io.StringIO(text)):
-        numbers = {name: int(row[name]) for name in ("function", "dimension", "instance", "evaluations")}
+        numbers = {
+            name: int(row[name]) for name in ("function", "dimension", "instance", "evaluations")
+        }
         floats = {name: float(row[name]) for name in ("best", "seconds")}
         rows.append({**row, **numbers, **floats, "solved": row["solved"] == "True"})
     return rows

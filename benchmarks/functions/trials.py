@@ -1,6 +1,8 @@
-"""Trials on BBOB functions, run in parallel processes; each finished trial is a JSON line of a file.
+"""Trials on BBOB functions, run in parallel processes; each finished trial is a JSON line of a
+file.
 
-Trials in the file are not run again, so the command can be killed and repeated; an incomplete last line is dropped.
+Trials in the file are not run again, so the command can be killed and repeated; an incomplete last
+line is dropped.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class SeenEnoughError(Exception):
 
 
 class Counted:
-    """A cocoex problem that counts evaluations, and raises SeenEnoughError at the target or the end of the budget."""
+    """A cocoex problem that counts evaluations,
+    and raises SeenEnoughError at the target or the end of the budget.
+    """
 
     def __init__(self, problem: Any, budget: int) -> None:
         self._problem, self._budget = problem, budget
@@ -70,7 +74,10 @@ class Counted:
 
 
 def plan(
-    contenders: Sequence[Contender], functions: Sequence[int], dimensions: Sequence[int], instances: Sequence[int]
+    contenders: Sequence[Contender],
+    functions: Sequence[int],
+    dimensions: Sequence[int],
+    instances: Sequence[int],
 ) -> list[Trial]:
     """Return all trials, low dimensions first."""
     return [
@@ -91,12 +98,16 @@ def read(path: Path) -> list[Row]:
 
 def missing(wanted: Sequence[Trial], path: Path) -> list[Trial]:
     """Return the trials that are not in the file."""
-    finished = {(row["strategy"], row["function"], row["dimension"], row["instance"]) for row in read(path)}
+    finished = {
+        (row["strategy"], row["function"], row["dimension"], row["instance"]) for row in read(path)
+    }
     return [trial for trial in wanted if trial.key not in finished]
 
 
 def run(wanted: Sequence[Trial], path: Path, jobs: int) -> int:
-    """Run the trials and append their rows; the exit status is 1 if one failed; failed trials are not in the file."""
+    """Run the trials and append their rows; the exit status is 1 if one failed;
+    failed trials are not in the file.
+    """
     require("bbob", "cma", "cocoex")
     failed = 0
     drop_cut_line(path)
@@ -108,7 +119,10 @@ def run(wanted: Sequence[Trial], path: Path, jobs: int) -> int:
             print(f"failed: {row}", flush=True)
         else:
             file.append(json.dumps(row) + "\n")
-            print(f"{'solved' if row['solved'] else row['reason']}, {row['evaluations']} evaluations", flush=True)
+            print(
+                f"{'solved' if row['solved'] else row['reason']}, {row['evaluations']} evaluations",
+                flush=True,
+            )
     file.close()
     return int(failed > 0)
 
@@ -152,7 +166,12 @@ def search(trial: Trial, counted: Counted) -> Row:
     name, function, dimension, instance = trial.key
     return {
         **{"strategy": name, "function": function, "dimension": dimension, "instance": instance},
-        **{"solved": counted.is_solved, "evaluations": counted.evaluations, "best": counted.best, "reason": reason},
+        **{
+            "solved": counted.is_solved,
+            "evaluations": counted.evaluations,
+            "best": counted.best,
+            "reason": reason,
+        },
         "seconds": round(time.perf_counter() - since, 3),
     }
 

@@ -33,7 +33,13 @@ from benchmarks.jobs import ROOT, command, metrics
 from benchmarks.limit.works import PATHS, Work
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-SHARES = ("time_environment_mean", "time_policy_mean", "time_idle_mean", "time_update_mean", "time_messages_mean")
+SHARES = (
+    "time_environment_mean",
+    "time_policy_mean",
+    "time_idle_mean",
+    "time_update_mean",
+    "time_messages_mean",
+)
 
 
 def environment() -> dict[str, str]:
@@ -53,7 +59,10 @@ def bare(work: Work, processes: int, seconds: float) -> float:
         line = [sys.executable, "-m", "benchmarks.limit.bare", work.loop, json.dumps(arguments)]
         line += ["--seconds", str(seconds)]
         pinned = [[*pin(number, processes), *line] for number in range(processes)]
-        started = [subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, text=True) for words in pinned]
+        started = [
+            subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, text=True)
+            for words in pinned
+        ]
         printed = [process.communicate(timeout=900)[0] for process in started]
         if any(process.returncode for process in started):
             raise RuntimeError(f"a loop failed: {line}")
@@ -68,13 +77,21 @@ def pin(number: int, processes: int) -> list[str]:
 
 
 def job(work: Work, ranks: int, seconds: float) -> tuple[float, dict[str, float]]:
-    """Return the units per second of a job without its first quarter, and the shares of rank 0's time."""
+    """Return the units per second of a job without its first quarter,
+    and the shares of rank 0's time.
+    """
     with tempfile.TemporaryDirectory() as directory:
         config, output = Path(directory) / "limit.yaml", Path(directory) / "run"
         config.write_text(yaml.safe_dump({**work.config, "stop": {"seconds": seconds}}), "utf-8")
         line = [*(pin(0, 1) if ranks == 1 else []), *command(ranks, config, output)]
         ran = subprocess.run(
-            line, cwd=directory, env=environment(), capture_output=True, text=True, timeout=900, check=False
+            line,
+            cwd=directory,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
         )
         if ran.returncode:
             raise RuntimeError(f"the job of {work.name} failed:\n{ran.stdout}{ran.stderr}")
@@ -99,8 +116,19 @@ def measured(work: Work, ranks: int, rounds: int, seconds: float) -> dict[str, A
         jobs.append(speed)
         shares.append(own)
     ratios = [speed / loop for speed, loop in zip(jobs, loops, strict=True)]
-    row = {"path": work.path, "work": work.name, "ranks": ranks, "bare": median(loops), "job": median(jobs)}
-    row |= {"ratio": median(ratios), "lowest": min(ratios), "highest": max(ratios), "target": work.target}
+    row = {
+        "path": work.path,
+        "work": work.name,
+        "ranks": ranks,
+        "bare": median(loops),
+        "job": median(jobs),
+    }
+    row |= {
+        "ratio": median(ratios),
+        "lowest": min(ratios),
+        "highest": max(ratios),
+        "target": work.target,
+    }
     return row | {name: median(one[name] for one in shares) for name in SHARES}
 
 

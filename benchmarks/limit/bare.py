@@ -1,6 +1,7 @@
 """Bare loops: the work of one process of a job and nothing else, written without hpc_es.
 
-    python -m benchmarks.limit.bare numpy '{"environment": "Pendulum-v1", "jobs": 64, "hidden": 64}' --seconds 3
+    python -m benchmarks.limit.bare numpy '{"environment": "Pendulum-v1", "jobs": 64, "hidden": 64}'
+    --seconds 3
 
 A loop gets ready parameters or actions and evaluates them again and again. It has no noise, no
 ranking, no update, no rows, no checks and no messages. Where noise is a part of the work (counter
@@ -39,10 +40,14 @@ def candidates(jobs: int, layers: list[tuple[int, int]]) -> Any:
 
 
 def split(theta: Any, layers: list[tuple[int, int]]) -> list[tuple[Any, Any]]:
-    """Return (weights [..., inputs, outputs], biases [..., outputs]) of each layer from [..., params]."""
+    """Return (weights [..., inputs, outputs], biases [...,
+    outputs]) of each layer from [..., params].
+    """
     parts, start = [], 0
     for inputs, outputs in layers:
-        weights = theta[..., start : start + inputs * outputs].reshape(*theta.shape[:-1], inputs, outputs)
+        weights = theta[..., start : start + inputs * outputs].reshape(
+            *theta.shape[:-1], inputs, outputs
+        )
         start += inputs * outputs
         parts.append((weights, theta[..., start : start + outputs]))
         start += outputs
@@ -64,7 +69,9 @@ def pendulum(state: Any, action: Any) -> tuple[Any, Any]:
 
 def pendulum_observation(state: Any) -> Any:
     """Return cosine, sine and speed, float32[jobs, 3]."""
-    return np.stack([np.cos(state[:, 0]), np.sin(state[:, 0]), state[:, 1]], axis=1, dtype=np.float32)
+    return np.stack(
+        [np.cos(state[:, 0]), np.sin(state[:, 0]), state[:, 1]], axis=1, dtype=np.float32
+    )
 
 
 def cartpole(state: Any, action: Any) -> tuple[Any, Any]:
@@ -88,7 +95,12 @@ def acrobot(state: Any, action: Any) -> tuple[Any, Any]:
         cosine, sine = np.cos(two), np.sin(two)
         d1, d2 = 3.5 + cosine, 1.25 + 0.5 * cosine
         phi2 = 4.9 * np.cos(one + two - np.pi / 2)
-        phi1 = -0.5 * speed_2**2 * sine - speed_2 * speed_1 * sine + 14.7 * np.cos(one - np.pi / 2) + phi2
+        phi1 = (
+            -0.5 * speed_2**2 * sine
+            - speed_2 * speed_1 * sine
+            + 14.7 * np.cos(one - np.pi / 2)
+            + phi2
+        )
         turn_2 = (torque + d2 / d1 * phi1 - 0.5 * speed_1**2 * sine - phi2) / (1.25 - d2**2 / d1)
         return np.stack([speed_1, speed_2, -(d2 * turn_2 + phi1) / d1, turn_2], axis=1)
 
@@ -151,7 +163,9 @@ def numpy(environment: str, jobs: int, hidden: int, noise: bool = False) -> Loop
 
 
 def gymnax(environment: str, jobs: int, block: int, hidden: int, steps: int, resets: bool) -> Loop:
-    """Return the compiled loop over episodes, `block` candidates side by side; with `resets`, episodes restart."""
+    """Return the compiled loop over episodes, `block` candidates side by side; with `resets`,
+    episodes restart.
+    """
     import gymnax as library
     import jax
     import jax.numpy as jnp
@@ -184,7 +198,9 @@ def gymnax(environment: str, jobs: int, block: int, hidden: int, steps: int, res
             observation, state, reward = advance(own, state, action, settings)[:3]
             return (observation, state, total + reward), None
 
-        (_, _, total), _ = jax.lax.scan(step, (observation, state, jnp.float32(0)), jnp.arange(steps))
+        (_, _, total), _ = jax.lax.scan(
+            step, (observation, state, jnp.float32(0)), jnp.arange(steps)
+        )
         return total
 
     return blocks(episode, candidates(jobs, layers), jobs, block, steps)
@@ -224,7 +240,10 @@ def blocks(episode: Any, theta: Any, jobs: int, block: int, steps: int) -> Loop:
 
     call = jax.jit(jax.vmap(episode))
     keys = jax.random.split(jax.random.key(1), jobs)
-    parts = [(theta[start : start + block], keys[start : start + block]) for start in range(0, jobs, block)]
+    parts = [
+        (theta[start : start + block], keys[start : start + block])
+        for start in range(0, jobs, block)
+    ]
 
     def evaluate() -> int:
         for part, own in parts:
@@ -252,7 +271,9 @@ def function(name: str, size: int) -> Loop:
 
 
 def command(words: list[str], size: int) -> Loop:
-    """Return the loop over a program that reads a file with parameters and writes one with a number."""
+    """Return the loop over a program that reads a file with
+    parameters and writes one with a number.
+    """
     directory = Path(tempfile.mkdtemp())
     parameters, result = directory / "parameters.json", directory / "result.json"
     places = {"{parameters}": str(parameters), "{result}": str(result)}
@@ -270,7 +291,9 @@ def command(words: list[str], size: int) -> Loop:
 
 
 def model(name: str, jobs: int) -> Loop:
-    """Return the compiled loop over the scores of candidates with a batch each, `jobs` in a call."""
+    """Return the compiled loop over the scores of candidates with a batch each,
+    `jobs` in a call.
+    """
     import jax
 
     module, _, attribute = name.partition(":")
@@ -294,7 +317,9 @@ def model(name: str, jobs: int) -> Loop:
 
 
 def atari(game: str) -> Loop:
-    """Return the loop over the emulator: four frames with one random action each time, resets included."""
+    """Return the loop over the emulator: four frames with one random action each time,
+    resets included.
+    """
     import ale_py
 
     emulator = ale_py.ALEInterface()

@@ -38,14 +38,21 @@ def _classifier(inputs: int, hidden: int, rows: int) -> dict[str, Any]:
         values, wanted = batch
         middle = jnp.tanh(values @ parameters["first"])
         logits = middle @ parameters["second"]
-        return jnp.take_along_axis(logits, wanted[:, None], 1).mean() - jnp.log(jnp.exp(logits).sum(1)).mean()
+        return (
+            jnp.take_along_axis(logits, wanted[:, None], 1).mean()
+            - jnp.log(jnp.exp(logits).sum(1)).mean()
+        )
 
     def batch(seed: int) -> Any:
         chosen = np.random.default_rng(seed).choice(1000, rows)
         return x[chosen], labels[chosen]
 
     first = rng.standard_normal((inputs, hidden), np.float32) / np.float32(np.sqrt(inputs))
-    return {"parameters": {"first": first, "second": np.zeros((hidden, 2), np.float32)}, "score": score, "batch": batch}
+    return {
+        "parameters": {"first": first, "second": np.zeros((hidden, 2), np.float32)},
+        "score": score,
+        "batch": batch,
+    }
 
 
 def small_model() -> dict[str, Any]:

@@ -25,7 +25,9 @@ class Work(NamedTuple):
     blocks: tuple[int, ...] = ()  # sizes of calls of the bare loop, of which the fastest counts
 
 
-def config(task: Mapping[str, Any], population: int, hidden: int = 0, **sections: Any) -> dict[str, Any]:
+def config(
+    task: Mapping[str, Any], population: int, hidden: int = 0, **sections: Any
+) -> dict[str, Any]:
     """Return the config of a job."""
     algorithm = {"kind": "es", "population_size": population, "optimizer": {"learning_rate": 0.02}}
     policy = {"policy": {"kind": "mlp", "hidden_dims": [hidden, hidden]}} if hidden else {}
@@ -35,20 +37,51 @@ def config(task: Mapping[str, Any], population: int, hidden: int = 0, **sections
 
 def compiled() -> Iterator[Work]:
     """Yield compiled environments."""
-    environments = (("CartPole-v1", 500, False), ("Pendulum-v1", 200, False), ("Breakout-MinAtar", 500, True))
+    environments = (
+        ("CartPole-v1", 500, False),
+        ("Pendulum-v1", 200, False),
+        ("Breakout-MinAtar", 500, True),
+    )
     auto = {"lanes": "auto", "jobs_per_call": "auto"}
     for env_id, steps, resets in environments:
         for population in (256, 1024):
             task = {"kind": "jax_episodes", "env_id": f"gymnax:{env_id}", **auto}
-            arguments = {"environment": env_id, "jobs": population, "hidden": 64, "steps": steps, "resets": resets}
+            arguments = {
+                "environment": env_id,
+                "jobs": population,
+                "hidden": 64,
+                "steps": steps,
+                "resets": resets,
+            }
             job = config(task, population, 64, noise={"kind": "table", "table_size": 5_000_000})
             blocks = (64, 256, 1024)
-            work = Work("compiled", f"{env_id}, {population}", "gymnax", arguments, job, EPISODES, 0.85, blocks)
+            work = Work(
+                "compiled",
+                f"{env_id}, {population}",
+                "gymnax",
+                arguments,
+                job,
+                EPISODES,
+                0.85,
+                blocks,
+            )
             yield work
             if env_id == "Pendulum-v1" and population == 1024:
-                yield work._replace(name=f"{env_id}, {population}, rank 1", config={**job, "noise": RANK_1})
-    task = {"kind": "jax_episodes", "env_id": "brax:ant", "env_kwargs": {"backend": "spring"}, **auto}
-    job = config({**task, "max_episode_steps": 100}, 256, 64, noise={"kind": "table", "table_size": 5_000_000})
+                yield work._replace(
+                    name=f"{env_id}, {population}, rank 1", config={**job, "noise": RANK_1}
+                )
+    task = {
+        "kind": "jax_episodes",
+        "env_id": "brax:ant",
+        "env_kwargs": {"backend": "spring"},
+        **auto,
+    }
+    job = config(
+        {**task, "max_episode_steps": 100},
+        256,
+        64,
+        noise={"kind": "table", "table_size": 5_000_000},
+    )
     arguments = {"environment": "ant", "jobs": 256, "hidden": 64, "steps": 100}
     yield Work("compiled", "Brax ant, 256", "brax", arguments, job, EPISODES, 0.85, (64, 256))
 
@@ -62,7 +95,9 @@ def native() -> Iterator[Work]:
         ("Pendulum-v1", 64, 1024),
         ("Pendulum-v1", 256, 512),
     ):
-        job = config({"env_id": env_id}, population, hidden, noise={"kind": "table", "table_size": 5_000_000})
+        job = config(
+            {"env_id": env_id}, population, hidden, noise={"kind": "table", "table_size": 5_000_000}
+        )
         arguments = {"environment": env_id, "hidden": hidden}
         name = f"{env_id}, 2 x {hidden}, {population}"
         blocks = tuple(size for size in (16, 64, 256) if size <= population)
@@ -71,17 +106,25 @@ def native() -> Iterator[Work]:
 
 def objectives() -> Iterator[Work]:
     """Yield functions, a program and models."""
-    for name, function, target in (("10 us", "ten_microseconds", 0.5), ("1 ms", "one_millisecond", 0.95)):
+    for name, function, target in (
+        ("10 us", "ten_microseconds", 0.5),
+        ("1 ms", "one_millisecond", 0.95),
+    ):
         path = f"{PARTS}:{function}"
         job = config({"kind": "function", "function": path, "dimension": 20}, 64)
-        yield Work("function", name, "function", {"name": path, "size": 20}, job, EVALUATIONS, target)
+        yield Work(
+            "function", name, "function", {"name": path, "size": 20}, job, EVALUATIONS, target
+        )
     job = config({"kind": "command", "command": PROGRAM, "dimension": 20}, 64)
     yield Work("command", "5 ms", "command", {"words": PROGRAM, "size": 20}, job, EVALUATIONS, 0.9)
 
 
 def models() -> Iterator[Work]:
     """Yield models."""
-    for name, model, target in (("10^4 parameters", "small_model", 0.8), ("10^6 parameters", "large_model", 0.9)):
+    for name, model, target in (
+        ("10^4 parameters", "small_model", 0.8),
+        ("10^6 parameters", "large_model", 0.9),
+    ):
         path = f"{PARTS}:{model}"
         job = config(
             {"kind": "model", "model": path, "jobs_per_call": "auto"},
@@ -98,4 +141,10 @@ def atari() -> Iterator[Work]:
     yield Work("atari", "Pong", "atari", {"game": "pong"}, job, EPISODES, 0.0)
 
 
-PATHS = {"compiled": compiled, "numpy": native, "objectives": objectives, "model": models, "atari": atari}
+PATHS = {
+    "compiled": compiled,
+    "numpy": native,
+    "objectives": objectives,
+    "model": models,
+    "atari": atari,
+}

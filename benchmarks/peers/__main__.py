@@ -28,11 +28,16 @@ def main(words: Sequence[str] | None = None) -> int:
         show(tables.rows_of(options.table.read_text()), options)
         return 0
     RESULTS.mkdir(exist_ok=True)
-    contenders = [item for item in CONTENDERS if any(fnmatch(item.name, glob) for glob in options.only)]
+    contenders = [
+        item for item in CONTENDERS if any(fnmatch(item.name, glob) for glob in options.only)
+    ]
     works = [item for item in WORKS if any(fnmatch(item.name, glob) for glob in options.works)]
     for contender in contenders:
         contender.python(options.venvs)
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}: other load distorts the figures", flush=True)
+    print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}: other load distorts the figures",
+        flush=True,
+    )
     rows, failed = [], set()
     for work in works:
         for number in range(1, options.rounds + 1):
@@ -67,13 +72,31 @@ def parser() -> argparse.ArgumentParser:
         description=benchmarks.peers.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="packages, such as hpc_es 'evo*'")
-    parser.add_argument("--works", nargs="+", default=["*"], metavar="GLOB", help="tasks, such as 'CartPole*'")
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], metavar="GLOB", help="packages, such as hpc_es 'evo*'"
+    )
+    parser.add_argument(
+        "--works", nargs="+", default=["*"], metavar="GLOB", help="tasks, such as 'CartPole*'"
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=15.0, help="length of a run after its first generations")
-    parser.add_argument("--venvs", type=Path, default=RESULTS / "peers", help="directory of the virtual environments")
-    parser.add_argument("--table", type=Path, metavar="CSV", help="run nothing: print the results of an earlier --csv")
-    parser.add_argument("--csv", type=Path, help="write one line per run, such as to docs/peers.csv")
+    parser.add_argument(
+        "--seconds", type=float, default=15.0, help="length of a run after its first generations"
+    )
+    parser.add_argument(
+        "--venvs",
+        type=Path,
+        default=RESULTS / "peers",
+        help="directory of the virtual environments",
+    )
+    parser.add_argument(
+        "--table",
+        type=Path,
+        metavar="CSV",
+        help="run nothing: print the results of an earlier --csv",
+    )
+    parser.add_argument(
+        "--csv", type=Path, help="write one line per run, such as to docs/peers.csv"
+    )
     parser.add_argument("--png", type=Path, help="draw the rates, such as to docs/peers.png")
     return parser
 

@@ -31,7 +31,9 @@ class Contender:
         return work.library in self.libraries
 
     def python(self, venvs: Path) -> Path:
-        """Return the Python of the virtual environment, which is created or updated if necessary."""
+        """Return the Python of the virtual environment,
+        which is created or updated if necessary.
+        """
         directory = venvs / self.name
         python, stamp = directory / "bin/python", directory / "installed.json"
         if not stamp.exists() or json.loads(stamp.read_text()) != list(self.packages):
@@ -44,15 +46,26 @@ class Contender:
 
     def version(self, venvs: Path) -> str:
         """Return the version of the first package."""
-        package = "hpc_es" if self.name.startswith("hpc_es") else self.packages[0].partition("==")[0].partition("[")[0]
+        package = (
+            "hpc_es"
+            if self.name.startswith("hpc_es")
+            else self.packages[0].partition("==")[0].partition("[")[0]
+        )
         program = f"from importlib.metadata import version; print(version({package!r}))"
-        done = subprocess.run([self.python(venvs), "-c", program], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [self.python(venvs), "-c", program], check=True, capture_output=True, text=True
+        )
         return done.stdout.strip()
 
     def command(self, venvs: Path, work: Work, seconds: float) -> list[str]:
         """Return the command line of a run."""
         python = self.python(venvs)
-        program = [str(python), "-m", f"benchmarks.peers.programs.{self.program}", json.dumps(work.arguments(seconds))]
+        program = [
+            str(python),
+            "-m",
+            f"benchmarks.peers.programs.{self.program}",
+            json.dumps(work.arguments(seconds)),
+        ]
         return [str(python.parent / "mpiexec"), "-n", str(CORES), *program] if self.mpi else program
 
     def environment(self) -> dict[str, str]:
@@ -62,9 +75,19 @@ class Contender:
 CONTENDERS = (
     Contender("hpc_es", "hpc_es_train", ("gymnasium",), ("-e.[mpi,mujoco]",), mpi=True),
     Contender("hpc_es_jax", "hpc_es_train", ("gymnax", "brax"), ("-e.[mpi,jax]",), mpi=True),
-    Contender("evotorch", "evotorch_pgpe", ("gymnasium",), ("evotorch==0.6.1", "torch==2.13.0", "gymnasium[mujoco]")),
+    Contender(
+        "evotorch",
+        "evotorch_pgpe",
+        ("gymnasium",),
+        ("evotorch==0.6.1", "torch==2.13.0", "gymnasium[mujoco]"),
+    ),
     Contender("envpool", "envpool_es", ("gymnasium",), ("envpool==1.2.5", "numpy")),
-    Contender("sb3_contrib", "sb3_ars", ("gymnasium",), ("sb3-contrib", "torch==2.13.0", "gymnasium[mujoco]")),
+    Contender(
+        "sb3_contrib",
+        "sb3_ars",
+        ("gymnasium",),
+        ("sb3-contrib", "torch==2.13.0", "gymnasium[mujoco]"),
+    ),
     Contender("pycma", "pycma_pool", ("gymnasium",), ("cma==4.5.0", "gymnasium[mujoco]")),
     Contender(
         "evosax",

@@ -41,8 +41,17 @@ class Result:
 
     def row(self) -> dict[str, Any]:
         """Return the result as a row of a table."""
-        rounded = {"steps_per_second": 0, "startup_seconds": 1, "memory": 0, "largest": 0, "load": 1}
-        return {name: round(value, rounded[name]) if name in rounded else value for name, value in asdict(self).items()}
+        rounded = {
+            "steps_per_second": 0,
+            "startup_seconds": 1,
+            "memory": 0,
+            "largest": 0,
+            "load": 1,
+        }
+        return {
+            name: round(value, rounded[name]) if name in rounded else value
+            for name, value in asdict(self).items()
+        }
 
 
 def measure(contender: Contender, venvs: Path, work: Work, seconds: float, number: int) -> Result:
@@ -51,7 +60,12 @@ def measure(contender: Contender, venvs: Path, work: Work, seconds: float, numbe
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             contender.command(venvs, work, seconds),
-            **{"cwd": ROOT, "env": contender.environment(), "stdout": subprocess.PIPE, "stderr": errors},
+            **{
+                "cwd": ROOT,
+                "env": contender.environment(),
+                "stdout": subprocess.PIPE,
+                "stderr": errors,
+            },
             **{"text": True, "start_new_session": True},
         )
         watched = Memory(process.pid)
@@ -71,8 +85,16 @@ def measure(contender: Contender, venvs: Path, work: Work, seconds: float, numbe
             )
     (first, steps), (last, total) = ends[NOT_COUNTED - 1], ends[-1]
     return Result(
-        **{"work": work.name, "contender": contender.name, "round": number, "generations": len(ends)},
-        **{"steps_per_second": (total - steps) / (last - first), "startup_seconds": ends[0][0] - start},
+        **{
+            "work": work.name,
+            "contender": contender.name,
+            "round": number,
+            "generations": len(ends),
+        },
+        **{
+            "steps_per_second": (total - steps) / (last - first),
+            "startup_seconds": ends[0][0] - start,
+        },
         **{"memory": watched.together / 2**20, "largest": watched.largest / 2**20},
         **{"version": contender.version(venvs), "date": time.strftime("%Y-%m-%d"), "load": load},
     )
@@ -90,7 +112,8 @@ class Memory:
     """Watches the memory of a process and its descendants."""
 
     def __init__(self, pid: int) -> None:
-        self._processes: dict[int, str] = {pid: parents()[pid][1]}  # with start times, since process numbers are reused
+        # with start times, since process numbers are reused
+        self._processes: dict[int, str] = {pid: parents()[pid][1]}
         self._ended = threading.Event()
         self.together = self.largest = 0
         self._thread = threading.Thread(target=self._watch, daemon=True)

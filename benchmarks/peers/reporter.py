@@ -19,7 +19,9 @@ class Reporter:
         self._seconds, self._until, self._ended = seconds, 0.0, 0
 
     def report(self, steps: int) -> bool:
-        """Print the number of steps of all generations so far; return whether to run another generation."""
+        """Print the number of steps of all generations so far;
+        return whether to run another generation.
+        """
         print(MARK, steps, flush=True)
         self._ended += 1
         if self._ended == NOT_COUNTED:

@@ -21,7 +21,9 @@ def cells(rows: Sequence[Row], work: str) -> dict[str, list[Row]]:
     for row in rows:
         if row["work"] == work:
             rounds.setdefault(row["contender"], []).append(row)
-    return dict(sorted(rounds.items(), key=lambda item: (not item[0].startswith(OURS), -_median(item[1]))))
+    return dict(
+        sorted(rounds.items(), key=lambda item: (not item[0].startswith(OURS), -_median(item[1])))
+    )
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -37,7 +39,8 @@ def markdown(rows: Sequence[Row]) -> str:
             rates = [row["steps_per_second"] for row in rounds]
             ratio = "" if rounds is ours or not ours else f"{_ratio(ours, rounds):.2f}"
             startup, memory, largest = (
-                median(row[key] for row in rounds) for key in ("startup_seconds", "memory", "largest")
+                median(row[key] for row in rounds)
+                for key in ("startup_seconds", "memory", "largest")
             )
             rate = f"{median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
             version = f"{name} {rounds[0]['version']}"
@@ -50,7 +53,9 @@ def markdown(rows: Sequence[Row]) -> str:
 def _ratio(ours: Sequence[Row], theirs: Sequence[Row]) -> float:
     """Return the median over the rounds of the ratio of our rate to theirs."""
     rates = {row["round"]: row["steps_per_second"] for row in theirs}
-    return median(row["steps_per_second"] / rates[row["round"]] for row in ours if row["round"] in rates)
+    return median(
+        row["steps_per_second"] / rates[row["round"]] for row in ours if row["round"] in rates
+    )
 
 
 def _median(rows: Sequence[Row]) -> float:
@@ -61,7 +66,10 @@ def rows_of(text: str) -> list[Row]:
     """Return the rows in a text of `csv_text`."""
     words = {"work", "contender", "version", "date"}
     lines = csv.DictReader(io.StringIO(text))
-    return [{name: value if name in words else float(value) for name, value in line.items()} for line in lines]
+    return [
+        {name: value if name in words else float(value) for name, value in line.items()}
+        for line in lines
+    ]
 
 
 def csv_text(rows: Sequence[Row]) -> str:

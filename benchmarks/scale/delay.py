@@ -1,9 +1,11 @@
-"""Busy ranks with `algorithm.delay`: `python -m benchmarks.scale.delay [--ranks 8 16] [--jobs 1 2] [--lengths early]`.
+"""Busy ranks with `algorithm.delay`: `python -m benchmarks.scale.delay [--ranks 8 16] [--jobs 1 2]
+[--lengths early]`.
 
-An environment whose steps sleep (10 ms, or --step-seconds) plays episodes with the lengths of Humanoid: half of them
-100 steps and half 2 to 11 ("between", a tenth of the lengths), or 16 to 106 ("early"). The table has the share of all
-ranks' time spent in the environment and the seconds of a generation, measured and as `hpc-es plan` simulates them from
-a measurement on one rank. `--simulate` only simulates, with the constants of a cluster: for thousands of ranks.
+An environment whose steps sleep (10 ms, or --step-seconds) plays episodes with the lengths of
+Humanoid: half of them 100 steps and half 2 to 11 ("between", a tenth of the lengths), or 16 to 106
+("early"). The table has the share of all ranks' time spent in the environment and the seconds of a
+generation, measured and as `hpc-es plan` simulates them from a measurement on one rank.
+`--simulate` only simulates, with the constants of a cluster: for thousands of ranks.
 """
 
 from __future__ import annotations
@@ -48,11 +50,18 @@ def config(directory: Path, lengths: str, step: float, population: int, delay: i
     return path
 
 
-def measured(ranks: int, lengths: str, step: float, population: int, delay: int) -> tuple[float, float]:
+def measured(
+    ranks: int, lengths: str, step: float, population: int, delay: int
+) -> tuple[float, float]:
     """Return the seconds of a generation, and the share of the ranks' time in the environment."""
     with tempfile.TemporaryDirectory() as directory:
-        path, run = config(Path(directory), lengths, step, population, delay), Path(directory) / "run"
-        subprocess.run(command(ranks, path, run), cwd=ROOT, check=True, capture_output=True, timeout=1800)
+        path, run = (
+            config(Path(directory), lengths, step, population, delay),
+            Path(directory) / "run",
+        )
+        subprocess.run(
+            command(ranks, path, run), cwd=ROOT, check=True, capture_output=True, timeout=1800
+        )
         rows = metrics(run)[NOT_COUNTED : GENERATIONS - delay]
     seconds = sum(row["seconds_this_generation"] for row in rows)
     return seconds / len(rows), sum(row["time_environment_mean"] for row in rows) / seconds
@@ -68,14 +77,25 @@ def predicted(
     return generation.seconds, generation.efficiency
 
 
-def simulate(one: MeasuredGeneration, ranks: Sequence[int], jobs: Sequence[int], delays: Sequence[int]) -> None:
+def simulate(
+    one: MeasuredGeneration, ranks: Sequence[int], jobs: Sequence[int], delays: Sequence[int]
+) -> None:
     """Print a table of simulations of a cluster."""
-    print("| ranks | jobs per rank | " + " | ".join(f"busy, delay {delay}" for delay in delays) + " |")
+    print(
+        "| ranks | jobs per rank | " + " | ".join(f"busy, delay {delay}" for delay in delays) + " |"
+    )
     print("|---|---|" + "---|" * len(delays))
     for number in ranks:
         for per_rank in jobs:
-            shares = [predicted(one, number, number * per_rank, delay, Cluster())[1] for delay in delays]
-            print(f"| {number:,} | {per_rank} | " + " | ".join(f"{share:.2f}" for share in shares) + " |", flush=True)
+            shares = [
+                predicted(one, number, number * per_rank, delay, Cluster())[1] for delay in delays
+            ]
+            print(
+                f"| {number:,} | {per_rank} | "
+                + " | ".join(f"{share:.2f}" for share in shares)
+                + " |",
+                flush=True,
+            )
 
 
 def main() -> int:
@@ -89,16 +109,23 @@ def main() -> int:
     parser.add_argument("--lengths", choices=list(SCALES), default="between")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        one = measure(load(config(Path(directory), options.lengths, options.step_seconds, 64, 0)), MEASURED_SECONDS)
+        one = measure(
+            load(config(Path(directory), options.lengths, options.step_seconds, 64, 0)),
+            MEASURED_SECONDS,
+        )
     if options.simulate:
         simulate(one, options.ranks, options.jobs, options.delays)
         return 0
-    print("| ranks | jobs per rank | delay | busy | simulated | s per generation | simulated | over measured |")
+    print(
+        "| ranks | jobs per rank | delay | busy | simulated | s per generation | simulated | over measured |"
+    )
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for ranks in options.ranks:
         for jobs in options.jobs:
             for delay in options.delays:
-                seconds, busy = measured(ranks, options.lengths, options.step_seconds, ranks * jobs, delay)
+                seconds, busy = measured(
+                    ranks, options.lengths, options.step_seconds, ranks * jobs, delay
+                )
                 expected, share = predicted(one, ranks, ranks * jobs, delay)
                 columns = f"{busy:.2f} | {share:.2f} | {seconds:.2f} | {expected:.2f} | {expected / seconds:.2f}"
                 print(f"| {ranks} | {jobs} | {delay} | {columns} |", flush=True)

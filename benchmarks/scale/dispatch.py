@@ -2,8 +2,8 @@
 
 mpiexec -n 4 python -m benchmarks.scale.dispatch
 
-The workers request chunks as fast as they can and receive the answers at the end. So requests are always pending, and
-`capacity` is the number of answers per CPU second of rank 0.
+The workers request chunks as fast as they can and receive the answers at the end. So requests are
+always pending, and `capacity` is the number of answers per CPU second of rank 0.
 """
 
 from __future__ import annotations

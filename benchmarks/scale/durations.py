@@ -1,10 +1,12 @@
-"""Busy ranks with evaluations of log-normal duration: `python -m benchmarks.scale.durations [--ranks 33] [--cv 0.3 1]`.
+"""Busy ranks with evaluations of log-normal duration: `python -m benchmarks.scale.durations
+[--ranks 33] [--cv 0.3 1]`.
 
-The function sleeps for a time that is drawn from its vector, or that follows from its first coordinate, on which its
-value does not depend; `cv` is the coefficient of variation. The table has the share of the evaluating ranks' time spent
-in the function, beside that of a schedule of the same durations without any other cost, the seconds of a generation
-over the mean duration, and the seconds from the end of a generation's last evaluation to the start of the next one's
-first. Rank 0 only hands out jobs.
+The function sleeps for a time that is drawn from its vector, or that follows from its first
+coordinate, on which its value does not depend; `cv` is the coefficient of variation. The table has
+the share of the evaluating ranks' time spent in the function, beside that of a schedule of the same
+durations without any other cost, the seconds of a generation over the mean duration, and the
+seconds from the end of a generation's last evaluation to the start of the next one's first. Rank 0
+only hands out jobs.
 """
 
 from __future__ import annotations
@@ -88,7 +90,9 @@ def scheduled(durations: Sequence[float], workers: int) -> float:
 
 
 def ideal(evaluations: Path, workers: int, cv: float, is_smooth: bool) -> float:
-    """Return the busy share of a schedule of a run's evaluations, longest first if durations can be predicted."""
+    """Return the busy share of a schedule of a run's evaluations,
+    longest first if durations can be predicted.
+    """
     with evaluations.open(newline="") as file:
         rows = [(int(row[0]), np.array(row[3:], np.float64)) for row in list(csv.reader(file))[1:]]
     total = seconds = 0.0
@@ -105,7 +109,9 @@ def between_generations(log: Path, jobs: int) -> float:
     files = [np.loadtxt(path, ndmin=2) for path in log.iterdir()]
     times = np.concatenate(files)
     times = times[times[:, 0].argsort()].reshape(-1, jobs, 2)
-    return float((times[1:, :, 0].min(axis=1) - times[:-1, :, 1].max(axis=1))[NOT_COUNTED - 1 :].mean())
+    return float(
+        (times[1:, :, 0].min(axis=1) - times[:-1, :, 1].max(axis=1))[NOT_COUNTED - 1 :].mean()
+    )
 
 
 @dataclass(frozen=True)
@@ -118,15 +124,23 @@ class Measured:
     between: float | None  # seconds between generations
 
 
-def measured(ranks: int, jobs: int, cv: float, generations: int, mean: float, options: dict[str, str]) -> Measured:
+def measured(
+    ranks: int, jobs: int, cv: float, generations: int, mean: float, options: dict[str, str]
+) -> Measured:
     settings = {"is_smooth": "false", "close_at": "null", "algorithm": "restarts: none", **options}
     total = 2 * generations if settings["algorithm"] == SIDE_BY_SIDE else generations
     with tempfile.TemporaryDirectory() as directory:
-        path, run, log = Path(directory) / "durations.yaml", Path(directory) / "run", Path(directory) / "log"
+        path, run, log = (
+            Path(directory) / "durations.yaml",
+            Path(directory) / "run",
+            Path(directory) / "log",
+        )
         log.mkdir()
         sizes = {"population": (ranks - 1) * jobs, "generations": total + NOT_COUNTED}
         path.write_text(CONFIG.format(cv=cv, mean=mean, log=log, **sizes, **settings))
-        subprocess.run(command(ranks, path, run), cwd=ROOT, check=True, capture_output=True, timeout=3600)
+        subprocess.run(
+            command(ranks, path, run), cwd=ROOT, check=True, capture_output=True, timeout=3600
+        )
         rows = metrics(run)[NOT_COUNTED:]
         best = between = None
         if settings["algorithm"] != SIDE_BY_SIDE and settings["close_at"] == "null":
@@ -146,13 +160,19 @@ def main() -> int:
     parser.add_argument("--mean", type=float, default=0.5, help="mean seconds of an evaluation")
     parser.add_argument("--methods", nargs="+", default=[name for name, _, _ in METHODS])
     options = parser.parse_args()
-    print("| method | cv | busy | without other costs | generation / evaluation | seconds between generations |")
+    print(
+        "| method | cv | busy | without other costs | generation / evaluation | seconds between generations |"
+    )
     print("|---|---|---|---|---|---|", flush=True)
     for name, jobs, changes in (method for method in METHODS if method[0] in options.methods):
         for cv in options.cv:
             result = measured(options.ranks, jobs, cv, options.generations, options.mean, changes)
-            best, between = ("-" if item is None else f"{item:.2f}" for item in (result.ideal, result.between))
-            numbers = f"{result.busy:.2f} | {best} | {result.seconds / options.mean:.2f} | {between}"
+            best, between = (
+                "-" if item is None else f"{item:.2f}" for item in (result.ideal, result.between)
+            )
+            numbers = (
+                f"{result.busy:.2f} | {best} | {result.seconds / options.mean:.2f} | {between}"
+            )
             print(f"| {name} | {cv:g} | {numbers} |", flush=True)
     return 0
 

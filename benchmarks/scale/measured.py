@@ -35,7 +35,8 @@ class JobTimes:
     """The times of a job's generations."""
 
     ranks: int
-    startup: float  # seconds from the command to the end of the first generation, less that generation
+    # seconds from the command to the end of the first generation, less that generation
+    startup: float
     seconds: float  # per generation, median
     tail: float
     idle: float  # share of the time of the ranks
@@ -50,7 +51,9 @@ def config(directory: Path) -> Path:
 
 
 def generations(ranks: int, groups: int = 1) -> JobTimes:
-    """Run the timer; with several groups, each runs one repetition, and the first one is measured."""
+    """Run the timer; with several groups, each runs one repetition,
+    and the first one is measured.
+    """
     first = "repetition_0000" if groups > 1 else ""
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory) / "run"
@@ -67,14 +70,26 @@ def generations(ranks: int, groups: int = 1) -> JobTimes:
         startup=elapsed - sum(row["seconds_this_generation"] for row in rows),
         seconds=median(row["seconds_this_generation"] for row in counted),
         tail=median(row["tail_seconds"] for row in counted),
-        idle=median(row["time_idle_mean"] / total for row, total in zip(counted, spent, strict=True)),
+        idle=median(
+            row["time_idle_mean"] / total for row, total in zip(counted, spent, strict=True)
+        ),
         update=median(row["time_update_mean"] for row in counted),
     )
 
 
 def run_module(ranks: int, module: str, *arguments: str) -> dict[str, Any]:
     """Run a module of this package as a job, and return the JSON that rank 0 prints."""
-    job = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", f"benchmarks.scale.{module}", *arguments]
+    job = [
+        str(MPIEXEC),
+        "-n",
+        str(ranks),
+        sys.executable,
+        "-m",
+        f"benchmarks.scale.{module}",
+        *arguments,
+    ]
     done = subprocess.run(job, cwd=ROOT, check=True, capture_output=True, text=True, timeout=1800)
-    result: dict[str, Any] = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line[:1] == "{"))
+    result: dict[str, Any] = json.loads(
+        next(line for line in reversed(done.stdout.splitlines()) if line[:1] == "{")
+    )
     return result

@@ -36,7 +36,11 @@ def main() -> None:
         def gather(share: Any = share) -> Any:
             return world.gather(share)
 
-        for name, function in (("broadcast", broadcast), ("allgather", allgather), ("gather", gather)):
+        for name, function in (
+            ("broadcast", broadcast),
+            ("allgather", allgather),
+            ("gather", gather),
+        ):
             result[f"{name} {size}"] = timed(world, function)
     if world.rank == 0:
         print(json.dumps(result))

@@ -13,7 +13,8 @@ from benchmarks.scale.timer import LENGTHS
 from hpc_es.cluster.measure import Cluster, Costs, MeasuredGeneration
 from hpc_es.cluster.predict import SimulatedGeneration, automatic, mean_of, simulate_generation
 
-HERE = Cluster(latency=2e-4, bandwidth=2e9, cores_a_node=128, dispatch=1e-4)  # many ranks that share few cores
+# many ranks that share few cores
+HERE = Cluster(latency=2e-4, bandwidth=2e9, cores_a_node=128, dispatch=1e-4)
 GENERATIONS = 20  # simulated and averaged
 RANKS = (18, 180, 720, 1_440, 2_880, 10_000)
 JOBS_PER_RANK = (1, 4, 20)  # the population is this times the ranks, but at least 1,440
@@ -36,12 +37,17 @@ class Simulated:
         return asdict(self)
 
 
-def simulated(measured: MeasuredGeneration, population: int, ranks: int, cluster: Cluster) -> SimulatedGeneration:
+def simulated(
+    measured: MeasuredGeneration, population: int, ranks: int, cluster: Cluster
+) -> SimulatedGeneration:
     """Return the mean of GENERATIONS simulated generations."""
     rng = np.random.default_rng(0)
     cut = automatic(measured, population, ranks)
     return mean_of(
-        [simulate_generation(measured.costs, population, ranks, cluster, cut, rng) for _ in range(GENERATIONS)]
+        [
+            simulate_generation(measured.costs, population, ranks, cluster, cut, rng)
+            for _ in range(GENERATIONS)
+        ]
     )
 
 

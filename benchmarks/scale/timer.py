@@ -20,7 +20,9 @@ class Timer(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, which: str = "early", step_seconds: float = STEP_SECONDS, scale: float = 1.0) -> None:
+    def __init__(
+        self, which: str = "early", step_seconds: float = STEP_SECONDS, scale: float = 1.0
+    ) -> None:
         self._lengths: list[int] = json.loads(LENGTHS.read_text())[which]
         self._seconds, self._scale = step_seconds, scale
         self._left = 0

@@ -1,9 +1,11 @@
-"""Large vectors: memory per rank, and seconds of the update, its messages and checkpoints; rank 0 prints JSON.
+"""Large vectors: memory per rank, and seconds of the update, its messages and checkpoints; rank 0
+prints JSON.
 
 mpiexec -n 2 python -m benchmarks.scale.vectors 1_000_000 gathered
 
-A policy with this number of parameters acts for one step; 2 antithetic pairs, chunks of one job, counter noise, Adam.
-Memory is the peak of a rank (`ru_maxrss`) minus its value before the run, in vectors of 4 bytes per parameter.
+A policy with this number of parameters acts for one step; 2 antithetic pairs, chunks of one job,
+counter noise, Adam. Memory is the peak of a rank (`ru_maxrss`) minus its value before the run, in
+vectors of 4 bytes per parameter.
 """
 
 from __future__ import annotations
@@ -39,7 +41,15 @@ def main() -> None:
         parts = world.allgather(np.array([(peak() - before) / vector]).view(np.uint8))
         if world.rank == 0:
             memory = [float(part.view(np.float64)[0]) for part in parts]
-            print(json.dumps({"parameters": run.theta.size, "update": update, **figures(rows, memory, output)}))
+            print(
+                json.dumps(
+                    {
+                        "parameters": run.theta.size,
+                        "update": update,
+                        **figures(rows, memory, output),
+                    }
+                )
+            )
     world.finalize()
 
 
@@ -53,7 +63,11 @@ def config(parameters: int, update: str) -> dict[str, Any]:
     width = math.isqrt(parameters)
     return {
         "seed": 1,
-        "task": {"kind": "episodes", "env_id": "benchmarks.scale.timer:Timer-v0", "env_kwargs": SHORT},
+        "task": {
+            "kind": "episodes",
+            "env_id": "benchmarks.scale.timer:Timer-v0",
+            "env_kwargs": SHORT,
+        },
         "policy": {"kind": "mlp", "hidden_dims": [width, width]},
         "algorithm": {"kind": "es", "population_size": 4, "optimizer": {"kind": "adam"}},
         "noise": {"kind": "counter"},
@@ -69,7 +83,10 @@ def figures(rows: list[Any], memory: list[float], output: Path) -> dict[str, Any
     """Return the figures that rank 0 prints."""
     counted = rows[1:]
     paths = Store(output / "checkpoints").paths()
-    seconds = {name: median(row[f"time_{name}_mean"] for row in counted) for name in ("update", "messages", "idle")}
+    seconds = {
+        name: median(row[f"time_{name}_mean"] for row in counted)
+        for name in ("update", "messages", "idle")
+    }
     return {
         "memory_rank_0": memory[0],
         "memory_others": max(memory[1:], default=0.0),

@@ -16,7 +16,9 @@ import griffe
 
 
 def comment_of(lines: Sequence[str], first: int, last: int) -> str:
-    """Return the comment of the statement in lines first .. last (counted from 1), or "" if it has none."""
+    """Return the comment of the statement in lines first .. last (counted from 1),
+    or "" if it has none.
+    """
     statement = "\n".join(line.strip() for line in lines[first - 1 : last])
     tokens = tokenize.generate_tokens(io.StringIO(f"{statement}\n").readline)
     comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
@@ -24,9 +26,14 @@ def comment_of(lines: Sequence[str], first: int, last: int) -> str:
     while not comments and above and lines[above - 1].lstrip().startswith("#"):
         above -= 1
     comments = comments or [line.strip() for line in lines[above : first - 1]]
-    text = " ".join(comment.lstrip("# ") for comment in comments if "noqa" not in comment and "type:" not in comment)
+    text = " ".join(
+        comment.lstrip("# ")
+        for comment in comments
+        if "noqa" not in comment and "type:" not in comment
+    )
     first = text.split(" ", 1)[0].rstrip(",:;.")
-    if first.isalpha() and first not in ("dtype", "theta"):  # not code such as float32[jobs] or row_dtype
+    # not code such as float32[jobs] or row_dtype
+    if first.isalpha() and first not in ("dtype", "theta"):
         text = text[:1].upper() + text[1:]
     return text if not text or text.endswith(".") else f"{text}."
 
@@ -37,6 +44,8 @@ class FieldComments(griffe.Extension):
     def on_attribute_instance(self, *, attr: Any, **_: Any) -> None:
         """Set the docstring of an attribute from its comment."""
         if attr.docstring is None and attr.lineno is not None:
-            text = comment_of(attr.lines_collection[attr.filepath], attr.lineno, attr.endlineno or attr.lineno)
+            text = comment_of(
+                attr.lines_collection[attr.filepath], attr.lineno, attr.endlineno or attr.lineno
+            )
             if text:
                 attr.docstring = griffe.Docstring(text, lineno=attr.lineno, parent=attr)

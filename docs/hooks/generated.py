@@ -1,4 +1,5 @@
-"""Content that is generated from the package while the site is built, so that it cannot become outdated.
+"""Content that is generated from the package while the site is built, so that it cannot become
+outdated.
 
 The hook replaces these marks in a page:
 
@@ -7,7 +8,8 @@ The hook replaces these marks in a page:
     <!-- keys: site -->          the keys of a site profile
     <!-- help: eval -->          the output of `hpc-es eval --help`; `main` is python -m hpc_es.main
     <!-- help: all -->           the help of every command
-    <!-- state: all -->          the state arrays of every algorithm and problem, from their docstrings
+    <!-- state: all -->          the state arrays of every algorithm and problem, from their
+                                 docstrings
     <!-- example: command -->    the README and the files of examples/command
     <!-- file: CHANGELOG.md -->  a page of the repository's root
 
@@ -39,8 +41,17 @@ def on_config(config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace the marks of a page. Raise ValueError, which ends the build, for a mark without content."""
-    replacements = {"keys": keys, "help": help_of, "state": states, "example": example, "file": root_page}
+    """Replace the marks of a page.
+
+    Raise ValueError, which ends the build, for a mark without content.
+    """
+    replacements = {
+        "keys": keys,
+        "help": help_of,
+        "state": states,
+        "example": example,
+        "file": root_page,
+    }
     return MARK.sub(lambda mark: replacements[mark[1]](mark[2]), markdown)
 
 
@@ -53,7 +64,9 @@ def keys(content: str) -> str:
     """Return the tables of a mark `keys`: `all`, a section, or a section and a kind."""
     if content == "all":
         sections = dict.fromkeys(section_of(row) for row in options())
-        return "\n".join(f"## {section}\n\n{KEYS.format(rows=rows(section, ''))}" for section in sections)
+        return "\n".join(
+            f"## {section}\n\n{KEYS.format(rows=rows(section, ''))}" for section in sections
+        )
     if content == "site":
         return KEYS.format(rows="".join(map(row_line, site_options())))
     section, _, kind = content.partition(" ")
@@ -106,19 +119,27 @@ def rows(section: str, kind: str) -> str:
 def row_line(row: re.Match[str], label: str = "") -> str:
     """Return the line of a key, with a label after its name."""
     value, default, meaning = re.split(r"(?<!\\) \| ", row["cells"].strip())
-    return f"| `{row['key']}`{label} | {escaped(meaning)} | {escaped(default)} | {escaped(value)} |\n"
+    return (
+        f"| `{row['key']}`{label} | {escaped(meaning)} | {escaped(default)} | {escaped(value)} |\n"
+    )
 
 
 def escaped(cell: str) -> str:
-    """Replace tags and braces outside of code by entities: Python-Markdown interprets them even after a backslash."""
+    """Replace tags and braces outside of code by entities:
+    Python-Markdown interprets them even after a backslash.
+    """
     parts = re.split(r"(`[^`]*`)", cell)
     entities = {r"\<": "&lt;", "<": "&lt;", "{": "&#123;", "}": "&#125;"}
-    parts[::2] = [re.sub(r"\\<|[<{}]", lambda match: entities[match[0]], part) for part in parts[::2]]
+    parts[::2] = [
+        re.sub(r"\\<|[<{}]", lambda match: entities[match[0]], part) for part in parts[::2]
+    ]
     return "".join(parts)
 
 
 def help_of(command: str) -> str:
-    """Return the help of a command as a code block; for `all` that of every command, each with a heading."""
+    """Return the help of a command as a code block; for `all` that of every command,
+    each with a heading.
+    """
     if command == "all":
         from hpc_es.cli import names
 
@@ -127,7 +148,9 @@ def help_of(command: str) -> str:
     if command == "main":
         words = ["-c", "from hpc_es.api.job import parser; parser().print_help()"]
     environ = {**os.environ, "COLUMNS": "84", "NO_COLOR": "1"}
-    result = subprocess.run([sys.executable, *words], env=environ, text=True, capture_output=True, check=True)  # noqa: S603
+    result = subprocess.run(  # noqa: S603
+        [sys.executable, *words], env=environ, text=True, capture_output=True, check=True
+    )
     return f"```text\n{result.stdout.rstrip()}\n```\n"
 
 
@@ -135,9 +158,13 @@ LANGUAGES = {".py": "python", ".yaml": "yaml", "": "python"}  # by the suffix of
 
 
 def example(name: str) -> str:
-    """Return the README of an example, one heading level down, followed by its files as code blocks."""
+    """Return the README of an example, one heading level down,
+    followed by its files as code blocks.
+    """
     folder = ROOT / "examples" / name
-    text = re.sub(r"^#", "##", (folder / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    text = re.sub(
+        r"^#", "##", (folder / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.suffix in LANGUAGES and file.stat().st_size:
             title = file.relative_to(ROOT).as_posix()
@@ -152,6 +179,7 @@ def root_page(name: str) -> str:
 
 
 SECTION = re.compile(r"^State, (shared|master):\n((?: +.*\n?)*)", re.MULTILINE)
+CONTINUED = re.compile(r"\n {8,}")  # the lines of an array after its first one are indented
 LINE = re.compile(
     r"(?P<name>\w+): (?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?P<grows>, grows)?"
     r"(?:, if (?P<condition>[^;]+))?; (?P<meaning>.+)"
@@ -187,10 +215,13 @@ class StateArray(NamedTuple):
 
 
 def own_arrays(documented: Any) -> Iterator[StateArray | str]:
-    """Yield the arrays in a docstring, and the dotted names that it refers to. Raise ValueError for any other line."""
+    """Yield the arrays in a docstring, and the dotted names that it refers to.
+
+    Raise ValueError for any other line.
+    """
     text = inspect.cleandoc(documented.__doc__ or "") + "\n"
     for section in SECTION.finditer(text):
-        for line in section[2].splitlines():
+        for line in CONTINUED.sub(" ", section[2]).splitlines():
             array, reference = LINE.fullmatch(line.strip()), REFERENCE.fullmatch(line.strip())
             if array:
                 shape = tuple(array["shape"].split(", ")) if array["shape"] else ()
@@ -199,11 +230,15 @@ def own_arrays(documented: Any) -> Iterator[StateArray | str]:
             elif reference:
                 yield reference[1]
             else:
-                raise ValueError(f"{documented.__qualname__}: not a line of a section State: {line!r}")
+                raise ValueError(
+                    f"{documented.__qualname__}: not a line of a section State: {line!r}"
+                )
 
 
 def state_arrays(documented: Any) -> dict[tuple[str, str], StateArray]:
-    """Return the arrays of an object by (group, name), including those of its base classes and references."""
+    """Return the arrays of an object by (group, name),
+    including those of its base classes and references.
+    """
     arrays: dict[tuple[str, str], StateArray] = {}
     for owner in reversed(documented.__mro__) if inspect.isclass(documented) else [documented]:
         for line in own_arrays(owner):
@@ -223,7 +258,8 @@ def states(content: str) -> str:
     algorithms = {f"`{kind}`": module("algorithms", kind).build for kind in kinds("algorithms")}
     parts = {title: pydoc.locate(name) for name, title in PARTS.items()}
     return "\n".join(
-        f"### {title}\n\n{state_table(documented)}" for title, documented in {**algorithms, **parts}.items()
+        f"### {title}\n\n{state_table(documented)}"
+        for title, documented in {**algorithms, **parts}.items()
     )
 
 

@@ -1,4 +1,5 @@
-"""Bits per byte of held-out text: unigrams, bigrams, and the same network trained by gradients with Adam.
+"""Bits per byte of held-out text: unigrams, bigrams, and the same network trained by gradients with
+Adam.
 
 python examples/bytes_jax/baselines.py [STEPS]
 """
@@ -21,7 +22,9 @@ def unigram(train: Any, test: Any) -> float:
 
 
 def bigram(train: Any, test: Any) -> float:
-    """Return the bits per byte of the frequencies of pairs, mixed with those of bytes as if these had 10 more."""
+    """Return the bits per byte of the frequencies of pairs,
+    mixed with those of bytes as if these had 10 more.
+    """
     pairs = np.zeros((SYMBOLS, SYMBOLS))
     np.add.at(pairs, (train[:, :-1].ravel(), train[:, 1:].ravel()), 1)
     single = np.bincount(train.ravel(), minlength=SYMBOLS) + 1.0

@@ -1,4 +1,6 @@
-"""A byte-level language model (GRU) of the documentation: `task: {kind: model, model: "bytes_model:make"}`."""
+"""A byte-level language model (GRU) of the documentation:
+`task: {kind: model, model: "bytes_model:make"}`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ SYMBOLS = 256
 
 
 def text() -> tuple[Any, Any]:
-    """Return the pages of the documentation as blocks, uint8[blocks, BLOCK]: those for training, and those held out."""
+    """Return the pages of the documentation as blocks, uint8[blocks, BLOCK]:
+    those for training, and those held out.
+    """
     pages = b"\n".join(path.read_bytes() for path in sorted(DOCS.rglob("*.md")))
     blocks = np.frombuffer(pages, np.uint8)[: len(pages) // BLOCK * BLOCK].reshape(-1, BLOCK)
     held_out = np.arange(len(blocks)) % HELD_OUT == HELD_OUT - 1
@@ -27,14 +31,19 @@ def text() -> tuple[Any, Any]:
 def sequences(blocks: Any, rng: np.random.Generator, count: int, length: int) -> Any:
     """Return `count` random pieces of the blocks, uint8[count, length + 1]."""
     rows, starts = rng.integers(len(blocks), size=count), rng.integers(BLOCK - length, size=count)
-    return np.stack([blocks[row, start : start + length + 1] for row, start in zip(rows, starts, strict=True)])
+    return np.stack(
+        [blocks[row, start : start + length + 1] for row, start in zip(rows, starts, strict=True)]
+    )
 
 
 def score(parameters: Any, batch: Any) -> Any:
-    """Return the negative bits per byte of the next bytes in sequences, uint8[count, length + 1]."""
+    """Return the negative bits per byte of the next bytes in sequences,
+    uint8[count, length + 1].
+    """
     kernel, recurrent, bias = parameters["kernel"], parameters["recurrent"], parameters["bias"]
     units = len(recurrent)
-    inputs = parameters["embedding"] @ kernel + bias  # the same for every position: float32[256, 3 * units]
+    # the same for every position: float32[256, 3 * units]
+    inputs = parameters["embedding"] @ kernel + bias
 
     def step(hidden: Any, symbols: Any) -> tuple[Any, Any]:
         before, after = symbols
@@ -52,8 +61,12 @@ def score(parameters: Any, batch: Any) -> Any:
     return likelihoods.mean() / jnp.log(2.0)
 
 
-def make(units: int = 120, embedding: int = 48, count: int = 4, length: int = 256, held_out: int = 64) -> Any:
-    """Return the model: 104,104 parameters by default, and batches of `count` sequences of `length` bytes."""
+def make(
+    units: int = 120, embedding: int = 48, count: int = 4, length: int = 256, held_out: int = 64
+) -> Any:
+    """Return the model: 104,104 parameters by default,
+    and batches of `count` sequences of `length` bytes.
+    """
     train, test = text()
     shapes = {
         "embedding": (SYMBOLS, embedding),
@@ -64,9 +77,16 @@ def make(units: int = 120, embedding: int = 48, count: int = 4, length: int = 25
 
     def parameters(seed: int) -> Mapping[str, Any]:
         rng = np.random.default_rng(seed)
-        matrices = {name: np.float32(rng.normal(0, shape[0] ** -0.5, shape)) for name, shape in shapes.items()}
+        matrices = {
+            name: np.float32(rng.normal(0, shape[0] ** -0.5, shape))
+            for name, shape in shapes.items()
+        }
         matrices["embedding"] = np.float32(rng.normal(0, 1, shapes["embedding"]))
-        return {**matrices, "bias": np.zeros(3 * units, np.float32), "output_bias": np.zeros(SYMBOLS, np.float32)}
+        return {
+            **matrices,
+            "bias": np.zeros(3 * units, np.float32),
+            "output_bias": np.zeros(SYMBOLS, np.float32),
+        }
 
     def batch(seed: int) -> Any:
         return sequences(train, np.random.default_rng(seed), count, length)

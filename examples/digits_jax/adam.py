@@ -1,4 +1,6 @@
-"""The same network, batches and test images with Adam along gradients: python examples/digits_jax/adam.py [STEPS]."""
+"""The same network, batches and test images with Adam along gradients:
+python examples/digits_jax/adam.py [STEPS].
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def main(steps: int = 500, seed: int = 0) -> None:
     for step in range(steps + 1):
         if step % max(steps // 10, 1) == 0:
             fitness, metrics = model["score"](parameters, model["validation"]())
-            sys.stdout.write(f"step {step:5}  cross-entropy {-fitness:.4f}  accuracy {metrics['accuracy']:.4f}\n")
+            sys.stdout.write(
+                f"step {step:5}  cross-entropy {-fitness:.4f}  accuracy {metrics['accuracy']:.4f}\n"
+            )
         parameters, state = update(parameters, state, model["batch"](seed * 1_000_000 + step))
 
 

@@ -1,4 +1,6 @@
-"""A classifier of the 8 x 8 digits of scikit-learn: `task: {kind: model, model: "digits_model:make"}`."""
+"""A classifier of the 8 x 8 digits of scikit-learn:
+`task: {kind: model, model: "digits_model:make"}`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ TEST = 360  # images; the other 1,437 are for training
 
 
 def data() -> tuple[Any, Any]:
-    """Return all images, float32[1797, 64] from 0 to 1, and labels, int32[1797], in a fixed random order."""
+    """Return all images, float32[1797, 64] from 0 to 1, and labels, int32[1797],
+    in a fixed random order.
+    """
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(images))
     return np.float32(images[order] / 16), np.int32(labels[order])
@@ -36,7 +40,8 @@ def make(units: int = 32, images: int = 256) -> Mapping[str, Any]:
     def parameters(seed: int) -> Any:
         rng = np.random.default_rng(seed)
         kernels = [
-            np.float32(rng.normal(0, rows**-0.5, (rows, columns))) for rows, columns in ((64, units), (units, 10))
+            np.float32(rng.normal(0, rows**-0.5, (rows, columns)))
+            for rows, columns in ((64, units), (units, 10))
         ]
         biases = [np.zeros(len(kernel.T), np.float32) for kernel in kernels]
         named = zip(("hidden", "output"), kernels, biases, strict=True)
@@ -46,4 +51,9 @@ def make(units: int = 32, images: int = 256) -> Mapping[str, Any]:
         chosen = np.random.default_rng(seed).choice(len(x) - TEST, images, replace=False)
         return x[TEST:][chosen], y[TEST:][chosen]
 
-    return {"parameters": parameters, "score": score, "batch": batch, "validation": lambda: (x[:TEST], y[:TEST])}
+    return {
+        "parameters": parameters,
+        "score": score,
+        "batch": batch,
+        "validation": lambda: (x[:TEST], y[:TEST]),
+    }

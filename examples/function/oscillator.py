@@ -1,4 +1,6 @@
-"""A model to be fitted: a damped oscillation, and ten measurements of one with frequency 2 and damping 0.3."""
+"""A model to be fitted: a damped oscillation,
+and ten measurements of one with frequency 2 and damping 0.3.
+"""
 
 import math
 

@@ -18,7 +18,10 @@ POPULATION = 8
 def simulate(point: dict) -> dict:
     """Return mass and bending of a beam."""
     mass = point["width"] * point["height"] * (1 + 0.2 * (point["flanges"] - 1))
-    return {"mass": mass, "bending": 500 / (point["width"] * point["height"] ** 3 * point["flanges"] ** 0.2)}
+    return {
+        "mass": mass,
+        "bending": 500 / (point["width"] * point["height"] ** 3 * point["flanges"] ** 0.2),
+    }
 
 
 def main() -> None:
@@ -32,7 +35,9 @@ def main() -> None:
         sim_specs=SimSpecs(simulator=simulate, vocs=VARIABLES),
         alloc_specs=AllocSpecs(alloc_f=only_persistent_gens),
         exit_criteria=ExitCriteria(sim_max=60 * POPULATION),
-        libE_specs=LibeSpecs(comms="local", nworkers=2, disable_log_files=True, save_H_and_persis_on_abort=False),
+        libE_specs=LibeSpecs(
+            comms="local", nworkers=2, disable_log_files=True, save_H_and_persis_on_abort=False
+        ),
     )
     history, _, _ = ensemble.run()
     feasible = history[history["sim_ended"] & (history["bending"] < 1)]

@@ -1,4 +1,6 @@
-"""Print the losses of a policy gradient and the programs of each batch, and save the parameters regularly."""
+"""Print the losses of a policy gradient and the programs of each batch,
+and save the parameters regularly.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ config = {
 def after_step(sample: Mapping[str, np.ndarray], loss: Mapping[str, float]) -> None:
     """Print the loss and the best program of the last batch; called on rank 0."""
     best = sample["rewards"].argmax()
-    print(f"loss {loss['loss']:8.3f}  best reward {sample['rewards'][best]:.3f}  tokens {sample['tokens'][best][:8]}")
+    print(
+        f"loss {loss['loss']:8.3f}  best reward {sample['rewards'][best]:.3f}  tokens {sample['tokens'][best][:8]}"
+    )
 
 
 def keep(generation: int, run: TrainingRun) -> None:

@@ -11,4 +11,5 @@ def cost(layers: int, grid: int, solver: str, preconditioned: bool, tolerance: f
         + (0.0 if preconditioned else 0.7)
         + math.log10(tolerance / 1e-5) ** 2
     )
-    return {"value": value, "constraints": {"memory": layers * grid / 256 - 1}}  # feasible where it is at most 0
+    # feasible where it is at most 0
+    return {"value": value, "constraints": {"memory": layers * grid / 256 - 1}}

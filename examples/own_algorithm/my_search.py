@@ -1,4 +1,6 @@
-"""A custom hill climber: the best perturbed vector becomes the next centre if it is the best so far."""
+"""A custom hill climber: the best perturbed vector becomes
+the next centre if it is the best so far.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Hill(Strategy[Array]):
         return self.perturbed(state, chunk, self.options.sigma)
 
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Array:
-        """Return weights, float64[1, jobs]: 1 for the best fitness, otherwise 0; failed jobs have the fitness NaN."""
+        """Return weights, float64[1, jobs]: 1 for the best fitness, otherwise 0;
+        failed jobs have the fitness NaN.
+        """
         best = np.argmax(np.nan_to_num(fitness, nan=-np.inf))
         return (np.arange(len(rows)) == best)[np.newaxis].astype(np.float64)
 
@@ -65,16 +69,26 @@ class Hill(Strategy[Array]):
 
     def tell(self, state: State, results: Results[Array]) -> tuple[State, Mapping[str, float]]:
         """Move to the best job if its fitness is the best so far."""
-        reached, best = float(results.fitness[results.prepared.argmax()]), float(state.master["best"])
+        reached, best = (
+            float(results.fitness[results.prepared.argmax()]),
+            float(state.master["best"]),
+        )
         theta = state.theta
         if reached > best:
             direction = np.concatenate([block["direction"] for block in results.blocks])
             theta = (theta + self.options.sigma * direction).astype(theta.dtype)
         best = max(reached, best)
-        return State(state.generation + 1, {"theta": theta}, {"best": np.array(best)}), {"best_so_far": best}
+        return State(state.generation + 1, {"theta": theta}, {"best": np.array(best)}), {
+            "best_so_far": best
+        }
 
     @staticmethod
     def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
-        """Yield (key, text) for a problem whose fitness ranks jobs of one generation only, as with constraints."""
+        """Yield (key, text) for a problem whose fitness ranks jobs of one generation only,
+        as with constraints.
+        """
         if problem.relative_fitness:
-            yield "algorithm.kind", "is a hill climber, which compares generations: expected 'es' for constraints"
+            yield (
+                "algorithm.kind",
+                "is a hill climber, which compares generations: expected 'es' for constraints",
+            )

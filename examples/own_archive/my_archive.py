@@ -1,4 +1,6 @@
-"""MAP-Elites (Mouret & Clune 2015, arXiv:1504.04909) of one's own: the best solution of each cell of a grid."""
+"""MAP-Elites (Mouret & Clune 2015, arXiv:1504.04909) of one's own:
+the best solution of each cell of a grid.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,14 @@ class MapElites(Strategy[None]):
         made: int64[members, 2], grows; generation and job of their evaluations
     """
 
-    NEEDS = Needs(searches="vectors", noise=True, growing=True, measures=True, incumbent="cells", metrics=METRICS)
+    NEEDS = Needs(
+        searches="vectors",
+        noise=True,
+        growing=True,
+        measures=True,
+        incumbent="cells",
+        metrics=METRICS,
+    )
 
     @options
     class Options:
@@ -58,29 +67,40 @@ class MapElites(Strategy[None]):
     def initial(self) -> State:
         """Return an empty archive."""
         axes = len(self.problem.quantities.measures)
-        shared = {"theta": self.first_theta(), "vectors": np.zeros((0, self.problem.size), self.problem.dtype)}
+        shared = {
+            "theta": self.first_theta(),
+            "vectors": np.zeros((0, self.problem.size), self.problem.dtype),
+        }
         whole, real = np.zeros((0, axes), np.int64), np.zeros((0, axes))
         merit, made = np.zeros((0, 2)), np.zeros((0, 2), np.int64)
         return State(0, shared, {"cells": whole, "merits": merit, "measures": real, "made": made})
 
     def child(self, state: State, job: int) -> Array:
         """Return a member of the archive, drawn uniformly, with a mutation, dtype[params]."""
-        vectors = state.shared["vectors"] if len(state.shared["vectors"]) else state.theta[np.newaxis]
+        vectors = (
+            state.shared["vectors"] if len(state.shared["vectors"]) else state.theta[np.newaxis]
+        )
         rng = self.keys.generator(Purpose.GENETICS, state.generation, job)
         mutation = self.noise.direction(state.generation, job, 0, self.problem.size)
-        child: Array = (vectors[rng.integers(len(vectors))] + self.options.sigma * mutation).astype(vectors.dtype)
+        child: Array = (vectors[rng.integers(len(vectors))] + self.options.sigma * mutation).astype(
+            vectors.dtype
+        )
         return child
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return the children of a chunk."""
-        return Explicit(self.problem.layout, np.stack([self.child(state, job) for job in chunk.job_numbers]))
+        return Explicit(
+            self.problem.layout, np.stack([self.child(state, job) for job in chunk.job_numbers])
+        )
 
     def blocks(self, state: State) -> int:
         """Return 0: nothing is summed on the ranks."""
         return 0
 
     def tell(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
-        """Put each child into its cell if it is better than the member there, in the order of the jobs."""
+        """Put each child into its cell if it is better than the member there,
+        in the order of the jobs.
+        """
         measures, counts = measures_of(results.rows), np.array(self.options.cells)
         low, high = self.problem.quantities.ranges
         children = np.clip((measures - low) / (high - low) * counts, 0, counts - 1)
@@ -95,7 +115,11 @@ class MapElites(Strategy[None]):
             row = cells.setdefault(cell, len(vectors))
             if row < len(vectors) and not reached[job] > best[row]:
                 continue
-            for items, item in ((vectors, self.child(state, job)), (best, reached[job]), (members, measures[job])):
+            for items, item in (
+                (vectors, self.child(state, job)),
+                (best, reached[job]),
+                (members, measures[job]),
+            ):
                 items[row : row + 1] = [item]
             made[row : row + 1] = [[state.generation, job]]
         if not vectors:

@@ -1,4 +1,6 @@
-"""NSGA-II (Deb et al. 2002) of one's own, with SBX crossover and Gaussian mutation, for any number of objectives."""
+"""NSGA-II (Deb et al. 2002) of one's own, with SBX crossover and Gaussian mutation,
+for any number of objectives.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,20 @@ from hpc_es.extend import (
 
 
 def ranks_and_crowding(costs: Float64, violation: Float64) -> tuple[Array, Float64]:
-    """Return the front, int64[members] from 0, and the crowding distance of each member; costs are [members, m]."""
-    better = (costs[:, np.newaxis] <= costs).all(axis=2) & (costs[:, np.newaxis] < costs).any(axis=2)
-    better = np.where(violation[:, np.newaxis] == violation, better, violation[:, np.newaxis] < violation)
-    ranks, crowding, left = np.full(len(costs), -1), np.zeros(len(costs)), np.ones(len(costs), np.bool_)
+    """Return the front, int64[members] from 0, and the crowding distance of each member;
+    costs are [members, m].
+    """
+    better = (costs[:, np.newaxis] <= costs).all(axis=2) & (costs[:, np.newaxis] < costs).any(
+        axis=2
+    )
+    better = np.where(
+        violation[:, np.newaxis] == violation, better, violation[:, np.newaxis] < violation
+    )
+    ranks, crowding, left = (
+        np.full(len(costs), -1),
+        np.zeros(len(costs)),
+        np.ones(len(costs), np.bool_),
+    )
     while left.any():
         front = np.flatnonzero(left & ~better[left].any(axis=0))
         ranks[front], left[front] = ranks.max() + 1, False
@@ -68,13 +80,22 @@ class NSGA2(Strategy[None]):
         population_size: Count = option("parents, and children per generation", 64)
         eta: NonNegative = option("distribution index of the crossover", 15.0)
         sigma: NonNegative = option("standard deviation of the mutations", 0.02)
-        bounds: tuple[float, float] = option("of every coordinate; 0 and 1 for named parameters", (-1e9, 1e9))
+        bounds: tuple[float, float] = option(
+            "of every coordinate; 0 and 1 for named parameters", (-1e9, 1e9)
+        )
 
     def initial(self) -> State:
         """Return no parents: the first children are samples around the initial vector."""
         quantities = self.problem.quantities
-        shared = {"theta": self.first_theta(), "vectors": np.zeros((0, self.problem.size)), "order": np.zeros(0)}
-        empty = {name: np.zeros((0, len(quantities.groups.get(name, ())))) for name in ("objectives", "constraints")}
+        shared = {
+            "theta": self.first_theta(),
+            "vectors": np.zeros((0, self.problem.size)),
+            "order": np.zeros(0),
+        }
+        empty = {
+            name: np.zeros((0, len(quantities.groups.get(name, ()))))
+            for name in ("objectives", "constraints")
+        }
         return State(0, shared, {**empty, "made": np.zeros((0, 2), np.int64)})
 
     def sorted(self, master: Arrays) -> tuple[Array, Float64]:
@@ -101,7 +122,9 @@ class NSGA2(Strategy[None]):
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return the children of a chunk."""
-        return Explicit(self.problem.layout, np.stack([self.child(state, job) for job in chunk.job_numbers]))
+        return Explicit(
+            self.problem.layout, np.stack([self.child(state, job) for job in chunk.job_numbers])
+        )
 
     def blocks(self, state: State) -> int:
         """Return 0: nothing is summed on the ranks."""
@@ -109,19 +132,37 @@ class NSGA2(Strategy[None]):
 
     def tell(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
         """Keep the best of parents and children, by front, then by crowding distance."""
-        succeeded, generation = np.flatnonzero(np.isfinite(results.rows["return_"])).tolist(), state.generation
+        succeeded, generation = (
+            np.flatnonzero(np.isfinite(results.rows["return_"])).tolist(),
+            state.generation,
+        )
         children = [self.child(state, job) for job in succeeded]
-        vectors = np.stack([*state.shared["vectors"], *children]) if children else state.shared["vectors"]
-        rows, made = results.rows[succeeded], np.array([[generation, job] for job in succeeded], np.int64)
-        new = {"objectives": rows["objectives"], "made": made.reshape(-1, 2), "constraints": np.zeros((len(rows), 0))}
+        vectors = (
+            np.stack([*state.shared["vectors"], *children]) if children else state.shared["vectors"]
+        )
+        rows, made = (
+            results.rows[succeeded],
+            np.array([[generation, job] for job in succeeded], np.int64),
+        )
+        new = {
+            "objectives": rows["objectives"],
+            "made": made.reshape(-1, 2),
+            "constraints": np.zeros((len(rows), 0)),
+        }
         if "constraints" in self.problem.quantities.groups:
             new["constraints"] = rows["constraints"]
         union = {name: np.concatenate([old, new[name]]) for name, old in state.master.items()}
         ranks, crowding = self.sorted(union)
         kept = np.lexsort((-crowding, ranks))[: self.options.population_size]
-        shared = {**state.shared, "vectors": vectors[kept], "order": np.arange(len(kept), dtype=np.float64)}
+        shared = {
+            **state.shared,
+            "vectors": vectors[kept],
+            "order": np.arange(len(kept), dtype=np.float64),
+        }
         master = {name: array[kept] for name, array in union.items()}
-        return State(generation + 1, shared, master), {"front_size": float((ranks[kept] == 0).sum())}
+        return State(generation + 1, shared, master), {
+            "front_size": float((ranks[kept] == 0).sum())
+        }
 
     def elites(self, state: State) -> Elites:
         """Return the first front."""

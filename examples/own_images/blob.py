@@ -1,7 +1,9 @@
-"""Image observations: a bright blob on a noisy background; its side and colour determine the right action.
+"""Image observations: a bright blob on a noisy background; its side and colour determine the right
+action.
 
-In 12 steps each side is shown 6 times and each colour 4 times. So a perfect policy earns 12, and one that always does
-the same 6 with the actions "discrete" (the side) and "box" (the side, -1 to 1), or 5 with "several" (side and colour).
+In 12 steps each side is shown 6 times and each colour 4 times. So a perfect policy earns 12, and
+one that always does the same 6 with the actions "discrete" (the side) and "box" (the side, -1 to
+1), or 5 with "several" (side and colour).
 """
 
 from __future__ import annotations
@@ -13,7 +15,11 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 SIZE, STEPS = 16, 12
-ACTIONS = {"discrete": Discrete(2), "box": Box(-1, 1, (1,), np.float32), "several": MultiDiscrete([2, 3])}
+ACTIONS = {
+    "discrete": Discrete(2),
+    "box": Box(-1, 1, (1,), np.float32),
+    "several": MultiDiscrete([2, 3]),
+}
 
 
 class Blob(gymnasium.Env[Any, Any]):
@@ -25,13 +31,19 @@ class Blob(gymnasium.Env[Any, Any]):
     def __init__(self, actions: str = "discrete", render_mode: str | None = None) -> None:
         self.action_space, self._actions, self.render_mode = ACTIONS[actions], actions, render_mode
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self._left = self.np_random.permutation(STEPS).tolist()
         return self._show(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        expected = {"discrete": [self._side], "box": [2 * self._side - 1], "several": [self._side, self._colour]}
+        expected = {
+            "discrete": [self._side],
+            "box": [2 * self._side - 1],
+            "several": [self._side, self._colour],
+        }
         missed = np.abs(np.subtract(expected[self._actions], action))
         reward = 1 - missed.mean() / 2 if self._actions == "box" else np.mean(missed == 0)
         is_over = not self._left

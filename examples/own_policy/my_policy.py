@@ -23,7 +23,9 @@ from hpc_es.extend import (
 
 
 class Waves(FeedForwardPolicy):
-    """`policy: {kind: "my_policy:Waves"}`; parameters are weights [frequencies * observations + 1, outputs]."""
+    """`policy: {kind: "my_policy:Waves"}`; parameters are weights
+    [frequencies * observations + 1, outputs].
+    """
 
     @options
     class Options:
@@ -47,6 +49,8 @@ class Waves(FeedForwardPolicy):
 
     def outputs(self, parameters: Mapping[str, Array], inputs: Array) -> Float32:
         """Return the weighted sums of the sines and a constant, float32[rows, outputs]."""
-        sines = np.sin(inputs[:, np.newaxis, :] * self.factors[:, np.newaxis]).reshape(len(inputs), 1, -1)
+        sines = np.sin(inputs[:, np.newaxis, :] * self.factors[:, np.newaxis]).reshape(
+            len(inputs), 1, -1
+        )
         with_one = np.concatenate([sines, np.ones((len(inputs), 1, 1), np.float32)], axis=2)
         return np.matmul(with_one, parameters["weights"])[:, 0]

@@ -1,4 +1,6 @@
-"""Several searches by CMA-ES in one state, whose candidates are one generation and fill the ranks together."""
+"""Several searches by CMA-ES in one state, whose candidates are
+one generation and fill the ranks together.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from hpc_es.extend import (
     options,
 )
 
-DISTANCE = 1 << 20  # between the numbers of the first restarts of two searches, whose initial vectors differ
+# between the numbers of the first restarts of two searches, whose initial vectors differ
+DISTANCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,9 @@ class Searches(Strategy[Sequence[Ranked]]):
     @cached_property
     def search(self) -> CMAES:
         """The strategy of every search; what differs is in the state."""
-        settings = CMAOptions(population_size=self.options.population_size, sigma=self.options.sigma)
+        settings = CMAOptions(
+            population_size=self.options.population_size, sigma=self.options.sigma
+        )
         return CMAES(settings, self.problem, self.noise, self.keys, self.chunk_size)
 
     def scope(self, state: State, number: int) -> State:
@@ -100,15 +105,24 @@ class Searches(Strategy[Sequence[Ranked]]):
         number, own = divmod(block, self.search.blocks(self.scope(state, 0)))
         return self.search.partial_update(self.scope(state, number), prepared[number], own)
 
-    def tell(self, state: State, results: Results[Sequence[Ranked]]) -> tuple[State, Mapping[str, float]]:
+    def tell(
+        self, state: State, results: Results[Sequence[Ranked]]
+    ) -> tuple[State, Mapping[str, float]]:
         """Update each search with its rows and blocks."""
         blocks, after, best = list(results.blocks), state, -np.inf
         count, metrics = len(blocks) // self.options.searches, dict[str, float]()
-        parts = zip(self._parts(results.rows), self._parts(results.fitness), results.prepared, strict=True)
+        parts = zip(
+            self._parts(results.rows), self._parts(results.fitness), results.prepared, strict=True
+        )
         for number, (rows, fitness, ranked) in enumerate(parts):
-            own = Results(rows, (), blocks[number * count : (number + 1) * count], ranked, fitness=fitness)
+            own = Results(
+                rows, (), blocks[number * count : (number + 1) * count], ranked, fitness=fitness
+            )
             told, of_search = self.search.tell(self.scope(state, number), own)
-            after, metrics[f"sigma_{number}"] = after.with_scope(f"search/{number}/", told), of_search["sigma"]
+            after, metrics[f"sigma_{number}"] = (
+                after.with_scope(f"search/{number}/", told),
+                of_search["sigma"],
+            )
             reached = float(np.nanmax(fitness, initial=-np.inf))
             if reached > best:
                 best, theta = reached, told.theta

@@ -1,12 +1,14 @@
 """ARS, augmented random search (Mania, Guy and Recht 2018, arXiv:1803.07055).
 
-Direction delta_k from N(0, I) is evaluated with both signs, theta + nu delta_k and theta - nu delta_k, with the returns
-F+_k and F-_k. The update uses the b directions with the largest max(F+_k, F-_k) (algorithm 2):
+Direction delta_k from N(0, I) is evaluated with both signs, theta + nu delta_k and theta - nu
+delta_k, with the returns F+_k and F-_k. The update uses the b directions with the largest max(F+_k,
+F-_k) (algorithm 2):
 
     theta <- theta + alpha / (b sigma_R) * sum_k (F+_k - F-_k) delta_k
 
-where sigma_R is the standard deviation of their 2 b returns. V2 of the paper normalises observations, V1 does not: see
-`task.observation_normalization`. With b smaller than the number of directions, they are called V2-t and V1-t.
+where sigma_R is the standard deviation of their 2 b returns. V2 of the paper normalises
+observations, V1 does not: see `task.observation_normalization`. With b smaller than the number of
+directions, they are called V2-t and V1-t.
 """
 
 from __future__ import annotations
@@ -47,11 +49,16 @@ class Options(DelayOptions):
     """`algorithm:` with `kind: ars`."""
 
     kind: Literal["ars"] = option("name of the algorithm", "ars")
-    population_size: Annotated[int, Limits(ge=2)] = option("evaluations per generation, two per direction", 16)
-    top_directions: Count | None = option("number of best directions used in the update, b; null: all", None)
+    population_size: Annotated[int, Limits(ge=2)] = option(
+        "evaluations per generation, two per direction", 16
+    )
+    top_directions: Count | None = option(
+        "number of best directions used in the update, b; null: all", None
+    )
     learning_rate: Positive = option("learning rate, alpha", 0.02)
     anneal_updates: Count | None = option(
-        "number of updates over which the learning rate decays linearly to 0; null: constant learning rate", None
+        "number of updates over which the learning rate decays linearly to 0; null: constant learning rate",
+        None,
     )
     sigma: Positive | None = option(
         "standard deviation of the perturbations, nu; null: 0.3 of the range between the bounds, or 0.3; for policies "
@@ -77,7 +84,8 @@ class AugmentedRandomSearch(PairedStrategy):
     State, shared:
         theta: dtype[params]; centre of the distribution
     State, master:
-        updates: int64[]; number of updates so far, without skipped ones, from which the annealed learning rate follows
+        updates: int64[]; number of updates so far, without skipped ones, from which the annealed
+            learning rate follows
     """
 
     options: Options
@@ -86,7 +94,9 @@ class AugmentedRandomSearch(PairedStrategy):
 
     @cached_property
     def _deviations(self) -> tuple[float, Array | None]:
-        """nu, and the ratio of each coordinate's standard deviation to it, dtype[params]; None if all are equal."""
+        """nu, and the ratio of each coordinate's standard deviation to it, dtype[params];
+        None if all are equal.
+        """
         step, ratios = first_deviations(self.options.sigma, self.problem)
         return step, None if (ratios == 1).all() else ratios.astype(self.problem.dtype)
 
@@ -100,12 +110,15 @@ class AugmentedRandomSearch(PairedStrategy):
         return self.perturbed(state, chunk, sigma, ratios)
 
     def whole(self, fitness: Float64) -> Array:
-        """Return which directions have two finite returns, bool[directions]; sigma_R must be finite."""
+        """Return which directions have two finite returns, bool[directions];
+        sigma_R must be finite.
+        """
         infinite: Array = np.logical_not(np.isfinite(self.pairs.in_pairs(fitness)))
         return np.logical_not(infinite.any(axis=1))
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
-        """Return (F+_k - F-_k) / (b sigma_R), or 0 for directions that are not used, float64[1, directions].
+        """Return (F+_k - F-_k) / (b sigma_R), or 0 for directions that are not used, float64[1,
+        directions].
 
         Of directions with the same better return, the first is preferred.
         """

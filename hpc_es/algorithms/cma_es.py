@@ -1,18 +1,20 @@
-"""CMA-ES with cumulative step-size adaptation and active covariance update (Hansen 2016, arXiv:1604.00772).
+"""CMA-ES with cumulative step-size adaptation and active covariance update (Hansen 2016,
+arXiv:1604.00772).
 
-Terms and equation numbers are those of the tutorial. With z_k from N(0, I), ranked samples and weights w_i, a
-generation is
+Terms and equation numbers are those of the tutorial. With z_k from N(0, I), ranked samples and
+weights w_i, a generation is
 
-    x_k = m + sigma y_k,  y_k = C^(1/2) z_k                                                    (eqs. 38 to 40)
-    m       <- m + sigma y_w,  y_w = sum_{i <= mu} w_i y_i                                     (eqs. 41, 42)
-    p_sigma <- (1 - c_sigma) p_sigma + sqrt(c_sigma (2 - c_sigma) mu_eff) C^(-1/2) y_w         (eq. 43)
-    sigma   <- sigma exp(c_sigma / d_sigma (|p_sigma| / chi_n - 1)),  chi_n = E|N(0, I)|       (eq. 44)
-    p_c     <- (1 - c_c) p_c + h_sigma sqrt(c_c (2 - c_c) mu_eff) y_w                          (eq. 45)
+    x_k = m + sigma y_k,  y_k = C^(1/2) z_k                                    (eqs. 38 to 40)
+    m       <- m + sigma y_w,  y_w = sum_{i <= mu} w_i y_i                     (eqs. 41, 42)
+    p_sigma <- (1 - c_sigma) p_sigma + sqrt(c_sigma (2 - c_sigma) mu_eff) C^(-1/2) y_w     (eq. 43)
+    sigma   <- sigma exp(c_sigma / d_sigma (|p_sigma| / chi_n - 1)),  chi_n = E|N(0, I)|   (eq. 44)
+    p_c     <- (1 - c_c) p_c + h_sigma sqrt(c_c (2 - c_c) mu_eff) y_w          (eq. 45)
     C       <- (1 + c_1 delta(h_sigma) - c_1 - c_mu sum_j w_j) C
-               + c_1 p_c p_c^T + c_mu sum_i w_i' y_i y_i^T                                     (eqs. 46, 47)
+               + c_1 p_c p_c^T + c_mu sum_i w_i' y_i y_i^T                     (eqs. 46, 47)
 
-C^(1/2) is symmetric, so C^(-1/2) y_w = sum_i w_i z_i. The rank-mu sum is divided into blocks of rows, each computed by
-one rank; C^(1/2) is computed on rank 0, and not in every generation, because it changes slowly.
+C^(1/2) is symmetric, so C^(-1/2) y_w = sum_i w_i z_i. The rank-mu sum is divided into blocks of
+rows, each computed by one rank; C^(1/2) is computed on rank 0, and not in every generation, because
+it changes slowly.
 
 Discrete coordinates have a margin, and choices a distribution of their own: see `common/mixed.py`.
 """
@@ -56,7 +58,9 @@ class Options(distribution.Options):
     """`algorithm:` with `kind: cma_es`."""
 
     kind: Literal["cma_es"] = option("name of the algorithm", "cma_es")
-    active: bool = option("active update: bad samples, with negative weights, reduce the covariance", True)
+    active: bool = option(
+        "active update: bad samples, with negative weights, reduce the covariance", True
+    )
 
 
 @dataclass(frozen=True)
@@ -86,13 +90,18 @@ def constants(n: int, population: int, active: bool) -> Constants:
     raw = math.log((population + 1) / 2) - np.log(np.arange(1, population + 1))  # eq. 49
     mu = population // 2
     good, bad = raw[:mu], raw[mu:]
-    mu_eff, mu_eff_bad = (float(part.sum() ** 2 / np.square(part).sum()) if part.any() else 0.0 for part in (good, bad))
+    mu_eff, mu_eff_bad = (
+        float(part.sum() ** 2 / np.square(part).sum()) if part.any() else 0.0
+        for part in (good, bad)
+    )
     c_sigma = (mu_eff + 2) / (n + mu_eff + 5)  # eq. 55
     d_sigma = 1 + 2 * max(0.0, math.sqrt((mu_eff - 1) / (n + 1)) - 1) + c_sigma
     c_c = (4 + mu_eff / n) / (n + 4 + 2 * mu_eff / n)  # eq. 56
-    c_1 = 2 / ((n + 1.3) ** 2 + mu_eff) * min(1.0, population / 6)  # eq. 57, reduced for tiny populations as in pycma
+    # eq. 57, reduced for tiny populations as in pycma
+    c_1 = 2 / ((n + 1.3) ** 2 + mu_eff) * min(1.0, population / 6)
     c_mu = min(1 - c_1, 2 * (0.25 + mu_eff + 1 / mu_eff - 2) / ((n + 2) ** 2 + mu_eff))  # eq. 58
-    limits = (1 + c_1 / c_mu, 1 + 2 * mu_eff_bad / (mu_eff + 2), (1 - c_1 - c_mu) / (n * c_mu))  # eqs. 50 to 52
+    # eqs. 50 to 52
+    limits = (1 + c_1 / c_mu, 1 + 2 * mu_eff_bad / (mu_eff + 2), (1 - c_1 - c_mu) / (n * c_mu))
     sum_of_bad = min(limits) if active else 0.0
     negative = bad * (sum_of_bad / -bad.sum()) if bad.any() else bad
     weights = np.concatenate([good / good.sum(), negative])  # eq. 53
@@ -158,14 +167,20 @@ class CMAES(DistributionStrategy):
         return Explicit(self.problem.layout, with_injected(state.shared, jobs, vectors))
 
     def _z_and_y(self, state: State) -> tuple[Float64, Float64]:
-        """Return z and y of all candidates, each float64[population, normal]; those of injected ones are shortened."""
+        """Return z and y of all candidates, each float64[population, normal];
+        those of injected ones are shortened.
+        """
         root = state.shared["root"]
         z, y = self._sampler.z_and_y(state.generation, self.population(state), root)
         injected = injected_in(state.shared)
         if injected is None or not self.normal_size:
             return z, y
         steps = (injected - state.theta).astype(np.float64) / float(state.shared["sigma"])
-        own_y = steps if self.mixed is None else self.mixed.unscaled(state.shared, steps[:, self.mixed.normal])
+        own_y = (
+            steps
+            if self.mixed is None
+            else self.mixed.unscaled(state.shared, steps[:, self.mixed.normal])
+        )
         own_z = np.linalg.solve(root, own_y.T).T
         factors = shortened(own_z)[:, np.newaxis]
         z, y = z.copy(), y.copy()
@@ -190,7 +205,9 @@ class CMAES(DistributionStrategy):
         w = np.where(w < 0, w * n / squared_lengths, w)  # eq. 46
         return {"rows": covariance.rows_of_sum(self.constants(state).c_mu * w, y, block)}
 
-    def update(self, state: State, weights: Float64, blocks: Iterable[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(
+        self, state: State, weights: Float64, blocks: Iterable[Arrays]
+    ) -> tuple[Arrays, Arrays]:
         """Return mean, step size, paths and covariance after a generation."""
         c, m, old = self.constants(state), state.theta, state.master
         if not self.normal_size:
@@ -201,16 +218,30 @@ class CMAES(DistributionStrategy):
         positive = np.maximum(weights, 0.0)
         z_w, y_w = positive @ z, positive @ y  # eq. 41
         step = sigma * y_w
-        m = (m + step).astype(m.dtype, copy=False) if self.mixed is None else self.mixed.stepped(m, step)  # eq. 42
+        # eq. 42
+        m = (
+            (m + step).astype(m.dtype, copy=False)
+            if self.mixed is None
+            else self.mixed.stepped(m, step)
+        )
         gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * c.mu_eff)
         p_sigma = (1 - c.c_sigma) * old["sigma_path"] + gain_sigma * z_w  # eq. 43
         length, bias = norm(p_sigma), math.sqrt(1 - (1 - c.c_sigma) ** (2 * age))
         h_sigma = float(length / bias < (1.4 + 2 / (c.n + 1)) * c.chi_n)
         gain_c = h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * c.mu_eff)
         p_c = (1 - c.c_c) * old["covariance_path"] + gain_c * y_w  # eq. 45
-        decay = 1 + c.c_1 * (1 - h_sigma) * c.c_c * (2 - c.c_c) - c.c_1 - c.c_mu * float(c.weights.sum())
-        C = covariance.updated(old["covariance"], decay, p_c, c.c_1, [block["rows"] for block in blocks])  # eq. 47
-        sigma *= math.exp(min(1.0, c.c_sigma / c.d_sigma * (length / c.chi_n - 1)))  # eq. 44, bounded as in pycma
+        decay = (
+            1
+            + c.c_1 * (1 - h_sigma) * c.c_c * (2 - c.c_c)
+            - c.c_1
+            - c.c_mu * float(c.weights.sum())
+        )
+        # eq. 47
+        C = covariance.updated(
+            old["covariance"], decay, p_c, c.c_1, [block["rows"] for block in blocks]
+        )
+        # eq. 44, bounded as in pycma
+        sigma *= math.exp(min(1.0, c.c_sigma / c.d_sigma * (length / c.chi_n - 1)))
         shared = {"theta": m, "sigma": np.array(sigma)}
         master = {"covariance": C, "sigma_path": p_sigma, "covariance_path": p_c}
         if age - int(old["root_age"]) >= c.root_interval:
@@ -227,7 +258,12 @@ class CMAES(DistributionStrategy):
         deviations = sigma * np.sqrt(master["covariance"].diagonal())
         axes = master["axis_lengths"], master["axes"]
         return stopping.View(
-            state.theta, self.first_sigma(state), sigma, deviations, sigma * master["covariance_path"], axes
+            state.theta,
+            self.first_sigma(state),
+            sigma,
+            deviations,
+            sigma * master["covariance_path"],
+            axes,
         )
 
     def metrics(self, state: State) -> Mapping[str, float]:
@@ -249,7 +285,9 @@ def needs(options: Options) -> Needs:
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
-    yield from covariance.too_large("cma_es", problem.size - len(problem.mixed.choices if problem.mixed else ()))
+    yield from covariance.too_large(
+        "cma_es", problem.size - len(problem.mixed.choices if problem.mixed else ())
+    )
 
 
 build = CMAES

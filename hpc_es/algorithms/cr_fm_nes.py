@@ -1,17 +1,20 @@
-"""CR-FM-NES, for up to millions of parameters that depend on each other (Nomura & Ono 2022, arXiv:2201.11422).
+"""CR-FM-NES, for up to millions of parameters that depend on each other (Nomura & Ono 2022,
+arXiv:2201.11422).
 
-A sample is x = m + sigma D y, where D is diagonal and y has the covariance I + v v^T. Samples come in antithetic pairs.
-Symbols are those of the paper. With the utilities w_i by rank (and by distance from m while m moves far in one
-direction)
+A sample is x = m + sigma D y, where D is diagonal and y has the covariance I + v v^T. Samples come
+in antithetic pairs. Symbols are those of the paper. With the utilities w_i by rank (and by distance
+from m while m moves far in one direction)
 
     p_sigma <- (1 - c_sigma) p_sigma + sqrt(c_sigma (2 - c_sigma) mu_eff) sum_i w_i z_i
     p_c     <- (1 - c_c) p_c + sqrt(c_c (2 - c_c) mu_eff) D sum_i w_i y_i
     m       <- m + sigma D sum_i w_i y_i
-    D, v    <- natural gradient step with eta_B for the samples and c_1 for D^-1 p_c, then scaled to determinant 1
+    D, v    <- natural gradient step with eta_B for the samples and c_1 for D^-1 p_c, then scaled to
+            determinant 1
     sigma   <- sigma exp(eta_sigma / 2 * sum_i w_i (|z_i|^2 - n) / n)
 
-The update needs three sums over the samples, in blocks of parameters, and two numbers of each sample: the length of z
-and its component along v. The rank that evaluates a sample writes these two numbers to its row.
+The update needs three sums over the samples, in blocks of parameters, and two numbers of each
+sample: the length of z and its component along v. The rank that evaluates a sample writes these two
+numbers to its row.
 """
 
 from __future__ import annotations
@@ -32,7 +35,19 @@ from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights, utilities
 from hpc_es.algorithms.common.strategy import Pairs
 from hpc_es.config.options import option, options
-from hpc_es.core.data import Array, Arrays, Chunk, Column, Float64, Outcome, Poll, Results, Rows, State, with_columns
+from hpc_es.core.data import (
+    Array,
+    Arrays,
+    Chunk,
+    Column,
+    Float64,
+    Outcome,
+    Poll,
+    Results,
+    Rows,
+    State,
+    with_columns,
+)
 from hpc_es.core.declarations import Needs
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Perturbed
@@ -77,13 +92,16 @@ Gradient = tuple[Float64, Float64]  # (s, t), each float64[size]: log D changes 
 
 
 def dot(a: Array, b: Array) -> float:
-    """Return a . b of two vectors, [size], in float64; not by BLAS, whose order of summation varies."""
+    """Return a . b of two vectors, [size], in float64; not by BLAS,
+    whose order of summation varies.
+    """
     return float((a * b).sum(dtype=np.float64))
 
 
 @dataclass(frozen=True)
 class RankOne:
-    """The covariance I + v v^T: its samples, and the natural gradient with respect to v and the scales D.
+    """The covariance I + v v^T: its samples, and the natural gradient with respect to v and the
+    scales D.
 
     u = v / |v|, V = |v|^2 and g = 1 + V. All methods cost as much as a few vector operations.
     """
@@ -115,20 +133,24 @@ class RankOne:
     def gradient(self, y: Float64) -> Gradient:
         """Return the gradient of one sample y, float64[size]; `natural` completes it."""
         u, p = self.axis, dot(self.axis, y)
-        return y * y - self.length**2 / self.largest * p * u * y - 1, p * y - (p * p + self.largest) / 2 * u
+        return y * y - self.length**2 / self.largest * p * u * y - 1, p * y - (
+            p * p + self.largest
+        ) / 2 * u
 
     def summed(self, along_z: Float64, squares: Float64, along_squared: float) -> Gradient:
         """Return sum_i w_i times the gradient of sample i, for weights w that sum to 0.
 
-        `along_z` is sum_i w_i (u . z_i) z_i and `squares` sum_i w_i z_i^2, each float64[size]; `along_squared` is
-        sum_i w_i (u . z_i)^2.
+        `along_z` is sum_i w_i (u . z_i) z_i and `squares` sum_i w_i z_i^2, each float64[size];
+        `along_squared` is sum_i w_i (u . z_i)^2.
         """
         u, g, root = self.axis, self.largest, math.sqrt(self.largest)
         s = squares + (root - 1) ** 2 / root * u * (along_z - along_squared * u)
         return s, root * along_z + (g / 2 - root) * along_squared * u
 
     def natural(self, gradient: Gradient) -> Gradient:
-        """Return the natural gradient, damped (alpha < 1) if a few coordinates have most of v; 0 if v is degenerate."""
+        """Return the natural gradient, damped (alpha < 1) if a few coordinates have most of v;
+        0 if v is degenerate.
+        """
         (s, t), u, V, g = gradient, self.axis, self.length**2, self.largest
         u2 = u * u
         alpha = min(1.0, math.sqrt(V**2 + (2 * g - math.sqrt(g)) / float(u2.max())) / (2 + V))
@@ -137,7 +159,8 @@ class RankOne:
         s = s - alpha / g * ((2 + V) * t * u - V * dot(u, t) * u2)
         scaled_u2 = u2 / diagonal
         determinant = 1 + b * dot(u2, scaled_u2)
-        if not (determinant > 0 and diagonal.min() > 0):  # |v| is so large that rounding left no correct digit
+        # |v| is so large that rounding left no correct digit
+        if not (determinant > 0 and diagonal.min() > 0):
             return np.zeros_like(s), np.zeros_like(t)
         s = s / diagonal - b * dot(scaled_u2, s) / determinant * scaled_u2
         return s, t - alpha * ((2 + V) * s * u - dot(u2, s) * u)
@@ -147,9 +170,11 @@ class RankOne:
 
 
 def far_factor(size: int) -> float:
-    """Return h > 0 with (1 + h^2) exp(h^2 / 2) = 0.24 (10 + n), which is alpha for a large population.
+    """Return h > 0 with (1 + h^2) exp(h^2 / 2) = 0.24 (10 + n), which is alpha for a large
+    population.
 
-    Newton's method on the logarithms of both sides, which cannot overflow; it decreases to h from its starting point.
+    Newton's method on the logarithms of both sides, which cannot overflow; it decreases to h from
+    its starting point.
     """
     target = math.log(0.24 * (10 + size))
     h = math.sqrt(2 * target)
@@ -161,7 +186,8 @@ def far_factor(size: int) -> float:
 def standing(returns: Float64, lengths: Float64) -> Float64:
     """Return a score of each sample that orders them, higher is better, float64[samples].
 
-    Failed samples are the worst, in the order of their |z|, float64[samples] `lengths`: the longest is last.
+    Failed samples are the worst, in the order of their |z|, float64[samples] `lengths`: the longest
+    is last.
     """
     failed = ~np.isfinite(returns)
     scores = np.empty(len(returns))
@@ -171,12 +197,15 @@ def standing(returns: Float64, lengths: Float64) -> Float64:
 
 
 def by_rank(returns: Float64, lengths: Float64) -> Float64:
-    """Return the weights by rank, float64[samples] like both arguments; they sum to 0, and ties share theirs."""
+    """Return the weights by rank, float64[samples] like both arguments; they sum to 0,
+    and ties share theirs.
+    """
     return sample_weights(utilities(len(returns)), standing(returns, lengths))
 
 
 def by_distance(weights: Float64, lengths: Float64, alpha: float) -> Float64:
-    """Return weights by rank and distance: those by rank times exp(alpha |z|), float64[samples]; they sum to 0.
+    """Return weights by rank and distance: those by rank times exp(alpha |z|), float64[samples];
+    they sum to 0.
 
     Both arguments are float64[samples].
     """
@@ -219,7 +248,9 @@ class SampleWeights:
 
 @dataclass(frozen=True)
 class Constants:
-    """Strategy parameters of the paper (table 1); `feasible` is the number of samples that did not fail."""
+    """Strategy parameters of the paper (table 1);
+    `feasible` is the number of samples that did not fail.
+    """
 
     size: int
     population: int
@@ -246,7 +277,9 @@ class Constants:
 
     def eta_b(self, feasible: int) -> float:
         """Return the learning rate of the covariance."""
-        return math.tanh((min(0.02 * feasible, 3 * math.log(self.size)) + 5) / (0.23 * self.size + 25))
+        return math.tanh(
+            (min(0.02 * feasible, 3 * math.log(self.size)) + 5) / (0.23 * self.size + 25)
+        )
 
     def eta_sigma(self, path: float, feasible: int) -> float:
         """Return the learning rate of sigma; `path` is |p_sigma| / chi_n."""
@@ -265,7 +298,9 @@ def constants(size: int, population: int) -> Constants:
     mu_eff = float(1 / np.square(utilities(population) + 1 / population).sum())
     c_sigma = (mu_eff + 2) / (size + mu_eff + 5)
     c_c = (4 + mu_eff / size) / (size + 4 + 2 * mu_eff / size)
-    return Constants(size, population, mu_eff, c_sigma, c_c, expected_length(size), far_factor(size))
+    return Constants(
+        size, population, mu_eff, c_sigma, c_c, expected_length(size), far_factor(size)
+    )
 
 
 class ChunkSamples(NamedTuple):
@@ -308,7 +343,9 @@ class CRFMNES(DistributionStrategy):
     def initial_distribution(self, sigma: float, ratios: Float64) -> tuple[Arrays, Arrays]:
         """Return the initial scales, a random v of about length 1, and paths of 0."""
         size, dtype = self.problem.size, self.problem.dtype
-        v = self.keys.generator(Purpose.INITIAL_PARAMETERS, index=1).standard_normal(size) / math.sqrt(size)
+        v = self.keys.generator(Purpose.INITIAL_PARAMETERS, index=1).standard_normal(
+            size
+        ) / math.sqrt(size)
         shared = {"sigma": np.array(sigma), "scales": ratios.astype(dtype), "v": v.astype(dtype)}
         paths = {"sigma_path": np.zeros(size, dtype), "covariance_path": np.zeros(size, dtype)}
         return {**shared, "path_length": np.array(0.0)}, paths
@@ -320,7 +357,9 @@ class CRFMNES(DistributionStrategy):
         return self._samples(state, chunk).candidates
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
-        """Evaluate a chunk; the rows get the component along v and the length of each sample's z."""
+        """Evaluate a chunk; the rows get the component
+        along v and the length of each sample's z.
+        """
         if chunk.purpose == "train":
             samples = self._samples(state, chunk)
             outcome = self.evaluated(state, chunk, samples.candidates, poll)
@@ -358,12 +397,16 @@ class CRFMNES(DistributionStrategy):
     # The update.
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> SampleWeights:
-        """Return the weights by rank, and by distance too if |p_sigma| can reach chi_n in this generation."""
+        """Return the weights by rank, and by distance too if
+        |p_sigma| can reach chi_n in this generation.
+        """
         c, along, lengths = self.constants(state), rows[ALONG.name].copy(), rows[LENGTH.name].copy()
         feasible = int(np.isfinite(fitness).sum())
         weights = [by_rank(fitness, lengths)]
         changes = np.abs(self.pairs.differences(self.pairs.in_pairs(weights[0])))
-        bound = (1 - c.c_sigma) * float(state.shared["path_length"]) + c.path_step * dot(changes, lengths[::2])
+        bound = (1 - c.c_sigma) * float(state.shared["path_length"]) + c.path_step * dot(
+            changes, lengths[::2]
+        )
         if bound >= c.chi_n:
             weights.append(by_distance(weights[0], lengths, c.alpha(feasible)))
         return SampleWeights(np.stack(weights), along, np.square(lengths), feasible)
@@ -375,14 +418,26 @@ class CRFMNES(DistributionStrategy):
         weights: SampleWeights = prepared.weights
         return {"sums": self.weighted_sums(state, weights.of_pairs, weights.powers, block)}
 
-    def update(self, state: State, weights: SampleWeights, blocks: Iterable[Arrays]) -> tuple[Arrays, Arrays]:
-        """Return the distribution after a generation, by the equations of the paper in their order."""
-        c, old, dtype, feasible = self.constants(state), state.master, self.problem.dtype, weights.feasible
+    def update(
+        self, state: State, weights: SampleWeights, blocks: Iterable[Arrays]
+    ) -> tuple[Arrays, Arrays]:
+        """Return the distribution after a generation,
+        by the equations of the paper in their order.
+        """
+        c, old, dtype, feasible = (
+            self.constants(state),
+            state.master,
+            self.problem.dtype,
+            weights.feasible,
+        )
         sums = np.concatenate([block["sums"] for block in blocks], axis=1).astype(np.float64)
         p_sigma = (1 - c.c_sigma) * old["sigma_path"] + c.path_step * sums[0]
         path_length = norm(p_sigma)
         w, (z_w, along_z, squares) = weights.chosen(path_length >= c.chi_n, sums)
-        shape, D = RankOne(state.shared["v"].astype(np.float64)), state.shared["scales"].astype(np.float64)
+        shape, D = (
+            RankOne(state.shared["v"].astype(np.float64)),
+            state.shared["scales"].astype(np.float64),
+        )
         sigma, along = float(state.shared["sigma"]), weights.along
         y_w = D * shape.sample(z_w, dot(w, along))
         p_c = (1 - c.c_c) * old["covariance_path"] + math.sqrt(c.c_c * (2 - c.c_c) * c.mu_eff) * y_w
@@ -393,7 +448,9 @@ class CRFMNES(DistributionStrategy):
         v = shape.v + t / shape.length
         D = D * np.maximum(1 + s, MIN_FACTOR)
         D /= math.exp(np.log(D).mean() + math.log1p(norm(v) ** 2) / (2 * len(v)))  # determinant 1
-        log_growth = c.eta_sigma(path_length / c.chi_n, feasible) / 2 * dot(w, weights.squares) / len(v)
+        log_growth = (
+            c.eta_sigma(path_length / c.chi_n, feasible) / 2 * dot(w, weights.squares) / len(v)
+        )
         shared = {
             "theta": (state.theta + sigma * y_w).astype(dtype, copy=False),
             "scales": D.astype(dtype, copy=False),
@@ -401,7 +458,10 @@ class CRFMNES(DistributionStrategy):
             "sigma": np.array(sigma * math.exp(log_growth)),
             "path_length": np.array(path_length),
         }
-        paths = {"sigma_path": p_sigma.astype(dtype, copy=False), "covariance_path": p_c.astype(dtype, copy=False)}
+        paths = {
+            "sigma_path": p_sigma.astype(dtype, copy=False),
+            "covariance_path": p_c.astype(dtype, copy=False),
+        }
         return shared, paths
 
     def view(self, state: State) -> stopping.View:
@@ -409,8 +469,11 @@ class CRFMNES(DistributionStrategy):
         sigma, v = float(state.shared["sigma"]), state.shared["v"]
         deviations = sigma * state.shared["scales"] * np.sqrt(1 + np.square(v))
         path = sigma * state.master["covariance_path"]
-        condition = RankOne(v.astype(np.float64)).largest  # of I + v v^T; above 1e14, v dominates the other coordinates
-        return stopping.View(state.theta, self.first_sigma(state), sigma, deviations, path, condition=condition)
+        # of I + v v^T; above 1e14, v dominates the other coordinates
+        condition = RankOne(v.astype(np.float64)).largest
+        return stopping.View(
+            state.theta, self.first_sigma(state), sigma, deviations, path, condition=condition
+        )
 
     # Reports.
 
@@ -425,12 +488,16 @@ class CRFMNES(DistributionStrategy):
         }
 
     def notices(self, state: State, results: Results[Ranked], after: State) -> Sequence[str]:
-        """Return why there was no update, restarts, and a remark if there was no progress for many generations.
+        """Return why there was no update, restarts, and a remark if there was no progress for many
+        generations.
 
         With many parameters and few samples, the step size changes little per generation.
         """
         lines = super().notices(state, results, after)
-        if self.problem.changing_fitness or int(after.master["age"]) - int(after.master["least_age"]) < STALLED:
+        if (
+            self.problem.changing_fitness
+            or int(after.master["age"]) - int(after.master["least_age"]) < STALLED
+        ):
             return lines
         text = f"no better return in {STALLED} generations: a population of {self.population(state)} may be too small"
         return [*lines, f"{text} for {self.problem.size:,} parameters, or sigma too large"]

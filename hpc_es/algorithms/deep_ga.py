@@ -1,14 +1,17 @@
-"""Deep GA: a genetic algorithm with truncation selection and mutation only (Such et al. 2017, arXiv:1712.06567).
+"""Deep GA: a genetic algorithm with truncation selection and mutation only (Such et al. 2017,
+arXiv:1712.06567).
 
-A generation has N children. Each is a mutation theta' = theta + sigma z of one of T parents, drawn uniformly. Without
-parents (generation 0, or T = 0, which is random search), each child is a new initial vector; if the problem has only
-one initial vector, it is a mutation of that. The best children and the elite of the previous generation are validated
-by further episodes without noise. The one with the best mean is the new elite; the new parents are the T best children,
-among them the elite.
+A generation has N children. Each is a mutation theta' = theta + sigma z of one of T parents, drawn
+uniformly. Without parents (generation 0, or T = 0, which is random search), each child is a new
+initial vector; if the problem has only one initial vector, it is a mutation of that. The best
+children and the elite of the previous generation are validated by further episodes without noise.
+The one with the best mean is the new elite; the new parents are the T best children, among them the
+elite.
 
-A genome is a chain of keys, int32[length, 2], as in the paper: the key of the initial vector, then the key
-(generation, child) of each mutation. A few bytes describe a vector to every rank. Mutations are added in the order of
-the chain, so that a vector that is rebuilt from its chain is bit-identical to one computed from its parent's vector.
+A genome is a chain of keys, int32[length, 2], as in the paper: the key of the initial vector, then
+the key (generation, child) of each mutation. A few bytes describe a vector to every rank. Mutations
+are added in the order of the chain, so that a vector that is rebuilt from its chain is
+bit-identical to one computed from its parent's vector.
 """
 
 from __future__ import annotations
@@ -31,10 +34,17 @@ from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Explicit, Noise, Population
 
-NEEDS = Needs(metrics=STEP_SIZE, searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
+NEEDS = Needs(
+    metrics=STEP_SIZE,
+    searches="vectors",
+    noise=True,
+    growing=True,
+    presets={"noise.kind": "counter"},
+)
 ELITE = -1  # in place of the number of a child
 VALIDATION_EPISODES = 30
-SPREAD_FRACTION = 0.2  # default sigma divided by the problem's spread, which is meant for strategies that adapt sigma
+# default sigma divided by the problem's spread, which is meant for strategies that adapt sigma
+SPREAD_FRACTION = 0.2
 KEY_BYTES = 8
 
 Chain = npt.NDArray[np.int32]  # int32[length, 2]
@@ -48,15 +58,22 @@ class Options:
     kind: Literal["deep_ga"] = option("name of the algorithm", "deep_ga")
     population_size: Count = option("children per generation", 100)
     parents: Natural | None = option(
-        "number of best children that become parents; null: a tenth of the population; 0: none, random search", None
+        "number of best children that become parents; null: a tenth of the population; 0: none, random search",
+        None,
     )
     sigma: Positive | None = option(
-        "standard deviation of a mutation; null: 0.06 of the range between the bounds, or 0.06; for policies 0.02", None
+        "standard deviation of a mutation; null: 0.06 of the range between the bounds, or 0.06; for policies 0.02",
+        None,
     )
-    sigma_decay: Annotated[float, Limits(gt=0, le=1)] = option("factor of sigma per generation", 1.0)
-    validate_top: Annotated[int, Limits(ge=2)] = option("number of candidates to validate, including the elite", 10)
+    sigma_decay: Annotated[float, Limits(gt=0, le=1)] = option(
+        "factor of sigma per generation", 1.0
+    )
+    validate_top: Annotated[int, Limits(ge=2)] = option(
+        "number of candidates to validate, including the elite", 10
+    )
     validation_episodes: Natural | None = option(
-        "validation jobs per candidate; null: 30, for objectives 1; 0: no validation, returns are exact", None
+        "validation jobs per candidate; null: 30, for objectives 1; 0: no validation, returns are exact",
+        None,
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -80,7 +97,9 @@ def chain(*keys: Key) -> Chain:
 
 
 def pack_chains(chains: Sequence[Chain]) -> dict[str, Array]:
-    """Return chains as arrays of the state: int32[chains, longest, 2], padded with 0, and int64[chains] lengths."""
+    """Return chains as arrays of the state: int32[chains, longest, 2], padded with 0,
+    and int64[chains] lengths.
+    """
     lengths = np.array([len(keys) for keys in chains], np.int64)
     table = np.zeros((len(chains), max(lengths.tolist(), default=0), 2), np.int32)
     for row, keys in zip(table, chains, strict=True):
@@ -96,7 +115,9 @@ def unpack_chains(arrays: Arrays) -> list[Chain]:
 
 @dataclass(frozen=True)
 class Genomes:
-    """The children of a generation: their chains and vectors, as functions of the state and a child's number."""
+    """The children of a generation: their chains and vectors,
+    as functions of the state and a child's number.
+    """
 
     problem: VectorProblem
     noise: Noise
@@ -105,12 +126,16 @@ class Genomes:
     sigma_decay: float  # per generation
 
     def sigma(self, generation: int) -> float:
-        """Return the standard deviation of a generation's mutations, the geometric mean over the coordinates."""
+        """Return the standard deviation of a generation's mutations,
+        the geometric mean over the coordinates.
+        """
         return self._deviations[0] * self.sigma_decay**generation
 
     @cached_property
     def _deviations(self) -> tuple[float, Array]:
-        """The initial sigma, and the ratio of each coordinate's standard deviation to it, dtype[size] or [1]."""
+        """The initial sigma, and the ratio of each coordinate's standard deviation to it,
+        dtype[size] or [1].
+        """
         sigma, ratios = first_deviations(self.configured_sigma, self.problem)
         if self.configured_sigma is None:
             sigma = sigma * SPREAD_FRACTION
@@ -118,7 +143,8 @@ class Genomes:
         return sigma, ratios[:1] if (ratios == 1).all() else ratios
 
     def origin(self, state: State) -> Array:
-        """Return the vector that all genomes begin with, dtype[size], or an empty array if each begins with its own.
+        """Return the vector that all genomes begin with, dtype[size], or an empty array if each
+        begins with its own.
 
         It is the problem's initial vector if there is only one, or the theta of another run.
         """
@@ -130,13 +156,21 @@ class Genomes:
 
     @cached_property
     def _first_vector(self) -> tuple[Array, bool]:
-        """The initial vector of the first key, dtype[size], and whether all keys have the same one."""
+        """The initial vector of the first key, dtype[size],
+        and whether all keys have the same one.
+        """
         first, second = (self.initial_vector(np.zeros(0), (0, child)) for child in (0, 1))
         return first, np.array_equal(first, second)
 
     def initial_vector(self, origin: Array, key: Key) -> Array:
-        """Return the vector of the first key of a chain, dtype[size]: the origin, if there is one."""
-        return origin if len(origin) else self.problem.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS, *key))
+        """Return the vector of the first key of a chain, dtype[size]: the origin,
+        if there is one.
+        """
+        return (
+            origin
+            if len(origin)
+            else self.problem.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS, *key))
+        )
 
     def mutate(self, vector: Array, key: Key) -> Array:
         """Return the vector after the mutation of this key, dtype[size]."""
@@ -147,7 +181,9 @@ class Genomes:
         return mutated
 
     def chain(self, state: State, child: int) -> Chain:
-        """Return the chain of a child, int32[length, 2]: that of a parent, drawn uniformly, and one more mutation."""
+        """Return the chain of a child, int32[length, 2]: that of a parent, drawn uniformly,
+        and one more mutation.
+        """
         parents, key = unpack_chains(state.shared), (state.generation, child)
         if not parents:
             return chain((0, 0), key) if len(self.origin(state)) else chain(key)
@@ -166,10 +202,11 @@ class Genomes:
 
 
 class VectorCache:
-    """Computes vectors from chains; caches those of the parents, since most chains continue one of these.
+    """Computes vectors from chains; caches those of the parents, since most chains continue one of
+    these.
 
-    No result depends on what is cached. There are as many cached vectors as parents, and twice as many while a
-    generation begins.
+    No result depends on what is cached. There are as many cached vectors as parents, and twice as
+    many while a generation begins.
     """
 
     def __init__(self, genomes: Genomes) -> None:
@@ -179,7 +216,8 @@ class VectorCache:
         self._origin: Array = np.zeros(0)
 
     def keep(self, arrays: Arrays, origin: Array) -> None:
-        """Compute the vectors of the parents, whose chains are the arrays of `pack_chains`, and drop all others.
+        """Compute the vectors of the parents, whose chains are the arrays of `pack_chains`, and
+        drop all others.
 
         `origin` is the vector at the start of all chains, dtype[size], or empty.
         """
@@ -201,11 +239,17 @@ class VectorCache:
         self._vectors = {name: self._vectors[name] for name in names}
 
     def vector(self, keys: Chain) -> Array:
-        """Return the vector of a chain, dtype[size], read-only; computed from its nearest cached ancestor."""
+        """Return the vector of a chain, dtype[size], read-only;
+        computed from its nearest cached ancestor.
+        """
         name = keys.tobytes()
         ancestor = max((old for old in self._vectors if name.startswith(old)), key=len, default=b"")
         path: list[Key] = [(generation, child) for generation, child in keys.tolist()]
-        vector = self._vectors[ancestor] if ancestor else self._genomes.initial_vector(self._origin, path[0])
+        vector = (
+            self._vectors[ancestor]
+            if ancestor
+            else self._genomes.initial_vector(self._origin, path[0])
+        )
         for key in path[max(len(ancestor) // KEY_BYTES, 1) :]:
             vector = self._genomes.mutate(vector, key)
         return vector
@@ -235,12 +279,15 @@ class DeepGA(Strategy[Selected]):
 
     State, shared:
         theta: dtype[params]; the elite
-        origin: dtype[params or 0], grows; vector that all genomes begin with; empty if each has its own
-        chains: int32[parents, keys, 2], grows; keys of each parent's initial vector and mutations, padded with 0
+        origin: dtype[params or 0], grows; vector that all genomes begin with; empty if each has its
+            own
+        chains: int32[parents, keys, 2], grows; keys of each parent's initial vector and mutations,
+            padded with 0
         chain_lengths: int64[parents], grows; number of keys of each parent
     State, master:
         elite_chain: int32[elite_keys, 2], grows; keys of the elite
-        elite_mean: float64[]; mean fitness of the elite in its last validation; NaN before the first one
+        elite_mean: float64[]; mean fitness of the elite in its last validation; NaN before the
+            first one
     """
 
     options: Options
@@ -249,13 +296,19 @@ class DeepGA(Strategy[Selected]):
 
     def initial(self) -> State:
         """Return the first elite, which has not been validated, and no parents."""
-        shared = {"theta": self.first_theta(), "origin": np.zeros(0, self.problem.dtype), **pack_chains([])}
+        shared = {
+            "theta": self.first_theta(),
+            "origin": np.zeros(0, self.problem.dtype),
+            **pack_chains([]),
+        }
         return State(0, shared, {"elite_chain": chain((0, 0)), "elite_mean": np.array(np.nan)})
 
     @cached_property
     def genomes(self) -> Genomes:
         """The children of all generations."""
-        return Genomes(self.problem, self.noise, self.keys, self.options.sigma, self.options.sigma_decay)
+        return Genomes(
+            self.problem, self.noise, self.keys, self.options.sigma, self.options.sigma_decay
+        )
 
     # Evaluation.
 
@@ -268,7 +321,9 @@ class DeepGA(Strategy[Selected]):
         return [
             chunk
             for index, child in enumerate(validated)
-            for chunk in cut(episodes, self.chunk_size, index * episodes, "probe", _centre_of(child))
+            for chunk in cut(
+                episodes, self.chunk_size, index * episodes, "probe", _centre_of(child)
+            )
         ]
 
     @property
@@ -278,7 +333,9 @@ class DeepGA(Strategy[Selected]):
         return default if configured is None else configured
 
     def validated(self, selected: Selected) -> list[int]:
-        """Return the candidates to validate: the elite, which wins ties because it is the first, then children."""
+        """Return the candidates to validate: the elite,
+        which wins ties because it is the first, then children.
+        """
         return [] if selected.reason else [ELITE, *selected.order[: self.options.validate_top - 1]]
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
@@ -288,7 +345,11 @@ class DeepGA(Strategy[Selected]):
 
     def centre(self, state: State, parent: int) -> Array:
         """Return the elite, or a child that is validated, dtype[size]."""
-        return state.theta if parent == _centre_of(ELITE) else self.genomes.vector(state, parent - _centre_of(0))
+        return (
+            state.theta
+            if parent == _centre_of(ELITE)
+            else self.genomes.vector(state, parent - _centre_of(0))
+        )
 
     def jobs(self, state: State, chunk: Chunk) -> Jobs:
         """Return the jobs of a chunk; all validated candidates have the same seeds."""
@@ -314,7 +375,9 @@ class DeepGA(Strategy[Selected]):
         shared = {**state.shared, "origin": self.genomes.origin(state)}
         after = State(state.generation + 1, shared, state.master)
         if selected.reason is None:
-            after = self._with_selection(after, state, selected.order, self._validation_means(state, selected, results))
+            after = self._with_selection(
+                after, state, selected.order, self._validation_means(state, selected, results)
+            )
         lengths = after.shared["chain_lengths"]
         metrics = {
             "elite_return_mean": float(after.master["elite_mean"]),
@@ -327,8 +390,11 @@ class DeepGA(Strategy[Selected]):
             metrics["parents_return_mean"] = float(results.rows["return_"][best].mean())
         return after, metrics
 
-    def _validation_means(self, state: State, selected: Selected, results: Results[Selected]) -> Float64:
-        """Return the mean fitness of each validated candidate, without failed episodes, float64[validated].
+    def _validation_means(
+        self, state: State, selected: Selected, results: Results[Selected]
+    ) -> Float64:
+        """Return the mean fitness of each validated candidate, without failed episodes,
+        float64[validated].
 
         It is NaN if all have failed. Without validation, it is the fitness of the generation.
         """
@@ -339,8 +405,12 @@ class DeepGA(Strategy[Selected]):
         succeeded = [fitness[~np.isnan(fitness)] for fitness in by_candidate]
         return np.array([fitness.mean() if len(fitness) else np.nan for fitness in succeeded])
 
-    def _with_selection(self, after: State, state: State, order: Sequence[int], means: Float64) -> State:
-        """Return the state with the new elite and parents; `means` are those of the elite and the best children."""
+    def _with_selection(
+        self, after: State, state: State, order: Sequence[int], means: Float64
+    ) -> State:
+        """Return the state with the new elite and parents;
+        `means` are those of the elite and the best children.
+        """
         best = int(np.argmax(np.where(np.isnan(means), -np.inf, means)))  # the first of equal ones
         elite, theta = state.master["elite_chain"], state.theta
         if best:
@@ -351,7 +421,9 @@ class DeepGA(Strategy[Selected]):
         if count and not any(np.array_equal(elite, parent) for parent in parents):
             parents = [elite, *parents[: count - 1]]
         shared = {**after.shared, "theta": theta, **pack_chains(parents)}
-        return replace(after, shared=shared, master={"elite_chain": elite, "elite_mean": np.array(means[best])})
+        return replace(
+            after, shared=shared, master={"elite_chain": elite, "elite_mean": np.array(means[best])}
+        )
 
     @property
     def _parent_count(self) -> int:
@@ -365,7 +437,9 @@ class DeepGA(Strategy[Selected]):
         return [results.prepared.reason] if results.prepared.reason else []
 
     def summary(self, state: State) -> Mapping[str, Json]:
-        """Return the elite's mean in its last validation, its number of mutations, and the number of parents."""
+        """Return the elite's mean in its last validation, its number of mutations,
+        and the number of parents.
+        """
         mean = float(state.master["elite_mean"])
         return {
             "elite_return_mean": None if np.isnan(mean) else mean,

@@ -1,14 +1,16 @@
-"""OpenAI-ES (Salimans et al. 2017, arXiv:1703.03864): gradient ascent on the Gaussian-smoothed expected return.
+"""OpenAI-ES (Salimans et al. 2017, arXiv:1703.03864): gradient ascent on the Gaussian-smoothed
+expected return.
 
-Antithetic pair i evaluates theta + sigma eps_i and theta - sigma eps_i with eps_i from N(0, I). With the shaped fitness
-F and n evaluations, the gradient estimate is (algorithm 1, with antithetic sampling and rank shaping as in section 2.1)
+Antithetic pair i evaluates theta + sigma eps_i and theta - sigma eps_i with eps_i from N(0, I).
+With the shaped fitness F and n evaluations, the gradient estimate is (algorithm 1, with antithetic
+sampling and rank shaping as in section 2.1)
 
     g = 1 / n * sum_i (F(theta + sigma eps_i) - F(theta - sigma eps_i)) * eps_i
 
 divided by sigma if `divide_by_sigma`. The optimizer follows g - weight_decay * theta.
 
-The sum is divided into blocks of parameters. One rank sums a block over all pairs in order, so that the result does not
-depend on the number of ranks.
+The sum is divided into blocks of parameters. One rank sums a block over all pairs in order, so that
+the result does not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.machine import blas_threads
 from hpc_es.core.population import Population
 
-MOST_THREADS = 4  # of an update: each holds a part of the gradient, and more would wait for the sums of the noise
+# of an update: each holds a part of the gradient, and more would wait for the sums of the noise
+MOST_THREADS = 4
 
 NEEDS = Needs(searches="vectors", noise=True, max_rank=np.inf)
 
@@ -46,14 +49,18 @@ class Options(DelayOptions):
         "minimum timesteps per generation: rounds are added until it is reached; 0: one round", 0
     )
     sigma: Positive = option("standard deviation of the perturbations", 0.05)
-    mirrored_sampling: bool = option("antithetic sampling: evaluate theta + sigma*eps and theta - sigma*eps", True)
+    mirrored_sampling: bool = option(
+        "antithetic sampling: evaluate theta + sigma*eps and theta - sigma*eps", True
+    )
     fitness_shaping: Shaping = option(
         "transformation of the returns: centred ranks, sum of the signs of the rewards, centred ranks of that sum, or "
         "none",
         "centered_rank",
     )
     divide_by_sigma: bool = option("division of the gradient by sigma", False)
-    weight_decay: NonNegative = option("weight decay: this factor times theta is subtracted from the gradient", 0.0)
+    weight_decay: NonNegative = option(
+        "weight decay: this factor times theta is subtracted from the gradient", 0.0
+    )
     optimizer: optimizers.Options = option("optimizer of theta", default_factory=optimizers.Options)
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -83,11 +90,18 @@ class EvolutionStrategy(PairedStrategy):
     def initial(self) -> State:
         """Return theta of the problem and the optimizer's initial slots."""
         theta = self.first_theta()
-        return State(0, {"theta": theta}, optimizers.initial_slots(self.options.optimizer, len(theta), theta.dtype))
+        return State(
+            0,
+            {"theta": theta},
+            optimizers.initial_slots(self.options.optimizer, len(theta), theta.dtype),
+        )
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return rounds of `population_size` jobs until the generation has enough timesteps."""
-        size, least_timesteps = self.options.population_size, self.options.min_timesteps_per_generation
+        size, least_timesteps = (
+            self.options.population_size,
+            self.options.min_timesteps_per_generation,
+        )
         return round_of_jobs(round, rows, size, least_timesteps, chunk_size=self.chunk_size)
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
@@ -95,7 +109,9 @@ class EvolutionStrategy(PairedStrategy):
         return self.perturbed(state, chunk, self.options.sigma)
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
-        """Return F(theta + sigma eps_i) - F(theta - sigma eps_i) of each pair, float64[1, pairs]."""
+        """Return F(theta + sigma eps_i) - F(theta - sigma eps_i) of each pair,
+        float64[1, pairs].
+        """
         shaping = self.options.fitness_shaping
         sign_returns = rows["sign_return"].astype(np.float64) if shaping in BY_SIGNS else fitness
         return Weights(self.pairs.differences(shaped(shaping, fitness, sign_returns))[np.newaxis])
@@ -103,25 +119,34 @@ class EvolutionStrategy(PairedStrategy):
     def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
         """Take an optimizer step along the gradient, with weight decay.
 
-        A large theta is updated in parts, without the whole gradient, except for ClipUp, which needs the norm of the
-        whole velocity.
+        A large theta is updated in parts, without the whole gradient, except for ClipUp, which
+        needs the norm of the whole velocity.
         """
         theta, slots = state.theta, optimizers.slots_of(state.master)
         evaluations, optimizer = results.prepared.count, self.options.optimizer
         if not evaluations:
-            metrics = {"gradient_norm": 0.0, "update_ratio": 0.0, "theta_norm": norm(theta), "skipped_update": 1.0}
+            metrics = {
+                "gradient_norm": 0.0,
+                "update_ratio": 0.0,
+                "theta_norm": norm(theta),
+                "skipped_update": 1.0,
+            }
             return State(state.generation + 1, {"theta": theta}, slots), metrics
         if not results.overwrite:
             theta, slots = theta.copy(), {name: slot.copy() for name, slot in slots.items()}
         threads = min(blas_threads(), MOST_THREADS) if results.overwrite else 1
-        divisor = theta.dtype.type(evaluations * self.options.sigma if self.options.divide_by_sigma else evaluations)
+        divisor = theta.dtype.type(
+            evaluations * self.options.sigma if self.options.divide_by_sigma else evaluations
+        )
 
         def gradients() -> Iterator[tuple[slice, Array]]:
             width = len(theta) if optimizer.kind == "clipup" else NORM_PART
             for part, sums in self.sums_by_part(results, width, threads):
                 yield part, np.divide(sums[0], divisor, out=sums[0])
 
-        slots, squares = optimizers.climb(optimizer, theta, slots, gradients(), self.options.weight_decay, threads)
+        slots, squares = optimizers.climb(
+            optimizer, theta, slots, gradients(), self.options.weight_decay, threads
+        )
         gradient, step, before, after = np.sqrt(squares).tolist()
         metrics = {
             "gradient_norm": gradient,

@@ -1,7 +1,9 @@
-"""sep-CMA-ES: CMA-ES with a diagonal covariance, for up to millions of parameters (Ros & Hansen 2008, PPSN).
+"""sep-CMA-ES: CMA-ES with a diagonal covariance, for up to millions of parameters (Ros & Hansen
+2008, PPSN).
 
-A sample is x = m + sigma d z with z from N(0, I) and a factor d for each coordinate, where d^2 is the diagonal of C.
-The update is that of `cma_es.py` for the diagonal, with z_w = sum_i w_i z_i and y_w = d z_w:
+A sample is x = m + sigma d z with z from N(0, I) and a factor d for each coordinate, where d^2 is
+the diagonal of C. The update is that of `cma_es.py` for the diagonal, with z_w = sum_i w_i z_i and
+y_w = d z_w:
 
     m       <- m + sigma y_w
     p_sigma <- (1 - c_sigma) p_sigma + sqrt(c_sigma (2 - c_sigma) mu_eff) z_w
@@ -71,7 +73,9 @@ class Constants:
 
 @lru_cache(maxsize=64)
 def constants(n: int, population: int) -> Constants:
-    """Return the constants of the paper (table 1) for n parameters; c_cov is divided into c_1 and c_mu."""
+    """Return the constants of the paper (table 1) for n parameters;
+    c_cov is divided into c_1 and c_mu.
+    """
     mu = population // 2
     raw = np.maximum(0.0, math.log(mu + 1) - np.log(np.arange(1, population + 1)))
     weights = raw / raw.sum()
@@ -82,7 +86,9 @@ def constants(n: int, population: int) -> Constants:
     c_cov += (1 - 1 / mu_eff) * min(1.0, (2 * mu_eff - 1) / ((n + 2) ** 2 + mu_eff))
     c_cov = min(1.0, c_cov * (n + 2) / 3)  # faster than in CMA-ES: only the diagonal is learned
     c_1 = c_cov / mu_eff
-    return Constants(mu, weights, mu_eff, c_sigma, d_sigma, 4 / (n + 4), c_1, c_cov - c_1, expected_length(n))
+    return Constants(
+        mu, weights, mu_eff, c_sigma, d_sigma, 4 / (n + 4), c_1, c_cov - c_1, expected_length(n)
+    )
 
 
 @dataclass(frozen=True)
@@ -121,21 +127,31 @@ class SepCMAES(DistributionStrategy):
         deviations = state.shared["deviations"] * self.problem.dtype.type(state.shared["sigma"])
         if self.mixed is not None:
             jobs = chunk.job_numbers
-            z = np.stack([self.noise.direction(state.generation, job, 0, self.problem.size) for job in jobs])
+            z = np.stack(
+                [self.noise.direction(state.generation, job, 0, self.problem.size) for job in jobs]
+            )
             steps = deviations * z[:, self.mixed.normal]
             vectors = self.mixed.candidates(state.shared, state.generation, jobs, steps)
             return Explicit(self.problem.layout, with_injected(state.shared, jobs, vectors))
         samples = self.perturbed(state, chunk, 1.0, deviations)
         if injected_in(state.shared) is None:
             return samples
-        return Explicit(self.problem.layout, with_injected(state.shared, chunk.job_numbers, samples.stacked()))
+        return Explicit(
+            self.problem.layout, with_injected(state.shared, chunk.job_numbers, samples.stacked())
+        )
 
     def _injected_sums(self, state: State, weights: Float64) -> tuple[Array, Array]:
-        """Return the parts of both sums that belong to injected candidates, dtype[normal]; weights are [2, samples]."""
+        """Return the parts of both sums that belong to injected candidates, dtype[normal];
+        weights are [2, samples].
+        """
         injected = injected_in(state.shared)
         assert injected is not None
         steps = (injected - state.theta) / self.problem.dtype.type(state.shared["sigma"])
-        y = steps if self.mixed is None else self.mixed.unscaled(state.shared, steps[:, self.mixed.normal])
+        y = (
+            steps
+            if self.mixed is None
+            else self.mixed.unscaled(state.shared, steps[:, self.mixed.normal])
+        )
         z = y / state.shared["deviations"]
         z = (shortened(z)[:, np.newaxis] * z).astype(self.problem.dtype)
         first, second = weights[:, : len(injected)].astype(self.problem.dtype)
@@ -143,7 +159,9 @@ class SepCMAES(DistributionStrategy):
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
         """Return the weight of each sample, once for z and once for z^2, float64[2, samples]."""
-        return np.tile(sample_weights(self.constants(state).weights, fitness, share_ties=False), (2, 1))
+        return np.tile(
+            sample_weights(self.constants(state).weights, fitness, share_ties=False), (2, 1)
+        )
 
     def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return sum_i w_i z_i and sum_i w_i z_i^2 over a block of parameters, dtype[2, block]."""
@@ -155,10 +173,17 @@ class SepCMAES(DistributionStrategy):
             weights[:, : len(injected)] = 0  # see `update`
         return {"sums": self.weighted_sums(state, weights, (1, 2), block)}
 
-    def update(self, state: State, weights: Float64, blocks: Iterable[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(
+        self, state: State, weights: Float64, blocks: Iterable[Arrays]
+    ) -> tuple[Arrays, Arrays]:
         """Return mean, step size, paths and standard deviations after a generation."""
         z_w, sum_z2 = np.concatenate([block["sums"] for block in blocks], axis=1)
-        c, old, n, scalar = self.constants(state), state.master, self.normal_size, self.problem.dtype.type
+        c, old, n, scalar = (
+            self.constants(state),
+            state.master,
+            self.normal_size,
+            self.problem.dtype.type,
+        )
         if self.mixed is not None:
             z_w, sum_z2 = z_w[self.mixed.normal], sum_z2[self.mixed.normal]
         if not n:
@@ -176,11 +201,17 @@ class SepCMAES(DistributionStrategy):
         gain_c = h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * c.mu_eff)
         p_c = scalar(1 - c.c_c) * old["covariance_path"] + scalar(gain_c) * y_w
         decay = 1 - c.c_1 - c.c_mu + c.c_1 * (1 - h_sigma) * c.c_c * (2 - c.c_c)
-        variances = np.square(d) * (scalar(decay) + scalar(c.c_mu) * sum_z2) + scalar(c.c_1) * np.square(p_c)
+        variances = np.square(d) * (scalar(decay) + scalar(c.c_mu) * sum_z2) + scalar(
+            c.c_1
+        ) * np.square(p_c)
         step = scalar(sigma) * y_w
         shared: dict[str, Array] = {
-            "theta": state.theta + step if self.mixed is None else self.mixed.stepped(state.theta, step),
-            "sigma": np.array(sigma * math.exp(min(1.0, c.c_sigma / c.d_sigma * (length / c.chi_n - 1)))),
+            "theta": state.theta + step
+            if self.mixed is None
+            else self.mixed.stepped(state.theta, step),
+            "sigma": np.array(
+                sigma * math.exp(min(1.0, c.c_sigma / c.d_sigma * (length / c.chi_n - 1)))
+            ),
             "deviations": np.sqrt(variances),
         }
         master: dict[str, Array] = {"sigma_path": p_sigma, "covariance_path": p_c}
@@ -193,7 +224,10 @@ class SepCMAES(DistributionStrategy):
     def view(self, state: State) -> stopping.View:
         """Return the quantities that the stopping criteria test."""
         sigma = float(state.shared["sigma"])
-        deviations, path = sigma * state.shared["deviations"], sigma * state.master["covariance_path"]
+        deviations, path = (
+            sigma * state.shared["deviations"],
+            sigma * state.master["covariance_path"],
+        )
         return stopping.View(state.theta, self.first_sigma(state), sigma, deviations, path)
 
     def metrics(self, state: State) -> Mapping[str, float]:
@@ -202,7 +236,8 @@ class SepCMAES(DistributionStrategy):
         return {
             "sigma": float(state.shared["sigma"]),
             "axis_ratio": float(deviations.max() / deviations.min()),
-            "path_length": norm(state.master["sigma_path"]) / expected_length(max(1, self.normal_size)),
+            "path_length": norm(state.master["sigma_path"])
+            / expected_length(max(1, self.normal_size)),
         }
 
 

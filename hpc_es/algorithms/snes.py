@@ -1,13 +1,15 @@
-"""SNES, separable natural evolution strategies, for up to millions of parameters (Wierstra et al. 2014, JMLR 15).
+"""SNES, separable natural evolution strategies, for up to millions of parameters (Wierstra et al.
+2014, JMLR 15).
 
-A sample is x = m + sigma z with z from N(0, I) and a standard deviation sigma for each coordinate. With the utility u_i
-of each sample's rank (algorithm 6),
+A sample is x = m + sigma z with z from N(0, I) and a standard deviation sigma for each coordinate.
+With the utility u_i of each sample's rank (algorithm 6),
 
     m     <- m + eta_m sigma sum_i u_i z_i
     sigma <- sigma exp(eta_sigma / 2 sum_i u_i (z_i^2 - 1))
 
-Both sums are divided into blocks of parameters; one rank sums a block over all samples in order. Samples of equal
-fitness share their utilities. The utilities sum to 0, so that a plateau changes nothing.
+Both sums are divided into blocks of parameters; one rank sums a block over all samples in order.
+Samples of equal fitness share their utilities. The utilities sum to 0, so that a plateau changes
+nothing.
 """
 
 from __future__ import annotations
@@ -73,10 +75,18 @@ class SNES(DistributionStrategy):
 
     def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return sum_i u_i z_i and sum_i u_i z_i^2 over a block of parameters, dtype[2, block]."""
-        return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.weights, (1, 2), block)}
+        return (
+            {}
+            if prepared.reason
+            else {"sums": self.weighted_sums(state, prepared.weights, (1, 2), block)}
+        )
 
-    def update(self, state: State, weights: Float64, blocks: Iterable[Arrays]) -> tuple[Arrays, Arrays]:
-        """Take a natural gradient step; sum_i u_i (z_i^2 - 1) = sum_i u_i z_i^2, since the utilities sum to 0."""
+    def update(
+        self, state: State, weights: Float64, blocks: Iterable[Arrays]
+    ) -> tuple[Arrays, Arrays]:
+        """Take a natural gradient step; sum_i u_i (z_i^2 - 1) = sum_i u_i z_i^2,
+        since the utilities sum to 0.
+        """
         sum_z, sum_z2 = np.concatenate([block["sums"] for block in blocks], axis=1)
         n, scalar, sigma = self.problem.size, self.problem.dtype.type, state.shared["deviations"]
         eta_sigma = self.options.sigma_learning_rate or (3 + math.log(n)) / (5 * math.sqrt(n))
@@ -87,10 +97,18 @@ class SNES(DistributionStrategy):
     def view(self, state: State) -> stopping.View:
         """Return the quantities that the stopping criteria test; there is no evolution path."""
         deviations: Array = state.shared["deviations"]
-        return stopping.View(state.theta, self.first_sigma(state), float(deviations.max()), deviations, 0 * deviations)
+        return stopping.View(
+            state.theta,
+            self.first_sigma(state),
+            float(deviations.max()),
+            deviations,
+            0 * deviations,
+        )
 
     def metrics(self, state: State) -> Mapping[str, float]:
-        """Return the geometric mean of the standard deviations, and the ratio of the largest to the smallest."""
+        """Return the geometric mean of the standard deviations,
+        and the ratio of the largest to the smallest.
+        """
         deviations = state.shared["deviations"]
         return {
             "sigma": float(np.exp(np.log(deviations, dtype=np.float64).mean())),

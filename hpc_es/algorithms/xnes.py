@@ -1,14 +1,16 @@
-"""xNES, exponential natural evolution strategies, with a full covariance (Glasmachers et al. 2010, GECCO).
+"""xNES, exponential natural evolution strategies, with a full covariance (Glasmachers et al. 2010,
+GECCO).
 
-A sample is x = m + sigma B z with z from N(0, I) and det B = 1. With the utility u_i of each sample's rank,
-G = sum_i u_i (z_i z_i^T - I) and g = trace(G) / n (algorithm 1),
+A sample is x = m + sigma B z with z from N(0, I) and det B = 1. With the utility u_i of each
+sample's rank, G = sum_i u_i (z_i z_i^T - I) and g = trace(G) / n (algorithm 1),
 
     m     <- m + eta_m sigma B sum_i u_i z_i
     sigma <- sigma exp(eta_sigma / 2 g)
     B     <- B expm(eta_B / 2 (G - g I))
 
-The matrix exponential is computed on rank 0 from the eigenvectors of G. With fewer samples than parameters, G is
-decomposed in the subspace of the samples; otherwise it is summed in blocks of rows, each by one rank.
+The matrix exponential is computed on rank 0 from the eigenvectors of G. With fewer samples than
+parameters, G is decomposed in the subspace of the samples; otherwise it is summed in blocks of
+rows, each by one rank.
 """
 
 from __future__ import annotations
@@ -32,7 +34,13 @@ from hpc_es.core.declarations import Needs
 from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.population import Explicit, Population
 
-NEEDS = Needs(metrics=DISTRIBUTION, searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
+NEEDS = Needs(
+    metrics=DISTRIBUTION,
+    searches="vectors",
+    noise=True,
+    growing=True,
+    presets={"noise.kind": "counter"},
+)
 
 
 @options
@@ -57,14 +65,19 @@ class XNES(DistributionStrategy):
         sigma: float64[]; step size
         shape: float64[params, params]; B, with determinant 1
     State, master:
-        axis_lengths: float64[params]; singular values of B, ascending, computed every params / 2 generations
+        axis_lengths: float64[params]; singular values of B, ascending, computed every params / 2
+            generations
     """
 
     options: Options
 
     def initial_distribution(self, sigma: float, ratios: Float64) -> tuple[Arrays, Arrays]:
-        """Return a diagonal shape; its determinant is 1, since the geometric mean of the ratios is."""
-        return {"sigma": np.array(sigma), "shape": np.diag(ratios)}, {"axis_lengths": np.sort(ratios)}
+        """Return a diagonal shape; its determinant is 1,
+        since the geometric mean of the ratios is.
+        """
+        return {"sigma": np.array(sigma), "shape": np.diag(ratios)}, {
+            "axis_lengths": np.sort(ratios)
+        }
 
     @cached_property
     def _sampler(self) -> BlockSampler:
@@ -81,18 +94,28 @@ class XNES(DistributionStrategy):
         return sample_weights(utilities(len(rows)), fitness)
 
     def blocks(self, state: State) -> int:
-        """Return the number of blocks of rows of G; 0 if there are fewer samples than parameters, or few samples."""
+        """Return the number of blocks of rows of G;
+        0 if there are fewer samples than parameters, or few samples.
+        """
         population, n = self.population(state), self.problem.size
-        return covariance.blocks(population, n) if population >= max(n, covariance.MIN_SHARED_SAMPLES) else 0
+        return (
+            covariance.blocks(population, n)
+            if population >= max(n, covariance.MIN_SHARED_SAMPLES)
+            else 0
+        )
 
     def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return a block of rows of sum_i u_i z_i z_i^T, float64[rows, params]."""
         if prepared.reason:
             return {}
-        z, _ = self._sampler.z_and_y(state.generation, self.population(state), state.shared["shape"])
+        z, _ = self._sampler.z_and_y(
+            state.generation, self.population(state), state.shared["shape"]
+        )
         return {"rows": covariance.rows_of_sum(prepared.weights, z, block)}
 
-    def update(self, state: State, weights: Float64, blocks: Iterable[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(
+        self, state: State, weights: Float64, blocks: Iterable[Arrays]
+    ) -> tuple[Arrays, Arrays]:
         """Take a natural gradient step; G = sum_i u_i z_i z_i^T, since the utilities sum to 0."""
         m, sigma, B = state.theta, float(state.shared["sigma"]), state.shared["shape"]
         n = self.problem.size
@@ -103,7 +126,8 @@ class XNES(DistributionStrategy):
         z, y = self._sampler.z_and_y(state.generation, len(weights), B)
         eigenvalues, axes = _eigen(weights, z, [block["rows"] for block in blocks])
         g = float(eigenvalues.sum()) / n
-        # expm(eta_B / 2 (G - g I)) has the factor `along` along each axis and `across` in all other directions.
+        # expm(eta_B / 2 (G - g I)) has the factor `along` along each axis and `across` in all other
+        # directions.
         along = np.exp(np.clip(eta_B / 2 * (eigenvalues - g), -1, 1))
         across = math.exp(min(1.0, max(-1.0, -eta_B / 2 * g)))
         new_B = (B @ axes * (along - across)) @ axes.T
@@ -122,20 +146,29 @@ class XNES(DistributionStrategy):
         """Return the quantities that the stopping criteria test; there is no evolution path."""
         sigma, B = float(state.shared["sigma"]), state.shared["shape"]
         deviations = sigma * np.sqrt(np.einsum("ij,ij->i", B, B))
-        return stopping.View(state.theta, self.first_sigma(state), sigma, deviations, 0 * deviations)
+        return stopping.View(
+            state.theta, self.first_sigma(state), sigma, deviations, 0 * deviations
+        )
 
     def metrics(self, state: State) -> Mapping[str, float]:
-        """Return the step size, and the axis ratio and condition number from the last `axis_lengths`."""
+        """Return the step size, and the axis ratio and
+        condition number from the last `axis_lengths`.
+        """
         lengths = state.master["axis_lengths"]
         ratio = float(lengths[-1] / lengths[0])
-        return {"sigma": float(state.shared["sigma"]), "axis_ratio": ratio, "condition_number": ratio**2}
+        return {
+            "sigma": float(state.shared["sigma"]),
+            "axis_ratio": ratio,
+            "condition_number": ratio**2,
+        }
 
 
 def _eigen(u: Float64, z: Float64, rows: Sequence[Float64]) -> tuple[Float64, Float64]:
-    """Return the eigenvalues of G and the eigenvectors as columns, without the eigenvalues 0 outside the samples' span.
+    """Return the eigenvalues of G and the eigenvectors as columns, without the eigenvalues 0
+    outside the samples' span.
 
-    `rows` are blocks of rows of G, if it was summed by all ranks. With fewer samples than parameters, G is decomposed
-    in an orthonormal basis of the samples.
+    `rows` are blocks of rows of G, if it was summed by all ranks. With fewer samples than
+    parameters, G is decomposed in an orthonormal basis of the samples.
     """
     if rows or len(z) >= z.shape[1]:
         return np.linalg.eigh(np.concatenate(rows) if rows else (z.T * u) @ z)

@@ -1,4 +1,6 @@
-"""Arguments of `minimize` and `Strategy`: bounds in several forms, and errors that name the caller's arguments."""
+"""Arguments of `minimize` and `Strategy`: bounds in several forms,
+and errors that name the caller's arguments.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ _KEY = re.compile(r"\b(?:task|stop|noise|algorithm)\.[a-z]\w*(?:\.[a-z]\w*)*")
 
 @contextlib.contextmanager
 def argument_errors() -> Iterator[None]:
-    """Raise a ConfigError about config keys again in terms of the arguments of `minimize` and `Strategy`."""
+    """Raise a ConfigError about config keys again in terms of
+    the arguments of `minimize` and `Strategy`.
+    """
     try:
         yield
     except ConfigError as error:
@@ -53,7 +57,9 @@ def argument_errors() -> Iterator[None]:
 
 
 def in_arguments(text: str) -> str:
-    """Return a text in which the keys of a config are the arguments of the caller, such as sigma0."""
+    """Return a text in which the keys of a config are the arguments of the caller,
+    such as sigma0.
+    """
     return _KEY.sub(_argument, text)
 
 
@@ -65,37 +71,58 @@ def _argument(key: re.Match[str]) -> str:
 
 
 def require_algorithm(kind: str) -> None:
-    """Raise ConfigError unless there is a built-in kind of this name that searches vectors, or it is a custom kind."""
+    """Raise ConfigError unless there is a built-in kind of this name that searches vectors,
+    or it is a custom kind.
+    """
     if registry.is_user_kind(kind):
         return
-    valid = [name for name in kinds("algorithms") if module("algorithms", name).NEEDS.searches == "vectors"]
+    valid = [
+        name
+        for name in kinds("algorithms")
+        if module("algorithms", name).NEEDS.searches == "vectors"
+    ]
     if kind not in valid:
-        has = f", which searches {module('algorithms', kind).NEEDS.searches}" if kind in kinds("algorithms") else ""
+        has = (
+            f", which searches {module('algorithms', kind).NEEDS.searches}"
+            if kind in kinds("algorithms")
+            else ""
+        )
         text = f"expected one of {', '.join(map(repr, valid))}, found {kind!r}{has}{nearest(kind, valid)}"
         raise ConfigError([("algorithm", text)])
 
 
 BoundsInput: TypeAlias = Any  # None, two sides, or one of the forms of SciPy: see `read_bounds`
-Side: TypeAlias = "float | list[float | None] | None"  # of all coordinates, or of each; None: unbounded
+# of all coordinates, or of each; None: unbounded
+Side: TypeAlias = "float | list[float | None] | None"
 
 
 def read_bounds(bounds: BoundsInput, size: int) -> tuple[Side, Side]:
     """Return low and high, each None, a number or a list of `size` numbers or Nones.
 
-    `bounds` is None; (low, high); SciPy's form, `size` pairs (low, high), or an object with `lb` and `ub`; or a mapping
-    with `low` and `high`. Two pairs for two coordinates can mean both: the form decides in which every low is less than
-    its high; ConfigError if both or neither are possible, and for anything else, such as a low of plus infinity.
+    `bounds` is None; (low, high); SciPy's form, `size` pairs (low, high), or an object with `lb`
+    and `ub`; or a mapping with `low` and `high`. Two pairs for two coordinates can mean both: the
+    form decides in which every low is less than its high; ConfigError if both or neither are
+    possible, and for anything else, such as a low of plus infinity.
     """
     low, high = _sides(bounds, size)
     return _finite(low, "low", np.inf), _finite(high, "high", -np.inf)
 
 
 def _finite(side: Any, name: str, impossible: float) -> Any:
-    """Return a side with None for infinity, which is no bound; ConfigError for the infinity that allows no number."""
+    """Return a side with None for infinity, which is no bound;
+    ConfigError for the infinity that allows no number.
+    """
     if isinstance(side, list):
         return [_finite(item, name, impossible) for item in side]
     if side == impossible:
-        raise ConfigError([(f"bounds ({name})", f"is {side}, so no number is within: expected {-impossible} for none")])
+        raise ConfigError(
+            [
+                (
+                    f"bounds ({name})",
+                    f"is {side}, so no number is within: expected {-impossible} for none",
+                )
+            ]
+        )
     return None if side == -impossible else side
 
 
@@ -123,11 +150,15 @@ def _sides(bounds: BoundsInput, size: int) -> tuple[Any, Any]:
         return [low for low, _ in items], [high for _, high in items]
     if is_sides:
         return items[0], items[1]
-    raise ConfigError([("bounds", f"expected {FORMS} ({size} pairs here), found {_described(bounds, lengths)}")])
+    raise ConfigError(
+        [("bounds", f"expected {FORMS} ({size} pairs here), found {_described(bounds, lengths)}")]
+    )
 
 
 def as_list(value: Any) -> Any:
-    """Return an array or number of NumPy, PyTorch or JAX as a list or number; anything else as it is."""
+    """Return an array or number of NumPy, PyTorch or JAX as a list or number;
+    anything else as it is.
+    """
     return value.tolist() if hasattr(value, "__array__") and hasattr(value, "tolist") else value
 
 

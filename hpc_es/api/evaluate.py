@@ -1,6 +1,8 @@
-"""Noise-free evaluation of the parameters that a run has saved: of one theta, or of all its snapshots on all ranks.
+"""Noise-free evaluation of the parameters that a run has saved: of one theta, or of all its
+snapshots on all ranks.
 
-One rank evaluates a whole snapshot, in chunks of a fixed size, so results do not depend on the number of ranks.
+One rank evaluates a whole snapshot, in chunks of a fixed size, so results do not depend on the
+number of ranks.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class EvaluationRequest:
 def choose_device(world: World, config: Config) -> None:
     """Decide on which device the policies are evaluated; every rank of the world calls this.
 
-    A policy that was trained on a GPU is evaluated on the CPU if there is no GPU, which rank 0 reports on stderr.
+    A policy that was trained on a GPU is evaluated on the CPU if there is no GPU, which rank 0
+    reports on stderr.
     """
     request = device_request(config)
     if request is None:
@@ -78,7 +81,9 @@ def choose_device(world: World, config: Config) -> None:
 
 @restored_generators()
 def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
-    """Return statistics of the episodes; those of returns and lengths leave out failed episodes, and may be None."""
+    """Return statistics of the episodes; those of returns and lengths
+    leave out failed episodes, and may be None.
+    """
     if asked.actions == "sampled":
         require_stochastic(source.config)
     if source.config.setup.offers.measures_centre:
@@ -102,25 +107,38 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
 
 
 def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
-    """Return statistics of the scores on batches of evaluations, and the means of the metrics in `report.info`."""
+    """Return statistics of the scores on batches of evaluations,
+    and the means of the metrics in `report.info`.
+    """
     config = source.config
     info = config.report.reductions()
     with within_config_directory(config.directory):
         task = build_kind("tasks", config.task, info=info)
     task.use_what_is_compiled(source.path)
     problem = task.problem("vectors", None, Keys(asked.seed), USUAL_CHUNK)
-    episodes = asked.episodes if problem.evaluation_episodes is None else problem.evaluation_episodes
+    episodes = (
+        asked.episodes if problem.evaluation_episodes is None else problem.evaluation_episodes
+    )
     try:
         rows = _rows(cut(episodes, USUAL_CHUNK), _measured_by(problem, source), "evaluation")
     finally:
         close(task.name, task.close)
-    info_means = {f"info_{name}": float(np.nanmean(rows[INFO][:, column])) for column, name in enumerate(info)}
-    end = {"episodes": episodes, "generation": source.generation, "model": task.name, "which": source.which}
+    info_means = {
+        f"info_{name}": float(np.nanmean(rows[INFO][:, column])) for column, name in enumerate(info)
+    }
+    end = {
+        "episodes": episodes,
+        "generation": source.generation,
+        "model": task.name,
+        "which": source.which,
+    }
     return {**statistics(rows), **quantity_statistics(config, rows), **info_means, **end}
 
 
 def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows:
-    """Return rows[episodes], in chunks of a fixed size as in training; failures are written to stderr."""
+    """Return rows[episodes], in chunks of a fixed size as in training;
+    failures are written to stderr.
+    """
     policy = source.policy(task.spaces)
     if source.config.setup.offers.compiled:
         policy = task.compiled(policy)  # type: ignore[attr-defined]
@@ -135,8 +153,12 @@ def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows
     return _rows(cut(asked.episodes, USUAL_CHUNK), evaluate_chunk)
 
 
-def _rows(chunks: Sequence[Chunk], evaluate_chunk: Callable[[Chunk], Outcome], job: str = "episode") -> Rows:
-    """Return rows[jobs] of some chunks; failures are written to stderr, with `job` as the name of a job."""
+def _rows(
+    chunks: Sequence[Chunk], evaluate_chunk: Callable[[Chunk], Outcome], job: str = "episode"
+) -> Rows:
+    """Return rows[jobs] of some chunks; failures are written to stderr,
+    with `job` as the name of a job.
+    """
     rows: list[Rows] = []
     for chunk in chunks:
         outcome = evaluate_chunk(chunk)
@@ -163,7 +185,9 @@ def _play_episodes(
 def _evaluation_by_problem(
     source: StoredPolicy, task: Any, policy: Policy, asked: EvaluationRequest
 ) -> Callable[[Chunk], Outcome]:
-    """Return the evaluation of a chunk by the problem of a custom task; UserError if it has no vectors or no method."""
+    """Return the evaluation of a chunk by the problem of a custom task;
+    UserError if it has no vectors or no method.
+    """
     kind = source.config.task.kind
     problem: Any = None
     if "vectors" in module("tasks", kind).OFFERS.problems:
@@ -195,17 +219,23 @@ def _actor(source: StoredPolicy, policy: Policy, chunk: Chunk, asked: Evaluation
     if asked.actions == "greedy":
         return source.bind(policy, chunk.jobs)
     keys = Keys(asked.seed)
-    drawing = [keys.generator(Purpose.POLICY_SAMPLING, index=job, block=SAMPLING_BLOCK) for job in chunk.job_numbers]
+    drawing = [
+        keys.generator(Purpose.POLICY_SAMPLING, index=job, block=SAMPLING_BLOCK)
+        for job in chunk.job_numbers
+    ]
     return sampling_actor(policy, source.theta, drawing)
 
 
 def seeds(seed: int, episodes: Sequence[int]) -> list[int]:
-    """Return the environment seeds of these episodes, 0 .. 2**31 - 1; training's own evaluations have block 0."""
+    """Return the environment seeds of these episodes, 0 .. 2**31 - 1;
+    training's own evaluations have block 0.
+    """
     return [Keys(seed).seed31(Purpose.EVALUATION, index=episode, block=1) for episode in episodes]
 
 
 def statistics(rows: Rows) -> JsonObject:
-    """Return statistics of rows[episodes] without the failed ones (None if all failed), and their number.
+    """Return statistics of rows[episodes] without the failed ones (None if all failed), and their
+    number.
 
     The standard deviation has the divisor n.
     """
@@ -214,15 +244,24 @@ def statistics(rows: Rows) -> JsonObject:
     values: JsonObject = dict.fromkeys(names)
     if len(succeeded):
         returns = succeeded["return_"]
-        numbers = (returns.mean(), returns.std(), returns.min(), returns.max(), succeeded["length"].mean())
+        numbers = (
+            returns.mean(),
+            returns.std(),
+            returns.min(),
+            returns.max(),
+            succeeded["length"].mean(),
+        )
         values = dict(zip(names, map(float, numbers), strict=True))
     return {**values, "failed": len(rows) - len(succeeded)}
 
 
 def quantity_statistics(config: Config, rows: Rows) -> JsonObject:
-    """Return the means of the quantities that the task declares, and the share of feasible episodes, if it has any."""
+    """Return the means of the quantities that the task declares,
+    and the share of feasible episodes, if it has any.
+    """
     quantities = config.setup.offers.quantities
-    if not set(quantities.groups) <= set(rows.dtype.names or ()):  # of a custom task that does not fill them here
+    # of a custom task that does not fill them here
+    if not set(quantities.groups) <= set(rows.dtype.names or ()):
         return {}
     values = means(quantities, rows)
     if quantities.constraints:
@@ -236,9 +275,11 @@ def quantity_statistics(config: Config, rows: Rows) -> JsonObject:
 
 
 def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObject:
-    """Return, on rank 0, the argument of `evaluate_all`: paths, what may be imported, native stepping's differences.
+    """Return, on rank 0, the argument of `evaluate_all`: paths, what may be imported, native
+    stepping's differences.
 
-    Raises CheckpointError without checkpoints, and UserError if the code of one is not trusted (`storage.trust`).
+    Raises CheckpointError without checkpoints, and UserError if the code of one is not trusted
+    (`storage.trust`).
     """
     require_run(run)
     paths = all_full(run)  # absolute, since environments may change the current directory
@@ -247,13 +288,21 @@ def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObje
     if config.setup.offers.compares_stepping:
         task = single_episodes(config)
         close(task.name, task.close)
-    return {"paths": list(map(str, paths)), "code": code.message(), "differences": stepping_differences}
+    return {
+        "paths": list(map(str, paths)),
+        "code": code.message(),
+        "differences": stepping_differences,
+    }
 
 
-def evaluate_all(world: World, prepared: JsonObject, asked: EvaluationRequest, overridden: Changed) -> list[JsonObject]:
-    """Return one row per snapshot, in order, on every rank; every rank calls this and evaluates its share.
+def evaluate_all(
+    world: World, prepared: JsonObject, asked: EvaluationRequest, overridden: Changed
+) -> list[JsonObject]:
+    """Return one row per snapshot, in order, on every rank; every rank calls this and evaluates its
+    share.
 
-    `prepared` is the result of `prepare_all` on rank 0; `overridden(source)` returns the same theta with another task.
+    `prepared` is the result of `prepare_all` on rank 0; `overridden(source)` returns the same theta
+    with another task.
     """
     stepping_differences.update(prepared["differences"])
     paths, code = prepared["paths"], Decision.from_message(prepared["code"])
@@ -263,7 +312,9 @@ def evaluate_all(world: World, prepared: JsonObject, asked: EvaluationRequest, o
         source = overridden(read_evaluated(Path(paths[index]), trust=code))
         own[index] = {"snapshot": Path(paths[index]).name, **evaluate(source, asked)}
     gathered = world.allgather(np.frombuffer(json.dumps(own).encode(), np.uint8))
-    rows = {int(index): row for part in gathered for index, row in json.loads(part.tobytes()).items()}
+    rows = {
+        int(index): row for part in gathered for index, row in json.loads(part.tobytes()).items()
+    }
     return [rows[index] for index in range(len(paths))]
 
 
@@ -272,5 +323,7 @@ def table(rows: Sequence[JsonObject]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: "nan" if value is None else value for name, value in row.items()} for row in rows)
+    writer.writerows(
+        {name: "nan" if value is None else value for name, value in row.items()} for row in rows
+    )
     return text.getvalue()

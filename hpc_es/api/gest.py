@@ -1,4 +1,6 @@
-"""A generator of the gest-api standard, with which libEnsemble, Xopt and Optimas run a search (extra `gest`)."""
+"""A generator of the gest-api standard, with which libEnsemble,
+Xopt and Optimas run a search (extra `gest`).
+"""
 
 from __future__ import annotations
 
@@ -23,26 +25,29 @@ from gest_api.vocs import (
 from hpc_es.api.strategy import ALGORITHM, Strategy
 from hpc_es.core.errors import ConfigError
 
-Point: TypeAlias = dict[str, Any]  # variables and constants by name, and `_id`; results also have the outputs
+# variables and constants by name, and `_id`; results also have the outputs
+Point: TypeAlias = dict[str, Any]
 SMALLEST = math.ulp(0.0)  # violation of a strict limit that is met exactly
 
 
 class Generator(StandardGenerator):  # type: ignore[misc]
     """A search by a strategy for vectors, by default CMA-ES, as a gest-api generator.
 
-        generator = Generator(VOCS(variables={"x": [0, 1], "n": {16, 32, 64}}, objectives={"f": "MINIMIZE"}))
-        points = generator.suggest(None)
-        generator.ingest([{**point, "f": cost(**point)} for point in points])
+        generator = Generator(VOCS(variables={"x": [0, 1], "n": {16, 32, 64}}, objectives={"f":
+        "MINIMIZE"})) points = generator.suggest(None) generator.ingest([{**point, "f":
+        cost(**point)} for point in points])
 
-    - Variables with a domain are numbers. Discrete variables are ordered values if they are numbers, otherwise choices,
-      in the order of their JSON texts. `default_value` is the initial value of
-      a number.
-    - Constants are added to each point. A search has one objective, which is minimised or maximised.
-    - `algorithm`, `seed`, `sigma0`, `constraint_handling` and `options` are those of `hpc_es.Strategy`. Equal seeds
-      give equal points.
+    - Variables with a domain are numbers. Discrete variables are ordered values if they are
+      numbers, otherwise choices, in the order of their JSON texts. `default_value` is the initial
+      value of a number.
+    - Constants are added to each point. A search has one objective, which is minimised or
+      maximised.
+    - `algorithm`, `seed`, `sigma0`, `constraint_handling` and `options` are those of
+      `hpc_es.Strategy`. Equal seeds give equal points.
 
-    Results may be ingested in any order and in several parts; the search is updated when all results of a generation
-    are known. NaN as objective is a failed evaluation. Points without `_id` are only compared with the best one.
+    Results may be ingested in any order and in several parts; the search is updated when all
+    results of a generation are known. NaN as objective is a failed evaluation. Points without `_id`
+    are only compared with the best one.
 
     Raises ValueError for variables, objectives, constraints and options that are not supported.
     """
@@ -69,10 +74,19 @@ class Generator(StandardGenerator):  # type: ignore[misc]
                 self._fixed[name] = next(iter(variable.values))
             else:
                 parameters[name] = parameter
-        count = sum(2 if isinstance(item, BoundsConstraint) else 1 for item in vocs.constraints.values())
+        count = sum(
+            2 if isinstance(item, BoundsConstraint) else 1 for item in vocs.constraints.values()
+        )
         limits = {"constraints": count, "constraint_handling": constraint_handling} if count else {}
         try:
-            self._search = Strategy(algorithm, parameters=parameters, seed=seed, sigma0=sigma0, **limits, **options)  # type: ignore[arg-type]
+            self._search = Strategy(
+                algorithm,
+                parameters=parameters,
+                seed=seed,
+                sigma0=sigma0,
+                **limits,  # type: ignore[arg-type]
+                **options,  # type: ignore[arg-type]
+            )
         except ConfigError as error:
             raise ValueError(str(error)) from error
         self._first_id = 0  # of the vectors that are evaluated now
@@ -86,25 +100,38 @@ class Generator(StandardGenerator):  # type: ignore[misc]
         for name, variable in vocs.variables.items():
             is_contextual = isinstance(variable, ContextualVariable)  # set by the environment
             if is_contextual or not isinstance(variable, ContinuousVariable | DiscreteVariable):
-                raise ValueError(f"variable {name}: expected a domain or discrete values, found {variable!r}")
+                raise ValueError(
+                    f"variable {name}: expected a domain or discrete values, found {variable!r}"
+                )
             if isinstance(variable, DiscreteVariable):
                 _sorted_values(name, variable)
         objectives = list(vocs.objectives.values())
-        if len(objectives) != 1 or not isinstance(objectives[0], MinimizeObjective | MaximizeObjective):
-            kinds = ", ".join(f"{name}: {type(item).__name__}" for name, item in vocs.objectives.items()) or "none"
+        if len(objectives) != 1 or not isinstance(
+            objectives[0], MinimizeObjective | MaximizeObjective
+        ):
+            kinds = (
+                ", ".join(
+                    f"{name}: {type(item).__name__}" for name, item in vocs.objectives.items()
+                )
+                or "none"
+            )
             raise ValueError(f"expected one objective, MINIMIZE or MAXIMIZE, found {kinds}")
         for name, limit in vocs.constraints.items():
             if not isinstance(limit, LessThanConstraint | GreaterThanConstraint | BoundsConstraint):
-                raise ValueError(f"constraint {name}: expected LESS_THAN, GREATER_THAN or BOUNDS, found {limit!r}")
+                raise ValueError(
+                    f"constraint {name}: expected LESS_THAN, GREATER_THAN or BOUNDS, found {limit!r}"
+                )
 
     def _begin(self) -> None:
         """Prepare the points of the next generation."""
         named = self._search.named(self._search.ask())
         self._points: list[Point] = [
-            {**point, **self._fixed, "_id": self._first_id + index} for index, point in enumerate(named)
+            {**point, **self._fixed, "_id": self._first_id + index}
+            for index, point in enumerate(named)
         ]
         self._suggested = 0  # number of points that were suggested
-        self._results: dict[int, tuple[float, list[float]]] = {}  # cost and constraint values by index
+        # cost and constraint values by index
+        self._results: dict[int, tuple[float, list[float]]] = {}
 
     @property
     def best(self) -> Point | None:
@@ -125,7 +152,9 @@ class Generator(StandardGenerator):  # type: ignore[misc]
         return [dict(point) for point in self._points[self._suggested - count : self._suggested]]
 
     def ingest(self, results: list[Point]) -> None:
-        """Take results, each with all names of the VOCS; ValueError if one of them is not valid, and none is taken."""
+        """Take results, each with all names of the VOCS;
+        ValueError if one of them is not valid, and none is taken.
+        """
         new: dict[int, tuple[float, list[float]]] = {}
         bests = [] if self._best is None else [self._best]
         for result in results:
@@ -159,7 +188,9 @@ class Generator(StandardGenerator):  # type: ignore[misc]
         """Return the cost of a result, and its constraint values, at most 0 if it is feasible."""
         missing = [name for name in self._vocs.all_names if name not in result]
         if missing:
-            raise ValueError(f"expected all names of the VOCS, found no {', '.join(missing)} in {result}")
+            raise ValueError(
+                f"expected all names of the VOCS, found no {', '.join(missing)} in {result}"
+            )
         ((objective, kind),) = self._vocs.objectives.items()
         value = _number(objective, result)
         values = [
@@ -186,7 +217,9 @@ def _sorted_values(name: str, variable: DiscreteVariable) -> list[bool | int | f
     """Return the values of a discrete variable in an order that does not depend on the process."""
     values = list(variable.values)
     if wrong := [value for value in values if not isinstance(value, bool | int | float | str)]:
-        raise ValueError(f"variable {name}: expected numbers, text, true or false, found {wrong[0]!r}")
+        raise ValueError(
+            f"variable {name}: expected numbers, text, true or false, found {wrong[0]!r}"
+        )
     return sorted(values) if _are_numbers(values) else sorted(values, key=json.dumps)
 
 
@@ -194,8 +227,13 @@ def _are_numbers(values: Sequence[object]) -> bool:
     return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
-def _limits(constraint: LessThanConstraint | GreaterThanConstraint | BoundsConstraint, value: float) -> Iterator[float]:
-    """Yield the constraint values of one constraint. LESS_THAN and GREATER_THAN are strict, BOUNDS is not."""
+def _limits(
+    constraint: LessThanConstraint | GreaterThanConstraint | BoundsConstraint, value: float
+) -> Iterator[float]:
+    """Yield the constraint values of one constraint.
+
+    LESS_THAN and GREATER_THAN are strict, BOUNDS is not.
+    """
     if isinstance(constraint, BoundsConstraint):
         low, high = constraint.range
         yield from (low - value, value - high)

@@ -1,8 +1,10 @@
-"""The job of `python -m hpc_es.main` and `hpc-es train`: its command line, and one experiment with its repetitions.
+"""The job of `python -m hpc_es.main` and `hpc-es train`: its command line, and one experiment with
+its repetitions.
 
-Repetitions differ only in their random numbers. The ranks are split into groups, each with its own rank 0, and the
-repetitions into contiguous shares: first of array tasks, then of the groups of a task. Finished repetitions are skipped
-and unfinished ones are resumed. Rank 0 of the world waits for the other groups and writes the summary.
+Repetitions differ only in their random numbers. The ranks are split into groups, each with its own
+rank 0, and the repetitions into contiguous shares: first of array tasks, then of the groups of a
+task. Finished repetitions are skipped and unfinished ones are resumed. Rank 0 of the world waits
+for the other groups and writes the summary.
 """
 
 from __future__ import annotations
@@ -69,14 +71,16 @@ def run_experiment(
     """Run all repetitions of this shard; every rank calls this and returns the same reason.
 
     A single repetition runs in `directory` itself, several in directory/repetition_0000 and so on.
-    `on_row(repetition, row)` is called on rank 0 of a group after each generation; if it returns False, that repetition
-    ends early. `workers` processes evaluate if the world has no other ranks.
+    `on_row(repetition, row)` is called on rank 0 of a group after each generation; if it returns
+    False, that repetition ends early. `workers` processes evaluate if the world has no other ranks.
     """
 
     def run(restarted: bool) -> ExitReason:
         mode: Resume = "auto" if restarted else resume
         if config.repetitions == 1:
-            request = RunRequest(directory, mode, on_row=on_row, ends_program=on_row is None, workers=workers)
+            request = RunRequest(
+                directory, mode, on_row=on_row, ends_program=on_row is None, workers=workers
+            )
             return run_once(world, signals, config, request)[0]
         try:
             return Repetitions(world, signals, config, directory, shard, on_row, workers).run(mode)
@@ -120,7 +124,9 @@ class Repetitions:
         for index in part.share(len(own)):
             repetition = own.start + index
             try:
-                one = contained(group, partial(self._run_repetition, group, part, repetition, shared))
+                one = contained(
+                    group, partial(self._run_repetition, group, part, repetition, shared)
+                )
             except CollectiveExit as ended:  # the other groups are waited for all the same
                 one = ended.reason
             reason = combine(reason, one)
@@ -134,7 +140,11 @@ class Repetitions:
 
     def task_share(self) -> range:
         """Return the repetitions of this task of a job array."""
-        return self.shard.share(self.config.repetitions) if self.shard else range(self.config.repetitions)
+        return (
+            self.shard.share(self.config.repetitions)
+            if self.shard
+            else range(self.config.repetitions)
+        )
 
     def _open(self, resume: str) -> None:
         """Create the directory, on rank 0. Raise UserError if the repetitions cannot run in it."""
@@ -147,7 +157,9 @@ class Repetitions:
             text = f"is {config.repetition_groups}, but the job has {self.world.size} ranks: each group needs one"
             raise ConfigError([("repetition_groups", text)])
         if (directory / "checkpoints").exists():
-            raise UserError(f"{directory} holds a single run, not repetitions: choose another --output")
+            raise UserError(
+                f"{directory} holds a single run, not repetitions: choose another --output"
+            )
         is_used = (directory / results.SHARDS).exists() or any(directory.glob("repetition_*"))
         if resume == "never" and is_used:
             text = "already holds repetitions, and --resume is never: choose another --output, or --resume auto"
@@ -160,7 +172,11 @@ class Repetitions:
 
             require_own_entries(directory)
         file, new = directory / "config.yaml", identity(config)
-        old = completed(plain_data(read_text(file)), named_user_kinds(resolved(config))) if file.exists() else new
+        old = (
+            completed(plain_data(read_text(file)), named_user_kinds(resolved(config)))
+            if file.exists()
+            else new
+        )
         if different := differences(old, new, "in the directory"):
             lines = "\n  ".join(different)
             raise UserError(
@@ -168,14 +184,21 @@ class Repetitions:
             )
         for row in results.read_results(directory):
             budgets = ("stop", row["budget"], results.budget(config))
-            for key, before, now in (("repetitions", row["repetitions"], config.repetitions), budgets):
+            for key, before, now in (
+                ("repetitions", row["repetitions"], config.repetitions),
+                budgets,
+            ):
                 if before != now:
                     text = f"is {json.dumps(now)}, but finished repetitions of {directory} have {json.dumps(before)}"
-                    raise ConfigError([(key, f"{text}: results would not be comparable; choose another --output")])
+                    raise ConfigError(
+                        [(key, f"{text}: results would not be comparable; choose another --output")]
+                    )
         write_text(file, dump(config))
         self._write_status("running")
 
-    def _run_repetition(self, group: World, part: Shard, repetition: int, shared: object) -> ExitReason:
+    def _run_repetition(
+        self, group: World, part: Shard, repetition: int, shared: object
+    ) -> ExitReason:
         """Run one repetition and add its result, unless there is one already."""
         from hpc_es.storage import results
 
@@ -186,7 +209,13 @@ class Repetitions:
             return ExitReason(0)
         shows_progress = self.world.rank == 0
         request = RunRequest(
-            self.path(repetition), "auto", repetition, shared, self.on_row, shows_progress, workers=self.workers
+            self.path(repetition),
+            "auto",
+            repetition,
+            shared,
+            self.on_row,
+            shows_progress,
+            workers=self.workers,
         )
         reason, result = run_once(group, self.signals, self.config, request)
         if reason.in_use and self.shard is not None:  # another task of the array runs it
@@ -197,7 +226,11 @@ class Repetitions:
             results.append(self.directory, shard, result)
             if shows_progress:
                 self._write_status("running")
-        return replace(reason, text=f"repetition {repetition}: {reason.text}") if reason.status else reason
+        return (
+            replace(reason, text=f"repetition {repetition}: {reason.text}")
+            if reason.status
+            else reason
+        )
 
     def _wait_for_groups(self, reason: ExitReason) -> ExitReason:
         """Wait for the other groups, and write the summary on rank 0; return the common reason."""
@@ -222,7 +255,9 @@ class Repetitions:
         from hpc_es.storage.files import finite, write_json
 
         rows = results.read_results(self.directory)
-        summary = results.summary(rows, self.config.repetitions, self.config.setup.offers.goal or "maximise")
+        summary = results.summary(
+            rows, self.config.repetitions, self.config.setup.offers.goal or "maximise"
+        )
         write_json(self.directory / "summary.json", finite(summary))
         status = {0: "finished", INTERRUPTED: "interrupted"}.get(reason.status, "failed")
         self._write_status(status, exit_status=reason.status, reason=reason.text)
@@ -241,7 +276,9 @@ class Repetitions:
         own = self.task_share()
         generations = sum(finished_generations(self.path(repetition)) for repetition in own)
         values = {"status": status, "generation": generations, "repetitions": list(own)}
-        write_json(self.directory / status_name(self.shard), {**values, **more, **this_run(os.environ)})
+        write_json(
+            self.directory / status_name(self.shard), {**values, **more, **this_run(os.environ)}
+        )
 
 
 class GroupPoll:
@@ -253,7 +290,9 @@ class GroupPoll:
         self._give_up_at = math.inf
 
     def __call__(self) -> None:
-        """Give up soon after a second signal, as a rank of another group may be dead; rank 0 lists what is missing."""
+        """Give up soon after a second signal, as a rank of another group may be dead;
+        rank 0 lists what is missing.
+        """
         now, r = time.monotonic(), self._repetitions
         if r.signals.count() >= 2:
             self._give_up_at = min(self._give_up_at, now + abandon_timeout(os.environ))
@@ -273,7 +312,8 @@ class GroupPoll:
 def contained(world: World, run: Callable[[], ExitReason]) -> ExitReason:
     """Return the reason of one of several runs; an exception ends this run only.
 
-    With several ranks it ends the job, because the other ranks are within the run; the same command continues.
+    With several ranks it ends the job, because the other ranks are within the run; the same command
+    continues.
     """
     if world.size > 1:
         return run()
@@ -289,14 +329,22 @@ def contained(world: World, run: Callable[[], ExitReason]) -> ExitReason:
 
 
 def combine(one: ExitReason, other: ExitReason) -> ExitReason:
-    """Return the reason with the higher priority: interrupted, since the same command then resumes, before failed."""
+    """Return the reason with the higher priority: interrupted,
+    since the same command then resumes, before failed.
+    """
     order = [0, 1, 2, INTERRUPTED]
-    return max(one, other, key=lambda reason: order.index(reason.status) if reason.status in order else 1)
+    return max(
+        one, other, key=lambda reason: order.index(reason.status) if reason.status in order else 1
+    )
 
 
 def status_name(shard: Shard | None) -> str:
     """Return the name of the status file of an array task, or of the whole experiment."""
-    return "status.json" if shard is None or shard.count == 1 else f"status_{shard.index}_of_{shard.count}.json"
+    return (
+        "status.json"
+        if shard is None or shard.count == 1
+        else f"status_{shard.index}_of_{shard.count}.json"
+    )
 
 
 def finished_generations(run: Path) -> int:
@@ -328,7 +376,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", type=config_source, help=text)
     text = "changed setting, such as algorithm.sigma=0.1; the value is YAML"
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
-    parser.add_argument("--output", type=expanded_path, metavar="DIR", help="run directory (default: runs/<name>)")
+    parser.add_argument(
+        "--output", type=expanded_path, metavar="DIR", help="run directory (default: runs/<name>)"
+    )
     text = "auto: resume if DIR has a checkpoint; never: refuse a DIR with a run; require: refuse a DIR without one"
     parser.add_argument("--resume", choices=("auto", "never", "require"), default="auto", help=text)
     text = "run part i of n of the repetitions, i from 0 (default: the index in a SLURM job array, or all)"
@@ -344,12 +394,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def has_workers(words: Sequence[str]) -> bool:
-    """Return whether these words of a command line ask for workers in place of MPI, which then is not initialised."""
+    """Return whether these words of a command line ask for workers in place of MPI,
+    which then is not initialised.
+    """
     return any(word.partition("=")[0] == "--workers" for word in words)
 
 
 def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
-    """Prepare and train on every rank, and return the exit status; the arguments are read on rank 0."""
+    """Prepare and train on every rank, and return the exit status;
+    the arguments are read on rank 0.
+    """
     world = connect() if not has_workers(sys.argv) else World("none")
     signals = Signals()
     try:
@@ -362,7 +416,9 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
 
             shard = Shard(*message["shard"])
         output, resume, workers = Path(message["output"]), message["resume"], message["workers"]
-        reason = run_experiment(world, signals, config, output, resume=resume, shard=shard, workers=workers)
+        reason = run_experiment(
+            world, signals, config, output, resume=resume, shard=shard, workers=workers
+        )
     except CollectiveExit as ended:
         reason = ended.reason
     if world.rank == 0 and reason.text and reason.status != INTERRUPTED:
@@ -379,11 +435,15 @@ def _job_message(options: argparse.Namespace) -> JsonObject:
     config = valid_config(read(options.config, options.overrides), options.output)
     shard = Shard.parse(options.shard) if options.shard else None
     if shard is not None and config.repetitions == 1:
-        raise UserError("--shard needs several repetitions, and the config has one: set repetitions")
+        raise UserError(
+            "--shard needs several repetitions, and the config has one: set repetitions"
+        )
     if shard is None and config.repetitions > 1:
         shard = Shard.of_array(os.environ)
     if options.ranks is not None and not options.check:
-        raise UserError("--ranks is only for --check; the launcher sets the ranks of a run: mpiexec -n 4, srun -n 64")
+        raise UserError(
+            "--ranks is only for --check; the launcher sets the ranks of a run: mpiexec -n 4, srun -n 64"
+        )
     if options.workers is not None:
         from hpc_es.training.pool import alone
 
@@ -395,17 +455,25 @@ def _job_message(options: argparse.Namespace) -> JsonObject:
         "resume": options.resume,
         "workers": options.workers,
         "shard": astuple(shard) if shard else None,
-        "check": {"ranks": options.ranks, "output": output, "call": options.call} if options.check else None,
+        "check": {"ranks": options.ranks, "output": output, "call": options.call}
+        if options.check
+        else None,
     }
 
 
-def _check(world: World, config: Config, ranks: int | None, output: str | None, call: bool) -> NoReturn:
-    """Check the number of GPUs and, on rank 0, the config, and raise CollectiveExit; the arguments are for `check`."""
+def _check(
+    world: World, config: Config, ranks: int | None, output: str | None, call: bool
+) -> NoReturn:
+    """Check the number of GPUs and, on rank 0, the config, and raise CollectiveExit;
+    the arguments are for `check`.
+    """
     from hpc_es.devices.decision import check_number_of_gpus
     from hpc_es.training.check import check
 
     request = device_request(config)
     if request is not None and world.size > 1:
         on_all_ranks(lambda: check_number_of_gpus(world, request))
-    on_rank_0(world, lambda: ExitReason(check(config, ranks, Path(output) if output else None, call)))
+    on_rank_0(
+        world, lambda: ExitReason(check(config, ranks, Path(output) if output else None, call))
+    )
     raise AssertionError("on_rank_0 raises CollectiveExit")

@@ -16,7 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.api.arguments import BoundsInput, argument_errors, in_arguments
-from hpc_es.api.strategy import ALGORITHM, OUTSIDE, Parameters, Region, algorithm_options, parts_of, vector_options
+from hpc_es.api.strategy import (
+    ALGORITHM,
+    OUTSIDE,
+    Parameters,
+    Region,
+    algorithm_options,
+    parts_of,
+    vector_options,
+)
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json, parse_resolved
 from hpc_es.config.schema import Config
@@ -50,7 +58,15 @@ from hpc_es.training.standing import Standing
 EVALUATIONS = 10_000  # default limit
 # Stopping criteria that mean convergence; the others mean divergence or a limit.
 CONVERGENCE = (
-    *("tolfun", "tolfunhist", "tolfunrel", "tolx", "tolxstagnation", "tolflatfitness", "tolstagnation"),
+    *(
+        "tolfun",
+        "tolfunhist",
+        "tolfunrel",
+        "tolx",
+        "tolxstagnation",
+        "tolflatfitness",
+        "tolstagnation",
+    ),
     *("noeffectcoord", "noeffectaxis"),
 )
 SUCCESS, LIMIT, NOT_CONVERGED, CALLER, SIGNAL, RUNNING = 0, 1, 2, 3, 4, -1  # status of a search
@@ -58,7 +74,10 @@ SUCCESS, LIMIT, NOT_CONVERGED, CALLER, SIGNAL, RUNNING = 0, 1, 2, 3, 4, -1  # st
 
 @dataclass(frozen=True)
 class Minimum:
-    """The result of a search, the same on every rank. It also has the names of SciPy's `OptimizeResult`."""
+    """The result of a search, the same on every rank.
+
+    It also has the names of SciPy's `OptimizeResult`.
+    """
 
     x: Float64  # float64[size], the best vector that was evaluated
     f: float  # its value; also `fun`
@@ -67,10 +86,11 @@ class Minimum:
     reason: str  # why the search ended; also `message`
     parameters: Mapping[str, Value]  # x by name: x0, x1, ... unless `parameters` has names
     violation: float = 0.0  # sum of the positive constraint values
-    # 0: converged, or reached the target, with a feasible x; 1: max_evaluations; 2: ended without convergence;
-    # 3: the callback raised StopIteration; 4: a signal; -1: the search is running
+    # 0: converged, or reached the target, with a feasible x; 1: max_evaluations; 2: ended without
+    # convergence; 3: the callback raised StopIteration; 4: a signal; -1: the search is running
     status: int = RUNNING
-    metrics: MetricsRow = field(default_factory=dict)  # of the generation; at the end, of the last one
+    # of the generation; at the end, of the last one
+    metrics: MetricsRow = field(default_factory=dict)
 
     @property
     def success(self) -> bool:
@@ -98,7 +118,8 @@ class Minimum:
         return self.reason
 
 
-Callback = Callable[..., object]  # of an intermediate Minimum, or of x if its only parameter is named x or xk
+# of an intermediate Minimum, or of x if its only parameter is named x or xk
+Callback = Callable[..., object]
 
 
 def minimize(
@@ -126,52 +147,64 @@ def minimize(
     workers: Workers | None = None,
     **options: object,
 ) -> Minimum:
-    """Minimise `f` from `x0` with step size `sigma0` on all ranks of the job, by default with CMA-ES.
+    """Minimise `f` from `x0` with step size `sigma0` on all ranks of the job, by default with
+    CMA-ES.
 
-    - `f(x)` takes float64[size] and returns a number. With `batch=K` it takes up to K vectors, float64[<= K, size], and
-      returns as many values. An exception, NaN or time-out is a failed evaluation; the first of each kind is written to
-      stderr.
-    - `region`, (low, high), may replace `x0`: the first centre, and that of each restart, is drawn from it.
-    - `parameters` may replace `x0` and `bounds`, as in `Strategy`: `f` then gets a keyword for each, of its type.
-      `x0="random"` draws the first centre, and that of each restart, from their ranges.
-    - `bounds`: (low, high), each a number, a list or None, or one pair (low, high) per coordinate like in SciPy; for
-      two coordinates see `Strategy`. `keep`: "reflect", "clip", "penalty" or "transform", how vectors are kept within
-      them.
-    - The search ends after `max_evaluations` (exactly: the last generation is cut to them), at a value of at most
-      `target`, when the algorithm has converged, or on a signal such as SIGINT.
-    - `constraints`: number or names of constraints; `f` then returns {"value": ..., "constraints": [...]}, and x is
-      feasible where they are at most 0. `constraint_handling`: "feasible_first" or "augmented_lagrangian".
-    - `initial_points`: vectors, float64[k, size], or mappings such as {"layers": 3, "solver": "cg"}, that are evaluated
-      first; a mapping may also have `value` (and `constraints`), which are then taken over without an evaluation. Or a
-      CSV or JSON file of points, as in `task.initial_points`. For cma_es and sep_cma_es.
-    - `arguments`: further keyword arguments of `f`, of any type. Each call gets copies of lists and mappings; others,
-      such as arrays, are not copied, so `f` must not change them.
-    - `callback(intermediate_result)` is called on rank 0 after each generation, with the best vector so far and the
-      metrics of the generation. If its only parameter is named x or xk, it gets the best vector. If it raises
-      StopIteration, the search ends.
-    - `verbose`: whether rank 0 prints progress lines, at most one per second, as a run of the function would.
-    - `workers`: without MPI, the number of processes that evaluate `f`, or a callable such as the map of a pool, which
-      gets `f` with each chunk. See docs/guides/workers.md.
+    - `f(x)` takes float64[size] and returns a number. With `batch=K` it takes up to K vectors,
+      float64[<= K, size], and returns as many values. An exception, NaN or time-out is a failed
+      evaluation; the first of each kind is written to stderr.
+    - `region`, (low, high), may replace `x0`: the first centre, and that of each restart, is drawn
+      from it.
+    - `parameters` may replace `x0` and `bounds`, as in `Strategy`: `f` then gets a keyword for
+      each, of its type. `x0="random"` draws the first centre, and that of each restart, from their
+      ranges.
+    - `bounds`: (low, high), each a number, a list or None, or one pair (low, high) per coordinate
+      like in SciPy; for two coordinates see `Strategy`. `keep`: "reflect", "clip", "penalty" or
+      "transform", how vectors are kept within them.
+    - The search ends after `max_evaluations` (exactly: the last generation is cut to them), at a
+      value of at most `target`, when the algorithm has converged, or on a signal such as SIGINT.
+    - `constraints`: number or names of constraints; `f` then returns {"value": ..., "constraints":
+      [...]}, and x is feasible where they are at most 0. `constraint_handling`: "feasible_first" or
+      "augmented_lagrangian".
+    - `initial_points`: vectors, float64[k, size], or mappings such as {"layers": 3, "solver":
+      "cg"}, that are evaluated first; a mapping may also have `value` (and `constraints`), which
+      are then taken over without an evaluation. Or a CSV or JSON file of points, as in
+      `task.initial_points`. For cma_es and sep_cma_es.
+    - `arguments`: further keyword arguments of `f`, of any type. Each call gets copies of lists and
+      mappings; others, such as arrays, are not copied, so `f` must not change them.
+    - `callback(intermediate_result)` is called on rank 0 after each generation, with the best
+      vector so far and the metrics of the generation. If its only parameter is named x or xk, it
+      gets the best vector. If it raises StopIteration, the search ends.
+    - `verbose`: whether rank 0 prints progress lines, at most one per second, as a run of the
+      function would.
+    - `workers`: without MPI, the number of processes that evaluate `f`, or a callable such as the
+      map of a pool, which gets `f` with each chunk. See docs/guides/workers.md.
     - `options` are the options of the algorithm, as in `Strategy`.
 
-    Under MPI every rank calls this function with the same arguments and gets the same result, whatever the number of
-    ranks. No files are written; for a search that can be resumed, use `task: {kind: function}`.
+    Under MPI every rank calls this function with the same arguments and gets the same result,
+    whatever the number of ranks. No files are written; for a search that can be resumed, use `task:
+    {kind: function}`.
 
     Raises ConfigError for wrong arguments on rank 0, and SystemExit on the other ranks. Raises
-    `hpc_es.core.errors.RunFailedError` on every rank if all evaluations of the first generation or of two consecutive
-    generations failed, or if none had succeeded at the end.
+    `hpc_es.core.errors.RunFailedError` on every rank if all evaluations of the first generation or
+    of two consecutive generations failed, or if none had succeeded at the end.
     """
     world = connect() if workers is None else alone(workers)
     install_hooks()
 
     def data() -> ConfigData:
-        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep, parameters)}
+        task = {
+            "kind": "function",
+            "function": OUTSIDE,
+            **vector_options(x0, region, bounds, keep, parameters),
+        }
         task |= {
             "constraints": constraints,
             "constraint_handling": constraint_handling,
             "batch": batch,
             "timeout_seconds": timeout_seconds,
-            "arguments": dict.fromkeys(arguments or ()),  # their names; f gets the values themselves
+            # their names; f gets the values themselves
+            "arguments": dict.fromkeys(arguments or ()),
         }
         return {
             "seed": seed,
@@ -187,7 +220,8 @@ def minimize(
         config = _config(world, data, f, arguments, initial_points)
         signals = Signals()
         try:
-            with exits_as_errors():  # again, since a KeyboardInterrupt is no Ctrl-C while signals are handled
+            # again, since a KeyboardInterrupt is no Ctrl-C while signals are handled
+            with exits_as_errors():
                 parts = _parts(config, f, arguments, initial_points)
                 make_executor = None
                 if workers is not None:
@@ -215,7 +249,8 @@ def _config(
     arguments: Mapping[str, object] | None,
     initial_points: str | Path | Points | None,
 ) -> Config:
-    """Return the config of the arguments of `minimize` on every rank; rank 0 validates it, builds the parts and warns.
+    """Return the config of the arguments of `minimize` on every rank; rank 0 validates it, builds
+    the parts and warns.
 
     Raises ConfigError on rank 0, SystemExit on the other ranks.
     """
@@ -224,12 +259,16 @@ def _config(
         config = validate(data())
         # Raises if f cannot be called so, or the algorithm or a point does not fit.
         problem = _parts(config, f, arguments, initial_points).problem
-        for text in filter(None, (*rounding_warnings(config, problem), budget_warning(config, problem))):
+        for text in filter(
+            None, (*rounding_warnings(config, problem), budget_warning(config, problem))
+        ):
             warnings.warn(in_arguments(text), stacklevel=6)  # where `minimize` is called
         return config
 
     try:
-        _, message = on_rank_0(world, argument_errors()(checked), lambda config: {"config": dump_json(config)})
+        _, message = on_rank_0(
+            world, argument_errors()(checked), lambda config: {"config": dump_json(config)}
+        )
     except CollectiveExit as ended:
         raise (ended.__cause__ or Exit(ended.reason.status)) from None
     return parse_resolved(message["config"])
@@ -241,8 +280,14 @@ def _parts(
     arguments: Mapping[str, object] | None,
     initial_points: str | Path | Points | None,
 ) -> Parts:
-    """Return the parts of a run on this rank, with the function and the points themselves in place of their names."""
-    source = argument(initial_points, "initial_points") if isinstance(initial_points, str | Path) else initial_points
+    """Return the parts of a run on this rank,
+    with the function and the points themselves in place of their names.
+    """
+    source = (
+        argument(initial_points, "initial_points")
+        if isinstance(initial_points, str | Path)
+        else initial_points
+    )
     points = None if source is None else points_from(source, config.task)
     scales = config.task.coordinates().scales
     calls = PythonEvaluator(
@@ -290,7 +335,13 @@ def _run(
     if progress is not None and (text := points_text(config, parts.problem)):
         progress.message(text)
     training = Training(
-        config, world, parts, signals=signals.count, recorder=recorder, state=state, make_executor=make_executor
+        config,
+        world,
+        parts,
+        signals=signals.count,
+        recorder=recorder,
+        state=state,
+        make_executor=make_executor,
     )
     signals.abort_if_hung = training.abort_if_hung
     call = _with_scipy_arguments(callback) if callback is not None else None
@@ -302,7 +353,10 @@ def _run(
                 progress.update(row)
             if call is not None and recorder is not None and not is_stopped:
                 so_far = _so_far(config, parts, training, recorder, row)
-                with generators.exchanged(), exits_as_errors("the callback", "raise StopIteration to end the search"):
+                with (
+                    generators.exchanged(),
+                    exits_as_errors("the callback", "raise StopIteration to end the search"),
+                ):
                     try:
                         call(so_far)
                     except StopIteration:
@@ -310,16 +364,30 @@ def _run(
                         training.stop()
 
     if progress is not None:
-        progress.finish(f"ended by {'the callback' if is_stopped else recorder.reason if recorder else ''}")
+        progress.finish(
+            f"ended by {'the callback' if is_stopped else recorder.reason if recorder else ''}"
+        )
 
     def result() -> JsonObject:
         assert recorder is not None
         best = _so_far(config, parts, training, recorder, row)
         if math.isnan(best.f):
             raise RunFailedError(f"no evaluation succeeded; the search ended by {recorder.reason}")
-        status = CALLER if is_stopped else SIGNAL if training.exit_status else _status(config, recorder, best.violation)
+        status = (
+            CALLER
+            if is_stopped
+            else SIGNAL
+            if training.exit_status
+            else _status(config, recorder, best.violation)
+        )
         reason = "the callback raised StopIteration" if is_stopped else recorder.reason
-        return {**vars(best), "x": best.x.tolist(), "reason": reason, "status": status, "metrics": finite(row)}
+        return {
+            **vars(best),
+            "x": best.x.tolist(),
+            "reason": reason,
+            "status": status,
+            "metrics": finite(row),
+        }
 
     try:
         with world.polling(training.check_messages):
@@ -342,7 +410,9 @@ def _with_scipy_arguments(callback: Callback) -> Callable[[Minimum], object]:
     return callback
 
 
-def _so_far(config: Config, parts: Parts, training: Training, recorder: MemoryRecorder, metrics: MetricsRow) -> Minimum:
+def _so_far(
+    config: Config, parts: Parts, training: Training, recorder: MemoryRecorder, metrics: MetricsRow
+) -> Minimum:
     """Return the best vector so far; NaN before the first successful evaluation."""
     found = recorder.standing.outcome  # of a generation that was cut short, too
     best = BestVector.from_arrays(parts.problem.carried().extract_from(found).master)
@@ -364,7 +434,9 @@ def _status(config: Config, recorder: MemoryRecorder, violation: float) -> int:
     """Return the status of a search that neither the callback nor a signal has ended."""
     stop = config.stop
     is_reached = stop.target_value is not None and recorder.standing.is_reached(stop.target_value)
-    if is_reached or (not violation and any(name in CONVERGENCE for name in recorder.reason.split(", "))):
+    if is_reached or (
+        not violation and any(name in CONVERGENCE for name in recorder.reason.split(", "))
+    ):
         return SUCCESS
     is_over = stop.episodes is not None and recorder.standing.counters["episodes"] >= stop.episodes
     return LIMIT if is_over else NOT_CONVERGED

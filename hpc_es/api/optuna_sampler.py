@@ -25,7 +25,8 @@ from optuna.trial import FrozenTrial, TrialState
 from hpc_es.api.strategy import ALGORITHM, Strategy
 from hpc_es.core.errors import ConfigError
 
-JOB, SPACE = "hpc_es:job", "hpc_es:space"  # attributes: [round, job] of a trial; the search space of a study
+# attributes: [round, job] of a trial; the search space of a study
+JOB, SPACE = "hpc_es:job", "hpc_es:space"
 SearchSpace: TypeAlias = dict[str, BaseDistribution]
 Result: TypeAlias = tuple[float, list[float]]  # cost and constraint values
 
@@ -33,23 +34,25 @@ Result: TypeAlias = tuple[float, list[float]]  # cost and constraint values
 class Sampler(BaseSampler):
     """Samples the trials of an Optuna study with a strategy for vectors, by default CMA-ES.
 
-        study = optuna.create_study(sampler=Sampler({"x": FloatDistribution(-5, 5), "n": IntDistribution(1, 9)}))
-        study.optimize(objective, n_trials=100)
+        study = optuna.create_study(sampler=Sampler({"x": FloatDistribution(-5, 5), "n":
+        IntDistribution(1, 9)})) study.optimize(objective, n_trials=100)
 
-    The sampler stores the candidate of each trial in the study, and computes the search again from the finished trials,
-    so that any process can continue a study. The vectors depend on the seed and on the results, not on their order.
+    The sampler stores the candidate of each trial in the study, and computes the search again from
+    the finished trials, so that any process can continue a study. The vectors depend on the seed
+    and on the results, not on their order.
 
-    - `space`: distributions by name. None: those of the first finished trial, whose parameters are random. Integers and
-      floats with a step are integers of the search, categorical parameters are choices. Other parameters are random.
+    - `space`: distributions by name. None: those of the first finished trial, whose parameters are
+      random. Integers and floats with a step are integers of the search, categorical parameters are
+      choices. Other parameters are random.
     - `algorithm`, `seed`, `sigma0` and `options` are those of `hpc_es.Strategy`.
-    - `constraints`: names of constraints that the objective sets with `trial.set_constraint`, at most 0 if feasible;
-      Optuna 5 or later only.
+    - `constraints`: names of constraints that the objective sets with `trial.set_constraint`, at
+      most 0 if feasible; Optuna 5 or later only.
 
-    A pruned trial counts as the worst of its generation, a failed one as a failed evaluation. Trials beyond the
-    candidates of a generation are random until its trials are finished, so run at most as many at once as the
-    population has candidates. A killed process leaves a running trial, for which the next generation waits: use a
-    storage with a heartbeat. If two processes take the same candidate at the same time, the trial with the lower number
-    counts.
+    A pruned trial counts as the worst of its generation, a failed one as a failed evaluation.
+    Trials beyond the candidates of a generation are random until its trials are finished, so run at
+    most as many at once as the population has candidates. A killed process leaves a running trial,
+    for which the next generation waits: use a storage with a heartbeat. If two processes take the
+    same candidate at the same time, the trial with the lower number counts.
 
     Raises ValueError for a space or options that are not supported.
     """
@@ -70,13 +73,20 @@ class Sampler(BaseSampler):
             text = f"expected Optuna 5 or later, whose trials have constraints, found {optuna.__version__}"
             raise ValueError(f"constraints: {text}: pip install 'optuna>=5'")
         limits = {"constraints": self._constraints} if self._constraints else {}
-        self._options: dict[str, Any] = {"algorithm": algorithm, "sigma0": sigma0, **limits, **options}
+        self._options: dict[str, Any] = {
+            "algorithm": algorithm,
+            "sigma0": sigma0,
+            **limits,
+            **options,
+        }
         self._replay: tuple[str, Replay] | None = None  # with the name of its study
         if self._space:
             self._new_replay(self._space)  # finds errors
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> SearchSpace:
-        """Return the parameters of the search; {} before the first finished trial if no space was given."""
+        """Return the parameters of the search;
+        {} before the first finished trial if no space was given.
+        """
         if self._space is not None:
             return self._space
         stored = study._storage.get_study_system_attrs(study._study_id).get(SPACE)
@@ -84,12 +94,18 @@ class Sampler(BaseSampler):
             return {name: json_to_distribution(text) for name, text in json.loads(stored).items()}
         space = _searched(intersection_search_space(study.get_trials(deepcopy=False)))
         if space:
-            texts = {name: distribution_to_json(distribution) for name, distribution in space.items()}
+            texts = {
+                name: distribution_to_json(distribution) for name, distribution in space.items()
+            }
             study._storage.set_study_system_attr(study._study_id, SPACE, json.dumps(texts))
         return space
 
-    def sample_relative(self, study: optuna.Study, trial: FrozenTrial, search_space: SearchSpace) -> dict[str, Any]:
-        """Return the parameters of the first candidate of the generation that no trial has; {} if there is none."""
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: SearchSpace
+    ) -> dict[str, Any]:
+        """Return the parameters of the first candidate of the generation that no trial has;
+        {} if there is none.
+        """
         self._raise_error_if_multi_objective(study)
         if not search_space or "fixed_params" in trial.system_attrs:  # enqueued
             return {}
@@ -97,9 +113,12 @@ class Sampler(BaseSampler):
             self._replay = study.study_name, self._new_replay(search_space)
         replay = self._replay[1]
         trials = study.get_trials(deepcopy=False)
-        own = next((item.system_attrs.get(JOB) for item in trials if item.number == trial.number), None)
+        own = next(
+            (item.system_attrs.get(JOB) for item in trials if item.number == trial.number), None
+        )
         owners = replay.advance(trials, -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0)
-        if own is not None:  # the trial of a process that was killed before it stored its parameters
+        # the trial of a process that was killed before it stored its parameters
+        if own is not None:
             return replay.parameters(int(own[1])) if own[0] == replay.round else {}
         free = next((job for job, trials_of_job in enumerate(owners) if not trials_of_job), None)
         if free is None:
@@ -108,9 +127,15 @@ class Sampler(BaseSampler):
         return replay.parameters(free)
 
     def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
     ) -> Any:
-        """Return a random value that depends on the seed, the number of the trial and the name of the parameter."""
+        """Return a random value that depends on the seed,
+        the number of the trial and the name of the parameter.
+        """
         text = json.dumps([self._seed, trial.number, param_name])
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
         return RandomSampler(seed).sample_independent(study, trial, param_name, param_distribution)
@@ -133,7 +158,8 @@ class Replay:
         self._candidates = strategy.named(strategy.ask())
 
     def advance(self, trials: Sequence[FrozenTrial], sign: float) -> list[list[FrozenTrial]]:
-        """Update the search with all complete rounds; return the trials of each candidate of the next round.
+        """Update the search with all complete rounds; return the trials of each candidate of the
+        next round.
 
         `sign` is that of a value in the cost.
         """
@@ -143,13 +169,18 @@ class Replay:
                 number, job = trial.system_attrs.get(JOB, (-1, 0))
                 if number == self.round:
                     owners[job].append(trial)
-            if not all(owner and all(trial.state.is_finished() for trial in owner) for owner in owners):
+            if not all(
+                owner and all(trial.state.is_finished() for trial in owner) for owner in owners
+            ):
                 return owners
             results = [self._result(owner, sign) for owner in owners]
-            complete = [result for result in results if result is not None and not math.isnan(result[0])]
+            complete = [
+                result for result in results if result is not None and not math.isnan(result[0])
+            ]
             worst = max(
                 complete,
-                key=lambda result: (sum(max(0.0, limit) for limit in result[1]), result[0]),  # violation, then cost
+                # violation, then cost
+                key=lambda result: (sum(max(0.0, limit) for limit in result[1]), result[0]),
                 default=self._failed(),
             )
             ranked = [worst if result is None else result for result in results]
@@ -159,10 +190,16 @@ class Replay:
             self.round += 1
 
     def _result(self, owners: Sequence[FrozenTrial], sign: float) -> Result | None:
-        """Return the result of a candidate, of its first complete trial; None if it was pruned, NaN if it failed."""
+        """Return the result of a candidate, of its first complete trial; None if it was pruned,
+        NaN if it failed.
+        """
         complete = [trial for trial in owners if trial.state == TrialState.COMPLETE]
         if not complete:
-            return None if any(trial.state == TrialState.PRUNED for trial in owners) else self._failed()
+            return (
+                None
+                if any(trial.state == TrialState.PRUNED for trial in owners)
+                else self._failed()
+            )
         limits = complete[0].constraints if self._constraints else {}
         assert complete[0].value is not None
         return sign * complete[0].value, [limits.get(name, math.nan) for name in self._constraints]
@@ -193,17 +230,34 @@ def _searched(space: Mapping[str, BaseDistribution]) -> SearchSpace:
 
 
 def _parameter(distribution: BaseDistribution) -> dict[str, Any]:
-    """Return the options of a parameter of `hpc_es.Strategy`; ValueError for other distributions than Optuna's own."""
+    """Return the options of a parameter of `hpc_es.Strategy`;
+    ValueError for other distributions than Optuna's own.
+    """
     match distribution:
         case CategoricalDistribution(choices=choices):
             return {"choices": list(range(len(choices)))}
         case FloatDistribution(step=float(step)):
-            return {"integer": True, "low": 0, "high": round((distribution.high - distribution.low) / step)}
+            return {
+                "integer": True,
+                "low": 0,
+                "high": round((distribution.high - distribution.low) / step),
+            }
         case IntDistribution(log=False):
-            return {"integer": True, "low": 0, "high": (distribution.high - distribution.low) // distribution.step}
+            return {
+                "integer": True,
+                "low": 0,
+                "high": (distribution.high - distribution.low) // distribution.step,
+            }
         case IntDistribution():
-            return {"integer": True, "low": distribution.low, "high": distribution.high, "scale": "log"}
+            return {
+                "integer": True,
+                "low": distribution.low,
+                "high": distribution.high,
+                "scale": "log",
+            }
         case FloatDistribution():
             scale = "log" if distribution.log else "linear"
             return {"low": distribution.low, "high": distribution.high, "scale": scale}
-    raise ValueError(f"expected a float, integer or categorical distribution, found {distribution!r}")
+    raise ValueError(
+        f"expected a float, integer or categorical distribution, found {distribution!r}"
+    )

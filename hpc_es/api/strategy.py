@@ -1,4 +1,6 @@
-"""`hpc_es.Strategy`, the ask-and-tell interface, and the parts of a search that `minimize` shares with it."""
+"""`hpc_es.Strategy`, the ask-and-tell interface,
+and the parts of a search that `minimize` shares with it.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,28 @@ import numpy.typing as npt
 from hpc_es.algorithms.common.delay import DelayLine
 from hpc_es.algorithms.common.injection import INJECTED, injected_in
 from hpc_es.algorithms.common.side_by_side import side_by_side
-from hpc_es.api.arguments import BoundsInput, argument_errors, as_list, read_bounds, require_algorithm
+from hpc_es.api.arguments import (
+    BoundsInput,
+    argument_errors,
+    as_list,
+    read_bounds,
+    require_algorithm,
+)
 from hpc_es.config.loading import validate
 from hpc_es.config.options import build_kind
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Chunk, ConfigData, Float64, Outcome, Poll, ProblemState, State, row_dtype
+from hpc_es.core.data import (
+    Chunk,
+    ConfigData,
+    Float64,
+    Outcome,
+    Poll,
+    ProblemState,
+    State,
+    row_dtype,
+)
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
@@ -43,7 +60,8 @@ from hpc_es.training.generation import Generation, update_state
 
 ALGORITHM = "cma_es"  # default
 Region = tuple[npt.ArrayLike, npt.ArrayLike]  # low and high: two vectors, or a vector and a number
-RoundValues: TypeAlias = "list[float] | list[list[float]]"  # of the jobs: values, or [value, constraint, ...]
+# of the jobs: values, or [value, constraint, ...]
+RoundValues: TypeAlias = "list[float] | list[list[float]]"
 OUTSIDE = "the_caller:evaluates"  # replaces the name of a function: the caller evaluates
 
 
@@ -60,12 +78,25 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
     if problems := list(algorithm_mismatches(config, problem)):
         raise ConfigError(problems)
     noise = build_noise(config, keys, problem.layout, None) if requirements.noise else None
-    algorithm = side_by_side(build_kind("algorithms", config.algorithm, problem, noise, keys, chunk_size))
+    algorithm = side_by_side(
+        build_kind("algorithms", config.algorithm, problem, noise, keys, chunk_size)
+    )
     row = row_dtype((*problem.columns, *requirements.columns))
-    return Parts(task, None, problem, noise, algorithm, row, chunk_size, problem.cutting, requirements.growing)
+    return Parts(
+        task,
+        None,
+        problem,
+        noise,
+        algorithm,
+        row,
+        chunk_size,
+        problem.cutting,
+        requirements.growing,
+    )
 
 
-Parameters: TypeAlias = Mapping[str, Mapping[str, Any]]  # options of named parameters, as in `task.parameters`
+# options of named parameters, as in `task.parameters`
+Parameters: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 def vector_options(
@@ -75,7 +106,8 @@ def vector_options(
     keep: str,
     parameters: Parameters | None = None,
 ) -> ConfigData:
-    """Return the options of a task that starts at `x0`, [size], or in a region, or has named parameters.
+    """Return the options of a task that starts at `x0`, [size], or in a region, or has named
+    parameters.
 
     `x0` may be "random" with parameters. Raises ConfigError unless exactly one of them is given.
     """
@@ -83,28 +115,48 @@ def vector_options(
     if parameters is not None:
         is_random = isinstance(x0, str) and x0 == "random"
         initial = {"initial": "random"} if is_random else {}
-        for name, value in (("x0", None if is_random else x0), ("region", region), ("bounds", bounds)):
+        for name, value in (
+            ("x0", None if is_random else x0),
+            ("region", region),
+            ("bounds", bounds),
+        ):
             if value is not None:
-                raise ConfigError([(name, "is given, but parameters have their own ranges: remove one of them")])
-        return {"parameters": plain(parameters, "task.parameters"), "bounds": {"keep": keep}, **initial, **unrecorded}
+                raise ConfigError(
+                    [(name, "is given, but parameters have their own ranges: remove one of them")]
+                )
+        return {
+            "parameters": plain(parameters, "task.parameters"),
+            "bounds": {"keep": keep},
+            **initial,
+            **unrecorded,
+        }
     if (x0 is None) == (region is None):
-        raise ConfigError([("x0", f"expected x0, region or parameters, found {'neither' if x0 is None else 'both'}")])
+        raise ConfigError(
+            [
+                (
+                    "x0",
+                    f"expected x0, region or parameters, found {'neither' if x0 is None else 'both'}",
+                )
+            ]
+        )
     start: ConfigData
     if region is None:
         try:
             first = np.asarray(as_list(x0), np.float64)
         except (ValueError, TypeError) as error:
-            text = (
-                f"expected a vector of numbers, found {x0!r} ('random' is for named parameters; otherwise use region)"
-            )
+            text = f"expected a vector of numbers, found {x0!r} ('random' is for named parameters; otherwise use region)"
             raise ConfigError([("x0", text)]) from error
         _require_vector("x0", first)
         start = {"dimension": first.size, "initial": first.tolist()}
     else:
         try:
-            lows, highs = np.broadcast_arrays(*(np.asarray(as_list(side), np.float64) for side in region))
+            lows, highs = np.broadcast_arrays(
+                *(np.asarray(as_list(side), np.float64) for side in region)
+            )
         except ValueError as error:
-            raise ConfigError([("region", f"expected low and high of the same length: {error}")]) from error
+            raise ConfigError(
+                [("region", f"expected low and high of the same length: {error}")]
+            ) from error
         _require_vector("region", lows)
         sides = {"low": lows.tolist(), "high": highs.tolist()}
         start = {"dimension": lows.size, "initial": "random", "initial_region": sides}
@@ -118,7 +170,9 @@ def vector_options(
 
 def _require_vector(name: str, values: Float64) -> None:
     if values.ndim != 1 or not values.size:
-        raise ConfigError([(name, f"expected a vector of numbers, found an array of shape {values.shape}")])
+        raise ConfigError(
+            [(name, f"expected a vector of numbers, found an array of shape {values.shape}")]
+        )
 
 
 def algorithm_options(kind: str, sigma0: float | None, options: ConfigData) -> ConfigData:
@@ -166,27 +220,30 @@ class Strategy:
 
     - `algorithm`: a kind that searches vectors, by default CMA-ES.
     - `x0`: the first centre, float64[size]; `sigma0`: its step size.
-    - `region`: (low, high), each float64[size] or a number, in place of `x0`; at least one is a vector. The first
-      centre, and that of each restart, is drawn from it uniformly.
+    - `region`: (low, high), each float64[size] or a number, in place of `x0`; at least one is a
+      vector. The first centre, and that of each restart, is drawn from it uniformly.
     - `parameters` may replace `x0` and `bounds`: named parameters as in `task.parameters`, such as
-      {"layers": {"integer": True, "low": 1, "high": 8}, "solver": {"choices": ["cg", "gmres"]}}. Vectors then hold
-      whole numbers and indices of choices, and `named` returns their values by name. `x0="random"` draws the first
-      centre, and that of each restart, from their ranges.
-    - `bounds`: (low, high), each a number, a list or None, or pairs (low, high) per coordinate as in SciPy. For two
-      coordinates, two pairs are rejected if both readings are possible; write {"low": [...], "high": [...]} instead.
-      `keep`: "reflect", "clip", "penalty" or "transform", how vectors are kept within the bounds.
-    - `constraints`: number or names of constraints; `tell` then also takes their values, which are at most 0 where a
-      vector is feasible. `constraint_handling`: "feasible_first" or "augmented_lagrangian".
-    - `objectives`: their goals by name, such as {"cost": "minimise", "mass": "minimise"}, for algorithms with several.
-      `measures`: the ranges of numbers that describe a vector, such as {"x": (0, 1)}, for novelty search and archives.
-      `tell` takes both.
-    - `max_evaluations` and `target` are limits that `stop` reports. If fewer evaluations are left than a generation
-      has, `ask` returns only the first vectors, and after them, if the search goes on, the others.
-    - `options` are the options of the algorithm. Those of its optimizer are given with the prefix `optimizer_`, or
-      without it if the name is unambiguous (`learning_rate`).
+      {"layers": {"integer": True, "low": 1, "high": 8}, "solver": {"choices": ["cg", "gmres"]}}.
+      Vectors then hold whole numbers and indices of choices, and `named` returns their values by
+      name. `x0="random"` draws the first centre, and that of each restart, from their ranges.
+    - `bounds`: (low, high), each a number, a list or None, or pairs (low, high) per coordinate as
+      in SciPy. For two coordinates, two pairs are rejected if both readings are possible; write
+      {"low": [...], "high": [...]} instead. `keep`: "reflect", "clip", "penalty" or "transform",
+      how vectors are kept within the bounds.
+    - `constraints`: number or names of constraints; `tell` then also takes their values, which are
+      at most 0 where a vector is feasible. `constraint_handling`: "feasible_first" or
+      "augmented_lagrangian".
+    - `objectives`: their goals by name, such as {"cost": "minimise", "mass": "minimise"}, for
+      algorithms with several. `measures`: the ranges of numbers that describe a vector, such as
+      {"x": (0, 1)}, for novelty search and archives. `tell` takes both.
+    - `max_evaluations` and `target` are limits that `stop` reports. If fewer evaluations are left
+      than a generation has, `ask` returns only the first vectors, and after them, if the search
+      goes on, the others.
+    - `options` are the options of the algorithm. Those of its optimizer are given with the prefix
+      `optimizer_`, or without it if the name is unambiguous (`learning_rate`).
 
-    Equal options and seeds give the same vectors as `task: {kind: function}`. Raises ConfigError, which lists all
-    errors.
+    Equal options and seeds give the same vectors as `task: {kind: function}`. Raises ConfigError,
+    which lists all errors.
     """
 
     def __init__(
@@ -240,13 +297,15 @@ class Strategy:
         self.config, self._told_quantities = config, returned_quantities(config.task)
         self._values = CallerValues(self._told_quantities)
         task = ObjectiveTask("", config.task, initial_vector(config.task), self._values)
-        self._parts = dataclasses.replace(parts_of(config, task, ALL), cutting="fixed")  # `ask` returns whole rounds
+        # `ask` returns whole rounds
+        self._parts = dataclasses.replace(parts_of(config, task, ALL), cutting="fixed")
         self._problem: Any = self._parts.problem
         self._algorithm: Any = self._parts.algorithm
         self._names: ProblemState = self._problem.carried()  # arrays that the problem itself learns
         self._executor = SerialExecutor()
         self._evaluations = 0
-        self._to_inject: Float64 = np.zeros((0, config.task.size))  # search vectors for the next `ask`
+        # search vectors for the next `ask`
+        self._to_inject: Float64 = np.zeros((0, config.task.size))
         self._begin(self._parts.initial())
 
     def _begin(self, state: State) -> None:
@@ -259,7 +318,8 @@ class Strategy:
 
     def _begin_round(self) -> None:
         self._chunks = self._generation.next_chunks()
-        self._told: RoundValues = []  # values of the first vectors of the round, if `ask` did not return all
+        # values of the first vectors of the round, if `ask` did not return all
+        self._told: RoundValues = []
         self._of_told: list[Outcome] = []
 
     # Public methods.
@@ -283,20 +343,26 @@ class Strategy:
     def best(self) -> Best | None:
         """Best vector evaluated so far; None before the first value."""
         best = BestVector.from_arrays(self._carried().master)
-        return None if np.isnan(best.value) else Best(best.x.copy(), best.value, best.violation or 0.0)
+        return (
+            None if np.isnan(best.value) else Best(best.x.copy(), best.value, best.violation or 0.0)
+        )
 
     def ask(self) -> Float64:
-        """Return the vectors to evaluate next, float64[k, size]; the same ones until `tell` is called.
+        """Return the vectors to evaluate next, float64[k, size]; the same ones until `tell` is
+        called.
 
-        They are the first ones of a generation, or the remaining ones, if `max_evaluations` falls within it. The array
-        is read-only, since `tell` is about these vectors: copy it to change them, and see `inject`.
+        They are the first ones of a generation, or the remaining ones, if `max_evaluations` falls
+        within it. The array is read-only, since `tell` is about these vectors: copy it to change
+        them, and see `inject`.
         """
         if not self._is_asked and len(self._to_inject):
             count = self._algorithm.population(self._state)
             self._begin(_with_injected(self._state, self._to_inject[:count]))
             self._to_inject = self._to_inject[count:]
         self._is_asked = True
-        vectors = np.concatenate([self._problem.to_objective(self._candidates(chunk)) for chunk in self._chunks])
+        vectors = np.concatenate(
+            [self._problem.to_objective(self._candidates(chunk)) for chunk in self._chunks]
+        )
         vectors.flags.writeable = False
         first = len(self._told)
         return vectors[first : first + self._asked_jobs()]
@@ -309,32 +375,48 @@ class Strategy:
         return min(jobs, left) if left > 0 else jobs
 
     def inject(self, x: npt.ArrayLike) -> None:
-        """Let vectors, float64[k, size] or [size], replace the first ones that `ask` returns for the next generation.
+        """Let vectors, float64[k, size] or [size], replace the first ones that `ask` returns for
+        the next generation.
 
-        That is the current generation unless `ask` has already been called for it. Values are as in the vectors of
-        `ask`, in any order; only `cma_es` and `sep_cma_es` support this. The update shortens their steps (Hansen 2011).
-        Raises ValueError for vectors outside of the bounds, or more of them than the population.
+        That is the current generation unless `ask` has already been called for it. Values are as in
+        the vectors of `ask`, in any order; only `cma_es` and `sep_cma_es` support this. The update
+        shortens their steps (Hansen 2011). Raises ValueError for vectors outside of the bounds, or
+        more of them than the population.
         """
         kind = self.config.algorithm.kind
         if not self.config.setup.needs.injects:
-            raise ValueError(f"{kind} has candidates of its own only: expected the algorithm cma_es or sep_cma_es")
+            raise ValueError(
+                f"{kind} has candidates of its own only: expected the algorithm cma_es or sep_cma_es"
+            )
         if self.config.setup.needs.side_by_side:
-            raise ValueError("searches are side by side, which do not share vectors: expected side_by_side=False")
+            raise ValueError(
+                "searches are side by side, which do not share vectors: expected side_by_side=False"
+            )
         vectors, coordinates = np.atleast_2d(np.asarray(x, np.float64)), self._problem.coordinates
         if vectors.ndim != 2 or vectors.shape[1] != coordinates.size:
-            raise ValueError(f"expected vectors float64[k, {coordinates.size}], found the shape {np.shape(x)}")
+            raise ValueError(
+                f"expected vectors float64[k, {coordinates.size}], found the shape {np.shape(x)}"
+            )
         for vector in vectors:
             coordinates.require(vector)
-        to_inject = np.concatenate([self._to_inject, [coordinates.to_search(vector) for vector in vectors]])
+        to_inject = np.concatenate(
+            [self._to_inject, [coordinates.to_search(vector) for vector in vectors]]
+        )
         if len(to_inject) > (population := self._algorithm.population(self._state)):
-            raise ValueError(f"expected at most {population} vectors, the population, found {len(to_inject)}")
+            raise ValueError(
+                f"expected at most {population} vectors, the population, found {len(to_inject)}"
+            )
         self._to_inject = to_inject
 
     def named(self, x: npt.ArrayLike) -> list[dict[str, Value]]:
-        """Return the parameters by name, of each vector of float64[k, size] from `ask`, or of one vector."""
+        """Return the parameters by name, of each vector of float64[k, size] from `ask`,
+        or of one vector.
+        """
         vectors = np.atleast_2d(np.asarray(x, np.float64))
         names = self._problem.coordinates.names
-        return [dict(zip(names, self._problem.coordinates.decoded(row), strict=True)) for row in vectors]
+        return [
+            dict(zip(names, self._problem.coordinates.decoded(row), strict=True)) for row in vectors
+        ]
 
     def tell(
         self,
@@ -346,7 +428,8 @@ class Strategy:
         """Update the search with the values of the vectors of `ask`, in order.
 
         Args:
-            values: float64[k], or with objectives float64[k, objectives]; NaN is a failed evaluation.
+            values: float64[k], or with objectives float64[k, objectives]; NaN is a failed
+                evaluation.
             constraints: float64[k, constraints], if the search has constraints.
             measures: float64[k, measures], if the search has measures.
 
@@ -356,7 +439,9 @@ class Strategy:
             ValueError: an array has another shape.
         """
         expected = self._asked_jobs()
-        array = self._values_and_numbers(expected, values, {CONSTRAINTS: constraints, MEASURES: measures})
+        array = self._values_and_numbers(
+            expected, values, {CONSTRAINTS: constraints, MEASURES: measures}
+        )
         told, evaluations = [*self._told, *array.tolist()], self._evaluations + expected
         if len(told) < sum(chunk.jobs for chunk in self._chunks):
             self._keep(told)
@@ -381,13 +466,21 @@ class Strategy:
     def _values_and_numbers(
         self, expected: int, values: npt.ArrayLike, others: Mapping[Group, npt.ArrayLike | None]
     ) -> Float64:
-        """Return the values, float64[expected], with quantities [expected, 1 + names]; ValueError for other shapes."""
+        """Return the values, float64[expected], with quantities [expected, 1 + names];
+        ValueError for other shapes.
+        """
         quantities, array = self._told_quantities, _numbers(values)
         names = tuple(quantities.objectives)
         shape = (expected, len(names)) if names else (expected,)
         if array.shape != shape:
-            what = f"the objectives {list(names)}, float64[{expected}, {len(names)}]" if names else f"{expected} values"
-            raise ValueError(f"expected {what}, one for each vector of ask(), found shape {array.shape}")
+            what = (
+                f"the objectives {list(names)}, float64[{expected}, {len(names)}]"
+                if names
+                else f"{expected} values"
+            )
+            raise ValueError(
+                f"expected {what}, one for each vector of ask(), found shape {array.shape}"
+            )
         columns = [array[:, :1], array] if names else [array]
         for group, given in others.items():
             names = quantities.groups.get(group, ())
@@ -415,7 +508,9 @@ class Strategy:
         return outcomes
 
     def _take(self, values: RoundValues) -> State | None:
-        """Evaluate a round with these values; return the state after the generation, None if another round follows."""
+        """Evaluate a round with these values; return the state after the generation,
+        None if another round follows.
+        """
         generation, outcomes = self._generation, self._evaluated(self._chunks, values)
         generation.add({index: outcome.rows for index, outcome in outcomes.items()})
         self._outcomes |= outcomes
@@ -424,13 +519,20 @@ class Strategy:
             return None
         gathered = self._executor.update(generation, self._outcomes, has_arrays=True)
         units = [self._problem.unit(parts) for parts in gathered.learned]
-        _, following, _ = update_state(self._algorithm, self._problem, self._state, generation.results(gathered), units)
+        _, following, _ = update_state(
+            self._algorithm, self._problem, self._state, generation.results(gathered), units
+        )
         return _without_injected(following)
 
     def stop(self) -> str | None:
         """Return why the search is over, or None; `ask` and `tell` still work afterwards."""
         stop, best = self.config.stop, self.best
-        if stop.target_value is not None and best is not None and not best.violation and best.f <= stop.target_value:
+        if (
+            stop.target_value is not None
+            and best is not None
+            and not best.violation
+            and best.f <= stop.target_value
+        ):
             return f"target: {stop.target_value:g}"
         if stop.episodes is not None and self._evaluations >= stop.episodes:
             return f"max_evaluations: {stop.episodes}"
@@ -454,20 +556,27 @@ class Strategy:
 
     @staticmethod
     def load(path: str | Path) -> Strategy:
-        """Load a strategy written by `save`; it continues with the same vectors. CheckpointError for other files."""
+        """Load a strategy written by `save`; it continues with the same vectors.
+
+        CheckpointError for other files.
+        """
         from hpc_es.storage.checkpoint import load
         from hpc_es.storage.compare import verify_restored
 
         snapshot = load(argument(path, "path"))
         config = parse_resolved(snapshot.config_text)
         if config.task.kind != "function" or config.task.function != OUTSIDE:
-            raise CheckpointError(f"{path}: expected a file of Strategy.save, found the checkpoint of a run")
+            raise CheckpointError(
+                f"{path}: expected a file of Strategy.save, found the checkpoint of a run"
+            )
         strategy = Strategy.__new__(Strategy)
         strategy._start(config)
         verify_restored(strategy._state, snapshot.state, strategy._parts.growing)
         saved: Any = snapshot.counters
         injected, size = np.array(saved.get("injected", ()), np.float64), strategy._problem.size
-        strategy._begin(_with_injected(snapshot.state, injected) if len(injected) else snapshot.state)
+        strategy._begin(
+            _with_injected(snapshot.state, injected) if len(injected) else snapshot.state
+        )
         for values in saved["rounds"]:
             strategy._take(values)
         strategy._round_values = saved["rounds"]
@@ -482,7 +591,9 @@ class Strategy:
         if chunk.purpose == "train":
             population: Population = self._algorithm.candidates(state, chunk)
             return population
-        return unperturbed(self._problem.layout, self._algorithm.centre(state, chunk.parent), chunk.jobs)
+        return unperturbed(
+            self._problem.layout, self._algorithm.centre(state, chunk.parent), chunk.jobs
+        )
 
     def _carried(self) -> ProblemState:
         """Return the problem's arrays after the rounds so far."""
@@ -493,7 +604,9 @@ class Strategy:
 
 
 def _numbers(values: npt.ArrayLike) -> Float64:
-    """Return an array of float64 in which masked numbers are NaN: what is below a mask is no value."""
+    """Return an array of float64 in which masked numbers are NaN:
+    what is below a mask is no value.
+    """
     array: Float64 = np.ma.filled(np.asanyarray(values, np.float64), np.nan)
     return np.asarray(array)
 
@@ -503,7 +616,9 @@ def _with_injected(state: State, vectors: Float64) -> State:
 
 
 def _without_injected(state: State) -> State:
-    return dataclasses.replace(state, shared={name: a for name, a in state.shared.items() if name != INJECTED})
+    return dataclasses.replace(
+        state, shared={name: a for name, a in state.shared.items() if name != INJECTED}
+    )
 
 
 class CallerValues:
@@ -518,7 +633,9 @@ class CallerValues:
     def open(self, run: RunContext) -> None:
         """Do nothing: there is no run."""
 
-    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[EvaluationResult]:
+    def evaluate(
+        self, vectors: Float64, seeds: Sequence[int], poll: Poll
+    ) -> list[EvaluationResult]:
         """Return the values that were passed to `tell`."""
         assert len(self.next) == len(vectors)
         results = []

@@ -26,7 +26,13 @@ from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
 from hpc_es.training.build import decide_device, valid_config
-from hpc_es.training.collective import CollectiveExit, config_from_message, config_message, on_all_ranks, on_rank_0
+from hpc_es.training.collective import (
+    CollectiveExit,
+    config_from_message,
+    config_message,
+    on_all_ranks,
+    on_rank_0,
+)
 from hpc_es.training.compatibility import require_gradient
 from hpc_es.training.finished import AfterTrainStep
 from hpc_es.training.generation import MetricsRow
@@ -45,7 +51,8 @@ def train(
     after_train_step: AfterTrainStep | None = None,
     workers: Workers | None = None,
 ) -> TrainingRun:
-    """Start or resume a run; iterate over the result to train and to get the metrics of each generation.
+    """Start or resume a run; iterate over the result to train and to get the metrics of each
+    generation.
 
         def show(generation, run):
             print(generation, run.theta[:3])
@@ -56,20 +63,23 @@ def train(
                     run.stop()
 
     - `config`: path of a YAML file, config string, mapping with the keys of such a file, or Config.
-    - `output`: the run directory. If it contains a checkpoint of this experiment, the run is resumed.
-    - `triggers`: pairs of a function and an interval in generations, or an `hpc_es.IntervalTrigger`, which can also
-      count timesteps or seconds. They are called on rank 0. A function with two arguments gets the number of finished
-      generations and the run; any other function gets no arguments. Checkpoints store when each trigger was last
-      called, by the name of its function.
-    - `after_train_step(sample, loss)`: called on rank 0 after each update of `actor_critic` or `policy_gradient`, with
-      the arrays of the batch and the terms of the loss; `loss["loss"]` is their weighted sum. It does not change the
-      results, but batches are sent to rank 0.
+    - `output`: the run directory. If it contains a checkpoint of this experiment, the run is
+      resumed.
+    - `triggers`: pairs of a function and an interval in generations, or an
+      `hpc_es.IntervalTrigger`, which can also count timesteps or seconds. They are called on rank
+      0. A function with two arguments gets the number of finished generations and the run; any
+      other function gets no arguments. Checkpoints store when each trigger was last called, by the
+      name of its function.
+    - `after_train_step(sample, loss)`: called on rank 0 after each update of `actor_critic` or
+      `policy_gradient`, with the arrays of the batch and the terms of the loss; `loss["loss"]` is
+      their weighted sum. It does not change the results, but batches are sent to rank 0.
 
-    - `workers`: without MPI, the number of processes that evaluate, or a callable such as the map of a pool of
-      `concurrent.futures`. Results are those of any number of ranks. See docs/guides/workers.md.
+    - `workers`: without MPI, the number of processes that evaluate, or a callable such as the map
+      of a pool of `concurrent.futures`. Results are those of any number of ranks. See
+      docs/guides/workers.md.
 
-    Under MPI every rank calls this function; the body of the loop runs on rank 0 only. Raises UserError on rank 0 and
-    SystemExit on the other ranks for errors that the user can correct.
+    Under MPI every rank calls this function; the body of the loop runs on rank 0 only. Raises
+    UserError on rank 0 and SystemExit on the other ranks for errors that the user can correct.
     """
     world = connect() if workers is None else alone(workers)
     install_hooks()
@@ -95,7 +105,9 @@ def train(
         return run
 
 
-def _started(world: World, message: JsonObject, request: RunRequest, generators: GlobalGenerators) -> TrainingRun:
+def _started(
+    world: World, message: JsonObject, request: RunRequest, generators: GlobalGenerators
+) -> TrainingRun:
     signals = Signals()
     try:
         with exits_as_errors():
@@ -110,7 +122,9 @@ def _started(world: World, message: JsonObject, request: RunRequest, generators:
     except CollectiveExit as ended:
         signals.restore()
         text = ended.reason.text
-        raise (ended.__cause__ or (Exit(ended.reason.status) if world.rank else UserError(text))) from None
+        raise (
+            ended.__cause__ or (Exit(ended.reason.status) if world.rank else UserError(text))
+        ) from None
     except BaseException:
         signals.restore()
         raise
@@ -161,7 +175,11 @@ def _request(
         after_train_step=call_after_train_step if keeps_samples else None,
         keeps_samples=keeps_samples,
     )
-    return request, {**config_message(config), "directory": str(directory), "keeps_samples": keeps_samples}
+    return request, {
+        **config_message(config),
+        "directory": str(directory),
+        "keeps_samples": keeps_samples,
+    }
 
 
 def _trigger(trigger: Trigger, number: int) -> IntervalTrigger:
@@ -169,7 +187,9 @@ def _trigger(trigger: Trigger, number: int) -> IntervalTrigger:
         return trigger
     function, interval = trigger
     name = getattr(function, "__name__", "")
-    return IntervalTrigger(function, interval, name=f"user_{number}" if name in {"", "<lambda>"} else name)
+    return IntervalTrigger(
+        function, interval, name=f"user_{number}" if name in {"", "<lambda>"} else name
+    )
 
 
 def _source(source: str | Path) -> str | Path:
@@ -184,14 +204,31 @@ def _config(source: ConfigSource, output: Path | None) -> Config:
         user_code.make_importable()
     config = source if isinstance(source, Config) else valid_config(source, output)
     if config.repetitions > 1:
-        raise ConfigError([("repetitions", f"is {config.repetitions}, but train() runs one: call it for each one")])
+        raise ConfigError(
+            [
+                (
+                    "repetitions",
+                    f"is {config.repetitions}, but train() runs one: call it for each one",
+                )
+            ]
+        )
     if config.mpi.fault_tolerance:
-        raise ConfigError([("mpi.fault_tolerance", "is true, but train() has no support for it: use hpc-es train")])
+        raise ConfigError(
+            [
+                (
+                    "mpi.fault_tolerance",
+                    "is true, but train() has no support for it: use hpc-es train",
+                )
+            ]
+        )
     return config
 
 
 class TrainingRun:
-    """A run in progress: an iterator of the metrics of each generation. As a context manager it closes the run."""
+    """A run in progress: an iterator of the metrics of each generation.
+
+    As a context manager it closes the run.
+    """
 
     def __init__(self, run: Run, signals: Signals, generators: GlobalGenerators) -> None:
         self._run, self._signals, self._generators = run, signals, generators
@@ -202,9 +239,11 @@ class TrainingRun:
 
     @property
     def state(self) -> State:
-        """State after the last finished generation; on ranks other than 0 only its shared arrays are current.
+        """State after the last finished generation; on ranks other than 0 only its shared arrays
+        are current.
 
-        Its arrays are read-only. With 4 million parameters and more, the next update overwrites them.
+        Its arrays are read-only. With 4 million parameters and more, the next update overwrites
+        them.
         """
         state = self._run.state
         return replace(state, shared=read_only(state.shared), master=read_only(state.master))
@@ -220,13 +259,15 @@ class TrainingRun:
         return self._run.directory
 
     def loss(self, sample: Arrays | None = None) -> Mapping[str, float] | None:
-        """Return the loss of the newest parameters and its terms, without an update; None on ranks other than 0.
+        """Return the loss of the newest parameters and its terms, without an update; None on ranks
+        other than 0.
 
-        "loss" is the weighted sum of the terms. `sample` is a batch as received by `after_train_step`; None is the
-        batch of the next update. The call changes neither parameters nor counters nor random numbers.
+        "loss" is the weighted sum of the terms. `sample` is a batch as received by
+        `after_train_step`; None is the batch of the next update. The call changes neither
+        parameters nor counters nor random numbers.
 
-        Raises UserError for algorithms without gradients, and without a sample also after the end of the run or with
-        updates within an episode (`algorithm.update_every`).
+        Raises UserError for algorithms without gradients, and without a sample also after the end
+        of the run or with updates within an episode (`algorithm.update_every`).
         """
         with self._generators.exchanged(), restored_generators():
             return self._run.loss(sample)
@@ -235,26 +276,31 @@ class TrainingRun:
         """Train one generation of `actor_critic` with data of your own; return its metrics.
 
         `sample` has trajectories with the names, shapes and units of those that `after_train_step`
-        receives. The call takes the place of `next(run)`: the trajectories count as episodes of this
-        generation, and evaluations, limits, checkpoints and triggers are as usual. Under MPI every
-        rank calls it; only the sample on rank 0 matters. Other ranks return at the end of the run.
-        Returns None on these ranks, and if a limit has ended the run.
+        receives. The call takes the place of `next(run)`: the trajectories count as episodes of
+        this generation, and evaluations, limits, checkpoints and triggers are as usual. Under MPI
+        every rank calls it; only the sample on rank 0 matters. Other ranks return at the end of the
+        run. Returns None on these ranks, and if a limit has ended the run.
 
-        A resumed run continues exactly from its checkpoint, but its results then depend on the samples
-        that follow, which are not stored.
+        A resumed run continues exactly from its checkpoint, but its results then depend on the
+        samples that follow, which are not stored.
 
-        Raises UserError for other algorithms, asynchronous updates, after the end of the run, and for
-        arrays that are missing or have another shape.
+        Raises UserError for other algorithms, asynchronous updates, after the end of the run, and
+        for arrays that are missing or have another shape.
         """
         self._run.learn_next(sample)
         return next(self, None)
 
     def checkpoint(self) -> Path | None:
-        """Write a checkpoint now and return its path, None on ranks other than 0; RunError if it cannot be written."""
+        """Write a checkpoint now and return its path, None on ranks other than 0;
+        RunError if it cannot be written.
+        """
         return self._run.checkpoint()
 
     def stop(self) -> None:
-        """Stop after the current generation, write a checkpoint and mark the run finished. Call on rank 0."""
+        """Stop after the current generation, write a checkpoint and mark the run finished.
+
+        Call on rank 0.
+        """
         self._run.stop()
 
     def close(self) -> None:
@@ -304,7 +350,10 @@ class TrainingRun:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -318,4 +367,5 @@ class TrainingRun:
             atexit.register(self.close)
 
 
-_deleted_elsewhere: list[TrainingRun] = []  # to be closed in the main thread, by the next run or at the end
+# to be closed in the main thread, by the next run or at the end
+_deleted_elsewhere: list[TrainingRun] = []

@@ -32,7 +32,11 @@ class Jax(NetworkBackend):
     def obstacle(self) -> str:
         if jax_setup.configured_kind() == "cpu":
             return "has used JAX on the CPU in this process before"
-        return "" if jax_setup.has_cuda() else "has no CUDA support for JAX (pip install 'hpc_es[jax-cuda]')"
+        return (
+            ""
+            if jax_setup.has_cuda()
+            else "has no CUDA support for JAX (pip install 'hpc_es[jax-cuda]')"
+        )
 
     def choose(self, kind: Kind, index: int | None) -> None:
         jax_setup.choose(kind, index)
@@ -56,28 +60,42 @@ class Jax(NetworkBackend):
     def compilation_info(self) -> JsonObject:
         return jax_setup.compilation_info()
 
-    def network(self, build: Callable[[int], Any], name: str, observations: ObservationSpec, frozen: bool) -> Network:
+    def network(
+        self, build: Callable[[int], Any], name: str, observations: ObservationSpec, frozen: bool
+    ) -> Network:
         from hpc_es.policies.networks.jax_networks import jax_network
 
         return jax_network(build, name, observations, frozen)
 
     def check(
-        self, network: Network, again: Network, name: str, observations: ObservationSpec, outputs: int, why: str
+        self,
+        network: Network,
+        again: Network,
+        name: str,
+        observations: ObservationSpec,
+        outputs: int,
+        why: str,
     ) -> None:
         from hpc_es.policies.networks.jax_networks import check
 
         check(network, again, name, observations, outputs, why)
 
-    def call(self, network: Network, size: int | None, factored: Sequence[str] = ()) -> CompiledCall:
+    def call(
+        self, network: Network, size: int | None, factored: Sequence[str] = ()
+    ) -> CompiledCall:
         jax_setup.require_device(None, jax_setup.configured_jax().devices()[0].platform)
         from hpc_es.policies.networks.jax_networks import JaxCall
 
         return JaxCall(network, size, factored)
 
-    def factored(self, network: Network, matrices: Sequence[str], observations: ObservationSpec) -> tuple[str, ...]:
+    def factored(
+        self, network: Network, matrices: Sequence[str], observations: ObservationSpec
+    ) -> tuple[str, ...]:
         from hpc_es.policies.networks.jax_low_rank import formed_weights
 
-        formed = formed_weights(network.apply, network.layout, matrices, network.memory(), observations)
+        formed = formed_weights(
+            network.apply, network.layout, matrices, network.memory(), observations
+        )
         return tuple(name for name in matrices if name not in formed)
 
 

@@ -1,4 +1,7 @@
-"""TensorFlow: compiled networks, also those of `mlp` and `lstm`. See `devices/tensorflow_setup.py`."""
+"""TensorFlow: compiled networks, also those of `mlp` and `lstm`.
+
+See `devices/tensorflow_setup.py`.
+"""
 
 from __future__ import annotations
 
@@ -44,29 +47,43 @@ class TensorFlow(NetworkBackend):
     def gpu_model(self) -> str:
         return tensorflow_setup.gpu_model()
 
-    def network(self, build: Callable[[int], Any], name: str, observations: ObservationSpec, frozen: bool) -> Network:
+    def network(
+        self, build: Callable[[int], Any], name: str, observations: ObservationSpec, frozen: bool
+    ) -> Network:
         from hpc_es.policies.networks.tensorflow_networks import tensorflow_network
 
         return tensorflow_network(build, name, observations, frozen)
 
     def check(
-        self, network: Network, again: Network, name: str, observations: ObservationSpec, outputs: int, why: str
+        self,
+        network: Network,
+        again: Network,
+        name: str,
+        observations: ObservationSpec,
+        outputs: int,
+        why: str,
     ) -> None:
         from hpc_es.policies.networks.tensorflow_networks import check
 
         check(network, again, name, observations, outputs, why)
 
-    def call(self, network: Network, size: int | None, factored: Sequence[str] = ()) -> CompiledCall:
+    def call(
+        self, network: Network, size: int | None, factored: Sequence[str] = ()
+    ) -> CompiledCall:
         from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall
 
         return TensorFlowCall(network, size, factored)
 
-    def factored(self, network: Network, matrices: Sequence[str], observations: ObservationSpec) -> tuple[str, ...]:
+    def factored(
+        self, network: Network, matrices: Sequence[str], observations: ObservationSpec
+    ) -> tuple[str, ...]:
         from hpc_es.policies.networks.tensorflow_low_rank import factored_names
 
         return factored_names(network, matrices, observations)
 
-    def mlp(self, policy: Policy, layers: Sequence[str], activation: str, normalisation: Normalisation) -> Network:
+    def mlp(
+        self, policy: Policy, layers: Sequence[str], activation: str, normalisation: Normalisation
+    ) -> Network:
         from hpc_es.policies.networks.tensorflow_actors import TensorFlowMLP
 
         return TensorFlowMLP(policy, layers, activation, normalisation)

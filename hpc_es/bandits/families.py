@@ -1,9 +1,10 @@
 """Distributions of bandits (Wang et al. 2016, Duan et al. 2016, gym-bandits).
 
     arms = family("independent").draw(rng, episodes=16)
-    reward = (uniform < chance) * (value + spread * normal)       # uniform ~ U[0, 1), normal ~ N(0, 1), for each trial
+    reward = (uniform < chance) * (value + spread * normal)
 
-Arms are numbered from 0. The optimal arm is the first of those with the highest expected reward, chance * value.
+with uniform ~ U[0, 1) and normal ~ N(0, 1) for each trial. Arms are numbered from 0. The optimal
+arm is the first of those with the highest expected reward, chance * value.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Arms:
-    """The arms of several episodes, each float32[episodes, 1 | trials, arms]; 1 if they are constant in an episode."""
+    """The arms of several episodes, each float32[episodes, 1 | trials, arms];
+    1 if they are constant in an episode.
+    """
 
     chances: Float32  # probability of a reward
     values: Float32  # mean of that reward
@@ -44,24 +47,31 @@ class Arms:
         return best
 
     def regrets(self, pulls: Array) -> Float64:
-        """Return the expected regret of each pull, float64[episodes, trials], of arms int64[episodes, trials]."""
+        """Return the expected regret of each pull, float64[episodes, trials],
+        of arms int64[episodes, trials].
+        """
         expected = self.expected()
         by_trial = np.broadcast_to(expected, (*pulls.shape, expected.shape[2]))
         chosen = np.take_along_axis(by_trial, pulls[:, :, np.newaxis], axis=2)[:, :, 0]
         regrets: Float64 = self.best() - chosen
         return regrets
 
-    def rewards(self, trial: int, pulls: Array, uniforms: Float32, normal: Float32 | None = None) -> Float32:
+    def rewards(
+        self, trial: int, pulls: Array, uniforms: Float32, normal: Float32 | None = None
+    ) -> Float32:
         """Return the rewards of a trial, float32[episodes].
 
-        `pulls` are int64[episodes], random numbers float32[episodes]; `normal` is needed if spreads are not 0.
+        `pulls` are int64[episodes], random numbers float32[episodes]; `normal` is needed if spreads
+        are not 0.
         """
         column = trial if self.chances.shape[1] > 1 else 0
         rows = np.arange(len(pulls))
         amounts = self.values[rows, column, pulls]
         if normal is not None:
             amounts = amounts + self.spreads[rows, column, pulls] * normal
-        rewards: Float32 = np.where(uniforms < self.chances[rows, column, pulls], amounts, np.float32(0))
+        rewards: Float32 = np.where(
+            uniforms < self.chances[rows, column, pulls], amounts, np.float32(0)
+        )
         return rewards
 
     def select(self, episodes: npt.NDArray[np.intp] | slice) -> Arms:
@@ -81,11 +91,14 @@ class Family:
     draw: DrawArms  # (rng, episodes) -> Arms
     is_binary: bool = True  # whether rewards are 0 or 1
     is_noisy: bool = False  # whether spreads are not 0, so that a pull also draws a normal number
-    changes: bool = False  # whether arms change within an episode, so that Arms have an axis of trials
+    # whether arms change within an episode, so that Arms have an axis of trials
+    changes: bool = False
 
 
 def _arms(chances: Array, values: Array | float = 1.0, spreads: Array | float = 0.0) -> Arms:
-    """Return arms from chances, [episodes, arms] or [episodes, trials, arms], and numbers or arrays of that shape."""
+    """Return arms from chances, [episodes, arms] or [episodes, trials, arms],
+    and numbers or arrays of that shape.
+    """
 
     def filled(part: Array | float) -> Float32:
         full = np.empty(chances.shape, np.float32)
@@ -96,7 +109,9 @@ def _arms(chances: Array, values: Array | float = 1.0, spreads: Array | float = 
 
 
 def _opposite(first: Array) -> Arms:
-    """Return two arms with the chances p and 1 - p; p is float64[episodes] or [episodes, trials]."""
+    """Return two arms with the chances p and 1 - p;
+    p is float64[episodes] or [episodes, trials].
+    """
     both = np.empty((*first.shape, 2))
     both[..., 0] = first
     both[..., 1] = 1.0 - first
@@ -114,7 +129,9 @@ def uniform() -> Family:
 
 
 def _two_arms(name: str, low: float) -> Callable[[], Family]:
-    """Return the function that creates two arms with the chances `low` and 1 - `low`, in either order."""
+    """Return the function that creates two arms with the chances `low` and 1 - `low`,
+    in either order.
+    """
 
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
         return _opposite(np.array([low, 1.0 - low])[rng.integers(2, size=episodes)])
@@ -123,7 +140,8 @@ def _two_arms(name: str, low: float) -> Callable[[], Family]:
 
 
 def eleven(non_target_reward: float = 1.1, target_reward: float = 5.0) -> Family:
-    """Ten arms, one of them the target, and arm 10, whose reward 0.1 * (target + 1) reveals the target; deterministic.
+    """Ten arms, one of them the target, and arm 10, whose reward 0.1 * (target + 1) reveals the
+    target; deterministic.
 
     The other nine arms give 1.1 as in the published code; the text of the paper says 1.
     """
@@ -142,16 +160,21 @@ def eleven(non_target_reward: float = 1.1, target_reward: float = 5.0) -> Family
     return Family("eleven", 11, draw, is_binary=False)
 
 
-def restless(num_trials: int = 100, walk: str = "rescaled", volatilities: Sequence[float] = (0.05, 0.2)) -> Family:
+def restless(
+    num_trials: int = 100, walk: str = "rescaled", volatilities: Sequence[float] = (0.05, 0.2)
+) -> Family:
     """Two arms with the chances w and 1 - w, where w is a random walk over the trials.
 
-    With walk "rescaled", w is the cumulative sum of max(150, num_trials) steps from U(-1, 1), rescaled to the range [0,
-    1] and cut to num_trials; volatilities have no effect. With walk "gaussian", w begins at U[0, 1] and takes steps
-    from N(0, v), reflected at 0 and 1, where v is one of `volatilities` for each episode. Wang et al. did not publish
-    the volatilities of their walks.
+    With walk "rescaled", w is the cumulative sum of max(150, num_trials) steps from U(-1, 1),
+    rescaled to the range [0, 1] and cut to num_trials; volatilities have no effect. With walk
+    "gaussian", w begins at U[0, 1] and takes steps from N(0, v), reflected at 0 and 1, where v is
+    one of `volatilities` for each episode. Wang et al. did not publish the volatilities of their
+    walks.
     """
     if walk not in {"rescaled", "gaussian"}:
-        raise ConfigError([("family.walk", f"expected one of 'rescaled', 'gaussian', found {walk!r}")])
+        raise ConfigError(
+            [("family.walk", f"expected one of 'rescaled', 'gaussian', found {walk!r}")]
+        )
     _at_least("num_trials", num_trials, 1)
     if not len(volatilities) or any(not 0 <= v < np.inf for v in volatilities):
         text = f"expected a list of numbers of at least 0, not empty, found {volatilities!r}"
@@ -164,9 +187,12 @@ def restless(num_trials: int = 100, walk: str = "rescaled", volatilities: Sequen
 
     def gaussian(rng: np.random.Generator, episodes: int) -> Arms:
         start = rng.random((episodes, 1))
-        v = np.asarray(volatilities, np.float64)[rng.integers(len(volatilities), size=(episodes, 1))]
+        v = np.asarray(volatilities, np.float64)[
+            rng.integers(len(volatilities), size=(episodes, 1))
+        ]
         path = start + np.cumsum(v * rng.standard_normal((episodes, num_trials)), axis=1)
-        path = np.mod(path, 2.0)  # mirrors at 0 and 1: a reflected walk is the walk folded onto [0, 1]
+        # mirrors at 0 and 1: a reflected walk is the walk folded onto [0, 1]
+        path = np.mod(path, 2.0)
         return _opposite(np.where(path > 1.0, 2.0 - path, path))
 
     return Family("restless", 2, rescaled if walk == "rescaled" else gaussian, changes=True)
@@ -175,7 +201,9 @@ def restless(num_trials: int = 100, walk: str = "rescaled", volatilities: Sequen
 def k_armed(num_arms: int = 5) -> Family:
     """`num_arms` arms, each with a chance from U[0, 1]; the reward is 1 (as in RL^2)."""
     _at_least("num_arms", num_arms, 1)
-    return Family("k_armed", num_arms, lambda rng, episodes: _arms(rng.random((episodes, num_arms))))
+    return Family(
+        "k_armed", num_arms, lambda rng, episodes: _arms(rng.random((episodes, num_arms)))
+    )
 
 
 def k_armed_values(num_arms: int = 10) -> Family:
@@ -200,7 +228,9 @@ def k_armed_chances_and_values(num_arms: int = 10) -> Family:
 
 
 def gaussian(num_arms: int = 10) -> Family:
-    """`num_arms` arms with the chance 1 and rewards from N(q_a, 1), with q_a from N(0, 1) for each arm."""
+    """`num_arms` arms with the chance 1 and rewards from N(q_a, 1),
+    with q_a from N(0, 1) for each arm.
+    """
     _at_least("num_arms", num_arms, 1)
 
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
@@ -253,7 +283,8 @@ FAMILIES: dict[str, Callable[..., Family]] = {
 
 
 def family(distribution: str, **keywords: float) -> Family:
-    """Create the distribution of this name; raises ConfigError for the keys `distribution` or `family.KEYWORD`.
+    """Create the distribution of this name; raises ConfigError for the keys `distribution` or
+    `family.KEYWORD`.
 
     Keywords are those of the function of this name, such as num_arms for "k_armed".
     """
@@ -262,7 +293,11 @@ def family(distribution: str, **keywords: float) -> Family:
         raise ConfigError([("distribution", text)])
     known = inspect.signature(FAMILIES[distribution]).parameters
     takes = f"takes {', '.join(known)}" if known else "takes no keywords"
-    unknown = [(f"family.{name}", f"is unknown: {distribution!r} {takes}") for name in keywords if name not in known]
+    unknown = [
+        (f"family.{name}", f"is unknown: {distribution!r} {takes}")
+        for name in keywords
+        if name not in known
+    ]
     if unknown:
         raise ConfigError(unknown)
     return FAMILIES[distribution](**keywords)
@@ -270,4 +305,6 @@ def family(distribution: str, **keywords: float) -> Family:
 
 def _at_least(name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError([(f"family.{name}", f"expected a whole number of at least {least}, found {value!r}")])
+        raise ConfigError(
+            [(f"family.{name}", f"expected a whole number of at least {least}, found {value!r}")]
+        )

@@ -1,10 +1,14 @@
-"""Reference agents for bandits, which play many episodes at once, and exact values of the Bayes-optimal ones.
+"""Reference agents for bandits, which play many episodes at once, and exact values of the
+Bayes-optimal ones.
 
 random             a uniformly random arm
-ucb1               highest mean reward + sqrt(2 ln t / pulls), after pulling each arm once (Auer et al. 2002)
+ucb1               highest mean reward + sqrt(2 ln t / pulls), after pulling each arm once (Auer et
+                   al. 2002)
 ucb                the same with sqrt(ln t / pulls)
-thompson           best arm of a sample from the posterior: Beta(1, 1) priors for independent arms (rewards between
-                   0 and 1 are treated as chances), N(0, 1) for "gaussian", targets not yet tried for "eleven"
+thompson           best arm of a sample from the posterior: Beta(1, 1) priors for independent arms
+                   (rewards between
+                   0 and 1 are treated as chances), N(0, 1) for "gaussian", targets not yet tried
+                   for "eleven"
 epsilon_greedy     highest (rewards + 1) / (pulls + 2); a random arm with probability 0.1
 posterior_greedy   the same without random arms
 rescorla_wagner    highest q, where a pull changes q by half of reward - q; for restless arms
@@ -12,13 +16,15 @@ bayes_optimal      Bayes-optimal agent of the distribution, if it can be compute
 
 Ties are broken at random. t is the number of trials so far.
 
-Bayes-optimal agents know the distribution of the arms and the number of trials. The value with n trials left is
+Bayes-optimal agents know the distribution of the arms and the number of trials. The value with n
+trials left is
 
-    V(b, 0) = 0,   V(b, n) = max over arms of  m + m V(b after success, n - 1) + (1 - m) V(b after failure, n - 1)
+    V(b, 0) = 0,   V(b, n) = max over arms of  m + m V(b after success, n - 1) + (1 - m) V(b after
+                                               failure, n - 1)
 
-where b counts the successes and failures of each arm and m = (successes + 1) / (pulls + 2) is the arm's expected chance
-under the prior U[0, 1]. For two dependent arms (p, 1 - p) each pull is equally informative, so that the arm with the
-larger expected chance is optimal.
+where b counts the successes and failures of each arm and m = (successes + 1) / (pulls + 2) is the
+arm's expected chance under the prior U[0, 1]. For two dependent arms (p, 1 - p) each pull is
+equally informative, so that the arm with the larger expected chance is optimal.
 """
 
 from __future__ import annotations
@@ -37,10 +43,12 @@ from hpc_es.core.data import Array, Float32, Float64
 from hpc_es.core.errors import ConfigError, UserError
 
 TIE = 1e-10  # arms whose values differ by less are considered equal
-MAX_TRIALS_TWO_ARMS = 200  # for two arms; time grows with the fourth power, and is 0.3 s for 100 trials
+# for two arms; time grows with the fourth power, and is 0.3 s for 100 trials
+MAX_TRIALS_TWO_ARMS = 200
 MAX_TRIALS_MANY_ARMS = 20  # for more arms; time grows by half with each trial
 LOW = {"easy": 0.1, "medium": 0.25, "hard": 0.4}  # chance of the worse arm
-FIXED = ("fixed", "deterministic", "high_low", "high_high", "low_low")  # the same arms in all episodes
+# the same arms in all episodes
+FIXED = ("fixed", "deterministic", "high_low", "high_high", "low_low")
 EXACT = ("independent", "uniform", *LOW, "eleven", "k_armed", *FIXED)
 TARGET = 2.0  # of eleven arms, only the target gives a higher reward
 MAX_TRIALS_INDEPENDENT = 200  # for two independent arms: 70 MB of choices
@@ -50,7 +58,8 @@ MAX_TRIALS_INDEPENDENT = 200  # for two independent arms: 70 MB of choices
 
 
 def optimal_reward(num_arms: int, num_trials: int) -> float:
-    """Return the Bayes-optimal expected total reward of `num_arms` independent arms with chances from U[0, 1].
+    """Return the Bayes-optimal expected total reward of `num_arms` independent arms with chances
+    from U[0, 1].
 
     Raises UserError for more than 200 trials of two arms or 20 trials of more arms.
     """
@@ -69,11 +78,14 @@ def optimal_reward(num_arms: int, num_trials: int) -> float:
     return _value_of_many((), min(num_arms, num_trials), num_trials)
 
 
-Blocks = list[Float64]  # for n = 0 .. t pulls of arm 0: float64[n + 1, t - n + 1], by the successes of both arms
+# for n = 0 .. t pulls of arm 0: float64[n + 1, t - n + 1], by the successes of both arms
+Blocks = list[Float64]
 
 
 def _two_arms(num_trials: int) -> Iterator[tuple[Blocks, Blocks]]:
-    """Yield the expected remaining reward of pulling arm 0 and arm 1 after t = num_trials - 1, ... 0 trials."""
+    """Yield the expected remaining reward of pulling arm 0 and arm 1 after t = num_trials - 1,
+    ... 0 trials.
+    """
     after = [np.zeros((n + 1, num_trials - n + 1)) for n in range(num_trials + 1)]
     for t in range(num_trials - 1, -1, -1):
         values_0, values_1 = [], []
@@ -85,15 +97,18 @@ def _two_arms(num_trials: int) -> Iterator[tuple[Blocks, Blocks]]:
             success, failure = after[n][:, 1:], after[n][:, :-1]
             values_1.append(mean * (1 + success - failure) + failure)
         yield values_0, values_1
-        after = [np.maximum(value_0, value_1) for value_0, value_1 in zip(values_0, values_1, strict=True)]
+        after = [
+            np.maximum(value_0, value_1)
+            for value_0, value_1 in zip(values_0, values_1, strict=True)
+        ]
 
 
 @functools.lru_cache(4)
 def choices_of_two_arms(num_trials: int) -> tuple[npt.NDArray[np.int8], ...]:
     """Return the better of two independent arms after t = 0, 1, ... trials, each int8[counts].
 
-    It is 1 for arm 0, -1 for arm 1, 0 for both. If arm 0 had s successes in n pulls and arm 1 had r in t - n pulls, the
-    index is `index_of_counts(t, n, s, r)`.
+    It is 1 for arm 0, -1 for arm 1, 0 for both. If arm 0 had s successes in n pulls and arm 1 had r
+    in t - n pulls, the index is `index_of_counts(t, n, s, r)`.
     """
     choices = []
     for values_0, values_1 in _two_arms(num_trials):
@@ -115,7 +130,9 @@ Counts = tuple[tuple[int, int], ...]  # (successes, failures) of each arm that w
 
 
 def values_of_arms(counts: Counts, untried: int, trials: int) -> list[float]:
-    """Return the expected reward of the remaining trials for pulling each arm of `counts`, then an untried one."""
+    """Return the expected reward of the remaining trials for pulling each arm of `counts`,
+    then an untried one.
+    """
     candidates = [*enumerate(counts)] + ([(len(counts), (0, 0))] if untried else [])
     values = []
     for arm, (successes, failures) in candidates:
@@ -124,7 +141,9 @@ def values_of_arms(counts: Counts, untried: int, trials: int) -> list[float]:
         mean = (successes + 1) / (successes + failures + 2)
         success = tuple(sorted((*others, (successes + 1, failures))))
         failure = tuple(sorted((*others, (successes, failures + 1))))
-        then = mean * _value_of_many(success, left, trials - 1) + (1 - mean) * _value_of_many(failure, left, trials - 1)
+        then = mean * _value_of_many(success, left, trials - 1) + (1 - mean) * _value_of_many(
+            failure, left, trials - 1
+        )
         values.append(mean + then)
     return values
 
@@ -135,15 +154,21 @@ def _value_of_many(counts: Counts, untried: int, trials: int) -> float:
 
 
 def optimal_regret(distribution: str, num_trials: int, **family_options: float) -> float:
-    """Return the expected cumulative regret of the Bayes-optimal agent in an episode of `num_trials`.
+    """Return the expected cumulative regret of the Bayes-optimal agent in an episode of
+    `num_trials`.
 
-    Raises ConfigError for an unknown distribution or option, UserError if there is no exact value or too many trials.
+    Raises ConfigError for an unknown distribution or option, UserError if there is no exact value
+    or too many trials.
     """
     bandits = family(distribution, **family_options)
     if isinstance(num_trials, bool) or not isinstance(num_trials, int) or num_trials < 1:
-        raise ConfigError([("num_trials", f"expected a whole number of at least 1, found {num_trials!r}")])
+        raise ConfigError(
+            [("num_trials", f"expected a whole number of at least 1, found {num_trials!r}")]
+        )
     if distribution in {"independent", "k_armed"}:
-        return num_trials * bandits.arms / (bandits.arms + 1) - optimal_reward(bandits.arms, num_trials)
+        return num_trials * bandits.arms / (bandits.arms + 1) - optimal_reward(
+            bandits.arms, num_trials
+        )
     if distribution == "uniform":
         return num_trials * 0.75 - _reward_of_uniform(num_trials)
     if distribution in LOW:
@@ -154,11 +179,15 @@ def optimal_regret(distribution: str, num_trials: int, **family_options: float) 
         return plan_of_eleven(num_trials, **family_options)[0]
     if distribution in FIXED:
         return 0.0
-    raise UserError(f"no exact value is known for {distribution!r}: expected one of {', '.join(EXACT)}")
+    raise UserError(
+        f"no exact value is known for {distribution!r}: expected one of {', '.join(EXACT)}"
+    )
 
 
 def _reward_of_uniform(num_trials: int) -> float:
-    """Return the optimal reward for "uniform": after t trials, evidence for arm 0 is uniform on 0 .. t."""
+    """Return the optimal reward for "uniform": after t trials,
+    evidence for arm 0 is uniform on 0 .. t.
+    """
     total = 0.0
     for t in range(num_trials):
         mean = (np.arange(t + 1) + 1) / (t + 2)
@@ -167,7 +196,9 @@ def _reward_of_uniform(num_trials: int) -> float:
 
 
 def _error_probability(t: int, chance: float) -> float:
-    """Return the probability that after t trials the evidence favours the worse arm; ties are broken by a coin."""
+    """Return the probability that after t trials the evidence favours the worse arm;
+    ties are broken by a coin.
+    """
     chances = [comb(t, k) * chance**k * (1 - chance) ** (t - k) for k in range(t // 2 + 1)]
     if t % 2 == 0:
         chances[-1] /= 2
@@ -177,13 +208,15 @@ def _error_probability(t: int, chance: float) -> float:
 def plan_of_eleven(
     num_trials: int, non_target_reward: float = 1.1, target_reward: float = 5.0
 ) -> tuple[float, list[list[bool]]]:
-    """Return the expected regret of the optimal plan for "eleven", and when it pulls arm 10, which reveals the target.
+    """Return the expected regret of the optimal plan for "eleven", and when it pulls arm 10, which
+    reveals the target.
 
-    asks[n][m] is whether to pull it with n trials left after m other arms turned out not to be the target. Trying the
-    lowest arms first keeps the reward of arm 10 high.
+    asks[n][m] is whether to pull it with n trials left after m other arms turned out not to be the
+    target. Trying the lowest arms first keeps the reward of arm 10 high.
     """
     miss = target_reward - non_target_reward
-    regrets: Float64 = np.zeros(10)  # by the number of arms that were not the target, for the remaining trials
+    # by the number of arms that were not the target, for the remaining trials
+    regrets: Float64 = np.zeros(10)
     asks: list[list[bool]] = [[False] * 10]
     for _ in range(num_trials):
         before = regrets.copy()
@@ -207,7 +240,8 @@ class AgentHistory:
     episodes: int
     pulls: Float64 = field(init=False)  # float64[episodes, arms]
     rewards: Float64 = field(init=False)  # float64[episodes, arms], sums
-    successes: Float64 = field(init=False)  # the same, with rewards between 0 and 1 replaced by coin flips
+    # the same, with rewards between 0 and 1 replaced by coin flips
+    successes: Float64 = field(init=False)
     q: Float64 = field(init=False)  # float64[episodes, arms], values of rescorla_wagner
     trial: int = 0
 
@@ -222,11 +256,15 @@ class AgentHistory:
         self.trial += 1
         self.pulls[index] += 1
         self.rewards[index] += rewards
-        self.successes[index] += rewards if self.setting.family.is_binary else self.rng.random(self.episodes) < rewards
+        self.successes[index] += (
+            rewards if self.setting.family.is_binary else self.rng.random(self.episodes) < rewards
+        )
         self.q[index] += 0.5 * (rewards - self.q[index])
 
     def best(self, scores: Float64) -> Array:
-        """Return the arms of the highest scores, int64[episodes], of float64[episodes, arms]; random if tied."""
+        """Return the arms of the highest scores, int64[episodes], of float64[episodes, arms];
+        random if tied.
+        """
         random_scores = self.rng.random(scores.shape)
         random_scores[scores < scores.max(axis=1, keepdims=True)] = -1.0
         arms: Array = random_scores.argmax(axis=1)
@@ -248,7 +286,9 @@ def _ucb(factor: float, history: AgentHistory) -> Array:
 
 
 def posterior_greedy(history: AgentHistory) -> Array:  # int64[episodes]
-    """Pull the arm with the highest mean of a Beta(1, 1) posterior, or the same formula for other rewards."""
+    """Pull the arm with the highest mean of a Beta(1, 1) posterior,
+    or the same formula for other rewards.
+    """
     return history.best((history.rewards + 1) / (history.pulls + 2))
 
 
@@ -265,16 +305,24 @@ def rescorla_wagner(history: AgentHistory) -> Array:  # int64[episodes]
 
 def thompson(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull the best arm of a sample from the Beta posteriors of independent chances."""
-    return history.best(history.rng.beta(history.successes + 1, history.pulls - history.successes + 1))
+    return history.best(
+        history.rng.beta(history.successes + 1, history.pulls - history.successes + 1)
+    )
 
 
 def thompson_of_gaussian(history: AgentHistory) -> Array:  # int64[episodes]
-    """Pull the best arm of a sample from N(sum / (n + 1), 1 / (n + 1)), the posterior of N(0, 1) given N(q, 1)."""
-    return history.best(history.rng.normal(history.rewards / (history.pulls + 1), 1 / np.sqrt(history.pulls + 1)))
+    """Pull the best arm of a sample from N(sum / (n + 1), 1 / (n + 1)),
+    the posterior of N(0, 1) given N(q, 1).
+    """
+    return history.best(
+        history.rng.normal(history.rewards / (history.pulls + 1), 1 / np.sqrt(history.pulls + 1))
+    )
 
 
 def thompson_of_eleven(history: AgentHistory) -> Array:  # int64[episodes]
-    """Pull a possible target; arm 10, which reveals the target, is never the best arm and so never pulled."""
+    """Pull a possible target; arm 10, which reveals the target,
+    is never the best arm and so never pulled.
+    """
     is_new = history.pulls == 0
     is_new[:, 10] = False
     means = np.where(history.pulls > 0, history.rewards / np.maximum(history.pulls, 1), -np.inf)
@@ -283,7 +331,9 @@ def thompson_of_eleven(history: AgentHistory) -> Array:  # int64[episodes]
 
 
 def optimal_of_opposite(history: AgentHistory) -> Array:  # int64[episodes]
-    """Pull the arm with more evidence, of arms with p and 1 - p: its successes and the failures of the other one."""
+    """Pull the arm with more evidence, of arms with p and 1 - p:
+    its successes and the failures of the other one.
+    """
     failures = history.pulls - history.rewards
     return history.best(history.rewards + failures[:, ::-1])
 
@@ -291,16 +341,26 @@ def optimal_of_opposite(history: AgentHistory) -> Array:  # int64[episodes]
 def optimal_of_two(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull the optimal one of two independent arms, by dynamic programming."""
     choices = choices_of_two_arms(history.setting.num_trials)[history.trial]
-    n, s, r = (part.astype(np.int64) for part in (history.pulls[:, 0], history.rewards[:, 0], history.rewards[:, 1]))
+    n, s, r = (
+        part.astype(np.int64)
+        for part in (history.pulls[:, 0], history.rewards[:, 0], history.rewards[:, 1])
+    )
     better = choices[index_of_counts(history.trial, n, s, r)].astype(np.float64)
     return history.best(np.stack([better, -better], axis=1))
 
 
 def optimal_of_many(history: AgentHistory) -> Array:  # int64[episodes]
-    """Pull the optimal one of several independent arms, by dynamic programming over their unordered counts."""
+    """Pull the optimal one of several independent arms,
+    by dynamic programming over their unordered counts.
+    """
     successes = history.rewards.astype(np.int64)
     failures = history.pulls.astype(np.int64) - successes
-    return np.array([_optimal(history, tuple(zip(*row, strict=True))) for row in zip(successes, failures, strict=True)])
+    return np.array(
+        [
+            _optimal(history, tuple(zip(*row, strict=True)))
+            for row in zip(successes, failures, strict=True)
+        ]
+    )
 
 
 def _optimal(history: AgentHistory, counts: tuple[tuple[int, int], ...]) -> int:
@@ -313,7 +373,9 @@ def _optimal(history: AgentHistory, counts: tuple[tuple[int, int], ...]) -> int:
 
 
 def optimal_of_eleven(history: AgentHistory) -> Array:  # int64[episodes]
-    """Pull arm 10, whose reward reveals the target, then the target; in a single trial, any other arm is better."""
+    """Pull arm 10, whose reward reveals the target, then the target; in a single trial,
+    any other arm is better.
+    """
     if history.setting.num_trials == 1:
         return np.zeros(history.episodes, np.int64)
     if history.trial == 0:
@@ -342,14 +404,19 @@ def references(setting: BanditSetting) -> dict[str, Agent]:
     family = setting.family
     ucb1, ucb = functools.partial(_ucb, 2.0), functools.partial(_ucb, 1.0)
     agents: dict[str, Agent] = {"random": random, "ucb1": ucb1, "ucb": ucb}
-    within_one = family.is_binary or family.distribution in {"k_armed_values", "k_armed_chances_and_values"}
+    within_one = family.is_binary or family.distribution in {
+        "k_armed_values",
+        "k_armed_chances_and_values",
+    }
     special = {"gaussian": thompson_of_gaussian, "eleven": thompson_of_eleven}
     if within_one or family.distribution in special:
         agents["thompson"] = special.get(family.distribution, thompson)
     agents |= {"epsilon_greedy": epsilon_greedy, "posterior_greedy": posterior_greedy}
     if family.changes:
         agents["rescorla_wagner"] = rescorla_wagner
-    if family.distribution in OPTIMAL and setting.num_trials <= _most_trials(family.distribution, family.arms):
+    if family.distribution in OPTIMAL and setting.num_trials <= _most_trials(
+        family.distribution, family.arms
+    ):
         agents["bayes_optimal"] = OPTIMAL[family.distribution]
     return agents
 
@@ -362,7 +429,9 @@ def _most_trials(distribution: str, arms: int) -> float:
     return np.inf
 
 
-def play(setting: BanditSetting, episodes: BanditEpisodes, agent: Agent, rng: np.random.Generator) -> Lockstep:
+def play(
+    setting: BanditSetting, episodes: BanditEpisodes, agent: Agent, rng: np.random.Generator
+) -> Lockstep:
     """Play these episodes with an agent, whose random numbers come from `rng`."""
     lockstep = Lockstep(setting, episodes)
     history = AgentHistory(setting, rng, len(episodes.uniforms))

@@ -1,8 +1,9 @@
-"""`hpc-es bandit-report`: cumulative expected regret of learned agents and reference agents on held-out bandits.
+"""`hpc-es bandit-report`: cumulative expected regret of learned agents and reference agents on
+held-out bandits.
 
-The expected regret of a pull is the expected reward of the best arm minus that of the pulled arm. All agents play the
-same episodes: the reward of an arm in a trial does not depend on earlier pulls. The report is a text, JSON or a figure
-with one panel per distribution.
+The expected regret of a pull is the expected reward of the best arm minus that of the pulled arm.
+All agents play the same episodes: the reward of an arm in a trial does not depend on earlier pulls.
+The report is a text, JSON or a figure with one panel per distribution.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class AgentScore:
     agent: str
     learned: bool
     curve: Float64  # float64[trials], cumulative expected regret after score trial
-    error: Float64  # float64[trials], standard error over episodes, or over runs if there are several
+    # float64[trials], standard error over episodes, or over runs if there are several
+    error: Float64
     suboptimal_pulls: float  # per episode
     reward: float  # per episode
     runs: int = 1
@@ -73,9 +75,11 @@ def regret_report(
     seed: int = 0,
     actions: str | None = None,
 ) -> RegretReport:
-    """Evaluate agents; distribution, number of trials and choice of actions default to those of training.
+    """Evaluate agents; distribution, number of trials and choice of actions default to those of
+    training.
 
-    `actions` are "sampled" from the softmax or "greedy". Raises UserError if the sources do not fit together.
+    `actions` are "sampled" from the softmax or "greedy". Raises UserError if the sources do not fit
+    together.
     """
     first = evaluation_setting(sources[0], distribution, trials)
     seeds = [Keys(seed).seed31(Purpose.EVALUATION, index=i, block=BLOCK) for i in range(episodes)]
@@ -83,11 +87,17 @@ def regret_report(
     groups: dict[str, list[AgentScore]] = {}
     for source in sources:
         setting = evaluation_setting(source, distribution, trials)
-        if (setting.family.distribution, setting.num_trials) != (first.family.distribution, first.num_trials):
+        if (setting.family.distribution, setting.num_trials) != (
+            first.family.distribution,
+            first.num_trials,
+        ):
             text = f"{source.path} was trained on {description(setting)}, {sources[0].path} on {description(first)}"
             raise UserError(f"{text}: give a test distribution and a number of trials for both")
-        played = agent_score(str(source.config.name), True, play_learned(source, setting, held_out, seed, actions))
-        config = json.dumps(shared_config(resolved(source.config)))  # equal for runs that are averaged
+        played = agent_score(
+            str(source.config.name), True, play_learned(source, setting, held_out, seed, actions)
+        )
+        # equal for runs that are averaged
+        config = json.dumps(shared_config(resolved(source.config)))
         groups.setdefault(config, []).append(played)
     scores = _with_distinct_names([average(members) for members in groups.values()])
     for number, (name, agent) in enumerate(references(first).items()):
@@ -96,7 +106,9 @@ def regret_report(
     best = held_out.arms.best()
     oracle = float(np.broadcast_to(best, held_out.uniforms.shape).sum(axis=1).mean())
     exact = bayes_optimal_regret(first, options_of(sources[0], distribution).family)
-    return RegretReport(first.family.distribution, first.num_trials, episodes, oracle, tuple(scores), exact)
+    return RegretReport(
+        first.family.distribution, first.num_trials, episodes, oracle, tuple(scores), exact
+    )
 
 
 def _with_distinct_names(scores: Sequence[AgentScore]) -> list[AgentScore]:
@@ -110,7 +122,9 @@ def _with_distinct_names(scores: Sequence[AgentScore]) -> list[AgentScore]:
 
 
 def bayes_optimal_regret(setting: BanditSetting, family: Keywords) -> float | None:
-    """Return the expected regret of the Bayes-optimal agent, if it is known and quickly computed."""
+    """Return the expected regret of the Bayes-optimal agent,
+    if it is known and quickly computed.
+    """
     if "bayes_optimal" not in references(setting):
         return None
     return optimal_regret(setting.family.distribution, setting.num_trials, **family)
@@ -122,7 +136,9 @@ def description(setting: BanditSetting) -> str:
 
 
 def options_of(source: StoredPolicy, distribution: str | None) -> bandits.Options:
-    """Return the bandit task of a run with this test distribution; raises UserError for another kind of task."""
+    """Return the bandit task of a run with this test distribution;
+    raises UserError for another kind of task.
+    """
     options = source.config.task
     if not isinstance(options, bandits.Options):
         text = f"{source.path}: was trained on the task {options.kind!r}, expected 'bandits'"
@@ -132,8 +148,12 @@ def options_of(source: StoredPolicy, distribution: str | None) -> bandits.Option
     return dataclasses.replace(options, distribution=distribution, family={})
 
 
-def evaluation_setting(source: StoredPolicy, distribution: str | None, trials: int | None) -> BanditSetting:
-    """Return the setting in which a run is evaluated; raises UserError if its policy does not fit."""
+def evaluation_setting(
+    source: StoredPolicy, distribution: str | None, trials: int | None
+) -> BanditSetting:
+    """Return the setting in which a run is evaluated;
+    raises UserError if its policy does not fit.
+    """
     options = options_of(source, distribution)
     if trials is not None:
         options = dataclasses.replace(options, num_trials=trials)
@@ -149,25 +169,37 @@ def evaluation_setting(source: StoredPolicy, distribution: str | None, trials: i
 
 
 def play_learned(
-    source: StoredPolicy, setting: BanditSetting, episodes: BanditEpisodes, seed: int, actions: str | None
+    source: StoredPolicy,
+    setting: BanditSetting,
+    episodes: BanditEpisodes,
+    seed: int,
+    actions: str | None,
 ) -> Lockstep:
     """Play these episodes with a learned policy."""
     task = bandits.build(source.config.task)
     policy = source.policy(task.spaces)
     lockstep = Lockstep(setting, episodes)
-    sampled = source.config.setup.needs.samples_evaluations if actions is None else actions == "sampled"
+    sampled = (
+        source.config.setup.needs.samples_evaluations if actions is None else actions == "sampled"
+    )
     parts = [
-        range(start, min(start + ROWS, len(episodes.uniforms))) for start in range(0, len(episodes.uniforms), ROWS)
+        range(start, min(start + ROWS, len(episodes.uniforms)))
+        for start in range(0, len(episodes.uniforms), ROWS)
     ]
     actors = [_actor(source, policy, part, seed, sampled) for part in parts]
     while not lockstep.is_over:
         observations = lockstep.observations
-        pulls = [actor.act(observations[part.start : part.stop]) for actor, part in zip(actors, parts, strict=True)]
+        pulls = [
+            actor.act(observations[part.start : part.stop])
+            for actor, part in zip(actors, parts, strict=True)
+        ]
         lockstep.pull(np.concatenate(pulls))
     return lockstep
 
 
-def _actor(source: StoredPolicy, policy: Policy, episodes: range, seed: int, sampled: bool) -> Actor:
+def _actor(
+    source: StoredPolicy, policy: Policy, episodes: range, seed: int, sampled: bool
+) -> Actor:
     if not sampled:
         return source.bind(policy, len(episodes))
     keys = Keys(seed)
@@ -180,7 +212,9 @@ def agent_score(agent: str, is_learned: bool, played: Lockstep) -> AgentScore:
     arms = played.episodes.arms
     cumulative = arms.regrets(played.pulls).cumsum(axis=1)
     episodes = len(cumulative)
-    spread = cumulative.std(axis=0, ddof=1) if episodes > 1 else np.full(cumulative.shape[1], np.nan)
+    spread = (
+        cumulative.std(axis=0, ddof=1) if episodes > 1 else np.full(cumulative.shape[1], np.nan)
+    )
     wrong = played.pulls != arms.optimal()
     rewards = played.rewards.astype(np.float64)
     return AgentScore(
@@ -241,7 +275,9 @@ def regret_text(report: RegretReport) -> str:
     ]
     if report.exact is not None:
         lines.append(f"least possible regret {report.exact:.5f} (exact)")
-    names = [score.agent + (f" ({score.runs} runs)" if score.runs > 1 else "") for score in report.scores]
+    names = [
+        score.agent + (f" ({score.runs} runs)" if score.runs > 1 else "") for score in report.scores
+    ]
     width = max(map(len, names))
     lines.append(f"{'agent':{width}}  {'regret':>15}  {'sub-optimal pulls':>17}  {'reward':>8}")
     for name, score in zip(names, report.scores, strict=True):
@@ -252,13 +288,19 @@ def regret_text(report: RegretReport) -> str:
 
 
 def matrix(reports: Sequence[RegretReport]) -> str:
-    """Return a text table of the regrets of learned agents, one row per agent, one column per distribution."""
+    """Return a text table of the regrets of learned agents, one row per agent,
+    one column per distribution.
+    """
     rows = [[score.agent for score in reports[0].scores if score.learned]]
-    rows += [[f"{score.regret[0]:.3f}" for score in report.scores if score.learned] for report in reports]
+    rows += [
+        [f"{score.regret[0]:.3f}" for score in report.scores if score.learned] for report in reports
+    ]
     titles = ["regret of", *(report.distribution for report in reports)]
     widths = [max(map(len, [title, *column])) for title, column in zip(titles, rows, strict=True)]
     lines = [titles, *map(list, zip(*rows, strict=True))]
-    cells = ([f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)] for line in lines)
+    cells = (
+        [f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)] for line in lines
+    )
     return "".join("  ".join(line) + "\n" for line in cells)
 
 
@@ -267,13 +309,16 @@ REFERENCES = (
     *("bayes_optimal", "thompson", "ucb", "posterior_greedy", "epsilon_greedy", "ucb1", "random"),
     "rescorla_wagner",
 )
-HEADROOM = 1.3  # upper limit divided by the highest regret except that of random pulls, which may leave the figure
+# upper limit divided by the highest regret except that of random pulls, which may leave the figure
+HEADROOM = 1.3
 
 
 def check(output: Path) -> None:
     """UserError unless the suffix is one that can be episodes."""
     if output.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(SUFFIXES)}")
+        raise UserError(
+            f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(SUFFIXES)}"
+        )
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no directory {output.parent}")
 
@@ -290,7 +335,9 @@ def plot(reports: Sequence[RegretReport], output: Path) -> None:
 
 
 def figure(reports: Sequence[RegretReport]) -> Figure:
-    """Return the figure: learned agents bold with their standard error, reference agents thin and dashed."""
+    """Return the figure: learned agents bold with their standard error,
+    reference agents thin and dashed.
+    """
     result = Figure(figsize=(max(2.6 * len(reports), 6.0), 3.6), dpi=150, layout="constrained")
     axes = result.subplots(1, len(reports), squeeze=False)[0]
     scores = [score for report in reports for score in report.scores]
@@ -298,7 +345,11 @@ def figure(reports: Sequence[RegretReport]) -> Figure:
     names = learned + list(dict.fromkeys(score.agent for score in scores if not score.learned))
     for ax, report in zip(axes, reports, strict=True):
         for score in report.scores:
-            _draw(ax, score, learned.index(score.agent) if score.learned else REFERENCES.index(score.agent))
+            _draw(
+                ax,
+                score,
+                learned.index(score.agent) if score.learned else REFERENCES.index(score.agent),
+            )
         ax.set_title(f"{report.distribution} bandits")
         ax.set_xlabel("trials")
         ax.set_xlim(0, report.trials)
@@ -320,5 +371,9 @@ def _draw(ax: Axes, score: AgentScore, index: int) -> None:
 
 
 def _top(report: RegretReport) -> float:
-    ends = sorted(float(score.curve[-1]) for score in report.scores if score.learned or score.agent != "random")
+    ends = sorted(
+        float(score.curve[-1])
+        for score in report.scores
+        if score.learned or score.agent != "random"
+    )
     return max(HEADROOM * ends[-1], 1e-3)

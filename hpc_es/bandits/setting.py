@@ -1,8 +1,8 @@
 """Episodes of bandits: arms, random numbers and observations.
 
-An episode takes all its random numbers from one generator, in this order: its arms (unless they are fixed), a float32
-uniform number for each trial and, if the distribution is noisy, a float32 normal number for each trial. The numbers of
-a trial do not depend on the pulled arm.
+An episode takes all its random numbers from one generator, in this order: its arms (unless they are
+fixed), a float32 uniform number for each trial and, if the distribution is noisy, a float32 normal
+number for each trial. The numbers of a trial do not depend on the pulled arm.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ INFO_KEYS = ("regret",)  # numbers that `report.info` may name: the expected reg
 
 @dataclass(frozen=True)
 class BanditInputs:
-    """The observation before a trial: [last reward, last arm one-hot, time], all 0 before the first trial.
+    """The observation before a trial: [last reward, last arm one-hot, time], all 0 before the first
+    trial.
 
-    `reward` is its value, one-hot in 13 slots (see `slots`), or none. `time` is trial / num_trials, the number of the
-    trial from 0, or none. With slots, the first observation shows a reward of 0.
+    `reward` is its value, one-hot in 13 slots (see `slots`), or none. `time` is trial / num_trials,
+    the number of the trial from 0, or none. With slots, the first observation shows a reward of 0.
     """
 
     arms: int
@@ -39,7 +40,8 @@ class BanditInputs:
     reward: RewardInput = "value"
     action: bool = True
     time: TimeInput = "fraction"
-    reward_clip: float | None = None  # the observed reward is clipped to [-reward_clip, reward_clip]
+    # the observed reward is clipped to [-reward_clip, reward_clip]
+    reward_clip: float | None = None
 
     @property
     def reward_width(self) -> int:
@@ -74,13 +76,19 @@ class BanditInputs:
         if self.action:
             observation[rows, width + pulls] = 1.0
         if self.time != "none":
-            observation[:, -1] = (trial + 1) / self.num_trials if self.time == "fraction" else trial + 1
+            observation[:, -1] = (
+                (trial + 1) / self.num_trials if self.time == "fraction" else trial + 1
+            )
         return observation
 
 
 def slots(rewards: Array) -> Array:
-    """Return the nearest slot of each reward, int64 in their shape: 0, 0.1, ... 1.1 are 0 to 11, more is 12."""
-    nearest: Array = np.clip(np.rint(10.0 * np.asarray(rewards, np.float64)), 0, REWARD_SLOTS - 1).astype(np.int64)
+    """Return the nearest slot of each reward, int64 in their shape: 0, 0.1,
+    ... 1.1 are 0 to 11, more is 12.
+    """
+    nearest: Array = np.clip(
+        np.rint(10.0 * np.asarray(rewards, np.float64)), 0, REWARD_SLOTS - 1
+    ).astype(np.int64)
     return nearest
 
 
@@ -101,12 +109,19 @@ class BanditSetting:
     num_trials: int
     fixed_arms: Arms | None  # arms of one episode, for all episodes; None: drawn for each episode
     inputs: BanditInputs
-    info: Mapping[str, Reduction] = field(default_factory=dict)  # `report.info`: reductions by key, one of INFO_KEYS
+    # `report.info`: reductions by key, one of INFO_KEYS
+    info: Mapping[str, Reduction] = field(default_factory=dict)
 
     def info_values(self, arms: Arms, pulls: Array) -> Float64:
-        """Return the numbers of `info`, float64[episodes, keys], of episodes with int64[episodes, trials] pulls."""
+        """Return the numbers of `info`, float64[episodes, keys],
+        of episodes with int64[episodes, trials] pulls.
+        """
         regrets = arms.regrets(pulls)
-        by_reduction = {"final": regrets[:, -1], "mean": regrets.mean(axis=1), "sum": regrets.sum(axis=1)}
+        by_reduction = {
+            "final": regrets[:, -1],
+            "mean": regrets.mean(axis=1),
+            "sum": regrets.sum(axis=1),
+        }
         return np.stack([by_reduction[reduction] for reduction in self.info.values()], axis=1)
 
     def draw(self, rng: np.random.Generator, episodes: int = 1) -> BanditEpisodes:
@@ -117,23 +132,34 @@ class BanditSetting:
             arms = self.fixed_arms.select(np.zeros(episodes, np.intp))
         shape = (episodes, self.num_trials)
         uniforms = rng.random(shape, np.float32)
-        return BanditEpisodes(arms, uniforms, rng.standard_normal(shape, np.float32) if self.family.is_noisy else None)
+        return BanditEpisodes(
+            arms, uniforms, rng.standard_normal(shape, np.float32) if self.family.is_noisy else None
+        )
 
     def episodes_of_seeds(self, seeds: Sequence[int] | Array) -> BanditEpisodes:
-        """Return one episode per seed, int[episodes]: that of the Gymnasium environment after reset(seed=seed)."""
+        """Return one episode per seed, int[episodes]:
+        that of the Gymnasium environment after reset(seed=seed).
+        """
         episodes = [self.draw(rng) for rng in generators(seeds)]
         parts = [
-            (episode.arms.chances, episode.arms.values, episode.arms.spreads, episode.uniforms) for episode in episodes
+            (episode.arms.chances, episode.arms.values, episode.arms.spreads, episode.uniforms)
+            for episode in episodes
         ]
-        chances, values, spreads, uniforms = (np.concatenate(part) for part in zip(*parts, strict=True))
+        chances, values, spreads, uniforms = (
+            np.concatenate(part) for part in zip(*parts, strict=True)
+        )
         normals = [episode.normal for episode in episodes if episode.normal is not None]
-        return BanditEpisodes(Arms(chances, values, spreads), uniforms, np.concatenate(normals) if normals else None)
+        return BanditEpisodes(
+            Arms(chances, values, spreads), uniforms, np.concatenate(normals) if normals else None
+        )
 
 
 def generators(seeds: Sequence[int] | Array) -> Iterator[np.random.Generator]:
-    """Yield Keys(seed).generator(Purpose.BANDITS) for each seed, int64[seeds]; it is valid until the next is yielded.
+    """Yield Keys(seed).generator(Purpose.BANDITS) for each seed, int64[seeds]; it is valid until
+    the next is yielded.
 
-    One generator gets a new key each time: creating a generator takes longer than drawing an episode.
+    One generator gets a new key each time: creating a generator takes longer than drawing an
+    episode.
     """
     rng = Keys(0).generator(Purpose.BANDITS)
     fresh: Any = rng.bit_generator.state
@@ -159,7 +185,9 @@ class Lockstep:
         return self.trial == self.setting.num_trials
 
     def pull(self, arms: Array) -> Float32:
-        """Play a trial with these arms, int64[episodes], and return the rewards, float32[episodes]."""
+        """Play a trial with these arms, int64[episodes], and return the rewards,
+        float32[episodes].
+        """
         assert not self.is_over
         trial, episodes = self.trial, self.episodes
         normal = None if episodes.normal is None else episodes.normal[:, trial]
@@ -183,22 +211,30 @@ def setting(
 ) -> BanditSetting:
     """Create a bandit problem; raises ConfigError with the names of invalid keys.
 
-    With `meta`, arms are drawn for each episode; otherwise once, from `arms_seed`. `family_options` are the keywords of
-    the distribution, without its number of trials.
+    With `meta`, arms are drawn for each episode; otherwise once, from `arms_seed`. `family_options`
+    are the keywords of the distribution, without its number of trials.
     """
     if isinstance(num_trials, bool) or not isinstance(num_trials, int) or num_trials < 1:
-        raise ConfigError([("num_trials", f"expected a whole number of at least 1, found {num_trials!r}")])
+        raise ConfigError(
+            [("num_trials", f"expected a whole number of at least 1, found {num_trials!r}")]
+        )
     for key, value, words in (("reward", reward, RewardInput), ("time", time, TimeInput)):
         if value not in (known := words.__args__):  # type: ignore[attr-defined]
-            raise ConfigError([(key, f"expected one of {', '.join(map(repr, known))}, found {value!r}")])
+            raise ConfigError(
+                [(key, f"expected one of {', '.join(map(repr, known))}, found {value!r}")]
+            )
     options = dict(family_options or {})
     if "num_trials" in options:
-        raise ConfigError([("family.num_trials", "is not an option of the distribution: set num_trials")])
+        raise ConfigError(
+            [("family.num_trials", "is not an option of the distribution: set num_trials")]
+        )
     if "num_trials" in inspect.signature(FAMILIES.get(distribution, family)).parameters:
         options["num_trials"] = num_trials
     chosen = family(distribution, **options)
     if reward_clip is not None and not reward_clip > 0:
-        raise ConfigError([("reward_clip", f"expected a number greater than 0, or null, found {reward_clip!r}")])
+        raise ConfigError(
+            [("reward_clip", f"expected a number greater than 0, or null, found {reward_clip!r}")]
+        )
     inputs = BanditInputs(chosen.arms, num_trials, reward, action, time, reward_clip)
     if not inputs.width:
         text = "is 'none', and so are action and time: the observation would be empty (try time: fraction)"

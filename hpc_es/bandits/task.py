@@ -1,8 +1,10 @@
-"""The task `bandits`: meta-learning on bandits, a new one in each episode (Wang et al. 2016, arXiv:1611.05763).
+"""The task `bandits`: meta-learning on bandits, a new one in each episode (Wang et al. 2016,
+arXiv:1611.05763).
 
-The episodes of a chunk are played in lockstep, including the episodes of one job if the policy supports that. The
-result of a job depends only on its parameters and seeds: an episode is that of the Gymnasium environment
-`hpc_es/Bandit-v0` after reset(seed=seed). Importing this module registers the environment, the class `Bandit`.
+The episodes of a chunk are played in lockstep, including the episodes of one job if the policy
+supports that. The result of a job depends only on its parameters and seeds: an episode is that of
+the Gymnasium environment `hpc_es/Bandit-v0` after reset(seed=seed). Importing this module registers
+the environment, the class `Bandit`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.bandits.reference_agents import optimal_regret, optimal_reward
-from hpc_es.bandits.setting import INFO_KEYS, BanditSetting, Lockstep, RewardInput, TimeInput, setting
+from hpc_es.bandits.setting import (
+    INFO_KEYS,
+    BanditSetting,
+    Lockstep,
+    RewardInput,
+    TimeInput,
+    setting,
+)
 from hpc_es.config.options import Count, Natural, Positive, option, options, unused
 from hpc_es.config.schema import NO_NUMBERS, Reduction
 from hpc_es.core.data import (
@@ -72,22 +81,32 @@ class Options:
         "independent",
     )
     num_trials: Count = option("number of pulls per episode", 100)
-    family: Keywords = option("keywords of the distribution, such as {num_arms: 5}", default_factory=dict)
-    meta: bool = option("whether each episode has new arms; false: the same arms in all episodes", True)
+    family: Keywords = option(
+        "keywords of the distribution, such as {num_arms: 5}", default_factory=dict
+    )
+    meta: bool = option(
+        "whether each episode has new arms; false: the same arms in all episodes", True
+    )
     arms_seed: Natural = option("seed of the arms if meta is false", 0)
-    reward: RewardInput = option("form of the last reward in the observation; none: not observed", "value")
+    reward: RewardInput = option(
+        "form of the last reward in the observation; none: not observed", "value"
+    )
     action: bool = option("whether the observation contains the last action, one-hot", True)
     time: TimeInput = option(
-        "time in the observation: trial / num_trials, number of the trial, or not observed", "fraction"
+        "time in the observation: trial / num_trials, number of the trial, or not observed",
+        "fraction",
     )
     reward_clip: Positive | None = option(
-        "clipping of the observed reward to [-clip, clip]; null: no clipping. Returns are not clipped", None
+        "clipping of the observed reward to [-clip, clip]; null: no clipping. Returns are not clipped",
+        None,
     )
     training_return: Literal["reward", "negative_regret"] = option(
         "objective of training: reward, or minus the expected regret, which has less noise; evaluations use the reward",
         "reward",
     )
-    episodes_per_job: Count = option("number of episodes per job; the return of a job is their mean", 1)
+    episodes_per_job: Count = option(
+        "number of episodes per job; the return of a job is their mean", 1
+    )
     observation_normalization: ObservationNormalization = option(
         "normalisation of the observations", default_factory=ObservationNormalization
     )
@@ -126,10 +145,14 @@ class Bandits:
         self.options, self.setting = options, replace(setting_of(options), info=info)
         self._columns = (info_numbers(len(info)),) if info else ()
         if unknown := [key for key in info if key not in INFO_KEYS]:
-            text = f"the infos of bandits have no {unknown[0]!r} (they have: {', '.join(INFO_KEYS)})"
+            text = (
+                f"the infos of bandits have no {unknown[0]!r} (they have: {', '.join(INFO_KEYS)})"
+            )
             raise ConfigError([("report.info", text + nearest(unknown[0], INFO_KEYS))])
         self.name = f"{options.distribution} bandits"
-        self.spaces = Spaces(flat_observations(self.setting.inputs.width), Discrete(self.setting.family.arms))
+        self.spaces = Spaces(
+            flat_observations(self.setting.inputs.width), Discrete(self.setting.family.arms)
+        )
         self.episodes_per_job = options.episodes_per_job
 
     def problem(
@@ -144,7 +167,9 @@ class Bandits:
         if self.options.training_return != "reward":
             text = "is for evolution strategies: algorithms that learn from trajectories learn from 'reward'"
             raise ConfigError([("task.training_return", text)])
-        return PolicyTrajectories(self, policy, self.setting.num_trials, compiled=self.setting, columns=self._columns)
+        return PolicyTrajectories(
+            self, policy, self.setting.num_trials, compiled=self.setting, columns=self._columns
+        )
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Play the episodes of all jobs."""
@@ -192,8 +217,8 @@ class Rollout:
     def play(self, actor: Actor, seeds: npt.NDArray[np.int64]) -> Float64:
         """Play one episode per seed, int64[jobs, episodes], all at once.
 
-        Return float64[jobs, episodes, 2 + numbers]: the return, the sum of the signs of the rewards, and the numbers of
-        `report.info`.
+        Return float64[jobs, episodes, 2 + numbers]: the return, the sum of the signs of the
+        rewards, and the numbers of `report.info`.
         """
         episodes = seeds.shape[1]
         t0 = time.perf_counter()
@@ -220,7 +245,9 @@ class Rollout:
         sums = np.stack([returns.sum(axis=1), np.sign(rewards).sum(axis=1)], axis=1)
         sums[has_failed, 0] = np.nan
         if self._setting.info:
-            sums = np.concatenate([sums, self._setting.info_values(lockstep.episodes.arms, lockstep.pulls)], axis=1)
+            sums = np.concatenate(
+                [sums, self._setting.info_values(lockstep.episodes.arms, lockstep.pulls)], axis=1
+            )
         return sums.reshape(*seeds.shape, -1)
 
 
@@ -229,18 +256,22 @@ def offers(options: Options) -> Offers:
     return replace(OFFERS, observation_limit=options.observation_normalization.limit)
 
 
-def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Bandits:
+def build(
+    options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS
+) -> Bandits:
     """Return the task, which is the same in all repetitions."""
     return Bandits(options, info)
 
 
 class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
-    """`gymnasium.make("hpc_es/Bandit-v0", distribution="independent", num_trials=100)`: `num_trials` pulls an episode.
+    """`gymnasium.make("hpc_es/Bandit-v0", distribution="independent", num_trials=100)`:
+    `num_trials` pulls an episode.
 
-    Observations are float32[width], see `hpc_es.bandits.setting.BanditInputs`; actions are Discrete(arms). Infos
-    contain `optimal_arm` (from 0) and `expected_reward` (float64[arms]) of the next trial; the info of a step also
-    contains `regret`, the expected regret of its pull. All random numbers come from the seed of the last `reset` with a
-    seed. Further keywords are those of the distribution, such as num_arms=5 for "k_armed".
+    Observations are float32[width], see `hpc_es.bandits.setting.BanditInputs`; actions are
+    Discrete(arms). Infos contain `optimal_arm` (from 0) and `expected_reward` (float64[arms]) of
+    the next trial; the info of a step also contains `regret`, the expected regret of its pull. All
+    random numbers come from the seed of the last `reset` with a seed. Further keywords are those of
+    the distribution, such as num_arms=5 for "k_armed".
 
     Raises ConfigError with the name of an invalid keyword.
     """
@@ -261,9 +292,13 @@ class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
         **family_options: float,
     ) -> None:
         inputs = (reward, action, time)
-        self.setting = setting(distribution, num_trials, meta, arms_seed, *inputs, family_options, reward_clip)
+        self.setting = setting(
+            distribution, num_trials, meta, arms_seed, *inputs, family_options, reward_clip
+        )
         self.render_mode = render_mode
-        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (self.setting.inputs.width,), np.float32)
+        self.observation_space = gymnasium.spaces.Box(
+            -np.inf, np.inf, (self.setting.inputs.width,), np.float32
+        )
         self.action_space = gymnasium.spaces.Discrete(self.setting.family.arms)
         self._play: Lockstep | None = None
 
@@ -279,13 +314,16 @@ class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
     def step(self, action: int) -> tuple[Float32, float, bool, bool, dict[str, object]]:
         """Pull an arm; return the next observation, float32[width], and the reward.
 
-        Raises RuntimeError before the first reset and after the last trial, ValueError for another arm.
+        Raises RuntimeError before the first reset and after the last trial, ValueError for another
+        arm.
         """
         play = self._play
         if play is None or play.is_over:
             raise RuntimeError("the episode is over, or never began: call reset first")
         if not self.action_space.contains(action):
-            raise ValueError(f"expected an arm from 0 to {self.setting.family.arms - 1}, found {action!r}")
+            raise ValueError(
+                f"expected an arm from 0 to {self.setting.family.arms - 1}, found {action!r}"
+            )
         trial = play.trial
         reward = play.pull(np.array([action]))[0]
         info = self._info(min(trial + 1, self.setting.num_trials - 1))
@@ -296,4 +334,7 @@ class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
         assert self._play
         arms = self._play.episodes.arms
         index = trial if self.setting.family.changes else 0
-        return {"optimal_arm": int(arms.optimal()[0, index]), "expected_reward": arms.expected()[0, index]}
+        return {
+            "optimal_arm": int(arms.optimal()[0, index]),
+            "expected_reward": arms.expected()[0, index],
+        }

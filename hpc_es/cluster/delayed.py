@@ -1,7 +1,8 @@
-"""Simulates generations in flight (`algorithm.delay`) event by event, as `training/delayed.py` runs them.
+"""Simulates generations in flight (`algorithm.delay`) event by event, as `training/delayed.py` runs
+them.
 
-Rank 0 opens generation t when the update of generation t - delay - 1 is made, hands out chunks of the oldest generation
-first, and makes each update when its generation is complete.
+Rank 0 opens generation t when the update of generation t - delay - 1 is made, hands out chunks of
+the oldest generation first, and makes each update when its generation is complete.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class DelayOverheads:
 
 
 class DelayedSimulation:
-    """Workers that evaluate the chunks of up to `delay` + 1 open generations; rank 0 is worker 0 if it evaluates."""
+    """Workers that evaluate the chunks of up to `delay` + 1 open generations;
+    rank 0 is worker 0 if it evaluates.
+    """
 
     def __init__(
         self,
@@ -44,11 +47,16 @@ class DelayedSimulation:
         self._answer = self._costs.latency + (self._costs.poll if 0 in workers else 0.0)
         chunks = [chunk for rounds in generations for one_round in rounds for chunk in one_round]
         self._may_be_ahead = sum(chunks) < AHEAD_SECONDS * len(chunks)
-        self._queue: list[tuple[int, int, float]] = []  # generation, number and seconds of a chunk: a heap
-        self._events: list[tuple[float, int, int]] = []  # end of a chunk, worker, generation: a heap
-        self._ahead: dict[int, deque[tuple[float, int, float]]] = {worker: deque() for worker in workers}
+        # generation, number and seconds of a chunk: a heap
+        self._queue: list[tuple[int, int, float]] = []
+        # end of a chunk, worker, generation: a heap
+        self._events: list[tuple[float, int, int]] = []
+        self._ahead: dict[int, deque[tuple[float, int, float]]] = {
+            worker: deque() for worker in workers
+        }
         self._tasks = dict.fromkeys(workers, 0)
-        self._received: dict[int, set[int]] = {worker: set() for worker in workers}  # generations whose state it has
+        # generations whose state it has
+        self._received: dict[int, set[int]] = {worker: set() for worker in workers}
         self._missing = [0] * len(generations)  # chunks of the current round
         self._rounds = [0] * len(generations)  # that have started
         self._opened = 0
@@ -61,7 +69,9 @@ class DelayedSimulation:
         self._hand_out(self._workers)
         while self._events:
             end, worker, generation = heapq.heappop(self._events)
-            self._free_at = max(self._free_at, end + (self._answer if worker else 0.0)) + self._dispatch_to(worker)
+            self._free_at = max(
+                self._free_at, end + (self._answer if worker else 0.0)
+            ) + self._dispatch_to(worker)
             self._tasks[worker] -= 1
             if self._ahead[worker]:
                 arrival, following, seconds = self._ahead[worker].popleft()
@@ -89,7 +99,9 @@ class DelayedSimulation:
             heapq.heappush(self._queue, (generation, number, seconds))
 
     def _begin_work(self, generation: int) -> bool:
-        """Begin the next round of a generation, or make updates; return whether there are new chunks."""
+        """Begin the next round of a generation, or make updates;
+        return whether there are new chunks.
+        """
         if self._rounds[generation] < len(self._generations[generation]):
             self._begin_round(generation)
             return True
@@ -107,10 +119,16 @@ class DelayedSimulation:
         if count * costs.block <= SHARED_UPDATE_SECONDS:
             return costs.update + count * costs.block
         waiting = sum(not tasks for worker, tasks in self._tasks.items() if worker)
-        return costs.update + costs.block * -(-count // (min(waiting, count - 1) + 1)) + 2 * costs.latency
+        return (
+            costs.update
+            + costs.block * -(-count // (min(waiting, count - 1) + 1))
+            + 2 * costs.latency
+        )
 
     def _hand_out(self, workers: Sequence[int]) -> None:
-        """Send chunks to workers without any, then short ones ahead to those that are evaluating."""
+        """Send chunks to workers without any,
+        then short ones ahead to those that are evaluating.
+        """
         for tasks in range(1 + self._may_be_ahead):
             least = len(self._workers) if tasks else 1
             for worker in workers:

@@ -1,4 +1,6 @@
-"""Measures a few generations on one rank: the seconds and bytes of each part, and the constants of a cluster."""
+"""Measures a few generations on one rank: the seconds and bytes of each part,
+and the constants of a cluster.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,11 @@ from hpc_es.training.sizes import with_sizes
 
 @dataclass(frozen=True)
 class Cluster:
-    """Constants of a cluster that cannot be measured on one rank; times in seconds, rates per second.
+    """Constants of a cluster that cannot be measured on one rank; times in seconds, rates per
+    second.
 
-    Defaults: osu_latency measures 1 to 2 microseconds on InfiniBand, and a link of 100 Gbit/s transfers 12 GB/s; times
-    of rank 0 and of each rank are those of `python -m benchmarks.scale`.
+    Defaults: osu_latency measures 1 to 2 microseconds on InfiniBand, and a link of 100 Gbit/s
+    transfers 12 GB/s; times of rank 0 and of each rank are those of `python -m benchmarks.scale`.
     """
 
     latency: float = 2e-6  # of a small message
@@ -43,8 +46,9 @@ class Cluster:
 class Costs:
     """Measured costs on one rank; seconds and bytes.
 
-    The seconds of a simulated job are the fitted ones, which hold for most jobs, plus one of `extras`, so that jobs
-    that hang until their time-out, are repeated or just take long cost what was measured.
+    The seconds of a simulated job are the fitted ones, which hold for most jobs, plus one of
+    `extras`, so that jobs that hang until their time-out, are repeated or just take long cost what
+    was measured.
     """
 
     step: float  # of a step of one job
@@ -61,27 +65,36 @@ class Costs:
     memory: int = 0  # of a rank
     lockstep: bool = True  # whether a chunk's jobs step together
     lengths: Sequence[int] = field(default_factory=tuple)  # of measured jobs
-    extras: Sequence[float] = field(default_factory=tuple)  # seconds of measured jobs minus the fitted ones
+    # seconds of measured jobs minus the fitted ones
+    extras: Sequence[float] = field(default_factory=tuple)
 
     def chunk_seconds(self, lengths: Sequence[int], extra: float = 0.0) -> float:
-        """Return the seconds of a chunk of jobs with these lengths, whose extras add up to `extra`."""
+        """Return the seconds of a chunk of jobs with these lengths,
+        whose extras add up to `extra`.
+        """
         return max(self.fitted_seconds(len(lengths), sum(lengths), max(lengths)) + extra, 0.0)
 
     def fitted_seconds(self, jobs: int, steps: int, longest: int) -> float:
-        """Return the seconds of a chunk without extras, from its jobs, their steps and those of the longest job."""
+        """Return the seconds of a chunk without extras, from its jobs,
+        their steps and those of the longest job.
+        """
         calls = longest if self.lockstep else steps
         return self.chunk + self.job * jobs + self.step * steps + self.call * calls
 
     @property
     def evaluation_seconds(self) -> float:
-        """Mean seconds of a job in the environment or objective, from which `mpi.chunk_size: auto` is chosen."""
+        """Mean seconds of a job in the environment or objective,
+        from which `mpi.chunk_size: auto` is chosen.
+        """
         mean_length = sum(self.lengths) / max(len(self.lengths), 1)
         mean_extra = sum(self.extras) / max(len(self.extras), 1)
         return max(self.step * mean_length + mean_extra + (0.0 if self.lockstep else self.job), 0.0)
 
 
 def broadcast_seconds(size: int, ranks: int, cluster: Cluster) -> float:
-    """Return the seconds to send `size` bytes to all ranks, as a tree or, if faster, by scatter and allgather."""
+    """Return the seconds to send `size` bytes to all ranks, as a tree or, if faster,
+    by scatter and allgather.
+    """
     if ranks == 1:
         return 0.0
     steps = math.ceil(math.log2(ranks))
@@ -91,10 +104,16 @@ def broadcast_seconds(size: int, ranks: int, cluster: Cluster) -> float:
 
 
 def allgather_seconds(size: int, ranks: int, cluster: Cluster) -> float:
-    """Return the seconds until each rank has all of `size` bytes and has read the rows of every rank."""
+    """Return the seconds until each rank has all of `size`
+    bytes and has read the rows of every rank.
+    """
     if ranks == 1:
         return 0.0
-    return math.ceil(math.log2(ranks)) * cluster.latency + size / cluster.bandwidth + ranks * cluster.per_rank
+    return (
+        math.ceil(math.log2(ranks)) * cluster.latency
+        + size / cluster.bandwidth
+        + ranks * cluster.per_rank
+    )
 
 
 def gather_seconds(size: int, ranks: int, cluster: Cluster) -> float:
@@ -154,12 +173,16 @@ class MeasuredGeneration:
         """Return the costs on cores that are faster by this factor."""
         names = ("step", "call", "job", "chunk", "prepare", "partial_update", "tell")
         seconds = {name: getattr(self.costs, name) / speed for name in names}
-        costs = replace(self.costs, **seconds, extras=tuple(extra / speed for extra in self.costs.extras))
+        costs = replace(
+            self.costs, **seconds, extras=tuple(extra / speed for extra in self.costs.extras)
+        )
         return replace(self, costs=costs, steps_per_second=self.steps_per_second * speed)
 
     def with_length(self, length: int) -> MeasuredGeneration:
         """Return the costs of episodes that all have this length."""
-        return replace(self, costs=replace(self.costs, lengths=(length,)), timesteps=self.jobs * length)
+        return replace(
+            self, costs=replace(self.costs, lengths=(length,)), timesteps=self.jobs * length
+        )
 
 
 def measure(config: Config, seconds: float) -> MeasuredGeneration:
@@ -179,7 +202,9 @@ def measure(config: Config, seconds: float) -> MeasuredGeneration:
 def _measured(parts: Parts, seconds: float) -> MeasuredGeneration:
     state, timings, first, since = parts.initial(), Timings(), Timings(), time.perf_counter()
     _generation(parts, state, first, USUAL)  # imports and caches are not counted
-    job_seconds = sum(timed.seconds for timed in first.chunks) / max(sum(timed.jobs for timed in first.chunks), 1)
+    job_seconds = sum(timed.seconds for timed in first.chunks) / max(
+        sum(timed.jobs for timed in first.chunks), 1
+    )
     slow = parts.cutting == "one by one" and job_seconds > SLOW_SECONDS
     sizes = (1,) if slow else SIZES
     while len(timings.jobs) < LEAST_GENERATIONS or time.perf_counter() - since < seconds:
@@ -187,8 +212,13 @@ def _measured(parts: Parts, seconds: float) -> MeasuredGeneration:
             break
         state = _generation(parts, state, timings, sizes[len(timings.jobs) % len(sizes)])
     lockstep = parts.cutting != "one by one"
-    chunk, job, step, call = fitted(np.array([timed[:4] for timed in timings.chunks], np.float64), lockstep)
-    evaluated, evaluating = sum(timed.jobs for timed in timings.chunks), sum(timed.seconds for timed in timings.chunks)
+    chunk, job, step, call = fitted(
+        np.array([timed[:4] for timed in timings.chunks], np.float64), lockstep
+    )
+    evaluated, evaluating = (
+        sum(timed.jobs for timed in timings.chunks),
+        sum(timed.seconds for timed in timings.chunks),
+    )
     costs = Costs(
         step=step,
         call=call,
@@ -233,7 +263,9 @@ class TimedGeneration(Generation):
         outcome = super().evaluate(chunk, poll)
         elapsed = time.perf_counter() - since
         lengths, failed = outcome.rows["length"], int(np.isnan(outcome.rows["return_"]).sum())
-        self._timings.chunks.append(TimedChunk(chunk.jobs, int(lengths.sum()), int(lengths.max()), elapsed, failed))
+        self._timings.chunks.append(
+            TimedChunk(chunk.jobs, int(lengths.sum()), int(lengths.max()), elapsed, failed)
+        )
         return outcome
 
     def prepare(self) -> None:
@@ -251,7 +283,9 @@ class TimedGeneration(Generation):
 
 
 def _generation(parts: Parts, state: State, timings: Timings, size: int) -> State:
-    """Run a generation, in chunks of `size` jobs unless they are fixed; return the state after it."""
+    """Run a generation, in chunks of `size` jobs unless they are fixed;
+    return the state after it.
+    """
     generation = TimedGeneration(parts, state, timings, size)
     evaluated = SerialExecutor().run(generation)
     results = evaluated.results
@@ -270,17 +304,20 @@ def _generation(parts: Parts, state: State, timings: Timings, size: int) -> Stat
 
 
 def fitted(chunks: Float64, lockstep: bool = True) -> tuple[float, float, float, float]:
-    """Return the seconds of a chunk, a job, a step of a job and a step of a chunk, by nonnegative least squares.
+    """Return the seconds of a chunk, a job, a step of a job and a step of a chunk, by nonnegative
+    least squares.
 
-    Relative errors are minimised. `chunks` is float64[chunks, 4]: jobs, steps, steps of the longest job, seconds.
-    Without lockstep a step of a chunk takes 0.
+    Relative errors are minimised. `chunks` is float64[chunks, 4]: jobs, steps, steps of the longest
+    job, seconds. Without lockstep a step of a chunk takes 0.
     """
     jobs, steps, longest, seconds = chunks.T
     columns = np.stack([np.ones(len(chunks)), jobs, steps, longest], axis=1)
     order = (1, 0) if (longest <= 1).all() else (2, 3, 1, 0) if lockstep else (2, 1, 0)
     used, result = _independent(columns, order), np.zeros(4)
     while used:
-        values = np.linalg.lstsq(columns[:, used] / seconds[:, np.newaxis], np.ones(len(chunks)), rcond=1e-9)[0]
+        values = np.linalg.lstsq(
+            columns[:, used] / seconds[:, np.newaxis], np.ones(len(chunks)), rcond=1e-9
+        )[0]
         if (values >= 0).all():
             result[used] = values
             break
@@ -290,7 +327,9 @@ def fitted(chunks: Float64, lockstep: bool = True) -> tuple[float, float, float,
 
 
 def _independent(columns: Float64, order: Sequence[int]) -> list[int]:
-    """Return the linearly independent columns: least squares would divide a cost among dependent ones."""
+    """Return the linearly independent columns:
+    least squares would divide a cost among dependent ones.
+    """
     scaled = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
     used: list[int] = []
     for column in order:

@@ -25,8 +25,12 @@ COLUMNS = (
 GB = 1e9
 
 
-def text(config_name: str, measured: MeasuredGeneration, predictions: Sequence[Prediction], sbatch: str) -> str:
-    """Return the measurements, the table, the bottleneck of each number of ranks, and the matching command."""
+def text(
+    config_name: str, measured: MeasuredGeneration, predictions: Sequence[Prediction], sbatch: str
+) -> str:
+    """Return the measurements, the table, the bottleneck of each number of ranks,
+    and the matching command.
+    """
     costs = measured.costs
     lines = [
         f"{config_name}: {measured.generations} generations measured on one rank",
@@ -38,12 +42,21 @@ def text(config_name: str, measured: MeasuredGeneration, predictions: Sequence[P
         "",
         *_table([COLUMNS, *(_row(prediction) for prediction in predictions)]),
         "",
-        *(f"  {prediction.ranks} rank{'s' * (prediction.ranks > 1)}: {prediction.limit}" for prediction in predictions),
+        *(
+            f"  {prediction.ranks} rank{'s' * (prediction.ranks > 1)}: {prediction.limit}"
+            for prediction in predictions
+        ),
     ]
-    sizes = {prediction.ranks: prediction.chunk_size for prediction in predictions if prediction.chunk_size != "auto"}
+    sizes = {
+        prediction.ranks: prediction.chunk_size
+        for prediction in predictions
+        if prediction.chunk_size != "auto"
+    }
     if sizes:
         best = ", ".join(f"{size} on {ranks}" for ranks, size in sizes.items())
-        lines.append(f"  results depend on mpi.chunk_size here, so it does not follow the ranks; best: {best} ranks")
+        lines.append(
+            f"  results depend on mpi.chunk_size here, so it does not follow the ranks; best: {best} ranks"
+        )
     if any(prediction.recommended_delay for prediction in predictions):
         factors = " and ".join(f"{factor} ({delay})" for delay, factor in DELAYED_TIMESTEPS.items())
         text = f"algorithm.delay with the shortest time to a result, if learning needs {factors} times the timesteps"
@@ -103,7 +116,10 @@ def _row(prediction: Prediction) -> tuple[str, ...]:
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
 
 
 def _spread(lengths: Sequence[int]) -> str:
@@ -111,7 +127,11 @@ def _spread(lengths: Sequence[int]) -> str:
         return "no length"
     ordered = sorted(lengths)
     low, middle, high = (ordered[int(share * (len(ordered) - 1))] for share in (0.1, 0.5, 1.0))
-    return f"{middle:,} steps (a tenth up to {low:,}, the longest {high:,})" if low != high else f"{high:,} steps"
+    return (
+        f"{middle:,} steps (a tenth up to {low:,}, the longest {high:,})"
+        if low != high
+        else f"{high:,} steps"
+    )
 
 
 def _bytes(size: int) -> str:
@@ -123,7 +143,12 @@ def _bytes(size: int) -> str:
 
 def _time(seconds: float) -> str:
     """Return a duration with three digits and a suitable unit."""
-    for unit, size, least in (("h", 3600.0, 3600.0), ("min", 60.0, 120.0), ("s", 1.0, 1.0), ("ms", 1e-3, 1e-3)):
+    for unit, size, least in (
+        ("h", 3600.0, 3600.0),
+        ("min", 60.0, 120.0),
+        ("s", 1.0, 1.0),
+        ("ms", 1e-3, 1e-3),
+    ):
         if seconds >= least:
             return f"{_number(seconds / size)} {unit}"
     return f"{_number(seconds / 1e-6)} us"
@@ -135,7 +160,9 @@ def _number(value: float) -> str:
 
 
 def chosen(predictions: Sequence[Prediction]) -> Prediction:
-    """Return the prediction with the most ranks that are well used, or else with the fewest ranks."""
+    """Return the prediction with the most ranks that are well used,
+    or else with the fewest ranks.
+    """
     good = [prediction for prediction in predictions if prediction.efficiency >= WORTH]
     return (
         max(good, key=lambda prediction: prediction.ranks)
@@ -144,38 +171,59 @@ def chosen(predictions: Sequence[Prediction]) -> Prediction:
     )
 
 
-def as_json(measured: MeasuredGeneration, predictions: Sequence[Prediction], cluster: Cluster, sbatch: str) -> str:
+def as_json(
+    measured: MeasuredGeneration, predictions: Sequence[Prediction], cluster: Cluster, sbatch: str
+) -> str:
     """Return the plan as JSON text."""
     costs: JsonObject = dataclasses.asdict(measured)
     plain = {"measured": costs, "cluster": dataclasses.asdict(cluster), "sbatch": sbatch}
     return (
-        json.dumps({**plain, "ranks": [dataclasses.asdict(prediction) for prediction in predictions]}, indent=2) + "\n"
+        json.dumps(
+            {**plain, "ranks": [dataclasses.asdict(prediction) for prediction in predictions]},
+            indent=2,
+        )
+        + "\n"
     )
 
 
 def draw(config_name: str, predictions: Sequence[Prediction], output: Path) -> None:
-    """Plot seconds per generation and efficiency against ranks. Raise UserError unless PNG, PDF or SVG."""
+    """Plot seconds per generation and efficiency against ranks.
+
+    Raise UserError unless PNG, PDF or SVG.
+    """
     check_picture(output)
     kind = output.suffix.lower().removeprefix(".")
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
         with written(output) as temporary:
-            _figure(config_name, predictions).savefig(temporary, format=kind, metadata=UNDATED[kind])
+            _figure(config_name, predictions).savefig(
+                temporary, format=kind, metadata=UNDATED[kind]
+            )
 
 
 def _figure(config_name: str, predictions: Sequence[Prediction]) -> Figure:
     figure = Figure(figsize=(7.0, 3.2), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2)
     ranks = [prediction.ranks for prediction in predictions]
-    left.loglog(ranks, [prediction.seconds for prediction in predictions], "o-", color=PALETTE[0], label="predicted")
+    left.loglog(
+        ranks,
+        [prediction.seconds for prediction in predictions],
+        "o-",
+        color=PALETTE[0],
+        label="predicted",
+    )
     first = predictions[0]
     ideal = [first.seconds * first.ranks * first.efficiency / number for number in ranks]
     left.loglog(ranks, ideal, "--", color=PALETTE[6], lw=1, label="nothing lost")
     left.set_ylabel("seconds per generation")
     label_log_axis(left.yaxis)
     right.semilogx(
-        ranks, [prediction.efficiency for prediction in predictions], "o-", color=PALETTE[0], label="efficiency"
+        ranks,
+        [prediction.efficiency for prediction in predictions],
+        "o-",
+        color=PALETTE[0],
+        label="efficiency",
     )
     right.semilogx(
         ranks,

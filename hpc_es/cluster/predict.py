@@ -1,7 +1,9 @@
-"""Predicts the cost of a config on other numbers of ranks, by simulating generations event by event.
+"""Predicts the cost of a config on other numbers of ranks, by simulating generations event by
+event.
 
-The simulation follows `mpi/scheduler.py`: each evaluating rank starts with one chunk and requests its next chunk ahead
-of time; the last chunks, one per rank, go to free ranks only. Rank 0 answers one request at a time.
+The simulation follows `mpi/scheduler.py`: each evaluating rank starts with one chunk and requests
+its next chunk ahead of time; the last chunks, one per rank, go to free ranks only. Rank 0 answers
+one request at a time.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class SimulatedGeneration:
     @property
     def without_tail(self) -> float:
         """Efficiency if all ranks finished at the same time."""
-        return self.work / (self.ranks * (self.seconds - self.evaluating) + self.ranks * self._level)
+        return self.work / (
+            self.ranks * (self.seconds - self.evaluating) + self.ranks * self._level
+        )
 
     @property
     def _level(self) -> float:
@@ -80,14 +84,17 @@ def mean_of(generations: Sequence[SimulatedGeneration]) -> SimulatedGeneration:
     """Return the mean of generations on the same number of ranks."""
     names = ("evaluating", "work", "tail", "dispatch", "messages", "update")
     return SimulatedGeneration(
-        generations[0].ranks, **{name: float(np.mean([getattr(g, name) for g in generations])) for name in names}
+        generations[0].ranks,
+        **{name: float(np.mean([getattr(g, name) for g in generations])) for name in names},
     )
 
 
 def simulate_round(
     seconds: Sequence[float], workers: int, cluster: Cluster, rank_0_evaluates: bool
 ) -> SimulatedGeneration:
-    """Simulate a round: `workers` ranks evaluate chunks of these seconds, assigned in this order."""
+    """Simulate a round: `workers` ranks evaluate chunks of these seconds,
+    assigned in this order.
+    """
     chunks, free_at, waited = list(seconds), [0.0] * workers, [0.0] * workers
     started = min(workers, len(chunks))
     left, answered = started, 0.0  # the next chunk; when rank 0 has answered all so far
@@ -126,7 +133,8 @@ def simulate_generation(
     rng: np.random.Generator,
     rounds: float = 1.0,
 ) -> SimulatedGeneration:
-    """Simulate a generation of `rounds` rounds of `population` jobs, with lengths and extras sampled from `costs`.
+    """Simulate a generation of `rounds` rounds of `population` jobs, with lengths and extras
+    sampled from `costs`.
 
     `plan` determines the chunks of a round and whether rank 0 evaluates; a number is a fixed size.
     """
@@ -136,9 +144,13 @@ def simulate_generation(
     else:
         workers = range(0 if plan.rank_0_evaluates else 1, ranks)
         sizes = list(plan.cut.sizes(population, len(workers)))
-    one_round = simulate_round(sample_chunks(costs, sizes, rng), len(workers), cluster, workers[0] == 0)
+    one_round = simulate_round(
+        sample_chunks(costs, sizes, rng), len(workers), cluster, workers[0] == 0
+    )
     rows = allgather_seconds(population * costs.row + ranks * HEADER_BYTES, ranks, cluster)
-    once = broadcast_seconds(costs.theta, ranks, cluster) + gather_seconds(costs.sums, ranks, cluster)
+    once = broadcast_seconds(costs.theta, ranks, cluster) + gather_seconds(
+        costs.sums, ranks, cluster
+    )
     share = -(-costs.blocks // ranks) / costs.blocks if costs.blocks else 0.0
     return SimulatedGeneration(
         ranks,
@@ -152,7 +164,9 @@ def simulate_generation(
 
 
 def sample_chunks(costs: Costs, sizes: Sequence[int], rng: np.random.Generator) -> list[float]:
-    """Return the seconds of chunks of these numbers of jobs, with lengths and extras sampled from `costs`."""
+    """Return the seconds of chunks of these numbers of jobs,
+    with lengths and extras sampled from `costs`.
+    """
     jobs = sum(sizes)
     lengths = rng.choice(np.asarray(costs.lengths or (1,)), jobs)
     extras = rng.choice(np.asarray(costs.extras or (0.0,)), jobs)
@@ -169,17 +183,26 @@ class DelayPrediction:
     delay: int
     seconds: float  # of a generation
     efficiency: float
-    speed: float  # to a result: generations per second over those without delay, divided by the timesteps needed
+    # to a result: generations per second over those without delay, divided by the timesteps needed
+    speed: float
 
 
 def simulate_delay(
-    measured: MeasuredGeneration, delay: int, ranks: int, cluster: Cluster, population: int | None = None
+    measured: MeasuredGeneration,
+    delay: int,
+    ranks: int,
+    cluster: Cluster,
+    population: int | None = None,
 ) -> tuple[float, float]:
-    """Return the seconds of a generation with `algorithm.delay` and the efficiency, in the steady state."""
+    """Return the seconds of a generation with `algorithm.delay` and the efficiency,
+    in the steady state.
+    """
     jobs, costs = _population(measured) if population is None else population, measured.costs
     plan, rounds = automatic(measured, jobs, ranks), max(round(measured.rounds), 1)
     workers = range(0 if plan.rank_0_evaluates else 1, ranks)
-    count = STARTING + delay + max(SIMULATED, min(SIMULATED_JOBS // (jobs * rounds), MOST_SIMULATED))
+    count = (
+        STARTING + delay + max(SIMULATED, min(SIMULATED_JOBS // (jobs * rounds), MOST_SIMULATED))
+    )
     rng, sizes = np.random.default_rng(0), list(plan.cut.sizes(jobs, len(workers)))
     generations = [[sample_chunks(costs, sizes, rng) for _ in range(rounds)] for _ in range(count)]
     blocks = costs.partial_update * jobs * rounds / max(costs.blocks, 1)
@@ -193,14 +216,18 @@ def simulate_delay(
         poll=(costs.step + costs.call) / 2,
     )
     times = DelayedSimulation(generations, delay, workers, overheads).run()
-    first, last = STARTING, count - 1 - delay  # the last generations have no later ones to overlap with
+    # the last generations have no later ones to overlap with
+    first, last = STARTING, count - 1 - delay
     seconds = (times[last] - times[first]) / (last - first)
-    work = float(np.mean([sum(map(sum, generation)) for generation in generations[first + 1 : last + 1]]))
+    work = float(
+        np.mean([sum(map(sum, generation)) for generation in generations[first + 1 : last + 1]])
+    )
     return seconds, work / (ranks * seconds)
 
 
 STARTING = 4  # simulated generations with a delay that are not counted
-DELAYED_TIMESTEPS = {1: 1.3, 2: 2.0}  # assumed timesteps to a result over those without delay: docs/cluster/plan.md
+# assumed timesteps to a result over those without delay: docs/cluster/plan.md
+DELAYED_TIMESTEPS = {1: 1.3, 2: 2.0}
 PAYS = 1.05  # least speed to a result for which a delay is recommended
 SIMULATED = 5  # least number of simulated generations
 SIMULATED_JOBS = 20_000  # jobs to simulate, if that takes at most MOST_SIMULATED generations
@@ -228,8 +255,10 @@ class Prediction:
     core_hours: float | None
     memory_a_node: int  # bytes
     chunk_size: int | str  # the fastest one
-    paying_population: int | None  # smallest population that uses the ranks well; None: above a million
-    fitting_population: int | None  # a population near that of the config that divides better; None: there is none
+    # smallest population that uses the ranks well; None: above a million
+    paying_population: int | None
+    # a population near that of the config that divides better; None: there is none
+    fitting_population: int | None
     fitting_efficiency: float | None  # with this population
     limit: str
     delays: Sequence[DelayPrediction] = ()  # if the algorithm has `delay`
@@ -251,10 +280,13 @@ def predictions(
 ) -> list[Prediction]:
     """Return the predictions for numbers of ranks.
 
-    `noise_bytes` is the size of the noise table of a node, `can_delay` whether the algorithm has the option `delay`.
+    `noise_bytes` is the size of the noise table of a node, `can_delay` whether the algorithm has
+    the option `delay`.
     """
     return [
-        _predicted(measured, stop, number, cluster, noise_bytes, DELAYED_TIMESTEPS if can_delay else {})
+        _predicted(
+            measured, stop, number, cluster, noise_bytes, DELAYED_TIMESTEPS if can_delay else {}
+        )
         for number in ranks
     ]
 
@@ -301,9 +333,15 @@ def _predicted(
 
 
 def _delayed(
-    measured: MeasuredGeneration, delay: int, ranks: int, cluster: Cluster, worthwhile_seconds: float
+    measured: MeasuredGeneration,
+    delay: int,
+    ranks: int,
+    cluster: Cluster,
+    worthwhile_seconds: float,
 ) -> DelayPrediction:
-    """Return the prediction for a delay that pays if a generation takes less than `worthwhile_seconds`."""
+    """Return the prediction for a delay that pays if a
+    generation takes less than `worthwhile_seconds`.
+    """
     seconds, efficiency = simulate_delay(measured, delay, ranks, cluster)
     return DelayPrediction(delay, seconds, efficiency, worthwhile_seconds / seconds)
 
@@ -319,17 +357,27 @@ def generations_to(stop: Stop, measured: MeasuredGeneration) -> float | None:
     """Return the number of generations of a run, None if no limit determines it."""
     limits = [
         stop.generations,
-        None if stop.timesteps is None else math.ceil(stop.timesteps / max(measured.timesteps, 1.0)),
+        None
+        if stop.timesteps is None
+        else math.ceil(stop.timesteps / max(measured.timesteps, 1.0)),
         None if stop.episodes is None else math.ceil(stop.episodes / max(measured.jobs, 1.0)),
     ]
     known = [float(limit) for limit in limits if limit is not None]
     return min(known) if known else None
 
 
-def _best(measured: MeasuredGeneration, ranks: int, cluster: Cluster) -> tuple[SimulatedGeneration, int | str]:
-    """Return the generation with automatic chunks, or with those of the config if they are fixed, and the best size."""
+def _best(
+    measured: MeasuredGeneration, ranks: int, cluster: Cluster
+) -> tuple[SimulatedGeneration, int | str]:
+    """Return the generation with automatic chunks,
+    or with those of the config if they are fixed, and the best size.
+    """
     if measured.cutting == "fixed":
-        by_size = {size: _simulated(measured, ranks, cluster, size) for size in SIZES if size <= max(measured.jobs, 1)}
+        by_size = {
+            size: _simulated(measured, ranks, cluster, size)
+            for size in SIZES
+            if size <= max(measured.jobs, 1)
+        }
         best = min(by_size, key=lambda size: by_size[size].seconds)
         return by_size.get(measured.unit, by_size[best]), best
     return _simulated(measured, ranks, cluster), "auto"
@@ -354,23 +402,33 @@ def _population(measured: MeasuredGeneration) -> int:
 
 
 def _simulated(
-    measured: MeasuredGeneration, ranks: int, cluster: Cluster, size: int | None = None, population: int | None = None
+    measured: MeasuredGeneration,
+    ranks: int,
+    cluster: Cluster,
+    size: int | None = None,
+    population: int | None = None,
 ) -> SimulatedGeneration:
-    """Return the mean of simulated generations with random jobs; small generations are repeated more often."""
+    """Return the mean of simulated generations with random jobs;
+    small generations are repeated more often.
+    """
     jobs = _population(measured) if population is None else population
     plan = automatic(measured, jobs, ranks) if size is None else size
     rng = np.random.default_rng(0)
     rounds = max(measured.rounds, 1.0)
     generations = max(SIMULATED, min(SIMULATED_JOBS // jobs, MOST_SIMULATED))
     return mean_of(
-        [simulate_generation(measured.costs, jobs, ranks, cluster, plan, rng, rounds) for _ in range(generations)]
+        [
+            simulate_generation(measured.costs, jobs, ranks, cluster, plan, rng, rounds)
+            for _ in range(generations)
+        ]
     )
 
 
 def _fitting(
     measured: MeasuredGeneration, today: SimulatedGeneration, ranks: int, cluster: Cluster
 ) -> tuple[int, float] | None:
-    """Return the population that `ranks` ranks can share equally, the next smaller or larger one, and its efficiency.
+    """Return the population that `ranks` ranks can share equally, the next smaller or larger one,
+    and its efficiency.
 
     None if it is not better than the population of the config.
     """
@@ -378,14 +436,19 @@ def _fitting(
     busy = len(evaluating_ranks(jobs, ranks, measured.cutting, "auto", "auto"))
     fixed = size if measured.cutting == "fixed" else None
     candidates = [population for population in fitting_jobs(jobs, size, busy) if population]
-    simulated = {population: _simulated(measured, ranks, cluster, fixed, population) for population in candidates}
+    simulated = {
+        population: _simulated(measured, ranks, cluster, fixed, population)
+        for population in candidates
+    }
     best = max(simulated, key=lambda population: simulated[population].efficiency)
     efficiency = simulated[best].efficiency
     return (best, efficiency) if efficiency >= today.efficiency + BETTER else None
 
 
 def paying_population(measured: MeasuredGeneration, ranks: int, cluster: Cluster) -> int | None:
-    """Return the smallest population, found by doubling, that keeps `ranks` ranks at least 80 % busy."""
+    """Return the smallest population, found by doubling,
+    that keeps `ranks` ranks at least 80 % busy.
+    """
     population = _population(measured)
     while population <= LARGEST_POPULATION:
         if population >= ranks:

@@ -1,13 +1,16 @@
-"""Decides whether a job that has ended is requeued: if it was interrupted, and as long as it makes progress.
+"""Decides whether a job that has ended is requeued: if it was interrupted, and as long as it makes
+progress.
 
-The exit status of srun is not enough, because it is the highest of any task: if one rank ends with 75 and another one
-is then killed, it is 137 or 143; only a lower one shows that no rank was interrupted. So the status file decides, which
-rank 0 writes with the number of the job. A restart that fails before it writes the file counts as one without progress:
-cluster problems may pass, and user errors end at the limit.
+The exit status of srun is not enough, because it is the highest of any task: if one rank ends with
+75 and another one is then killed, it is 137 or 143; only a lower one shows that no rank was
+interrupted. So the status file decides, which rank 0 writes with the number of the job. A restart
+that fails before it writes the file counts as one without progress: cluster problems may pass, and
+user errors end at the limit.
 
-For clusters that cancel a preempted job instead of requeueing it, `end_chain` handles a chain of jobs: each
-starts when the previous one has ended, and resumes the run. The job that finishes the run cancels the following ones;
-if it cannot, each of them finds the run finished and ends within seconds.
+For clusters that cancel a preempted job instead of requeueing it, `end_chain` handles a chain of
+jobs: each starts when the previous one has ended, and resumes the run. The job that finishes the
+run cancels the following ones; if it cannot, each of them finds the run finished and ends within
+seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ MOST_IDLE_RESTARTS = 3
 
 @dataclass(frozen=True)
 class Restarts:
-    """The record of a submission: finished generations at the last decision, and restarts since without a new one."""
+    """The record of a submission: finished generations at the last decision,
+    and restarts since without a new one.
+    """
 
     generation: int
     idle: int = 0
@@ -46,7 +51,9 @@ class Decision:
 
 
 def decide(status: JsonObject | None, exit_status: int, before: Restarts | None) -> Decision:
-    """Return the decision, from this job's status file, the status of srun and the record of this submission."""
+    """Return the decision, from this job's status file,
+    the status of srun and the record of this submission.
+    """
     again = "Submit the job again to resume the run"
     if status is None:
         text = f"training never started, and srun ended with status {exit_status}; see the messages above"
@@ -57,7 +64,9 @@ def decide(status: JsonObject | None, exit_status: int, before: Restarts | None)
     if state == "failed":
         return Decision(False, f"the run has failed ({reason}). {again}")
     if state != "interrupted" or exit_status < INTERRUPTED:
-        return Decision(False, f"srun ended with status {exit_status}; see the messages above. {again}")
+        return Decision(
+            False, f"srun ended with status {exit_status}; see the messages above. {again}"
+        )
     generation = int(status.get("generation", 0))
     idle = 0 if before is None or generation > before.generation else before.idle + 1
     restarts = Restarts(generation, idle)
@@ -66,18 +75,27 @@ def decide(status: JsonObject | None, exit_status: int, before: Restarts | None)
         remedy = f"See the messages above, request more time or ranks, or make generations shorter. {again}"
         return Decision(False, text + remedy, restarts)
     without = f", {idle} of {MOST_IDLE_RESTARTS} restarts without a new generation" if idle else ""
-    return Decision(True, f"interrupted after {generation} generations{without}: requeued", restarts)
+    return Decision(
+        True, f"interrupted after {generation} generations{without}: requeued", restarts
+    )
 
 
-def decide_in(directory: Path, shard: Shard | None, exit_status: int, this_run: JsonObject) -> Decision:
-    """Return the decision for a run directory, and record it there; a new submission starts a new count.
+def decide_in(
+    directory: Path, shard: Shard | None, exit_status: int, this_run: JsonObject
+) -> Decision:
+    """Return the decision for a run directory, and record it there; a new submission starts a new
+    count.
 
     `this_run` is the result of slurm.this_run.
     """
     path = directory / status_name(shard)
     record = path.with_name(path.name.replace("status", "restarts"))
     last = read_status(record) if this_run.get("restarts") else None
-    before = Restarts(int(last["generation"]), int(last["idle"])) if last and last.keys() >= KEYS else None
+    before = (
+        Restarts(int(last["generation"]), int(last["idle"]))
+        if last and last.keys() >= KEYS
+        else None
+    )
     decision = decide(status_of(path, this_run), exit_status, before)
     if decision.restarts is not None:
         write_json(record, asdict(decision.restarts))
@@ -85,10 +103,11 @@ def decide_in(directory: Path, shard: Shard | None, exit_status: int, this_run: 
 
 
 def status_of(path: Path, this_run: JsonObject) -> JsonObject | None:
-    """Return the content of a status file if this job wrote it, with the generations of all runs below it.
+    """Return the content of a status file if this job wrote it, with the generations of all runs
+    below it.
 
-    If one of several runs (repetitions, trials) gave a generation up, all ranks ended at once, and only the file of
-    that run says "interrupted"; the result then does, too.
+    If one of several runs (repetitions, trials) gave a generation up, all ranks ended at once, and
+    only the file of that run says "interrupted"; the result then does, too.
     """
     status = read_status(path)
     if status is None or status.get("job") != this_run.get("job"):
@@ -97,7 +116,9 @@ def status_of(path: Path, this_run: JsonObject) -> JsonObject | None:
     below = [run for run in below if run.get("job") == status.get("job")]
     if not below:
         return status
-    given_up = any(run["status"] == "interrupted" and this_run.items() <= run.items() for run in below)
+    given_up = any(
+        run["status"] == "interrupted" and this_run.items() <= run.items() for run in below
+    )
     if given_up and status["status"] == "running":
         status = {**status, "status": "interrupted"}
     return {**status, "generation": sum(int(run["generation"]) for run in below)}
@@ -124,7 +145,8 @@ def over(directory: Path, exit_status: int, this_run: JsonObject) -> str | None:
         return "an error in the command or config"
     status = status_of(directory / "status.json", this_run) or {}
     state = status.get("status")
-    # Status 0 of a run that is still "running": code of the user's has ended the process (os._exit).
+    # Status 0 of a run that is still "running": code of the user's has ended the process
+    # (os._exit).
     if state == "finished" or (exit_status == 0 and state != "running"):
         return "the run is finished"
     if state == "failed":
@@ -132,8 +154,13 @@ def over(directory: Path, exit_status: int, this_run: JsonObject) -> str | None:
     return None
 
 
-def end_chain(directory: Path, shard: Shard | None, exit_status: int, job: str, this_run: JsonObject) -> str:
-    """Cancel the following jobs of the chain if nothing is left to do; return what was done. UserError."""
+def end_chain(
+    directory: Path, shard: Shard | None, exit_status: int, job: str, this_run: JsonObject
+) -> str:
+    """Cancel the following jobs of the chain if nothing is left to do; return what was done.
+
+    UserError.
+    """
     if shard is not None:
         return "the next job of the chain starts when all tasks of this array have ended"
     reason = over(directory, exit_status, this_run)

@@ -1,7 +1,7 @@
 """The text of batch scripts for SLURM, and for PBS from the same template.
 
-Those in slurm/ are written with the default options. Scripts for PBS Professional and OpenPBS have not run on a PBS
-cluster.
+Those in slurm/ are written with the default options. Scripts for PBS Professional and OpenPBS have
+not run on a PBS cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ SITE_CHECK: Literal["site_check"] = "site_check"
 
 LEAD_SECONDS = 180  # of the signal before the time limit; a quarter of the limit if that is less
 SIGNATURE = "# written by hpc-es sbatch "
-DEFAULTS = {"job_name": "hpc_es", "nodes": "1", "ranks_per_node": "4", "cores_per_rank": "1", "time": "1:00:00"}
+DEFAULTS = {
+    "job_name": "hpc_es",
+    "nodes": "1",
+    "ranks_per_node": "4",
+    "cores_per_rank": "1",
+    "time": "1:00:00",
+}
 WHAT = {
     "train": "Train an experiment with all its repetitions in one job:\n"
     "# sbatch THIS_FILE CONFIG [RUN [key=value ...]]",
@@ -129,9 +135,7 @@ echo "copies of $environment on $SLURM_JOB_NODELIST"
 each_node rm -rf "$copy"
 """,
 }
-GPU_ORDER = (
-    """# Ranks, cores and GPUs are numbered in the same order, so rank i of a node computes next to its GPU i."""
-)
+GPU_ORDER = """# Ranks, cores and GPUs are numbered in the same order, so rank i of a node computes next to its GPU i."""
 IN_PLACE = {"@ranks_python@": "${python[@]}", "@copy@": "", "@remove@": ""}
 SETUP = """# Adapt these names to your site, or write them into a site profile: hpc-es site init.
 # module load python mpi
@@ -143,14 +147,25 @@ SRUN = """
 """
 DEPENDS = {  # options that the script depends on, by all names
     **{"-N": "--nodes", "-t": "--time", "-a": "--array", "-D": "--chdir"},
-    **{name: name for name in ("--nodes", "--time", "--array", "--chdir", "--ntasks-per-node", "--gpus-per-node")},
+    **{
+        name: name
+        for name in (
+            "--nodes",
+            "--time",
+            "--array",
+            "--chdir",
+            "--ntasks-per-node",
+            "--gpus-per-node",
+        )
+    },
 }
 FIXED = ("-n", "--ntasks", "--signal", "--requeue", "--no-requeue", "--open-mode", "--wrap")
 
 
 @dataclass(frozen=True)
 class BatchScript:
-    """The options of a batch script: `arguments` of the program, and `asked` values by concept of `slurm.TABLE`.
+    """The options of a batch script: `arguments` of the program, and `asked` values by concept of
+    `slurm.TABLE`.
 
     `python` are the words that start the interpreter, `passed_on` further lines of #SBATCH.
     """
@@ -204,7 +219,9 @@ class BatchScript:
         }
 
     def _options(self, asked: Mapping[str, str]) -> Iterator[str]:
-        yield from (f"{c.option}={shlex.quote(asked[name])}" for name, c in TABLE.items() if name in asked)
+        yield from (
+            f"{c.option}={shlex.quote(asked[name])}" for name, c in TABLE.items() if name in asked
+        )
         export = self.site.export
         if export is not None:
             yield f"--export={export.upper() if isinstance(export, str) else ','.join(export)}"
@@ -250,11 +267,15 @@ def lead_seconds(time_limit: str) -> int:
 
 
 def option_lines(words: Sequence[str]) -> list[str]:
-    """Return options of sbatch, one per line, from the words after `--`; UserError for those that cannot be passed."""
+    """Return options of sbatch, one per line, from the words after `--`;
+    UserError for those that cannot be passed.
+    """
     lines: list[str] = []
     for word in words:
         if not word.startswith("-") and not lines:
-            raise UserError(f"expected an option of sbatch after --, such as --qos=long, found {word!r}")
+            raise UserError(
+                f"expected an option of sbatch after --, such as --qos=long, found {word!r}"
+            )
         if not word.isprintable():
             raise UserError(f"expected an option without line breaks after --, found {word!r}")
         if not word.startswith("-"):
@@ -267,7 +288,9 @@ def option_lines(words: Sequence[str]) -> list[str]:
                 f"{word}: cannot stand after --, because the script sets it; see --nodes and --ntasks-per-node"
             )
         if name in DEPENDS:
-            raise UserError(f"{word}: the script depends on it, so {DEPENDS[name]} must stand before --")
+            raise UserError(
+                f"{word}: the script depends on it, so {DEPENDS[name]} must stand before --"
+            )
         lines.append(shlex.quote(word))
     return lines
 
@@ -288,8 +311,9 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-# Scripts for PBS: it sends no signal before the time limit, so the shell of the script sends it to itself. Users cannot
-# requeue a running job, so the script submits itself again as a new job. Preemption and node failures are left to PBS.
+# Scripts for PBS: it sends no signal before the time limit, so the shell of the script sends it to
+# itself. Users cannot requeue a running job, so the script submits itself again as a new job.
+# Preemption and node failures are left to PBS.
 
 SHARD = "HPC_ES_SHARD"  # share of an array job that was submitted again as a job without an array
 PBS_HEAD = """@asked@
@@ -330,7 +354,9 @@ class PbsScript(BatchScript):
             **super().parts(),
             "@stopped@": "# Before its time limit the job saves a checkpoint, submits itself again, and resumes later.",
             "@head@": PBS_HEAD,
-            "@environment@": "\n".join([PBS_ENVIRONMENT, shard] if self.array() else [PBS_ENVIRONMENT]),
+            "@environment@": "\n".join(
+                [PBS_ENVIRONMENT, shard] if self.array() else [PBS_ENVIRONMENT]
+            ),
             "@mpi@": PBS_TIMER,
             "@launch@": f'{shlex.join(launcher)} -n "$ranks"',
             "@shard@": ' --shard "$shard"' if self.array() else "",
@@ -362,12 +388,20 @@ class PbsScript(BatchScript):
 
     def _options(self, asked: dict[str, str]) -> Iterator[str]:  # type: ignore[override]
         ranks, cores = int(asked["ranks_per_node"]), int(asked["cores_per_rank"])
-        resources = [asked["nodes"], f"ncpus={ranks * cores}", f"mpiprocs={ranks}", f"ompthreads={cores}"]
+        resources = [
+            asked["nodes"],
+            f"ncpus={ranks * cores}",
+            f"mpiprocs={ranks}",
+            f"ompthreads={cores}",
+        ]
         if "gpus_per_node" in asked:
             resources.append(f"ngpus={asked['gpus_per_node']}")
         if "memory_per_node" in asked:
-            size = asked["memory_per_node"]  # in the form of SLURM: 16G, or megabytes without a unit
-            resources.append(f"mem={size[:-1]}{size[-1].lower()}b" if size[-1].isalpha() else f"mem={size}mb")
+            # in the form of SLURM: 16G, or megabytes without a unit
+            size = asked["memory_per_node"]
+            resources.append(
+                f"mem={size[:-1]}{size[-1].lower()}b" if size[-1].isalpha() else f"mem={size}mb"
+            )
         minutes, seconds = divmod(parse_time_limit(asked["time"]), 60)
         yield f"-N {shlex.quote(asked['job_name'])}"
         yield f"-l select={':'.join(resources)}"
@@ -384,13 +418,16 @@ class PbsScript(BatchScript):
 
 
 def pbs_script(batch: BatchScript, script: str) -> PbsScript:
-    """Return the script of a job for PBS; raise UserError for options that PBS has no equivalent of."""
+    """Return the script of a job for PBS; raise UserError for
+    options that PBS has no equivalent of.
+    """
     gpus = batch.asked.get("gpus_per_node", "")
     problems = {
         "--chain: not supported with PBS, whose jobs submit themselves again": batch.is_chained,
         "--node-copy: not supported with PBS": batch.is_copied,
         "--qos: PBS has none; see --partition (queue) and --account": "qos" in batch.asked,
-        f"--gpus-per-node {gpus}: PBS has no common name for the type; give the number": ":" in gpus,
+        f"--gpus-per-node {gpus}: PBS has no common name for the type; give the number": ":"
+        in gpus,
     }
     for text, applies in problems.items():
         if applies:
@@ -400,7 +437,9 @@ def pbs_script(batch: BatchScript, script: str) -> PbsScript:
 
 
 def qsub_lines(words: Sequence[str]) -> list[str]:
-    """Return options of qsub, one per line, from the words after `--`; UserError for those that cannot be passed."""
+    """Return options of qsub, one per line, from the words after `--`;
+    UserError for those that cannot be passed.
+    """
     lines: list[str] = []
     for word in words:
         if not word.isprintable() or not (word.startswith("-") or lines):

@@ -1,4 +1,5 @@
-"""Site profiles: what batch scripts need to know about a cluster, in ~/.config/hpc_es/site.yaml or another file.
+"""Site profiles: what batch scripts need to know about a cluster, in ~/.config/hpc_es/site.yaml or
+another file.
 
 `detect` finds values for a new profile, and `profile_text` is its content.
 """
@@ -32,20 +33,28 @@ GPUS = r"([A-Za-z][\w.-]*:)?[1-9]\d*"  # a number, or type:number
 
 @options
 class Site:
-    """The keys of a site profile; each has a default, so that an empty profile describes a plain SLURM cluster."""
+    """The keys of a site profile; each has a default,
+    so that an empty profile describes a plain SLURM cluster.
+    """
 
     scheduler: Literal["slurm", "pbs"] = option("scheduler of hpc-es submit", default="slurm")
     partition: Word | None = option("partition to run in; in PBS the queue", default=None)
     account: Word | None = option("account to charge", default=None)
     qos: Word | None = option("quality of service", default=None)
-    options: tuple[Word, ...] = option("further options of sbatch or qsub, such as --constraint=genoa", default=())
+    options: tuple[Word, ...] = option(
+        "further options of sbatch or qsub, such as --constraint=genoa", default=()
+    )
     export: Literal["all", "none"] | tuple[Word, ...] | None = option(
         "environment variables that a job inherits: all, none, or a list of names; null: the default of the site",
         default=None,
     )
     modules: tuple[Word, ...] = option("environment modules to load", default=())
-    setup: tuple[str, ...] = option("lines of bash before the run, such as source ~/hpc_es/bin/activate", default=())
-    launcher: Words = option("command that starts the ranks: srun or mpiexec, with further options", default=("srun",))
+    setup: tuple[str, ...] = option(
+        "lines of bash before the run, such as source ~/hpc_es/bin/activate", default=()
+    )
+    launcher: Words = option(
+        "command that starts the ranks: srun or mpiexec, with further options", default=("srun",)
+    )
     mpi_plugin: Word = option(
         "MPI interface of srun (--mpi); auto: the one that the MPI library supports", default=AUTO
     )
@@ -55,7 +64,9 @@ class Site:
     container: tuple[Word, ...] = option(
         "command before the interpreter, such as [apptainer, exec, image.sif]", default=()
     )
-    scratch: Word | None = option("directory of run directories whose path in the config is relative", default=None)
+    scratch: Word | None = option(
+        "directory of run directories whose path in the config is relative", default=None
+    )
     cores_per_node: Count | None = option("number of cores of a node", default=None)
     gpus_per_node: Count | Word | None = option(
         "GPUs of a node: a number, or type and number such as a100:4", default=None
@@ -66,20 +77,32 @@ class Site:
 
     def problems(self) -> Iterator[ConfigProblem]:
         """Yield mistakes in single values."""
-        if isinstance(self.gpus_per_node, str) and not re.fullmatch(GPUS, self.gpus_per_node, re.ASCII):
+        if isinstance(self.gpus_per_node, str) and not re.fullmatch(
+            GPUS, self.gpus_per_node, re.ASCII
+        ):
             text = f"expected a number, or type and number such as a100:4, found {found_text(self.gpus_per_node)}"
             yield "gpus_per_node", text
-        for name, words in (("scratch", [self.scratch or "/"]), ("python", self.python), ("container", self.container)):
+        for name, words in (
+            ("scratch", [self.scratch or "/"]),
+            ("python", self.python),
+            ("container", self.container),
+        ):
             try:
                 places = [expanded(word) for word in words or ()]
             except ValueError as error:
                 yield name, str(error)
                 continue
             if name == "scratch" and not Path(places[0]).is_absolute():
-                yield name, f"expected an absolute path, such as /scratch/$USER, found {places[0]!r}"
+                yield (
+                    name,
+                    f"expected an absolute path, such as /scratch/$USER, found {places[0]!r}",
+                )
         for text in self.options:
             if not text.startswith("-") or text.count("'") % 2 or text.count('"') % 2:
-                yield "options", f"expected options such as --constraint=genoa, found {found_text(text)}"
+                yield (
+                    "options",
+                    f"expected options such as --constraint=genoa, found {found_text(text)}",
+                )
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             for text in value if isinstance(value, tuple) else (value,):
@@ -95,11 +118,14 @@ class Site:
         return Path(expanded(self.scratch)) if self.scratch else current_directory()
 
     def interpreter(self, submitting: str) -> tuple[str, ...]:
-        """Return the words that start Python in a job, given the Python that submits it; ~ and variables are replaced.
+        """Return the words that start Python in a job, given the Python that submits it; ~ and
+        variables are replaced.
 
         A script has the words in quotes, so its shell would not replace them.
         """
-        own = tuple(map(expanded, self.python or ())) or (("python",) if self.container else (submitting,))
+        own = tuple(map(expanded, self.python or ())) or (
+            ("python",) if self.container else (submitting,)
+        )
         return (*map(expanded, self.container), *own)
 
     def has_srun(self) -> bool:
@@ -109,11 +135,15 @@ class Site:
 
 def default_path() -> Path:
     """Return the path of the user's profile."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "hpc_es" / "site.yaml"
+    return (
+        Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "hpc_es" / "site.yaml"
+    )
 
 
 def load_site(path: Path | None) -> Site:
-    """Return the profile in a file; without a path that of the user, or the defaults if there is none. ConfigError."""
+    """Return the profile in a file; without a path that of the user,
+    or the defaults if there is none. ConfigError.
+    """
     if path is None:
         path = default_path()
         if not path.exists():
@@ -142,7 +172,9 @@ class Detected:
 
 
 def detect(environ: Mapping[str, str]) -> Detected:
-    """Return the values that sinfo, sacctmgr, the MPI library and the environment of the submitting shell provide."""
+    """Return the values that sinfo, sacctmgr,
+    the MPI library and the environment of the submitting shell provide.
+    """
     values: dict[str, Json] = {}
     sources: dict[str, str] = {}
 
@@ -156,26 +188,58 @@ def detect(environ: Mapping[str, str]) -> Detected:
     largest = max(nodes, key=lambda name: (nodes[name].gpus != "", name == default), default="")
     names = ", ".join(name.rstrip("*") for name in nodes)
     add(
-        "partition", None, f"sinfo lists {names}; the default is {default.rstrip('*') or 'none'}" if nodes else NO_SINFO
+        "partition",
+        None,
+        f"sinfo lists {names}; the default is {default.rstrip('*') or 'none'}"
+        if nodes
+        else NO_SINFO,
     )
     if nodes:
         add("cores_per_node", nodes[largest].cores, f"sinfo, partition {largest.rstrip('*')}")
         gpus = nodes[largest].gpus
-        add("gpus_per_node", int(gpus) if gpus.isdecimal() else gpus, f"sinfo, partition {largest.rstrip('*')}")
+        add(
+            "gpus_per_node",
+            int(gpus) if gpus.isdecimal() else gpus,
+            f"sinfo, partition {largest.rstrip('*')}",
+        )
     account = _output(
-        "sacctmgr", "--noheader", "--parsable2", "show", "user", getpass.getuser(), "format=DefaultAccount"
+        "sacctmgr",
+        "--noheader",
+        "--parsable2",
+        "show",
+        "user",
+        getpass.getuser(),
+        "format=DefaultAccount",
     )
-    add("account", None, f"sacctmgr: your default is {account.strip()}" if account.strip() else "sacctmgr lists none")
+    add(
+        "account",
+        None,
+        f"sacctmgr: your default is {account.strip()}"
+        if account.strip()
+        else "sacctmgr lists none",
+    )
     modules = [name for name in environ.get("LOADEDMODULES", "").split(":") if name]
     add("modules", modules, "loaded in this shell" if modules else "none are loaded in this shell")
-    scratch = next((f"${name}" for name in ("SCRATCH", "WORK") if Path(environ.get(name) or "-").is_dir()), None)
-    add("scratch", scratch, "variable of this shell" if scratch else "neither $SCRATCH nor $WORK is a directory")
-    command = [sys.executable, "-m", "hpc_es.mpi.plugin"]  # not in this process: it imports MPI without starting it
-    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace")  # noqa: S603
+    scratch = next(
+        (f"${name}" for name in ("SCRATCH", "WORK") if Path(environ.get(name) or "-").is_dir()),
+        None,
+    )
+    add(
+        "scratch",
+        scratch,
+        "variable of this shell" if scratch else "neither $SCRATCH nor $WORK is a directory",
+    )
+    # not in this process: it imports MPI without starting it
+    command = [sys.executable, "-m", "hpc_es.mpi.plugin"]
+    done = subprocess.run(  # noqa: S603
+        command, check=False, capture_output=True, encoding="utf-8", errors="replace"
+    )
     if done.returncode == 0:
         add("mpi_plugin", None, f"found now: {done.stdout.strip()}")
     else:
-        add("launcher", ["mpiexec"] if nodes else None, done.stderr.strip().removeprefix("hpc-es: "))
+        add(
+            "launcher", ["mpiexec"] if nodes else None, done.stderr.strip().removeprefix("hpc-es: ")
+        )
     return Detected(values, sources)
 
 
@@ -191,15 +255,19 @@ class Nodes:
 
 
 def partitions(text: str) -> dict[str, Nodes]:
-    """Return the nodes of each partition from the output of sinfo; the most frequent kind of nodes counts.
+    """Return the nodes of each partition from the output of sinfo; the most frequent kind of nodes
+    counts.
 
-    A line is PARTITION|SOCKETS|CORES PER SOCKET|GRES|NODES, such as "gpu*|2|32|gpu:a100:4(S:0-1)|12".
+    A line is PARTITION|SOCKETS|CORES PER SOCKET|GRES|NODES, such as
+    "gpu*|2|32|gpu:a100:4(S:0-1)|12".
     """
     kinds: dict[str, tuple[int, Nodes]] = {}
     for line in text.splitlines():
         name, sockets, cores, gres, count = [*line.split("|"), "", "", "", ""][:5]
         gpus = re.search(r"\bgpu:((?:[\w.-]+:)?\d+)", gres)
-        number, *per_node = (int(re.sub(r"\D", "", field) or 0) for field in (count, sockets, cores))
+        number, *per_node = (
+            int(re.sub(r"\D", "", field) or 0) for field in (count, sockets, cores)
+        )
         size = per_node[0] * per_node[1]
         if name and size and number > kinds.get(name, (0, None))[0]:
             kinds[name] = number, Nodes(size, gpus[1] if gpus else "")
@@ -209,7 +277,14 @@ def partitions(text: str) -> dict[str, Nodes]:
 def _output(*command: str) -> str:
     """Return the output of a command, "" if it fails or does not exist."""
     try:
-        done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace", timeout=20)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command,
+            check=False,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=20,
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout if done.returncode == 0 else ""
@@ -217,7 +292,10 @@ def _output(*command: str) -> str:
 
 def profile_text(detected: Detected) -> str:
     """Return a profile with all keys and their meaning; those without a value are comments."""
-    lines = ["# Site profile of hpc_es, written by hpc-es site init. Keys in comments have their default value.", ""]
+    lines = [
+        "# Site profile of hpc_es, written by hpc-es site init. Keys in comments have their default value.",
+        "",
+    ]
     for field in dataclasses.fields(Site):
         default = list(field.default) if isinstance(field.default, tuple) else field.default
         value, source = detected.values.get(field.name), detected.sources.get(field.name)

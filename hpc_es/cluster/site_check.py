@@ -1,4 +1,5 @@
-"""The job of `hpc-es site check`: every rank measures, and rank 0 writes a table with verdicts and settings.
+"""The job of `hpc-es site check`: every rank measures, and rank 0 writes a table with verdicts and
+settings.
 
 srun ... python -m hpc_es.cluster.site_check NAME --output DIRECTORY
 """
@@ -29,7 +30,8 @@ from hpc_es.mpi.world import World
 from hpc_es.storage.files import write_json, write_text
 
 FILE = "site_check"  # stem of the report's files
-IMPORTS = ("hpc_es.training.run", "hpc_es.tasks.episodes.task", "hpc_es.algorithms.es")  # as in training
+# as in training
+IMPORTS = ("hpc_es.training.run", "hpc_es.tasks.episodes.task", "hpc_es.algorithms.es")
 TAG = 77
 SMALL, LARGE = 8, 16 * 2**20  # bytes of messages
 ROUNDS, LARGE_ROUNDS, CLOCK_ROUNDS = 200, 6, 50
@@ -64,8 +66,13 @@ def measure(world: World, directory: Path) -> JsonObject:
     links = {}
     for name, pair in pairs(world.hosts).items():
         latency = ping_pong(world, pair, SMALL, ROUNDS)
-        links[name] = {"latency": latency, "bandwidth": LARGE / ping_pong(world, pair, LARGE, LARGE_ROUNDS)}
-    skews = {host: clock_offset(world, world.hosts.index(host)) for host in dict.fromkeys(world.hosts)}
+        links[name] = {
+            "latency": latency,
+            "bandwidth": LARGE / ping_pong(world, pair, LARGE, LARGE_ROUNDS),
+        }
+    skews = {
+        host: clock_offset(world, world.hosts.index(host)) for host in dict.fromkeys(world.hosts)
+    }
     files, sees = file_system(world, directory)
     opened, seconds = open_modules(world)
     usage = os.statvfs("/dev/shm")  # noqa: S108
@@ -73,26 +80,48 @@ def measure(world: World, directory: Path) -> JsonObject:
     is_shared = world.size == 1 or world.filling(shared)[1] == world.node_size
     gpus = visible_gpus(os.environ)
     own: JsonObject = {
-        **{"host": world.host, "local": world.node_rank, "cores": list(AVAILABLE_CORES), "threads": blas_threads()},
-        **{"gpus": list(gpus.names), "models": [describe(n, gpus.source, driver_gpus()).model for n in gpus.names]},
+        **{
+            "host": world.host,
+            "local": world.node_rank,
+            "cores": list(AVAILABLE_CORES),
+            "threads": blas_threads(),
+        },
+        **{
+            "gpus": list(gpus.names),
+            "models": [describe(n, gpus.source, driver_gpus()).model for n in gpus.names],
+        },
         **{"startup": startup, "opened": opened, "open_seconds": seconds, "sees": sees},
-        **{"shared_memory": usage.f_bavail * usage.f_frsize, "is_shared": is_shared, "processor": processor_model()},
+        **{
+            "shared_memory": usage.f_bavail * usage.f_frsize,
+            "is_shared": is_shared,
+            "processor": processor_model(),
+        },
     }
     gathered = world.gather(np.frombuffer(json.dumps(own).encode(), np.uint8)) or []
     ranks = [json.loads(bytes(coded).decode()) for coded in gathered]
-    return {"mpi": world.library, "links": links, "clock_offsets": skews, "files": files, "ranks": ranks}
+    return {
+        "mpi": world.library,
+        "links": links,
+        "clock_offsets": skews,
+        "files": files,
+        "ranks": ranks,
+    }
 
 
 def seconds_since_start() -> float:
     """Return the age of this process: the time that its imports and the start of MPI have taken."""
     names = ("self/stat", "uptime")
-    stat, uptime = (Path("/proc", name).read_text(encoding="utf-8", errors="replace") for name in names)
+    stat, uptime = (
+        Path("/proc", name).read_text(encoding="utf-8", errors="replace") for name in names
+    )
     ticks = int(stat.rpartition(")")[2].split()[19])
     return float(uptime.split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def pairs(hosts: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return rank 0 and the first other rank on its node ("node"), and on another node ("network"), if there are."""
+    """Return rank 0 and the first other rank on its node ("node"),
+    and on another node ("network"), if there are.
+    """
     others = range(1, len(hosts))
     near = next((rank for rank in others if hosts[rank] == hosts[0]), None)
     far = next((rank for rank in others if hosts[rank] != hosts[0]), None)
@@ -101,7 +130,8 @@ def pairs(hosts: Sequence[str]) -> dict[str, tuple[int, int]]:
 
 
 def ping_pong(world: World, pair: tuple[int, int], size: int, rounds: int) -> float:
-    """Return the time in seconds of a message from one rank of the pair to the other; NaN on other ranks.
+    """Return the time in seconds of a message from one rank of the pair to the other; NaN on other
+    ranks.
 
     A tenth of the messages are faster: other processes may delay the rest.
     """
@@ -109,7 +139,10 @@ def ping_pong(world: World, pair: tuple[int, int], size: int, rounds: int) -> fl
     times = [math.nan]
     if world.rank in pair:
         assert world.comms
-        other, message = pair[world.rank == pair[0]], [np.zeros(size, np.uint8), world.comms.mpi.BYTE]
+        other, message = (
+            pair[world.rank == pair[0]],
+            [np.zeros(size, np.uint8), world.comms.mpi.BYTE],
+        )
         send, receive = world.comms.messages.Isend, world.comms.messages.Irecv
         times = []
         for _ in range(rounds):
@@ -122,7 +155,8 @@ def ping_pong(world: World, pair: tuple[int, int], size: int, rounds: int) -> fl
 
 
 def clock_offset(world: World, other: int) -> float:
-    """Return the difference of the clock of a rank and that of rank 0 in seconds, on rank 0; 0 on other ranks.
+    """Return the difference of the clock of a rank and that of rank 0 in seconds, on rank 0; 0 on
+    other ranks.
 
     The answer of the shortest round trip counts, and the clock is assumed to be read in its middle.
     """
@@ -146,7 +180,9 @@ def clock_offset(world: World, other: int) -> float:
 
 
 def file_system(world: World, directory: Path) -> tuple[dict[str, float], bool]:
-    """Return median times in seconds of fsync and rename on rank 0, and whether this rank sees rank 0's file."""
+    """Return median times in seconds of fsync and rename on rank 0,
+    and whether this rank sees rank 0's file.
+    """
     fsync, rename = [math.nan], [math.nan]
     path = directory / f"{FILE}.tmp"
     if world.rank == 0:
@@ -178,8 +214,16 @@ def write_once(path: Path) -> tuple[float, float]:
 
 
 def open_modules(world: World) -> tuple[int, float]:
-    """Open the files of all imported modules on all ranks at the same time; return their number and the seconds."""
-    paths = sorted({Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))})
+    """Open the files of all imported modules on all ranks at the same time;
+    return their number and the seconds.
+    """
+    paths = sorted(
+        {
+            Path(file)
+            for module in list(sys.modules.values())
+            if (file := getattr(module, "__file__", None))
+        }
+    )
     world.barrier()
     start = time.perf_counter()
     for path in paths:
@@ -213,7 +257,11 @@ def _ranks(ranks: Sequence[JsonObject], expected: int) -> Finding:
     hosts = Counter(rank["host"] for rank in ranks)
     value = f"{len(ranks)}: " + ", ".join(f"{count} on {host}" for host, count in hosts.items())
     advice = "start the ranks with the launcher of the MPI library: see launcher and mpi_plugin in the site profile"
-    return Finding("ranks", value) if len(ranks) == expected else Finding("ranks", value, f"not {expected}", advice)
+    return (
+        Finding("ranks", value)
+        if len(ranks) == expected
+        else Finding("ranks", value, f"not {expected}", advice)
+    )
 
 
 def _link(name: str, link: Mapping[str, float]) -> list[Finding]:
@@ -231,7 +279,9 @@ def _link(name: str, link: Mapping[str, float]) -> list[Finding]:
 
 
 def _threads(ranks: Sequence[JsonObject]) -> Finding:
-    """Return the threads per rank; ranks of a node that share their cores must have enough of them."""
+    """Return the threads per rank; ranks of a node that share
+    their cores must have enough of them.
+    """
     threads = sorted({rank["threads"] for rank in ranks})
     cores = sorted({len(rank["cores"]) for rank in ranks})
     value = f"{_range(threads)} per rank, on {_range(cores)} cores"
@@ -252,22 +302,33 @@ def _gpus(ranks: Sequence[JsonObject]) -> Finding:
         advice = "request GPUs on every node: --gpus-per-node, or gpus_per_node in the site profile"
         return Finding("GPUs", f"none on rank {', '.join(blind)}", "missing", advice)
     try:
-        chosen = assign([RankGpus(rank["host"], rank["host"], rank["local"], tuple(rank["gpus"])) for rank in ranks])
+        chosen = assign(
+            [
+                RankGpus(rank["host"], rank["host"], rank["local"], tuple(rank["gpus"]))
+                for rank in ranks
+            ]
+        )
     except ConfigError as error:
         return Finding("GPUs", "shared by ranks", "too few", str(error))
     names = [
-        f"{number}={rank['host']}:{rank['gpus'][i]}" for number, (rank, i) in enumerate(zip(ranks, chosen, strict=True))
+        f"{number}={rank['host']}:{rank['gpus'][i]}"
+        for number, (rank, i) in enumerate(zip(ranks, chosen, strict=True))
     ]
     models = sorted({rank["models"][i] for rank, i in zip(ranks, chosen, strict=True)} - {""})
     value = " ".join([*names[:8], *(["..."] if len(names) > 8 else []), *models])
     if len(models) > 1:
-        return Finding("GPUs", value, "different", "request GPUs of one model, such as --gpus-per-node a100:4")
+        return Finding(
+            "GPUs", value, "different", "request GPUs of one model, such as --gpus-per-node a100:4"
+        )
     return Finding("GPUs", value)
 
 
 def _files(files: JsonObject, ranks: Sequence[JsonObject]) -> list[Finding]:
     blind = sorted({rank["host"] for rank in ranks if not rank["sees"]})
-    value, shared = f"seen by all ranks within {VISIBLE_SECONDS:g} s", Finding("run directory", "seen by all ranks")
+    value, shared = (
+        f"seen by all ranks within {VISIBLE_SECONDS:g} s",
+        Finding("run directory", "seen by all ranks"),
+    )
     if blind:
         advice = "use a directory on a file system that all nodes share: scratch in the site profile, or --output"
         shared = Finding("run directory", f"not {value}: {', '.join(blind)}", "not shared", advice)
@@ -282,7 +343,12 @@ def _startup(ranks: Sequence[JsonObject]) -> Finding:
     rate = sum(rank["opened"] for rank in ranks) / max(rank["open_seconds"] for rank in ranks)
     value = f"{slowest:.1f} s for {len(ranks)} ranks; then {rate:,.0f} opens/s"
     if slowest > MOST_STARTUP:
-        return Finding("imports", value, "slow", "use --node-copy, or a container: both read one large file per node")
+        return Finding(
+            "imports",
+            value,
+            "slow",
+            "use --node-copy, or a container: both read one large file per node",
+        )
     return Finding("imports", value)
 
 
@@ -292,7 +358,9 @@ def _shared_memory(ranks: Sequence[JsonObject]) -> Finding:
     advice = "set noise.kind: counter, or a smaller noise.table_size"
     if not all(rank["is_shared"] for rank in ranks):
         return Finding("shared memory", f"{value}, which MPI cannot use", "none", advice)
-    return Finding("shared memory", value, *(("low", advice) if least < LEAST_SHARED_MEMORY else ()))
+    return Finding(
+        "shared memory", value, *(("low", advice) if least < LEAST_SHARED_MEMORY else ())
+    )
 
 
 def _clocks(offsets: Mapping[str, float]) -> Finding:
@@ -300,7 +368,9 @@ def _clocks(offsets: Mapping[str, float]) -> Finding:
     value = f"{abs(skew) * 1e3:.1f} ms apart at most"
     if abs(skew) <= MOST_SKEW:
         return Finding("clocks", value)
-    advice = f"report it to the administrators: the times in logs and status files of {host} are wrong"
+    advice = (
+        f"report it to the administrators: the times in logs and status files of {host} are wrong"
+    )
     return Finding("clocks", value, "skewed", advice)
 
 
@@ -311,7 +381,8 @@ def _range(numbers: Sequence[int]) -> str:
 def table(lines: Sequence[Finding], measured: JsonObject) -> str:
     """Return the table as text, followed by suggested settings."""
     width, values = (
-        max(len(text) for text in column) for column in zip(*((f.what, f.value) for f in lines), strict=True)
+        max(len(text) for text in column)
+        for column in zip(*((f.what, f.value) for f in lines), strict=True)
     )
     rows = [f"{f.what:{width}}  {f.value:{values}}  {f.verdict}".rstrip() for f in lines]
     advice = [f"{f.what}: {f.advice}" for f in lines if f.advice]
@@ -339,7 +410,10 @@ def main() -> None:
     measured = measure(world, arguments.output)
     if world.rank == 0:
         lines = findings(measured, arguments.ranks)
-        write_json(arguments.output / f"{FILE}.json", {**measured, "findings": [asdict(line) for line in lines]})
+        write_json(
+            arguments.output / f"{FILE}.json",
+            {**measured, "findings": [asdict(line) for line in lines]},
+        )
         write_text(arguments.output / f"{FILE}.txt", table(lines, measured))
     world.finalize()
 

@@ -1,4 +1,6 @@
-"""Commands for batch jobs: sbatch, submit (also to PBS), and site (the profile of a cluster, and its check)."""
+"""Commands for batch jobs: sbatch, submit (also to PBS),
+and site (the profile of a cluster, and its check).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_es.core import slurm
-from hpc_es.core.arguments import config_source, expanded_path, memory_size, time_limit, whole_number, word
+from hpc_es.core.arguments import (
+    config_source,
+    expanded_path,
+    memory_size,
+    time_limit,
+    whole_number,
+    word,
+)
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.paths import kept_directory
 
@@ -35,11 +44,14 @@ def _gpus(text: str) -> str:
     from hpc_es.cluster.site import GPUS
 
     if not re.fullmatch(GPUS, text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"expected a number, or type and number such as a100:4, found {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"expected a number, or type and number such as a100:4, found {text!r}"
+        )
     return text
 
 
-SLURM_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {  # name in slurm.TABLE: type and metavar
+# name in slurm.TABLE: type and metavar
+SLURM_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {
     "job_name": (word, "NAME"),
     "nodes": (whole_number, "N"),
     "ranks_per_node": (whole_number, "N"),
@@ -55,7 +67,10 @@ SLURM_OPTIONS: dict[str, tuple[Callable[[str], object], str]] = {  # name in slu
 
 def add_slurm_arguments(parser: argparse.ArgumentParser, **defaults: str) -> None:
     """Add the options of SLURM and the site profile; words after `--` are passed on to sbatch."""
-    defaults = {**dict.fromkeys(("partition", "account", "qos"), "that of the site profile"), **defaults}
+    defaults = {
+        **dict.fromkeys(("partition", "account", "qos"), "that of the site profile"),
+        **defaults,
+    }
     for name, (kind, metavar) in SLURM_OPTIONS.items():
         concept = slurm.TABLE[name]
         text = concept.meaning + (f" (default: {defaults[name]})" if name in defaults else "")
@@ -81,31 +96,37 @@ def add_sbatch_arguments(parser: argparse.ArgumentParser) -> None:
     }
     add_slurm_arguments(parser, **{**DEFAULTS, **of_gpus, "job_name": "name of the config"})
     text = "distribute the repetitions or trials over N array tasks (default: one task each)"
-    parser.add_argument("--array", nargs="?", type=whole_number, const=ONE_EACH, metavar="N", help=text)
+    parser.add_argument(
+        "--array", nargs="?", type=whole_number, const=ONE_EACH, metavar="N", help=text
+    )
     text = "submit N jobs that run one after the other, each resuming where the previous one ended; none is requeued"
     parser.add_argument("--chain", type=whole_number, default=1, metavar="N", help=text)
     text = "copy the virtual environment to the local disk of each node first; useful for hundreds of ranks"
     parser.add_argument("--node-copy", action="store_true", help=text)
-    parser.add_argument("--output", type=expanded_path, metavar="DIR", help="run directory (default: runs/<name>)")
-    text = (
-        "submit this script, which may be edited, instead of a new one; only the options of the command line change it"
+    parser.add_argument(
+        "--output", type=expanded_path, metavar="DIR", help="run directory (default: runs/<name>)"
     )
+    text = "submit this script, which may be edited, instead of a new one; only the options of the command line change it"
     parser.add_argument("--script", type=expanded_path, metavar="FILE", help=text)
     text = "submit a config without a limit in stop; the job is requeued until it is cancelled or its algorithm ends"
     parser.add_argument("--forever", action="store_true", help=text)
-    parser.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the script; write and submit nothing"
+    )
 
 
 def run_sbatch(arguments: argparse.Namespace) -> int:
     """Write the batch script of a config and submit it to SLURM.
 
-    The config is checked first, like `hpc-es check --no-call`. The script is written next to the config. A tuning file
-    (with `base` and `space`) gets a script that runs `hpc-es tune`. Job, log and run directory are named after the
-    config. --array distributes the repetitions of a config, or the trials of a tuning, over the tasks of a job array.
-    --chain N submits N jobs that run one after the other, for clusters that cancel preempted jobs: each resumes where
-    the previous one stopped, also after scancel (to stop, cancel all of them); when the run has finished, the remaining
-    jobs are cancelled. The command prints the number of each job. Options after `--` become lines of the script, as in
-    `hpc-es sbatch CONFIG -- --constraint=genoa --mail-type=END`. A site profile has the rest that a site needs.
+    The config is checked first, like `hpc-es check --no-call`. The script is written next to the
+    config. A tuning file (with `base` and `space`) gets a script that runs `hpc-es tune`. Job, log
+    and run directory are named after the config. --array distributes the repetitions of a config,
+    or the trials of a tuning, over the tasks of a job array. --chain N submits N jobs that run one
+    after the other, for clusters that cancel preempted jobs: each resumes where the previous one
+    stopped, also after scancel (to stop, cancel all of them); when the run has finished, the
+    remaining jobs are cancelled. The command prints the number of each job. Options after `--`
+    become lines of the script, as in `hpc-es sbatch CONFIG -- --constraint=genoa --mail-type=END`.
+    A site profile has the rest that a site needs.
     """
     with contextlib.redirect_stdout(sys.stderr):
         batch = batch_script(arguments)
@@ -113,10 +134,14 @@ def run_sbatch(arguments: argparse.Namespace) -> int:
         if arguments.script is not None:
             command = _edited_script(arguments, batch)
     if arguments.dry_run:
-        sys.stdout.write(batch.text() if arguments.script is None else f"sbatch {shlex.join(command)}\n")
+        sys.stdout.write(
+            batch.text() if arguments.script is None else f"sbatch {shlex.join(command)}\n"
+        )
         return 0
     if shutil.which("sbatch") is None:
-        raise UserError("expected sbatch on the PATH, found none: run this on the cluster, or see --dry-run")
+        raise UserError(
+            "expected sbatch on the PATH, found none: run this on the cluster, or see --dry-run"
+        )
     with contextlib.nullcontext() if arguments.script else written_script(Path(command[0]), batch):
         previous = _submit(command, "")
     sys.stdout.write(previous + "\n")
@@ -149,7 +174,11 @@ def batch_script(
         raise UserError(f"{option}: not supported with a container, which the site profile sets")
     lines_of = lines_of or option_lines
     passed_on = [*lines_of(site.option_words()), *lines_of(arguments.passed_on)]
-    job = _tuning_job(arguments, site, passed_on) if is_tuning else _experiment_job(arguments, site, passed_on)
+    job = (
+        _tuning_job(arguments, site, passed_on)
+        if is_tuning
+        else _experiment_job(arguments, site, passed_on)
+    )
     asked = dict(job.asked)
     asked.setdefault("job_name", re.sub(r"[^\w.-]+", "_", job.name))
     asked["directory"] = _script_line(str(Path.cwd()))
@@ -162,20 +191,30 @@ def batch_script(
 
 
 def resources(
-    arguments: argparse.Namespace, site: Site, passed_on: Sequence[str], device: object = "auto", ranks_per_gpu: int = 1
+    arguments: argparse.Namespace,
+    site: Site,
+    passed_on: Sequence[str],
+    device: object = "auto",
+    ranks_per_gpu: int = 1,
 ) -> dict[str, str]:
     """Return the values of SLURM's options from the command line, completed from the site profile.
 
     A GPU job has one rank per GPU, or `ranks_per_gpu`, which share the cores of the node equally.
     """
-    asked = {name: str(vars(arguments)[name]) for name in SLURM_OPTIONS if vars(arguments)[name] is not None}
+    asked = {
+        name: str(vars(arguments)[name])
+        for name in SLURM_OPTIONS
+        if vars(arguments)[name] is not None
+    }
     of_site = {name: getattr(site, name) for name in ("partition", "account", "qos")}
     asked = {**{name: value for name, value in of_site.items() if value is not None}, **asked}
-    if device == "gpu" and "gpus_per_node" not in asked and not any("gpu" in line for line in passed_on):
+    if (
+        device == "gpu"
+        and "gpus_per_node" not in asked
+        and not any("gpu" in line for line in passed_on)
+    ):
         if site.gpus_per_node is None:
-            text = (
-                "device is gpu, but the job requests no GPUs: see --gpus-per-node, or gpus_per_node in a site profile"
-            )
+            text = "device is gpu, but the job requests no GPUs: see --gpus-per-node, or gpus_per_node in a site profile"
             sys.stderr.write(f"WARNING: {text}\n")
         else:
             asked["gpus_per_node"] = str(site.gpus_per_node)
@@ -186,13 +225,16 @@ def resources(
         ranks = int(asked.setdefault("ranks_per_node", str(gpus * ranks_per_gpu)))
         if site.cores_per_node is not None:
             all_gpus = max(gpus, gpu_count(site.gpus_per_node or gpus))
-            asked.setdefault("cores_per_rank", str(max(1, site.cores_per_node * gpus // all_gpus // ranks)))
+            asked.setdefault(
+                "cores_per_rank", str(max(1, site.cores_per_node * gpus // all_gpus // ranks))
+            )
     return asked
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchJob:
-    """A job: its name, the arguments of its script, and what a job array distributes (number, name of the unit).
+    """A job: its name, the arguments of its script, and what a job array distributes (number, name
+    of the unit).
 
     `asked` are the values of SLURM's options.
     """
@@ -203,7 +245,9 @@ class BatchJob:
     asked: dict[str, str]
 
 
-def _experiment_job(arguments: argparse.Namespace, site: Site, passed_on: Sequence[str]) -> BatchJob:
+def _experiment_job(
+    arguments: argparse.Namespace, site: Site, passed_on: Sequence[str]
+) -> BatchJob:
     from hpc_es.config.config_strings import is_config_string
     from hpc_es.config.loading import read
     from hpc_es.config.schema import LIMITS
@@ -240,11 +284,15 @@ def _tuning_job(arguments: argparse.Namespace, site: Site, passed_on: Sequence[s
         check(plan, total_ranks(asked))
     run = Path(arguments.output or site.scratch_directory() / "runs" / path.stem).absolute()
     fixed = ["--fixed", *arguments.overrides] if arguments.overrides else []
-    return BatchJob(path.stem, [str(path.absolute()), str(run), *fixed], (plan.trials, "trials"), asked)
+    return BatchJob(
+        path.stem, [str(path.absolute()), str(run), *fixed], (plan.trials, "trials"), asked
+    )
 
 
 def script_path(arguments: argparse.Namespace, batch: BatchScript) -> Path:
-    """Return the path of the script: next to the config; for a config string in the current directory."""
+    """Return the path of the script: next to the config;
+    for a config string in the current directory.
+    """
     from hpc_es.config.config_strings import is_config_string
 
     if is_config_string(arguments.config):
@@ -266,13 +314,16 @@ def _array_tasks(wanted: int, available: int, unit: str) -> int:
         text = f"--array distributes {unit} over tasks, and there is 1"
         raise UserError(f"{text}: set {unit} to more, or leave --array out")
     if wanted > available:
-        raise UserError(f"--array: expected at most as many tasks as {unit}, {available}, found {wanted}")
+        raise UserError(
+            f"--array: expected at most as many tasks as {unit}, {available}, found {wanted}"
+        )
     return wanted or available
 
 
 @contextlib.contextmanager
 def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
-    """Write the script; if the scheduler refuses it within the context, remove it, or restore the one before it.
+    """Write the script; if the scheduler refuses it within the context, remove it, or restore the
+    one before it.
 
     Raises UserError if there is a script that was edited by hand.
     """
@@ -282,7 +333,9 @@ def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
     before = script.read_text(encoding="utf-8", errors="replace") if script.exists() else None
     if before is not None and not untouched(before):
         option = f"--script {shlex.quote(str(script))}"
-        raise UserError(f"{script} was changed by hand, or is something else: submit it with {option}, or remove it")
+        raise UserError(
+            f"{script} was changed by hand, or is something else: submit it with {option}, or remove it"
+        )
     write_text(script, batch.signed())
     try:
         yield
@@ -296,7 +349,9 @@ def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
 
 
 def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> list[str]:
-    """Return the arguments of sbatch for the script of --script; raise UserError if it does something else."""
+    """Return the arguments of sbatch for the script of --script;
+    raise UserError if it does something else.
+    """
     from hpc_es.cluster.sbatch import PROGRAM, lead_seconds
 
     script: Path = arguments.script
@@ -307,12 +362,23 @@ def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> list[st
             f"--script: expected a batch script, found {script}, which cannot be read: {error.strerror}"
         ) from None
     if f"-m {PROGRAM[batch.kind]} " not in text:
-        raise UserError(f"--script: expected a script that runs -m {PROGRAM[batch.kind]}, found none in {script}")
+        raise UserError(
+            f"--script: expected a script that runs -m {PROGRAM[batch.kind]}, found none in {script}"
+        )
     if arguments.chain > 1 and " --chain" not in text:
-        raise UserError(f"--script: expected a script that was written with --chain, found {script}")
-    names = [*(name for name in SLURM_OPTIONS if vars(arguments)[name] is not None), "job_name", "directory", "array"]
+        raise UserError(
+            f"--script: expected a script that was written with --chain, found {script}"
+        )
+    names = [
+        *(name for name in SLURM_OPTIONS if vars(arguments)[name] is not None),
+        "job_name",
+        "directory",
+        "array",
+    ]
     options = [
-        f"{slurm.TABLE[name].option}={batch.asked[name]}" for name in dict.fromkeys(names) if name in batch.asked
+        f"{slurm.TABLE[name].option}={batch.asked[name]}"
+        for name in dict.fromkeys(names)
+        if name in batch.asked
     ]
     if arguments.time is not None:
         options.append(f"--signal=B:USR1@{lead_seconds(arguments.time)}")
@@ -322,9 +388,18 @@ def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> list[st
 
 
 def _submit(words: Sequence[str], previous: str) -> str:
-    """Submit a script (words for sbatch), after the job `previous` unless that is ""; return the number of the job."""
-    command = ["sbatch", "--parsable", *([f"--dependency=afterany:{previous}"] if previous else []), *words]
-    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace")  # noqa: S603
+    """Submit a script (words for sbatch), after the job `previous` unless that is "";
+    return the number of the job.
+    """
+    command = [
+        "sbatch",
+        "--parsable",
+        *([f"--dependency=afterany:{previous}"] if previous else []),
+        *words,
+    ]
+    done = subprocess.run(  # noqa: S603
+        command, check=False, capture_output=True, encoding="utf-8", errors="replace"
+    )
     if done.returncode:
         raise UserError(f"sbatch refused {shlex.join(words)}: {done.stderr.strip()}")
     return done.stdout.strip().partition(";")[0]  # the name of the cluster may follow
@@ -351,9 +426,10 @@ def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
 def run_submit(arguments: argparse.Namespace) -> int:
     """Write the batch script of a config and submit it to SLURM or PBS.
 
-    For SLURM this is `hpc-es sbatch`. For PBS (PBS Professional, OpenPBS) the script has the same parts and options; it
-    submits itself again at its time limit, because users of PBS cannot requeue a running job. Scripts for PBS have not
-    run on a PBS cluster: they were checked by shellcheck, and run with a qsub that only records its arguments.
+    For SLURM this is `hpc-es sbatch`. For PBS (PBS Professional, OpenPBS) the script has the same
+    parts and options; it submits itself again at its time limit, because users of PBS cannot
+    requeue a running job. Scripts for PBS have not run on a PBS cluster: they were checked by
+    shellcheck, and run with a qsub that only records its arguments.
     """
     from hpc_es.cluster.sbatch import pbs_script, qsub_lines
     from hpc_es.cluster.site import load_site
@@ -370,10 +446,14 @@ def run_submit(arguments: argparse.Namespace) -> int:
         sys.stdout.write(script.text())
         return 0
     if shutil.which("qsub") is None:
-        raise UserError("expected qsub on the PATH, found none: run this on the cluster, or see --dry-run")
+        raise UserError(
+            "expected qsub on the PATH, found none: run this on the cluster, or see --dry-run"
+        )
     command = ["qsub", *(["-J", script.array()] if script.array() else []), str(path)]
     with written_script(path, script):
-        done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8", errors="replace")  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command, check=False, capture_output=True, encoding="utf-8", errors="replace"
+        )
         if done.returncode:
             raise UserError(f"{shlex.join(command)} failed: {done.stderr.strip()}")
     sys.stdout.write(done.stdout)
@@ -390,19 +470,26 @@ def add_site_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "hpc-es site {init,check} [options] [-- options of sbatch]"
     text = "init: write a site profile; check: submit a job of two minutes that measures, and print its table"
     parser.add_argument("action", choices=("init", "check"), help=text)
-    add_slurm_arguments(parser, **{**DEFAULTS, "nodes": NODES, "time": f"{TIME} minutes", "job_name": "site_check"})
+    add_slurm_arguments(
+        parser, **{**DEFAULTS, "nodes": NODES, "time": f"{TIME} minutes", "job_name": "site_check"}
+    )
     text = "directory of the report (default: runs/site_check, on the scratch directory of the profile)"
     parser.add_argument("--output", type=expanded_path, metavar="DIR", help=text)
-    parser.add_argument("--dry-run", action="store_true", help="print the profile or script; write and submit nothing")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the profile or script; write and submit nothing",
+    )
 
 
 def run_site(arguments: argparse.Namespace) -> int:
     """Write a site profile (init), or measure a cluster (check).
 
-    `hpc-es site init` asks sinfo, sacctmgr, the MPI library and the environment of this shell, and writes
-    ~/.config/hpc_es/site.yaml, or the file of --site, with all keys and their meaning. It never replaces a file.
-    `hpc-es site check` submits a job to SLURM, waits for it, and prints ranks by host, latency and bandwidth of MPI,
-    threads, GPUs, speed of the file system, start-up time, shared memory and clocks, with verdicts and suggestions.
+    `hpc-es site init` asks sinfo, sacctmgr, the MPI library and the environment of this shell, and
+    writes ~/.config/hpc_es/site.yaml, or the file of --site, with all keys and their meaning. It
+    never replaces a file. `hpc-es site check` submits a job to SLURM, waits for it, and prints
+    ranks by host, latency and bandwidth of MPI, threads, GPUs, speed of the file system, start-up
+    time, shared memory and clocks, with verdicts and suggestions.
     """
     return _init(arguments) if arguments.action == "init" else _check(arguments)
 
@@ -417,7 +504,9 @@ def _init(arguments: argparse.Namespace) -> int:
         return 0
     path: Path = arguments.site or default_path()
     if path.exists():
-        raise UserError(f"{path} exists: remove it, or name another file with --site; --dry-run prints a new profile")
+        raise UserError(
+            f"{path} exists: remove it, or name another file with --site; --dry-run prints a new profile"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     load_site(path)
@@ -433,16 +522,25 @@ def _check(arguments: argparse.Namespace) -> int:
 
     site = load_site(arguments.site)
     passed_on = [*option_lines(site.option_words()), *option_lines(arguments.passed_on)]
-    asked = {"nodes": NODES, "time": TIME, "job_name": FILE, **resources(arguments, site, passed_on)}
+    asked = {
+        "nodes": NODES,
+        "time": TIME,
+        "job_name": FILE,
+        **resources(arguments, site, passed_on),
+    }
     directory: Path = (arguments.output or site.scratch_directory() / "runs" / FILE).absolute()
     asked["directory"] = str(Path.cwd())
     words = [str(total_ranks(asked)), str(directory)]
-    batch = BatchScript(SITE_CHECK, words, asked, site.interpreter(sys.executable), site=site, passed_on=passed_on)
+    batch = BatchScript(
+        SITE_CHECK, words, asked, site.interpreter(sys.executable), site=site, passed_on=passed_on
+    )
     if arguments.dry_run:
         sys.stdout.write(batch.text())
         return 0
     if shutil.which("sbatch") is None:
-        raise UserError("expected sbatch on the PATH, found none: run this on the cluster, or see --dry-run")
+        raise UserError(
+            "expected sbatch on the PATH, found none: run this on the cluster, or see --dry-run"
+        )
     directory.mkdir(parents=True, exist_ok=True)
     script, report, log = (directory / f"{FILE}.{suffix}" for suffix in ("sbatch", "txt", "log"))
     for path in (report, log):
@@ -453,7 +551,9 @@ def _check(arguments: argparse.Namespace) -> int:
     sys.stderr.write(f"waiting for the job: {shlex.join(command)}\n")
     done = subprocess.run(command, check=False, stdout=sys.stderr)  # noqa: S603
     if not report.exists():
-        raise UserError(f"the job wrote no report (sbatch ended with status {done.returncode}): see {log}")
+        raise UserError(
+            f"the job wrote no report (sbatch ended with status {done.returncode}): see {log}"
+        )
     sys.stdout.write(report.read_text(encoding="utf-8"))
     sys.stderr.write(f"{report} and {report.with_suffix('.json')} written\n")
     return 0

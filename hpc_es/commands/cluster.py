@@ -19,7 +19,10 @@ RANKS = (8, 64, 512, 1440)
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the config, the numbers of ranks and the constants of the cluster."""
     parser.add_argument(
-        "config", metavar="CONFIG", type=config_source, help="YAML file of an experiment, or config string"
+        "config",
+        metavar="CONFIG",
+        type=config_source,
+        help="YAML file of an experiment, or config string",
     )
     text = "changed setting, such as algorithm.population_size=1440"
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
@@ -48,9 +51,10 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 def run_plan(arguments: argparse.Namespace) -> int:
     """Predict the cost of a run on more ranks.
 
-    The command runs a few generations on one local rank, times each component, and simulates the schedule for each
-    number of ranks. It prints seconds per generation, efficiency (the fraction of the time of all ranks spent on
-    evaluations), core hours until `stop`, memory per node, and the limiting factor. It writes only the file of --plot.
+    The command runs a few generations on one local rank, times each component, and simulates the
+    schedule for each number of ranks. It prints seconds per generation, efficiency (the fraction of
+    the time of all ranks spent on evaluations), core hours until `stop`, memory per node, and the
+    limiting factor. It writes only the file of --plot.
     """
     from hpc_es.algorithms.common.delay import DelayOptions
     from hpc_es.bandits.regret import check
@@ -63,11 +67,15 @@ def run_plan(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         check(arguments.plot)
     config = valid_config(read(arguments.config, arguments.overrides))
-    sys.stderr.write(f"measuring for {arguments.seconds:g} s on one rank: other load on this machine distorts it\n")
+    sys.stderr.write(
+        f"measuring for {arguments.seconds:g} s on one rank: other load on this machine distorts it\n"
+    )
     measured = measure(config, arguments.seconds).faster(arguments.speed)
     if arguments.length is not None:
         measured = measured.with_length(arguments.length)
-    cluster = Cluster(arguments.latency, arguments.bandwidth, arguments.cores_per_node, arguments.dispatch)
+    cluster = Cluster(
+        arguments.latency, arguments.bandwidth, arguments.cores_per_node, arguments.dispatch
+    )
     has_table = config.setup.needs.noise and config.noise.kind == "table"
     table_bytes = 4 * config.noise.table_size if has_table else 0
     mpi = config.mpi
@@ -97,8 +105,12 @@ def _ranks(text: str) -> tuple[int, ...]:
 def add_requeue_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run and its exit status."""
     parser.add_argument("run", metavar="RUN", type=expanded_path, help="run directory")
-    parser.add_argument("--status", type=int, required=True, metavar="N", help="exit status of srun")
-    parser.add_argument("--chain", action="store_true", help="the job is one of a chain (hpc-es sbatch --chain)")
+    parser.add_argument(
+        "--status", type=int, required=True, metavar="N", help="exit status of srun"
+    )
+    parser.add_argument(
+        "--chain", action="store_true", help="the job is one of a chain (hpc-es sbatch --chain)"
+    )
     text = "part of a job array (default: that of this array task)"
     parser.add_argument("--shard", metavar="i/n", help=text)
     text = "only decide, for scripts that requeue the job themselves, because SLURM's commands are not in the container"
@@ -108,9 +120,10 @@ def add_requeue_arguments(parser: argparse.ArgumentParser) -> None:
 def run_requeue(arguments: argparse.Namespace) -> int:
     """Requeue this SLURM job if its run was interrupted and makes progress.
 
-    For the end of a batch script, after a step that ended with a status other than 0. Exit status: 0 the job is
-    requeued, 1 it is not; the message says why. A job that SLURM or scancel is already ending is not requeued. With
-    --chain the job is never requeued: the next job of the chain resumes the run, or is cancelled if the run has ended.
+    For the end of a batch script, after a step that ended with a status other than 0. Exit status:
+    0 the job is requeued, 1 it is not; the message says why. A job that SLURM or scancel is already
+    ending is not requeued. With --chain the job is never requeued: the next job of the chain
+    resumes the run, or is cancelled if the run has ended.
     """
     from hpc_es.cluster.requeue import decide_in, end_chain
     from hpc_es.storage.results import Shard
@@ -122,13 +135,16 @@ def run_requeue(arguments: argparse.Namespace) -> int:
         _print_requeue(f"job {job} is {state or 'gone'}: left to SLURM")
         return 1
     if arguments.chain:
-        _print_requeue(end_chain(arguments.run, shard, arguments.status, job, slurm.this_run(os.environ)))
+        _print_requeue(
+            end_chain(arguments.run, shard, arguments.status, job, slurm.this_run(os.environ))
+        )
         return 0
     decision = decide_in(arguments.run, shard, arguments.status, slurm.this_run(os.environ))
     _print_requeue(f"{arguments.run}: {decision.reason}")
     if not decision.requeue or arguments.decide:
         return int(not decision.requeue)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue ends the job at once, this process too
+    # a requeue ends the job at once, this process too
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         slurm.requeue(job)
     except UserError as error:

@@ -1,4 +1,6 @@
-"""Commands for configs, experiments and searches of hyperparameters: new, check, train, options, tune, tune-report."""
+"""Commands for configs, experiments and searches of hyperparameters: new, check, train,
+options, tune, tune-report.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,21 @@ def add_new_arguments(parser: argparse.ArgumentParser) -> None:
     text = f"{', '.join(STARTERS)}, or the name of an example config (default: list all)"
     parser.add_argument("kind", nargs="?", metavar="KIND", help=text)
     parser.add_argument(
-        "file", nargs="?", type=expanded_path, metavar="FILE", help="file to write (default: KIND.yaml)"
+        "file",
+        nargs="?",
+        type=expanded_path,
+        metavar="FILE",
+        help="file to write (default: KIND.yaml)",
     )
 
 
 def run_new(arguments: argparse.Namespace) -> int:
     """Write a commented config to start from.
 
-    Without KIND the kinds and the example configs are listed. An objective also gets the Python file of its function, a
-    command the program, and a tuning the config of its experiment, with names that begin like FILE. An example is
-    copied with the files that it needs. Existing files are not replaced.
+    Without KIND the kinds and the example configs are listed. An objective also gets the Python
+    file of its function, a command the program, and a tuning the config of its experiment, with
+    names that begin like FILE. An example is copied with the files that it needs. Existing files
+    are not replaced.
     """
     kind = arguments.kind
     examples = _example_configs()
@@ -80,9 +87,13 @@ def run_new(arguments: argparse.Namespace) -> int:
 
 
 def _examples() -> list[Path]:
-    """Return the files of the example configs, sorted: in the package, or in the checkout that it is imported from."""
+    """Return the files of the example configs, sorted: in the package,
+    or in the checkout that it is imported from.
+    """
     package = Path(__file__).parents[1]
-    folder = next((path for path in (package / "configs", package.parent / "configs") if path.is_dir()), None)
+    folder = next(
+        (path for path in (package / "configs", package.parent / "configs") if path.is_dir()), None
+    )
     return sorted(folder.iterdir()) if folder else []
 
 
@@ -98,27 +109,49 @@ def kinds_of_new() -> list[str]:
 def _subject(example: Path) -> str:
     """Return the first comment line of an example, shortened."""
     line = example.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-    return line if len(line) <= LONGEST_SUBJECT else f"{line[:LONGEST_SUBJECT].rpartition(' ')[0]} ..."
+    return (
+        line if len(line) <= LONGEST_SUBJECT else f"{line[:LONGEST_SUBJECT].rpartition(' ')[0]} ..."
+    )
 
 
 def _example_files(name: str, path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield an example, and beside it the modules and the base config that it names; `path` replaces its own name."""
+    """Yield an example, and beside it the modules and the base config that it names;
+    `path` replaces its own name.
+    """
     examples = {file.name: file for file in _examples()}
     pending = {f"{name}.yaml": path}
     while pending:
         source, target = pending.popitem()
         text = examples[source].read_text(encoding="utf-8")
         for other in examples:
-            pattern = rf"^base: *{re.escape(other)}$" if other.endswith(".yaml") else rf"\b{re.escape(other[:-3])}:"
+            pattern = (
+                rf"^base: *{re.escape(other)}$"
+                if other.endswith(".yaml")
+                else rf"\b{re.escape(other[:-3])}:"
+            )
             if other != source and re.search(pattern, text, re.MULTILINE):
                 pending[other] = path.with_name(other)
-        if target == path and path.stem != name:  # runs with the name of the example would use the same directory
-            text = re.sub(r"^name: .*$", lambda _: f"name: {as_yaml(path.stem)}", text, count=1, flags=re.MULTILINE)
-        yield target, text.replace(f"configs/{source}", str(target)).replace(f"runs/{name}", f"runs/{path.stem}")
+        # runs with the name of the example would use the same directory
+        if target == path and path.stem != name:
+            text = re.sub(
+                r"^name: .*$",
+                lambda _: f"name: {as_yaml(path.stem)}",
+                text,
+                count=1,
+                flags=re.MULTILINE,
+            )
+        yield (
+            target,
+            text.replace(f"configs/{source}", str(target)).replace(
+                f"runs/{name}", f"runs/{path.stem}"
+            ),
+        )
 
 
 def _starter_files(kind: str, path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the files of a starter and their texts; the words CONFIG and STEM stand for the names of the files."""
+    """Yield the files of a starter and their texts;
+    the words CONFIG and STEM stand for the names of the files.
+    """
     stem = re.sub(r"\W", "_", path.stem)
     companions = {
         "objective": ("objective.py.txt", f"{stem}.py"),
@@ -130,8 +163,15 @@ def _starter_files(kind: str, path: Path) -> Iterator[tuple[Path, str]]:
         source, name = companions[kind]
         names.append((source, path.with_name(name)))
     for source, target in names:
-        text = (resources.files("hpc_es.commands") / "starters" / source).read_text(encoding="utf-8")
-        yield target, text.replace("CONFIG", str(target)).replace("STEM_FILE", path.stem).replace("STEM", stem)
+        text = (resources.files("hpc_es.commands") / "starters" / source).read_text(
+            encoding="utf-8"
+        )
+        yield (
+            target,
+            text.replace("CONFIG", str(target))
+            .replace("STEM_FILE", path.stem)
+            .replace("STEM", stem),
+        )
 
 
 def add_check_arguments(parser: argparse.ArgumentParser) -> None:
@@ -142,17 +182,23 @@ def add_check_arguments(parser: argparse.ArgumentParser) -> None:
     text = "number of ranks; report whether all of them will have work"
     parser.add_argument("--ranks", type=whole_number, metavar="N", help=text)
     parser.add_argument(
-        "--output", type=expanded_path, metavar="DIR", help="run directory (default: that of the config)"
+        "--output",
+        type=expanded_path,
+        metavar="DIR",
+        help="run directory (default: that of the config)",
     )
-    parser.add_argument("--no-call", dest="call", action="store_false", help="do not call task.function")
+    parser.add_argument(
+        "--no-call", dest="call", action="store_false", help="do not call task.function"
+    )
 
 
 def run_check(arguments: argparse.Namespace) -> int:
     """Validate a config, its environment and its policy, or a tuning file, without training.
 
-    All mistakes are reported at once. A function to optimise is called once, and a custom policy acts once. For a
-    tuning file the base and the space are validated, like before the first trial of `hpc-es tune`; key=value replaces a
-    setting of the space. `python -m hpc_es.main CONFIG --check` does the same for experiments.
+    All mistakes are reported at once. A function to optimise is called once, and a custom policy
+    acts once. For a tuning file the base and the space are validated, like before the first trial
+    of `hpc-es tune`; key=value replaces a setting of the space. `python -m hpc_es.main CONFIG
+    --check` does the same for experiments.
     """
     from hpc_es.config.loading import is_tuning_file, read
     from hpc_es.training.build import valid_config
@@ -165,7 +211,9 @@ def run_check(arguments: argparse.Namespace) -> int:
 
     plan = tuning_plan.load(Path(arguments.config), arguments.overrides)
     tuning_plan.check(plan, arguments.ranks)
-    sys.stdout.write(f"tuning is valid: {plan.trials} trials around {plan.options.base}, of {', '.join(plan.raw)}\n")
+    sys.stdout.write(
+        f"tuning is valid: {plan.trials} trials around {plan.options.base}, of {', '.join(plan.raw)}\n"
+    )
     return 0
 
 
@@ -179,10 +227,11 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
 def run_train(arguments: argparse.Namespace) -> int:
     """Train; the same command again resumes where the run stopped.
 
-    The command starts the same job as `python -m hpc_es.main`, also under a launcher: mpiexec -n 4 hpc-es train
-    CONFIG, or srun hpc-es train CONFIG.
+    The command starts the same job as `python -m hpc_es.main`, also under a launcher: mpiexec -n 4
+    hpc-es train CONFIG, or srun hpc-es train CONFIG.
 
-    Exit status: 0 finished, 2 wrong command or config, 75 interrupted (run the same command again), 1 failed.
+    Exit status: 0 finished, 2 wrong command or config, 75 interrupted (run the same command again),
+    1 failed.
     """
     from hpc_es.api.job import run_job
 
@@ -231,7 +280,9 @@ def _matches(key: str, pattern: str) -> bool:
 
 
 def _print_table(rows: Sequence[Row]) -> None:
-    """Print rows as a table of the width of the terminal; 100 characters if stdout is not a terminal."""
+    """Print rows as a table of the width of the terminal;
+    100 characters if stdout is not a terminal.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -248,12 +299,19 @@ def _print_table(rows: Sequence[Row]) -> None:
 
 def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the tuning file, the output and fixed settings."""
-    parser.add_argument("tuning", metavar="TUNING", type=expanded_path, help="YAML file of the tuning")
     parser.add_argument(
-        "--output", type=expanded_path, metavar="DIR", help="output directory (default: runs/<name of the file>)"
+        "tuning", metavar="TUNING", type=expanded_path, help="YAML file of the tuning"
+    )
+    parser.add_argument(
+        "--output",
+        type=expanded_path,
+        metavar="DIR",
+        help="output directory (default: runs/<name of the file>)",
     )
     text = "setting for all trials, which replaces the values in the space; the value is YAML"
-    parser.add_argument("--fixed", nargs="+", action="extend", default=[], metavar="key=value", help=text)
+    parser.add_argument(
+        "--fixed", nargs="+", action="extend", default=[], metavar="key=value", help=text
+    )
     text = "run part i of n concurrent parts, i from 0 (default: the index in a SLURM job array)"
     parser.add_argument("--shard", metavar="i/n", help=text)
 
@@ -261,12 +319,14 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
 def run_tune(arguments: argparse.Namespace) -> int:
     """Search hyperparameters: run the trials of a tuning file.
 
-    A tuning file is YAML: {base: config.yaml, search: grid|random|optuna, space: {dotted.key: values}, trials: N,
-    repetitions: R, objective: final_return}; a grid needs base and space only. The same command again runs the trials
-    that are missing or were added to the file. Under MPI (mpiexec -n 4 python -m hpc_es tune ...) all ranks work on
-    each trial; the tasks of a job array share the trials.
+    A tuning file is YAML: {base: config.yaml, search: grid|random|optuna, space: {dotted.key:
+    values}, trials: N, repetitions: R, objective: final_return}; a grid needs base and space only.
+    The same command again runs the trials that are missing or were added to the file. Under MPI
+    (mpiexec -n 4 python -m hpc_es tune ...) all ranks work on each trial; the tasks of a job array
+    share the trials.
 
-    Exit status: 0 done, 2 wrong command or config, 75 interrupted (run the same command again), 1 failed.
+    Exit status: 0 done, 2 wrong command or config, 75 interrupted (run the same command again), 1
+    failed.
     """
     from hpc_es.mpi.guard import guarded
 
@@ -280,20 +340,25 @@ def run_tune(arguments: argparse.Namespace) -> int:
 
 def add_tune_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directory and the output format."""
-    parser.add_argument("directory", metavar="DIR", type=expanded_path, help="output directory of hpc-es tune")
+    parser.add_argument(
+        "directory", metavar="DIR", type=expanded_path, help="output directory of hpc-es tune"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run_tune_report(arguments: argparse.Namespace) -> int:
-    """Show the trials of a tuning by objective, and the failed and missing ones; the tuning may still run.
+    """Show the trials of a tuning by objective, and the failed and missing ones; the tuning may
+    still run.
 
-    The command also writes trials.csv and, after the first complete trial, tuning.png (objective against each
-    hyperparameter) and best.yaml, the best config: python -m hpc_es.main DIR/best.yaml
+    The command also writes trials.csv and, after the first complete trial, tuning.png (objective
+    against each hyperparameter) and best.yaml, the best config: python -m hpc_es.main DIR/best.yaml
     """
     from hpc_es.tuning.report import content, read_report, report_text, write
 
     report = read_report(arguments.directory)
-    sys.stdout.write(json.dumps(content(report), indent=2) + "\n" if arguments.json else report_text(report))
+    sys.stdout.write(
+        json.dumps(content(report), indent=2) + "\n" if arguments.json else report_text(report)
+    )
     sys.stdout.flush()
     sys.stderr.write("".join(f"{path} written\n" for path in write(report)))
     return 0

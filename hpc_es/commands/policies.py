@@ -34,32 +34,56 @@ def add_which(parser: argparse.ArgumentParser) -> None:
 def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the policy, the episodes and the output."""
     parser.add_argument(
-        "path", metavar="RUN_OR_CHECKPOINT", type=expanded_path, help="run directory or checkpoint file"
+        "path",
+        metavar="RUN_OR_CHECKPOINT",
+        type=expanded_path,
+        help="run directory or checkpoint file",
     )
     parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="task.key=value", help="changed setting of the task"
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="task.key=value",
+        help="changed setting of the task",
     )
     parser.add_argument(
-        "--episodes", type=whole_number, default=100, metavar="N", help="number of episodes (default: 100)"
+        "--episodes",
+        type=whole_number,
+        default=100,
+        metavar="N",
+        help="number of episodes (default: 100)",
     )
-    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of the episodes (default: 0)")
+    parser.add_argument(
+        "--seed", type=seed, default=0, metavar="N", help="seed of the episodes (default: 0)"
+    )
     add_which(parser)
     parser.add_argument("--trust", action="store_true", help=TRUST)
-    parser.add_argument("--json", action="store_true", help="print one JSON object; everything else goes to stderr")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object; everything else goes to stderr"
+    )
     text = "actions of a policy with probabilities (actor_critic): most probable or sampled (default: greedy)"
     parser.add_argument("--actions", choices=("greedy", "sampled"), default="greedy", help=text)
-    parser.add_argument("--all", action="store_true", help="evaluate every checkpoint of the run and best.h5, as CSV")
-    parser.add_argument("--output", type=written_file, metavar="FILE", help="CSV file of --all (default: stdout)")
-    parser.add_argument("--video", type=written_file, metavar="FILE", help="record the first episode: .gif or .mp4")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="evaluate every checkpoint of the run and best.h5, as CSV",
+    )
+    parser.add_argument(
+        "--output", type=written_file, metavar="FILE", help="CSV file of --all (default: stdout)"
+    )
+    parser.add_argument(
+        "--video", type=written_file, metavar="FILE", help="record the first episode: .gif or .mp4"
+    )
 
 
 def run_eval(arguments: argparse.Namespace) -> int:
     """Evaluate a trained policy in noise-free episodes.
 
-    The same checkpoint, seed and number of episodes give the same numbers. Returns do not include `task.reward_offset`.
-    Overrides change the task, such as task.max_episode_steps=200 or task.env_kwargs.gravity=5. --all evaluates every
-    checkpoint; under MPI (mpiexec -n 4 python -m hpc_es eval RUN --all) the ranks share them, and the numbers stay the
-    same. Exit status 1: every episode failed.
+    The same checkpoint, seed and number of episodes give the same numbers. Returns do not include
+    `task.reward_offset`. Overrides change the task, such as task.max_episode_steps=200 or
+    task.env_kwargs.gravity=5. --all evaluates every checkpoint; under MPI (mpiexec -n 4 python -m
+    hpc_es eval RUN --all) the ranks share them, and the numbers stay the same. Exit status 1: every
+    episode failed.
     """
     from hpc_es.report import video
 
@@ -73,13 +97,17 @@ def run_eval(arguments: argparse.Namespace) -> int:
     from hpc_es.report.saved_policy import read_evaluated, require_stochastic
 
     with stdout_to_stderr():
-        source = with_overrides(read_evaluated(arguments.path, arguments.which, arguments.trust), arguments.overrides)
+        source = with_overrides(
+            read_evaluated(arguments.path, arguments.which, arguments.trust), arguments.overrides
+        )
         if arguments.actions == "sampled":
             require_stochastic(source.config)
         choose_device(World("none"), source.config)
         if arguments.video:  # first, since rendering may be impossible here
             video.write_video(source, seeds(arguments.seed, [0])[0], arguments.video)
-        result = evaluate(source, EvaluationRequest(arguments.episodes, arguments.seed, arguments.actions))
+        result = evaluate(
+            source, EvaluationRequest(arguments.episodes, arguments.seed, arguments.actions)
+        )
     sys.stdout.write(json.dumps(result) + "\n" if arguments.json else evaluation_text(result))
     return 1 if result["failed"] == result["episodes"] else 0
 
@@ -112,7 +140,9 @@ def _eval_all(arguments: argparse.Namespace) -> int:
         asked = EvaluationRequest(arguments.episodes, arguments.seed, arguments.actions)
         try:
             with stdout_to_stderr():
-                _, prepared = on_rank_0(world, lambda: prepare_all(arguments.path, changed, trust), dict)
+                _, prepared = on_rank_0(
+                    world, lambda: prepare_all(arguments.path, changed, trust), dict
+                )
         except CollectiveExit as ended:
             if world.rank == 0:
                 sys.stderr.write(f"hpc-es: {ended.reason.text}\n")
@@ -129,7 +159,9 @@ def _eval_all(arguments: argparse.Namespace) -> int:
 
 
 def with_overrides(source: StoredPolicy, overrides: Sequence[str]) -> StoredPolicy:
-    """Return the policy with settings of its task changed; raise ConfigError or UserError for wrong overrides."""
+    """Return the policy with settings of its task changed;
+    raise ConfigError or UserError for wrong overrides.
+    """
     if not overrides:
         return source
     from hpc_es.config.loading import validate
@@ -138,7 +170,9 @@ def with_overrides(source: StoredPolicy, overrides: Sequence[str]) -> StoredPoli
 
     for item in overrides:
         if not item.startswith("task.") or "=" not in item:
-            raise UserError(f"expected task.key=value, found {item!r}: the policy itself cannot be changed")
+            raise UserError(
+                f"expected task.key=value, found {item!r}: the policy itself cannot be changed"
+            )
     config = validate(override(resolved(source.config), overrides))
     return dataclasses.replace(source, config=config)
 
@@ -147,7 +181,9 @@ def evaluation_text(result: JsonObject) -> str:
     """Return the numbers as text, one per line."""
     lines = []
     for name, value in result.items():
-        text = f"{value:.6g}" if isinstance(value, float) else "none" if value is None else str(value)
+        text = (
+            f"{value:.6g}" if isinstance(value, float) else "none" if value is None else str(value)
+        )
         lines.append(f"{name:12} {text}\n")
     return "".join(lines)
 
@@ -169,37 +205,46 @@ def stdout_to_stderr() -> Iterator[None]:
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the source, the file and the form."""
     parser.add_argument(
-        "path", metavar="RUN_OR_CHECKPOINT", type=expanded_path, help="run directory or checkpoint file"
+        "path",
+        metavar="RUN_OR_CHECKPOINT",
+        type=expanded_path,
+        help="run directory or checkpoint file",
     )
     text = "file to write: .keras or .npz for a policy, .npy or .json for the best vector, such as its parameters"
     parser.add_argument("output", metavar="OUTPUT", type=written_file, help=text)
     add_which(parser)
     text = "environment that the model acts in: unwrapped, or with the wrappers of training (default: unwrapped)"
     parser.add_argument("--env", choices=("unwrapped", "wrapped"), default="unwrapped", help=text)
-    parser.add_argument("--value", action="store_true", help="include the value output of an actor_critic policy")
-    parser.add_argument("--all", action="store_true", help="export every checkpoint into the directory OUTPUT")
+    parser.add_argument(
+        "--value", action="store_true", help="include the value output of an actor_critic policy"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="export every checkpoint into the directory OUTPUT"
+    )
     parser.add_argument("--trust", action="store_true", help=TRUST)
 
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Export a trained policy as a Keras model or as named arrays, or the best vector.
 
-    An .npz file has the parameters of any policy by name, as float32 arrays, and observation_mean, observation_std and
-    observation_clip if observations are normalised.
+    An .npz file has the parameters of any policy by name, as float32 arrays, and observation_mean,
+    observation_std and observation_clip if observations are normalised.
 
-    The best vector is written as OUTPUT.npy: float64[size] for functions and external programs, in the dtype of the
-    task for other vectors, and float32[params] for policies. OUTPUT.json also has its value, or return, and generation.
+    The best vector is written as OUTPUT.npy: float64[size] for functions and external programs, in
+    the dtype of the task for other vectors, and float32[params] for policies. OUTPUT.json also has
+    its value, or return, and generation.
 
     The .keras file contains the observation normaliser and standard layers only, so that
-    keras.models.load_model("policy.keras") needs nothing of hpc_es. Its input is float32[n, observations] of the
-    environment. Its output depends on the action space: actions within their bounds for Box; one logit per action for
-    Discrete (the policy takes the largest; add the start of the space); the logits of one choice after the other for
-    MultiDiscrete (the command prints how they are split).
+    keras.models.load_model("policy.keras") needs nothing of hpc_es. Its input is float32[n,
+    observations] of the environment. Its output depends on the action space: actions within their
+    bounds for Box; one logit per action for Discrete (the policy takes the largest; add the start
+    of the space); the logits of one choice after the other for MultiDiscrete (the command prints
+    how they are split).
 
-    The wrappers of the task become layers of the model; a wrapper that cannot be expressed as layers is refused. With
-    --env wrapped the model expects the wrapped environment. A recurrent policy takes float32[n, steps, observations]
-    and its memory, and also returns the new memory: hpc_es/policies/networks/keras_models.py. With --value the last
-    output is the value, [n, 1].
+    The wrappers of the task become layers of the model; a wrapper that cannot be expressed as
+    layers is refused. With --env wrapped the model expects the wrapped environment. A recurrent
+    policy takes float32[n, steps, observations] and its memory, and also returns the new memory:
+    hpc_es/policies/networks/keras_models.py. With --value the last output is the value, [n, 1].
 
     With --all, OUTPUT is a directory with one file per checkpoint, and best.keras.
     """
@@ -228,7 +273,9 @@ def run_export(arguments: argparse.Namespace) -> int:
 
 
 def _export_all(path: Path, folder: Path, options: ExportOptions) -> int:
-    """Write one .keras file per checkpoint of a run, with the name of the checkpoint, and best.keras."""
+    """Write one .keras file per checkpoint of a run, with the name of the checkpoint,
+    and best.keras.
+    """
     from hpc_es.report.export import SUFFIX, export
     from hpc_es.report.saved_policy import check_snapshot
     from hpc_es.storage.checkpoint import load

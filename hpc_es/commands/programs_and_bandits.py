@@ -22,8 +22,16 @@ CELLS = 8  # memory cells in a line of a trace
 
 def add_run_program_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the program and its input."""
-    parser.add_argument("run", nargs="?", type=expanded_path, metavar="RUN_OR_CHECKPOINT", help="search for programs")
-    parser.add_argument("--program", metavar="TEXT", help="program to execute instead, such as --program=',[.,]'")
+    parser.add_argument(
+        "run",
+        nargs="?",
+        type=expanded_path,
+        metavar="RUN_OR_CHECKPOINT",
+        help="search for programs",
+    )
+    parser.add_argument(
+        "--program", metavar="TEXT", help="program to execute instead, such as --program=',[.,]'"
+    )
     text = "input that ',' reads (default: none)"
     parser.add_argument("--input", type=_whole_numbers, default=(), metavar="1,2,3", help=text)
     text = "base of the numbers, which are 0 .. N - 1 (default: that of the task, or 256)"
@@ -36,8 +44,9 @@ def add_run_program_arguments(parser: argparse.ArgumentParser) -> None:
 def run_run_program(arguments: argparse.Namespace) -> int:
     """Execute the best program of a search, or a program from the command line.
 
-    The output, numbers separated by spaces, goes to stdout; the end state, steps and memory go to stderr. Exit status
-    1: the program reached the step limit, or has an unmatched bracket and the task does not allow that.
+    The output, numbers separated by spaces, goes to stdout; the end state, steps and memory go to
+    stderr. Exit status 1: the program reached the step limit, or has an unmatched bracket and the
+    task does not allow that.
     """
     from hpc_es.programs.brainfuck import MAX_STEPS, Status, evaluate
 
@@ -51,14 +60,24 @@ def run_run_program(arguments: argparse.Namespace) -> int:
     trace = StepTrace(text) if arguments.trace else None
     result = evaluate(text, arguments.input, base, steps, strict, trace)
     sys.stdout.write(" ".join(map(str, result.output)) + "\n")
-    ends = {Status.SUCCESS: "ended", Status.STEP_LIMIT: "was stopped", Status.SYNTAX_ERROR: "is not correct"}
-    memory = " ".join(map(str, result.memory[:CELLS])) + (" ..." if len(result.memory) > CELLS else "")
-    sys.stderr.write(f"it {ends[result.status]} after {result.steps} of at most {steps} steps; memory {memory}\n")
+    ends = {
+        Status.SUCCESS: "ended",
+        Status.STEP_LIMIT: "was stopped",
+        Status.SYNTAX_ERROR: "is not correct",
+    }
+    memory = " ".join(map(str, result.memory[:CELLS])) + (
+        " ..." if len(result.memory) > CELLS else ""
+    )
+    sys.stderr.write(
+        f"it {ends[result.status]} after {result.steps} of at most {steps} steps; memory {memory}\n"
+    )
     return 0 if result.success else 1
 
 
 def _best_program(path: Path) -> tuple[str, JsonObject]:
-    """Return the best program of a checkpoint and the task's options; raise UserError if there is no program."""
+    """Return the best program of a checkpoint and the task's options;
+    raise UserError if there is no program.
+    """
     from hpc_es.config.resolved import plain_data
     from hpc_es.programs import best_programs
     from hpc_es.programs.coding_cases import TASKS
@@ -69,7 +88,9 @@ def _best_program(path: Path) -> tuple[str, JsonObject]:
     require_run(path)
     snapshot = load(find(path))
     if not best_programs.has_best_programs(snapshot.outcome):
-        raise UserError(f"{path} is not a program search: expected the run of a program search, or --program TEXT")
+        raise UserError(
+            f"{path} is not a program search: expected the run of a program search, or --program TEXT"
+        )
     summary = best_programs.summary(snapshot.outcome)
     if not summary.get("best_program"):
         raise UserError(f"{path} has executed no program yet")
@@ -77,7 +98,9 @@ def _best_program(path: Path) -> tuple[str, JsonObject]:
     name = task.get("name")
     if task.get("base") is None and name in TASKS:
         task["base"] = TASKS[name].base
-    sys.stderr.write(f"{name}: reward {summary['best_reward']:.4g}{', correct' if summary['best_correct'] else ''}\n")
+    sys.stderr.write(
+        f"{name}: reward {summary['best_reward']:.4g}{', correct' if summary['best_correct'] else ''}\n"
+    )
     return str(summary["best_program"]), task
 
 
@@ -87,7 +110,9 @@ class StepTrace:
     def __init__(self, text: str) -> None:
         self._text, self._steps, self._written = text, 0, 0
 
-    def __call__(self, position: int, pointer: int, memory: Sequence[int], output: Sequence[int]) -> None:
+    def __call__(
+        self, position: int, pointer: int, memory: Sequence[int], output: Sequence[int]
+    ) -> None:
         """Print one step."""
         self._steps += 1
         before = self._text[max(position - CONTEXT, 0) : position].rjust(CONTEXT)
@@ -105,7 +130,9 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(map(int, text.split(","))) if text else ()
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected whole numbers and commas, such as 1,2,3, found {text!r}") from None
+        raise argparse.ArgumentTypeError(
+            f"expected whole numbers and commas, such as 1,2,3, found {text!r}"
+        ) from None
 
 
 def add_program_table_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,9 +141,14 @@ def add_program_table_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directories", nargs="+", metavar="DIR", type=expanded_path, help=text)
     text = "count only successes within N executed programs (runs may have executed more)"
     parser.add_argument("--npe-limit", metavar="N", type=int, help=text)
-    parser.add_argument("--csv", metavar="FILE", type=expanded_path, help="also write the table as CSV")
     parser.add_argument(
-        "--picture", metavar="FILE", type=expanded_path, help="also draw a heat map: .png, .pdf or .svg"
+        "--csv", metavar="FILE", type=expanded_path, help="also write the table as CSV"
+    )
+    parser.add_argument(
+        "--picture",
+        metavar="FILE",
+        type=expanded_path,
+        help="also draw a heat map: .png, .pdf or .svg",
     )
     instead = parser.add_mutually_exclusive_group()
     text = "print the means of the best rewards instead"
@@ -133,7 +165,9 @@ def run_program_table(arguments: argparse.Namespace) -> int:
     if (limit := arguments.npe_limit) is not None and limit < 1:
         raise UserError(f"--npe-limit is {limit}: expected a whole number of at least 1")
     if limit is not None and arguments.rewards:
-        raise UserError("--rewards with --npe-limit: the best reward within a limit is not known; leave one out")
+        raise UserError(
+            "--rewards with --npe-limit: the best reward within a limit is not known; leave one out"
+        )
     from hpc_es.programs.table import as_csv, draw, read_table, shortest, table_text
     from hpc_es.storage.files import write_text
 
@@ -142,19 +176,35 @@ def run_program_table(arguments: argparse.Namespace) -> int:
         write_text(arguments.csv, as_csv(table))
     if arguments.picture:
         draw(table, arguments.picture)
-    sys.stdout.write(shortest(table) if arguments.shortest else table_text(table, arguments.rewards))
+    sys.stdout.write(
+        shortest(table) if arguments.shortest else table_text(table, arguments.rewards)
+    )
     sys.stdout.flush()
     if table.unfinished:
-        sys.stderr.write(f"not finished yet, and left out: {', '.join(map(str, table.unfinished))}\n")
-    sys.stderr.write("".join(f"{path} written\n" for path in (arguments.csv, arguments.picture) if path))
+        sys.stderr.write(
+            f"not finished yet, and left out: {', '.join(map(str, table.unfinished))}\n"
+        )
+    sys.stderr.write(
+        "".join(f"{path} written\n" for path in (arguments.csv, arguments.picture) if path)
+    )
     return 0
 
 
 def add_bandit_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs, the test and the output."""
-    parser.add_argument("paths", nargs="+", metavar="RUN", type=expanded_path, help="run directory or checkpoint file")
-    parser.add_argument("--episodes", type=int, default=2000, metavar="N", help="number of episodes (default: 2000)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the episodes (default: 0)")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="RUN",
+        type=expanded_path,
+        help="run directory or checkpoint file",
+    )
+    parser.add_argument(
+        "--episodes", type=int, default=2000, metavar="N", help="number of episodes (default: 2000)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the episodes (default: 0)"
+    )
     text = "test distribution (default: that of training); may be repeated"
     parser.add_argument("--test-distribution", action="append", metavar="NAME", help=text)
     text = "pulls per episode (default: as in training)"
@@ -163,18 +213,26 @@ def add_bandit_report_arguments(parser: argparse.ArgumentParser) -> None:
     text = "how the policy acts (default: as in the evaluations of training)"
     parser.add_argument("--actions", choices=("sampled", "greedy"), help=text)
     parser.add_argument("--trust", action="store_true", help=TRUST)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=expanded_path, help="also draw a picture: .png, .pdf or .svg"
+        "--json", action="store_true", help="print one JSON object instead of tables"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=expanded_path,
+        help="also draw a picture: .png, .pdf or .svg",
     )
 
 
 def run_bandit_report(arguments: argparse.Namespace) -> int:
-    """Compare policies trained on bandits with reference agents by their regret on held-out episodes.
+    """Compare policies trained on bandits with reference agents by their regret on held-out
+    episodes.
 
-    Regret is the cumulative expected regret. Runs that differ only in their seed and the run that they start from are
-    averaged: mean and standard error over the runs; for a single run the standard error is over episodes. Each
-    --test-distribution gives a table and a panel; several also give a table that compares them.
+    Regret is the cumulative expected regret. Runs that differ only in their seed and the run that
+    they start from are averaged: mean and standard error over the runs; for a single run the
+    standard error is over episodes. Each --test-distribution gives a table and a panel; several
+    also give a table that compares them.
     """
     for name, least in (("episodes", 1), ("seed", 0)):
         if (value := getattr(arguments, name)) < least:
@@ -187,7 +245,8 @@ def run_bandit_report(arguments: argparse.Namespace) -> int:
     sources = [read_policy(path, arguments.which, arguments.trust) for path in arguments.paths]
     settings = (arguments.num_trials, arguments.episodes, arguments.seed, arguments.actions)
     reports = [
-        regret_report(sources, distribution, *settings) for distribution in arguments.test_distribution or [None]
+        regret_report(sources, distribution, *settings)
+        for distribution in arguments.test_distribution or [None]
     ]
     if arguments.json:
         sys.stdout.write(json.dumps({"reports": [as_json(item) for item in reports]}) + "\n")

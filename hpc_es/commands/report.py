@@ -26,17 +26,23 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     text = "run, repetitions or tuning, or a directory that contains some"
     parser.add_argument("directories", nargs="+", metavar="RUN|DIR", type=expanded_path, help=text)
     text = "page to write (default: report.html)"
-    parser.add_argument("-o", "--output", metavar="FILE", type=expanded_path, default=Path("report.html"), help=text)
-    parser.add_argument("--title", metavar="TEXT", help="title of the page (default: names of the directories)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=expanded_path, default=Path("report.html"), help=text
+    )
+    parser.add_argument(
+        "--title", metavar="TEXT", help="title of the page (default: names of the directories)"
+    )
 
 
 def run_report(arguments: argparse.Namespace) -> int:
-    """Write a page about runs: curves, comparison, settings, time, failures, best solutions and versions.
+    """Write a page about runs: curves, comparison, settings, time, failures, best solutions and
+    versions.
 
-    The page is one HTML file that loads nothing from a network. Runs that differ only in seed, name and output are one
-    curve with its spread; several configurations are compared by medians, interquartile means with bootstrap intervals,
-    and probabilities of improvement (Agarwal et al. 2021). Tunings are shown with the importance of hyperparameters.
-    The runs may be in progress. Videos and pictures in a run directory are included.
+    The page is one HTML file that loads nothing from a network. Runs that differ only in seed, name
+    and output are one curve with its spread; several configurations are compared by medians,
+    interquartile means with bootstrap intervals, and probabilities of improvement (Agarwal et al.
+    2021). Tunings are shown with the importance of hyperparameters. The runs may be in progress.
+    Videos and pictures in a run directory are included.
     """
     from hpc_es.storage.files import write_text
 
@@ -51,9 +57,14 @@ def run_report(arguments: argparse.Namespace) -> int:
 
 
 def report_page(
-    directories: Sequence[Path], title: str | None = None, refresh_seconds: int = 0, version: str = ""
+    directories: Sequence[Path],
+    title: str | None = None,
+    refresh_seconds: int = 0,
+    version: str = "",
 ) -> str:
-    """Return the page about all runs and tunings in these directories; UserError if there is none."""
+    """Return the page about all runs and tunings in these directories;
+    UserError if there is none.
+    """
     from hpc_es.core.machine import __version__
     from hpc_es.report.page import page
     from hpc_es.report.run_sections import unreadable_section
@@ -61,11 +72,20 @@ def report_page(
     for directory in directories:
         if not directory.is_dir():
             raise UserError(f"{directory}: expected a directory, found none")
-    places = list(dict.fromkeys(path for directory in directories for path in runs_below(directory)))
+    places = list(
+        dict.fromkeys(path for directory in directories for path in runs_below(directory))
+    )
     tunings = [path for path in places if (path / "trials.json").is_file()]
-    runs = [run for path in places if path not in tunings for run in (sorted(path.glob("repetition_*/")) or [path])]
+    runs = [
+        run
+        for path in places
+        if path not in tunings
+        for run in (sorted(path.glob("repetition_*/")) or [path])
+    ]
     if not places:
-        raise UserError(f"{', '.join(map(str, directories))}: expected a run or a tuning, found none")
+        raise UserError(
+            f"{', '.join(map(str, directories))}: expected a run or a tuning, found none"
+        )
     unreadable: dict[Path, str] = {}
     sections = _run_sections(runs, unreadable)
     for index, path in enumerate(tunings):
@@ -75,15 +95,17 @@ def report_page(
             unreadable[path] = unreadable_reason(error)
     if unreadable:
         sections.insert(0, unreadable_section(unreadable))
-    name = title or ", ".join(directory.resolve().name for directory in directories[:3]) + ", ..." * (
-        len(directories) > 3
-    )
+    name = title or ", ".join(
+        directory.resolve().name for directory in directories[:3]
+    ) + ", ..." * (len(directories) > 3)
     subtitle = f"Written {time.strftime('%Y-%m-%d %H:%M %Z')} by hpc_es {__version__}"
     return page(name, subtitle, sections, refresh_seconds, version)
 
 
 def _run_sections(paths: Sequence[Path], unreadable: dict[Path, str]) -> list[Section]:
-    """Return the sections about runs; those that cannot be shown are left out, and added with the reason."""
+    """Return the sections about runs; those that cannot be shown are left out,
+    and added with the reason.
+    """
     from hpc_es.report.run_sections import run_sections
     from hpc_es.report.run_summary import RunSummary, read_run
 
@@ -116,10 +138,17 @@ def _tuning(path: Path, suffix: str) -> Iterator[Section]:
 
     report = read_report(path)
     sections = tuning_sections(report)
-    best = [Trial(path, row["trial"]).path for row in report.rows if row["state"] == COMPLETE][:LEARNING_CURVES]
-    runs = [read_run(run) for trial in best for run in (sorted(trial.glob("repetition_*/")) or [trial])]
+    best = [Trial(path, row["trial"]).path for row in report.rows if row["state"] == COMPLETE][
+        :LEARNING_CURVES
+    ]
+    runs = [
+        read_run(run) for trial in best for run in (sorted(trial.glob("repetition_*/")) or [trial])
+    ]
     if runs:
-        groups = [replace(group, label=trial_label(report, group.runs[0].path)) for group in groups_of(runs)[0]]
+        groups = [
+            replace(group, label=trial_label(report, group.runs[0].path))
+            for group in groups_of(runs)[0]
+        ]
         sections[2:2] = curve_sections(groups, "Learning curves of the best trials")
     for section in sections:
         heading = f"{section.title} ({path.name})" if suffix else section.title
@@ -138,31 +167,44 @@ def runs_below(directory: Path) -> list[Path]:
 def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directories, the port and the interval."""
     text = "run, repetitions or tuning, or a directory that contains some (default: runs)"
-    parser.add_argument("directories", nargs="*", metavar="DIR", type=expanded_path, default=[], help=text)
-    parser.add_argument("--port", metavar="N", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
+    parser.add_argument(
+        "directories", nargs="*", metavar="DIR", type=expanded_path, default=[], help=text
+    )
+    parser.add_argument(
+        "--port", metavar="N", type=int, default=0, help="port on 127.0.0.1 (default: a free one)"
+    )
     text = "seconds between two looks at the files (default: 15)"
     parser.add_argument("--interval", metavar="N", type=whole_number, default=15, help=text)
-    parser.add_argument("--text", action="store_true", help="show a table in the terminal instead of a page")
+    parser.add_argument(
+        "--text", action="store_true", help="show a table in the terminal instead of a page"
+    )
 
 
 def run_watch(arguments: argparse.Namespace) -> int:
-    """Serve the page of `hpc-es report` on 127.0.0.1, up to date while runs are in progress, until Ctrl-C.
+    """Serve the page of `hpc-es report` on 127.0.0.1, up to date while runs are in progress, until
+    Ctrl-C.
 
-    The command only reads files. The address contains a random word, because other users of the machine can reach it.
-    From another machine: ssh -L PORT:127.0.0.1:PORT LOGIN_NODE, and the same address there. With --text it shows the
-    table of `hpc-es list` in the terminal instead.
+    The command only reads files. The address contains a random word, because other users of the
+    machine can reach it. From another machine: ssh -L PORT:127.0.0.1:PORT LOGIN_NODE, and the same
+    address there. With --text it shows the table of `hpc-es list` in the terminal instead.
     """
     directories: list[Path] = arguments.directories or [Path("runs")]
     if arguments.text:
         return _watch_text(directories, arguments.interval)
     from hpc_es.report.server import serve
 
-    serve(lambda version: report_page(directories, None, arguments.interval, version), directories, arguments.port)
+    serve(
+        lambda version: report_page(directories, None, arguments.interval, version),
+        directories,
+        arguments.port,
+    )
     return 0
 
 
 def _watch_text(directories: Sequence[Path], interval: int) -> int:
-    """Show the table of `hpc-es list` every `interval` seconds; on a terminal it replaces the one before."""
+    """Show the table of `hpc-es list` every `interval` seconds;
+    on a terminal it replaces the one before.
+    """
     from rich.console import Console
 
     from hpc_es.commands.runs import list_text

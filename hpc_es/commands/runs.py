@@ -27,18 +27,24 @@ LIST_COLUMNS = ("name", "state", "progress", "best", "updated")
 def add_list_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directories and the output format."""
     text = "directory to search for runs, with its subdirectories (default: runs)"
-    parser.add_argument("directories", nargs="*", default=[], metavar="DIR", type=expanded_path, help=text)
-    parser.add_argument("--json", action="store_true", help="print a JSON list with one object per run")
+    parser.add_argument(
+        "directories", nargs="*", default=[], metavar="DIR", type=expanded_path, help=text
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON list with one object per run"
+    )
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    """List the runs and tunings below directories, one line each: state, progress, best result and age.
+    """List the runs and tunings below directories, one line each: state, progress, best result and
+    age.
 
-    The state is running, killed (the process no longer exists, or there was no heartbeat for 5 minutes), finished,
-    interrupted, failed or not begun. The repetitions of an experiment are one line, and so are the trials of a tuning.
-    `best` is the answer of the run, or of the best repetition: the return of the best evaluation of a policy, the value
-    of the best vector of an objective, the best reward of a search for programs. Of a tuning it is the objective of the
-    best trial. `updated` is the time since the last heartbeat.
+    The state is running, killed (the process no longer exists, or there was no heartbeat for 5
+    minutes), finished, interrupted, failed or not begun. The repetitions of an experiment are one
+    line, and so are the trials of a tuning. `best` is the answer of the run, or of the best
+    repetition: the return of the best evaluation of a policy, the value of the best vector of an
+    objective, the best reward of a search for programs. Of a tuning it is the objective of the best
+    trial. `updated` is the time since the last heartbeat.
     """
     directories: list[Path] = arguments.directories or [Path("runs")]
     rows = _list_rows(directories)
@@ -69,7 +75,9 @@ def _list_rows(directories: Sequence[Path]) -> list[JsonObject]:
 
 
 def _list_table(rows: Sequence[JsonObject]) -> str:
-    return aligned([list(LIST_COLUMNS), *([_list_cell(row, name) for name in LIST_COLUMNS] for row in rows)])
+    return aligned(
+        [list(LIST_COLUMNS), *([_list_cell(row, name) for name in LIST_COLUMNS] for row in rows)]
+    )
 
 
 OF_AN_EXPERIMENT = re.compile(r"(repetition|trial)_\d+")
@@ -94,9 +102,11 @@ def find_runs(directory: Path) -> Iterator[Path]:
 
 
 def _list_row(path: Path) -> JsonObject:
-    """Return the row of a run, repetitions or a tuning; `progress` is 0 to 1, or None without a limit.
+    """Return the row of a run, repetitions or a tuning; `progress` is 0 to 1, or None without a
+    limit.
 
-    One that cannot be read has the state "unreadable", with the reason, so that it does not hide the others.
+    One that cannot be read has the state "unreadable", with the reason, so that it does not hide
+    the others.
     """
     from hpc_es.core.errors import READING, UserError, printable, unreadable_reason
     from hpc_es.storage.results import holds_repetitions
@@ -134,7 +144,11 @@ def _run_row(path: Path) -> JsonObject:
         "kind": "run",
         "state": state["state"],
         "reason": state.get("reason"),
-        "progress": 1.0 if state["state"] == "finished" else min(max(parts), 1.0) if parts else None,
+        "progress": 1.0
+        if state["state"] == "finished"
+        else min(max(parts), 1.0)
+        if parts
+        else None,
         "progress_text": f"{generation:,} generation{'' if generation == 1 else 's'}",
         **_best_entries(read_found(path)),
         "age_seconds": seconds_since(str(state.get("heartbeat", ""))),
@@ -142,7 +156,9 @@ def _run_row(path: Path) -> JsonObject:
 
 
 def _best_entries(found: Found | None) -> JsonObject:
-    """Return `best`, the value of an answer, and `violation`, that of the best vector if it is infeasible."""
+    """Return `best`, the value of an answer, and `violation`,
+    that of the best vector if it is infeasible.
+    """
     if found is None:
         return {"best": None, "violation": None}
     return {"best": found.answer.value, "violation": found.answer.violation or None}
@@ -172,11 +188,17 @@ def _repetitions_row(path: Path) -> JsonObject:
 
 
 def _joint_state(states: Mapping[str, int], total: int) -> str:
-    """Return the state of several runs: running if one runs, finished if all have, else the worst one."""
+    """Return the state of several runs: running if one runs, finished if all have,
+    else the worst one.
+    """
     if states.get("finished", 0) == total:
         return "finished"
     return next(
-        (state for state in ("running", "unreadable", "failed", "killed", "interrupted") if states.get(state)),
+        (
+            state
+            for state in ("running", "unreadable", "failed", "killed", "interrupted")
+            if states.get(state)
+        ),
         "not begun",
     )
 
@@ -198,7 +220,9 @@ def _tuning_row(path: Path) -> JsonObject:
         "reason": None,
         "progress": over / len(trials) if trials else None,
         "progress_text": f"{over} of {len(trials)} trials",
-        "best": None if best is None else next(row["objective"] for row in trials if row["trial"] == best),
+        "best": None
+        if best is None
+        else next(row["objective"] for row in trials if row["trial"] == best),
         "age_seconds": None if newest is None else max(time.time() - newest, 0.0),
     }
 
@@ -213,7 +237,13 @@ def _list_cell(row: JsonObject, column: str) -> str:
     if column == "updated":
         return "-" if row["age_seconds"] is None else f"{_duration(row['age_seconds'])} ago"
     value = row[column]
-    text = "-" if value is None else f"{value:.6g}" if isinstance(value, float) else visible(str(value))
+    text = (
+        "-"
+        if value is None
+        else f"{value:.6g}"
+        if isinstance(value, float)
+        else visible(str(value))
+    )
     return f"{text} (infeasible)" if column == "best" and row.get("violation") else text
 
 
@@ -227,7 +257,10 @@ def _duration(seconds: float) -> str:
 def add_inspect_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a run or checkpoint and the output format."""
     parser.add_argument(
-        "path", metavar="RUN_OR_CHECKPOINT", type=expanded_path, help="run directory or checkpoint file"
+        "path",
+        metavar="RUN_OR_CHECKPOINT",
+        type=expanded_path,
+        help="run directory or checkpoint file",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
@@ -235,14 +268,15 @@ def add_inspect_arguments(parser: argparse.ArgumentParser) -> None:
 def run_inspect(arguments: argparse.Namespace) -> int:
     """Show the content of a checkpoint.
 
-    For a run directory this is the newest valid checkpoint, and `run` is the state of the run: running, killed (its
-    process no longer exists and left no reason), finished, interrupted or failed. For a directory of repetitions the
-    command lists the repetitions.
+    For a run directory this is the newest valid checkpoint, and `run` is the state of the run:
+    running, killed (its process no longer exists and left no reason), finished, interrupted or
+    failed. For a directory of repetitions the command lists the repetitions.
 
-    A checkpoint written between full ones (checkpoint.full_interval) shows `since`: the full checkpoint that it builds
-    on, and the number and size of the generations since then. `answer` is what the run has found, of a checkpoint file
-    what it had found then. `theta_sha256` is the SHA-256 of the float32 bytes of theta, little endian; two runs with
-    bit-identical parameters have the same one.
+    A checkpoint written between full ones (checkpoint.full_interval) shows `since`: the full
+    checkpoint that it builds on, and the number and size of the generations since then. `answer` is
+    what the run has found, of a checkpoint file what it had found then. `theta_sha256` is the
+    SHA-256 of the float32 bytes of theta, little endian; two runs with bit-identical parameters
+    have the same one.
     """
     from hpc_es.core.errors import READING, CheckpointError, unreadable_reason, visible_lines
     from hpc_es.storage import results
@@ -253,7 +287,11 @@ def run_inspect(arguments: argparse.Namespace) -> int:
 
     if results.holds_repetitions(arguments.path):
         repetitions = {"path": str(arguments.path), "repetitions": results.listed(arguments.path)}
-        text = json.dumps(repetitions, indent=2) + "\n" if arguments.json else results.repetitions_text(arguments.path)
+        text = (
+            json.dumps(repetitions, indent=2) + "\n"
+            if arguments.json
+            else results.repetitions_text(arguments.path)
+        )
         sys.stdout.write(visible_lines(text))
         return 0
     path = find(arguments.path, full=False)
@@ -261,18 +299,26 @@ def run_inspect(arguments: argparse.Namespace) -> int:
     try:
         content = checkpoint_content(path, snapshot)
     except READING as error:
-        raise CheckpointError(f"{path}: its content is damaged: {unreadable_reason(error)}") from error
+        raise CheckpointError(
+            f"{path}: its content is damaged: {unreadable_reason(error)}"
+        ) from error
     if arguments.path.is_dir():
         content = {**content, **read_found(arguments.path).data()}
     if (arguments.path / STATUS).exists():
         state = run_state(arguments.path)
         content = {"run": state if arguments.json else state_text(state), **content}
-    sys.stdout.write(json.dumps(content, indent=2) + "\n" if arguments.json else visible_lines(inspect_text(content)))
+    sys.stdout.write(
+        json.dumps(content, indent=2) + "\n"
+        if arguments.json
+        else visible_lines(inspect_text(content))
+    )
     return 0
 
 
 def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
-    """Return a checkpoint as plain data, with name, shape and dtype of each array; import nothing that it names."""
+    """Return a checkpoint as plain data, with name, shape and dtype of each array;
+    import nothing that it names.
+    """
     from hpc_es.config.resolved import plain_data
     from hpc_es.programs import best_programs
     from hpc_es.report.export import describe_best
@@ -300,7 +346,12 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
         **({"found": programs} if programs else {}),
         **describe_best(snapshot.outcome, config),
         "arrays": [
-            {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}
+            {
+                "name": name,
+                "shape": list(array.shape),
+                "dtype": str(array.dtype),
+                "bytes": int(array.nbytes),
+            }
             for name, array in arrays.items()
         ],
         "config_hash": snapshot.config_hash,
@@ -310,19 +361,25 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
 
 
 def _best_of_training(snapshot: Snapshot) -> JsonObject | None:
-    """Return the best evaluation that a checkpoint stores, whose parameters it has; the final one is not among them."""
+    """Return the best evaluation that a checkpoint stores, whose parameters it has;
+    the final one is not among them.
+    """
     best = snapshot.best
     return None if best is None else {"return": best.return_, "generation": best.generation}
 
 
 def _base_checkpoint(since: Increment) -> JsonObject:
-    """Return the full checkpoint that this one builds on, and the number and bytes of the generations since then."""
+    """Return the full checkpoint that this one builds on,
+    and the number and bytes of the generations since then.
+    """
     size = sum(map(len, since.learned_from))
     return {"checkpoint": since.base, "generations": len(since.learned_from), "bytes": size}
 
 
 def _program_count(path: Path, snapshot: Snapshot) -> dict[str, int]:
-    """Return the number of correct programs at the time of the checkpoint; {} if the log of the run is missing."""
+    """Return the number of correct programs at the time of the checkpoint;
+    {} if the log of the run is missing.
+    """
     from hpc_es.storage.line_logs import PROGRAMS, read_programs
 
     run_dir = path.parent.parent
@@ -333,7 +390,9 @@ def _program_count(path: Path, snapshot: Snapshot) -> dict[str, int]:
 
 
 def inspect_text(content: JsonObject) -> str:
-    """Return the content as text: one fact per line, arrays as a table, config and provenance as YAML."""
+    """Return the content as text: one fact per line, arrays as a table,
+    config and provenance as YAML.
+    """
     import yaml
 
     from hpc_es.storage.answers import MOST_NUMBERS, x_text
@@ -342,14 +401,21 @@ def inspect_text(content: JsonObject) -> str:
     for name, value in content.items():
         if name == "arrays":
             lines.append("arrays")
-            lines += [f"  {a['name']:28} {a['dtype']}{a['shape']!s:16} {a['bytes']:>12,} bytes" for a in value]
+            lines += [
+                f"  {a['name']:28} {a['dtype']}{a['shape']!s:16} {a['bytes']:>12,} bytes"
+                for a in value
+            ]
         elif isinstance(value, dict) and name in {"config", "provenance"}:
             body = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
             lines += [name, *("  " + line for line in body.splitlines())]
         elif name in {"answer", "best_evaluation"}:
-            lines.append(f"{name:14} {_value_text({**value, 'x': x_text(value['x'], MOST_NUMBERS) or None})}")
+            lines.append(
+                f"{name:14} {_value_text({**value, 'x': x_text(value['x'], MOST_NUMBERS) or None})}"
+            )
         elif name == "counters":
-            rounded = {key: round(count, 1) if key == "seconds" else count for key, count in value.items()}
+            rounded = {
+                key: round(count, 1) if key == "seconds" else count for key, count in value.items()
+            }
             lines.append(f"{name:14} {_value_text(rounded)}")
         else:
             lines.append(f"{name:14} {_value_text(value)}")
@@ -369,14 +435,24 @@ def _value_text(value: object) -> str:
 # Results of repetitions.
 
 COMPARED = (
-    *("success_rate", "final_return", "best_return", "best_value", "best_reward", "npe", "timesteps"),
+    *(
+        "success_rate",
+        "final_return",
+        "best_return",
+        "best_value",
+        "best_reward",
+        "npe",
+        "timesteps",
+    ),
     "timesteps_to_target",
 )
 
 
 def add_results_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directories and the output format."""
-    text = "run directory or directory of repetitions (--output of the training); several are compared"
+    text = (
+        "run directory or directory of repetitions (--output of the training); several are compared"
+    )
     parser.add_argument("directories", metavar="DIR", nargs="+", type=expanded_path, help=text)
     form = parser.add_mutually_exclusive_group()
     text = "print a JSON object with the summary and the rows; for several DIR one object per directory"
@@ -388,9 +464,10 @@ def add_results_arguments(parser: argparse.ArgumentParser) -> None:
 def run_results(arguments: argparse.Namespace) -> int:
     """Show the results of the repetitions of an experiment, or compare several experiments.
 
-    Repetitions that have not finished yet are listed as missing. The directories may be in use. Values have the sign of
-    the objective; statistics are over the best value, reward or return of each repetition. A directory that has only
-    copies of the runs of another one is left out of the comparison.
+    Repetitions that have not finished yet are listed as missing. The directories may be in use.
+    Values have the sign of the objective; statistics are over the best value, reward or return of
+    each repetition. A directory that has only copies of the runs of another one is left out of the
+    comparison.
     """
     from hpc_es.core.errors import READING, UserError, unreadable_reason
     from hpc_es.core.plain import spreadsheet_cell
@@ -415,20 +492,28 @@ def run_results(arguments: argparse.Namespace) -> int:
         objects = {name: {**summary, "rows": rows} for name, (rows, summary) in contents.items()}
         for name, original in copies.items():
             objects[name]["copy_of"] = original
-        sys.stdout.write(json.dumps(objects if several else next(iter(objects.values())), indent=2) + "\n")
+        sys.stdout.write(
+            json.dumps(objects if several else next(iter(objects.values())), indent=2) + "\n"
+        )
     elif arguments.csv:
         lines = [
             {**({"directory": name} if several else {}), **_flat(row)}
             for name, (rows, _) in contents.items()
             for row in rows
         ]
-        lines = [{str(spreadsheet_cell(name)): value for name, value in line.items()} for line in lines]
+        lines = [
+            {str(spreadsheet_cell(name)): value for name, value in line.items()} for line in lines
+        ]
         columns = dict.fromkeys(column for line in lines for column in line)
         table = csv.DictWriter(sys.stdout, list(columns) or ["repetition"], lineterminator="\n")
         table.writeheader()
-        table.writerows({name: spreadsheet_cell(value) for name, value in line.items()} for line in lines)
+        table.writerows(
+            {name: spreadsheet_cell(value) for name, value in line.items()} for line in lines
+        )
     elif several:
-        sys.stdout.write(_comparison({name: pair[1] for name, pair in contents.items() if name not in copies}))
+        sys.stdout.write(
+            _comparison({name: pair[1] for name, pair in contents.items() if name not in copies})
+        )
         for name, original in copies.items():
             sys.stdout.write(f"left out: {name}, a copy of {original}\n")
     else:
@@ -440,7 +525,8 @@ def run_results(arguments: argparse.Namespace) -> int:
 
 
 def _read_results(directory: Path, unreadable: list[str]) -> tuple[list[JsonObject], JsonObject]:
-    """Return the results in a directory, each with an answer, and their summary; UserError if there is no run.
+    """Return the results in a directory, each with an answer, and their summary; UserError if there
+    is no run.
 
     Results that cannot be read are left out, and the reasons added to `unreadable`.
     """
@@ -463,7 +549,9 @@ def _read_results(directory: Path, unreadable: list[str]) -> tuple[list[JsonObje
             results.summary([complete], total, goal)
             usable.append(complete)
         except READING as error:
-            unreadable.append(f"{directory}, repetition {row['repetition']}: {unreadable_reason(error)}")
+            unreadable.append(
+                f"{directory}, repetition {row['repetition']}: {unreadable_reason(error)}"
+            )
     return usable, results.summary(usable, total, goal)
 
 
@@ -476,7 +564,9 @@ def _result_line(row: JsonObject) -> str:
     values = {name: row.get(name) for name in ("repetition", "task", "success", "npe")}
     if answer.kind == "centre":
         values["final_return"] = row.get("final_return")
-    values[NAMES[answer.kind].replace(" ", "_")] = None if answer.value is None else answer_text(answer)
+    values[NAMES[answer.kind].replace(" ", "_")] = (
+        None if answer.value is None else answer_text(answer)
+    )
     values |= {name: row.get(name) for name in ("generations", "timesteps", "seconds")}
     cells = [f"{name} {_short(value)}" for name, value in values.items() if value is not None]
     if digest := identity_digest(row):
@@ -485,7 +575,9 @@ def _result_line(row: JsonObject) -> str:
 
 
 def _copied(contents: Mapping[str, Sequence[JsonObject]]) -> dict[str, str]:
-    """Return the directories with nothing but the runs of another one: the same seed, repetition and bits."""
+    """Return the directories with nothing but the runs of another one: the same seed,
+    repetition and bits.
+    """
     from hpc_es.storage.results import identity_digest
 
     runs = {
@@ -497,26 +589,37 @@ def _copied(contents: Mapping[str, Sequence[JsonObject]]) -> dict[str, str]:
     for name, own in runs.items():
         for other, theirs in runs.items():
             is_earlier = list(runs).index(other) < list(runs).index(name)
-            if other != name and other not in copies and (own < theirs or (own == theirs and is_earlier)):
+            if (
+                other != name
+                and other not in copies
+                and (own < theirs or (own == theirs and is_earlier))
+            ):
                 copies[name] = other
                 break
     return copies
 
 
 def _comparison(summaries: Mapping[str, JsonObject]) -> str:
-    """Return a table with one line per directory: means, with quartiles if there are several repetitions."""
+    """Return a table with one line per directory: means,
+    with quartiles if there are several repetitions.
+    """
     table = [["directory", "finished", *(name.replace("_", " ") for name in COMPARED)]]
     for name, summary in summaries.items():
         cells = [_statistics_cell(summary[column]) for column in COMPARED]
         table.append([name, f"{summary['finished']} of {summary['repetitions']}", *cells])
-    used = [index for index in range(len(table[0])) if any(line[index] != "-" for line in table[1:])]
+    used = [
+        index for index in range(len(table[0])) if any(line[index] != "-" for line in table[1:])
+    ]
     return aligned([[line[index] for index in used] for line in table])
 
 
 def aligned(table: list[list[str]]) -> str:
     """Return a table as text with columns of equal width, two spaces between them."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        for line in table
+    ]
     return "".join(line.rstrip() + "\n" for line in lines)
 
 
@@ -532,11 +635,15 @@ def _statistics_cell(value: object) -> str:
 
 
 def _flat(row: JsonObject) -> JsonObject:
-    """Return a result with its budget, its answer and its best evaluation as columns; vectors are JSON."""
+    """Return a result with its budget, its answer and its best evaluation as columns;
+    vectors are JSON.
+    """
     plain = {name: value for name, value in row.items() if not isinstance(value, Mapping)}
     for name in ("answer", "best_evaluation", "budget"):
         for key, value in row[name].items():
-            plain[f"{name}_{key}"] = json.dumps(value) if isinstance(value, list | Mapping) else value
+            plain[f"{name}_{key}"] = (
+                json.dumps(value) if isinstance(value, list | Mapping) else value
+            )
     return plain
 
 
@@ -551,20 +658,29 @@ def _short(value: object) -> str:
 def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs, the picture and its axis."""
     parser.add_argument(
-        "runs", nargs="+", metavar="RUN", type=expanded_path, help="run directory or directory of repetitions"
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        type=expanded_path,
+        help="run directory or directory of repetitions",
     )
     text = "picture to write: .png, .pdf or .svg"
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", type=expanded_path, help=text)
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FILE", type=expanded_path, help=text
+    )
     axes = ("timesteps", "evaluations", "programs", "seconds")
     parser.add_argument("--x", choices=axes, help="horizontal axis (default: one panel per axis)")
-    parser.add_argument("--title", metavar="TEXT", help="title of the picture (default: the environment)")
+    parser.add_argument(
+        "--title", metavar="TEXT", help="title of the picture (default: the environment)"
+    )
 
 
 def run_plot(arguments: argparse.Namespace) -> int:
     """Draw the learning curves of one or several runs.
 
-    Runs that differ only in seed, name, output and the run that they start from are averaged into one line: the mean
-    and its spread. Each task has its own chart. Copies of a run, with the same seed and results, count once.
+    Runs that differ only in seed, name, output and the run that they start from are averaged into
+    one line: the mean and its spread. Each task has its own chart. Copies of a run, with the same
+    seed and results, count once.
     """
     from hpc_es.report.plot import plot
 
@@ -573,6 +689,8 @@ def run_plot(arguments: argparse.Namespace) -> int:
     for text in unreadable.values():
         sys.stderr.write(f"unreadable: {text}\n")
     for copy in copies:
-        sys.stderr.write(f"left out: {copy}, a copy of another run (the same config, seed and results)\n")
+        sys.stderr.write(
+            f"left out: {copy}, a copy of another run (the same config, seed and results)\n"
+        )
     sys.stderr.write(f"{arguments.output} written\n")
     return 0

@@ -21,19 +21,23 @@ def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs or files."""
     text = "run directory, checkpoint file, or file of code that a run imports"
     parser.add_argument("paths", nargs="+", metavar="PATH", type=expanded_path, help=text)
-    parser.add_argument("--show", action="store_true", help="list the code that would run, and trust nothing")
+    parser.add_argument(
+        "--show", action="store_true", help="list the code that would run, and trust nothing"
+    )
 
 
 def run_trust(arguments: argparse.Namespace) -> int:
     """Trust the code that a run names, as it is now, after you have read it.
 
-    A run may name custom code: kinds, environments, functions, networks. Commands that open it, such as eval and
-    export, execute this code. For a run of somebody else they refuse to do so, and list the files. This command stores
-    the SHA-256 of these files in a private directory (~/.local/state/hpc_es/trusted, or below $XDG_STATE_HOME); from
-    then on the run is opened, until a file or what the run gives to the code changes. Runs that you start yourself are
-    trusted without it. Remove the directory to trust nothing again.
+    A run may name custom code: kinds, environments, functions, networks. Commands that open it,
+    such as eval and export, execute this code. For a run of somebody else they refuse to do so, and
+    list the files. This command stores the SHA-256 of these files in a private directory
+    (~/.local/state/hpc_es/trusted, or below $XDG_STATE_HOME); from then on the run is opened, until
+    a file or what the run gives to the code changes. Runs that you start yourself are trusted
+    without it. Remove the directory to trust nothing again.
 
-    Trust covers Python code. It does not cover data that the code reads, or programs that it starts.
+    Trust covers Python code. It does not cover data that the code reads, or programs that it
+    starts.
     """
     from hpc_es.storage.trust_store import Store
 

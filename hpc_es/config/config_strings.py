@@ -2,12 +2,14 @@
 
     env=c(task="print"),agent=c(algorithm="pg",lr=1e-4),batch_size=64,timestep_limit=32
 
-    settings = [setting {"," setting}]      setting = name "=" value      value = "c(" settings ")" | a Python literal
+    settings = [setting {"," setting}]
+    setting = name "=" value
+    value = "c(" settings ")" | a Python literal
 
-A comma separates settings where no bracket is open; brackets within quotes count too, as in the original system. Only
-literals are evaluated. Missing keys have the defaults of that system. A key must be known, and its value must have the
-type of the default (lr=1 is a mistake, lr=1.0 is not). `agent` must name its algorithm and has the keys of that
-algorithm only.
+A comma separates settings where no bracket is open; brackets within quotes count too, as in the
+original system. Only literals are evaluated. Missing keys have the defaults of that system. A key
+must be known, and its value must have the type of the default (lr=1 is a mistake, lr=1.0 is not).
+`agent` must name its algorithm and has the keys of that algorithm only.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def _value(text: str) -> Json:
     try:
         return literal(text)
     except ValueError as error:
-        raise _error(text, 'expected a number, a "text", a list, True, False, None or c(...)') from error
+        raise _error(
+            text, 'expected a number, a "text", a list, True, False, None or c(...)'
+        ) from error
 
 
 def literal(text: str) -> Json:
@@ -132,18 +136,24 @@ STATIC = "static-bylen"  # the only reward_type with the same cases for every pr
 
 
 def is_config_string(text: str) -> bool:
-    """Return whether a text is a config string and not a file or a dotted override: it begins with name=."""
+    """Return whether a text is a config string and not a file or a dotted override:
+    it begins with name=.
+    """
     return CONFIG_STRING.match(text) is not None
 
 
 def parse_config_string(text: str, task_override: object = None) -> Settings:
-    """Return the data of a YAML config with its name; raise ConfigError with every mistake, by the keys of the string.
+    """Return the data of a YAML config with its name; raise ConfigError with every mistake, by the
+    keys of the string.
 
-    `task_override` is the section `task` of the overrides; its name or cycle is used if the string has none.
+    `task_override` is the section `task` of the overrides; its name or cycle is used if the string
+    has none.
     """
     top = parse_settings(text)
     problems: list[ConfigProblem] = []
-    settings = _updated(DEFAULTS, {name: value for name, value in top.items() if name != "agent"}, "", problems)
+    settings = _updated(
+        DEFAULTS, {name: value for name, value in top.items() if name != "agent"}, "", problems
+    )
     if isinstance(task_override, Mapping):
         settings["env"] = _with_task(settings["env"], task_override)
     algorithm, agent = _agent(top, problems)
@@ -180,18 +190,25 @@ def _agent(settings: Settings, problems: list[ConfigProblem]) -> tuple[str, Sett
     name = agent["algorithm"]
     if not isinstance(name, str) or name not in AGENTS:
         near = nearest(name, AGENTS) if isinstance(name, str) else ""
-        problems.append(("agent.algorithm", f"expected one of {names}, found {found_text(name)}{near}"))
+        problems.append(
+            ("agent.algorithm", f"expected one of {names}, found {found_text(name)}{near}")
+        )
         return "", {}
     rest = {key: value for key, value in agent.items() if key != "algorithm"}
     return name, _updated(AGENTS[name], rest, "agent.", problems)
 
 
-def _updated(defaults: Settings, values: ConfigData, prefix: str, problems: list[ConfigProblem]) -> Settings:
+def _updated(
+    defaults: Settings, values: ConfigData, prefix: str, problems: list[ConfigProblem]
+) -> Settings:
     """Return the defaults, replaced by valid values; add mistakes to `problems`."""
     settings = dict(defaults)
     for name, value in values.items():
         if name not in defaults:
-            valid = nearest(name, defaults) or f"; valid keys are {', '.join(map(repr, defaults)) or 'none'}"
+            valid = (
+                nearest(name, defaults)
+                or f"; valid keys are {', '.join(map(repr, defaults)) or 'none'}"
+            )
             problems.append((prefix + name, f"unknown key {prefix + name!r}{valid}"))
         elif isinstance(defaults[name], dict) and isinstance(value, dict):
             settings[name] = _updated(defaults[name], value, f"{prefix}{name}.", problems)
@@ -199,12 +216,18 @@ def _updated(defaults: Settings, values: ConfigData, prefix: str, problems: list
             settings[name] = value
         else:
             value_text = "c(...) or a dict" if isinstance(value, dict) else repr(value)
-            problems.append((prefix + name, f"expected {_type_text(defaults[name])}, found {value_text}"))
+            problems.append(
+                (prefix + name, f"expected {_type_text(defaults[name])}, found {value_text}")
+            )
     return settings
 
 
 def _type_text(default: object) -> str:
-    numbers = {bool: "True or False", int: "a whole number", float: "a number with a point or exponent, such as 1.0"}
+    numbers = {
+        bool: "True or False",
+        int: "a whole number",
+        float: "a number with a point or exponent, such as 1.0",
+    }
     return {**numbers, str: 'a "text"', list: "a list in brackets", dict: "c(...)"}[type(default)]
 
 
@@ -218,9 +241,15 @@ def _task(settings: Settings, problems: list[ConfigProblem]) -> Settings:
         text = 'expected a coding task such as "reverse", or a task_cycle, or an override task.name=..., found none'
         problems.append(("env.task", text))
     if not all(isinstance(name, str) for name in cycle):
-        problems.append(("env.task_cycle", f'expected a list of "texts", found {found_text(cycle)}'))
+        problems.append(
+            ("env.task_cycle", f'expected a list of "texts", found {found_text(cycle)}')
+        )
     task: Settings = {"kind": "programs", **({"cycle": cycle} if cycle else {"name": name})}
-    task |= {"max_code_length": settings["timestep_limit"], "require_correct_syntax": env["correct_syntax"], **bonuses}
+    task |= {
+        "max_code_length": settings["timestep_limit"],
+        "require_correct_syntax": env["correct_syntax"],
+        **bonuses,
+    }
     if not env["config_for_iclr"]:
         if name == "print" and not env["fixed_string"]:
             task["name"] = "print-hello"  # its name in that mode
@@ -237,20 +266,31 @@ def _kwargs(text: str, problems: list[ConfigProblem]) -> Settings:
     try:
         kwargs = literal(text)
     except ValueError as error:
-        problems.append(("env.task_kwargs", f"expected a dict in quotes, such as \"{{'base': 27}}\": {error}"))
+        problems.append(
+            ("env.task_kwargs", f"expected a dict in quotes, such as \"{{'base': 27}}\": {error}")
+        )
         return {}
     if not isinstance(kwargs, dict) or not set(kwargs) <= {*KWARGS, "reward_type"}:
         known = ", ".join(map(repr, KWARGS))
-        problems.append(("env.task_kwargs", f"expected a dict with keys of {known}, 'reward_type', found {text!r}"))
+        problems.append(
+            (
+                "env.task_kwargs",
+                f"expected a dict with keys of {known}, 'reward_type', found {text!r}",
+            )
+        )
         return {}
     if kwargs.pop("reward_type", STATIC) != STATIC:
         why = "the others draw new cases at each scoring, so that rewards could not be compared"
-        problems.append(("env.task_kwargs", f"expected reward_type {STATIC!r}, found {text!r}: {why}"))
+        problems.append(
+            ("env.task_kwargs", f"expected reward_type {STATIC!r}, found {text!r}: {why}")
+        )
     return {KWARGS[name]: value for name, value in kwargs.items()}
 
 
 def _algorithm(name: str, agent: Settings, batch_size: int) -> Settings:
-    """Return the section `algorithm`; random search has no batch size, since it executes one program at a time."""
+    """Return the section `algorithm`; random search has no batch size,
+    since it executes one program at a time.
+    """
     if name == "ga":
         return {"kind": "ga", "population_size": batch_size, **agent}
     if name == "rand":

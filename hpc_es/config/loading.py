@@ -1,10 +1,11 @@
-"""Read and validate a config: YAML file or config string, overrides, presets of the algorithm; rank 0 only.
+"""Read and validate a config: YAML file or config string, overrides, presets of the algorithm; rank
+0 only.
 
 config = load(path, ["algorithm.sigma=0.1"])    read, override, validate; imports pydantic
 
-Presets are defaults of other sections that an algorithm declares, such as a linear policy. They apply where the config
-sets no value, unless the task or policy has no such key, the policy is of another kind than the algorithm's default, or
-the section has `enabled: false`.
+Presets are defaults of other sections that an algorithm declares, such as a linear policy. They
+apply where the config sets no value, unless the task or policy has no such key, the policy is of
+another kind than the algorithm's default, or the section has `enabled: false`.
 
 `training.build.valid_config` also reports the mistakes that later stages find.
 """
@@ -18,7 +19,16 @@ from pathlib import Path
 
 from hpc_es.config import config_strings, registry, user_code, validation
 from hpc_es.config.notebook_config import read_config
-from hpc_es.config.options import Hint, OptionsClass, Row, field_hints, kinds_mark, markdown, options_class, rows
+from hpc_es.config.options import (
+    Hint,
+    OptionsClass,
+    Row,
+    field_hints,
+    kinds_mark,
+    markdown,
+    options_class,
+    rows,
+)
 from hpc_es.config.schema import Config
 from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.declarations import Needs
@@ -29,7 +39,9 @@ from hpc_es.core.rank_output import say_error
 
 
 def with_presets(cls: OptionsClass, data: ConfigData) -> ConfigData:
-    """Return a copy of `data` with the presets of its algorithm; `cls` is the class of the whole config."""
+    """Return a copy of `data` with the presets of its algorithm;
+    `cls` is the class of the whole config.
+    """
     changed = copy.deepcopy(dict(data))
     needs = _needs(changed)
     if needs is None:
@@ -46,7 +58,9 @@ def _needs(data: ConfigData) -> Needs | None:
     """Return the NEEDS of the algorithm; None for a wrong kind."""
     section = data.get("algorithm")
     kind = section.get("kind", "es") if isinstance(section, Mapping) else "es"
-    if not isinstance(kind, str) or not (registry.is_user_kind(kind) or registry.find("algorithms", kind)):
+    if not isinstance(kind, str) or not (
+        registry.is_user_kind(kind) or registry.find("algorithms", kind)
+    ):
         return None
     try:
         needs: Needs = registry.module("algorithms", kind).NEEDS
@@ -55,8 +69,12 @@ def _needs(data: ConfigData) -> Needs | None:
     return needs
 
 
-def _options(cls: OptionsClass, section: str, data: ConfigData, only: str | None) -> OptionsClass | None:
-    """Return the options class of a section; None if it is null or wrong, or if its kind is not `only`."""
+def _options(
+    cls: OptionsClass, section: str, data: ConfigData, only: str | None
+) -> OptionsClass | None:
+    """Return the options class of a section; None if it is null or wrong,
+    or if its kind is not `only`.
+    """
     hint = field_hints(cls)[section]
     mark = kinds_mark(hint)
     if mark is None:
@@ -106,14 +124,17 @@ def validate(data: ConfigData) -> Config:
 
 
 def draft(data: ConfigData) -> tuple[Config, Problems]:
-    """Return a draft of the config that `data` describes, and all mistakes; see `config.validation`.
+    """Return a draft of the config that `data` describes, and all mistakes; see
+    `config.validation`.
 
-    `data` may have numbers and arrays of NumPy and other values of Python: see `core.plain`. ConfigError for those that
-    a config cannot hold. `output` and `directory` have ~ and variables replaced; other paths where they are used.
+    `data` may have numbers and arrays of NumPy and other values of Python: see `core.plain`.
+    ConfigError for those that a config cannot hold. `output` and `directory` have ~ and variables
+    replaced; other paths where they are used.
     """
     data = plain(data)
     if isinstance(data, dict):
-        from hpc_es.config.yaml_text import nested  # imports yaml, which other ranks than 0 do not need
+        # imports yaml, which other ranks than 0 do not need
+        from hpc_es.config.yaml_text import nested
 
         data = nested(data)
     data, wrong = _with_directories(data)
@@ -127,7 +148,8 @@ def draft(data: ConfigData) -> tuple[Config, Problems]:
 def _with_directories(data: ConfigData) -> tuple[ConfigData, list[ConfigProblem]]:
     changed, problems = dict(data), list[ConfigProblem]()
     for key in ("output", "directory"):
-        if not isinstance(text := data.get(key), str) or not text:  # null, or reported by the validation
+        # null, or reported by the validation
+        if not isinstance(text := data.get(key), str) or not text:
             continue
         try:
             changed[key] = expanded(text) if key == "output" else str(absolute(expanded(text)))
@@ -142,7 +164,8 @@ def load(source: Path | str, overrides: Iterable[str] = ()) -> Config:
 
 
 def read(source: Path | str, overrides: Iterable[str] = ()) -> ConfigData:
-    """Return the data of a file or config string with overrides; fill in name, output and directory.
+    """Return the data of a file or config string with overrides; fill in name, output and
+    directory.
 
     Modules next to the file and in the current directory become importable.
     """
@@ -163,10 +186,12 @@ def read(source: Path | str, overrides: Iterable[str] = ()) -> ConfigData:
 def with_overrides(data: ConfigData, overrides: Iterable[str]) -> tuple[dict[str, Json], list[str]]:
     """Return the data of a file with overrides, and notes on keys that were dropped.
 
-    Where overrides change the kind of a section, keys of the file that only the old kind has are dropped, unless
-    another override sets them. An algorithm may change the kind of noise or policy, if the config names none.
+    Where overrides change the kind of a section, keys of the file that only the old kind has are
+    dropped, unless another override sets them. An algorithm may change the kind of noise or policy,
+    if the config names none.
     """
-    from hpc_es.config.yaml_text import override  # imports yaml, which other ranks than 0 do not need
+    # imports yaml, which other ranks than 0 do not need
+    from hpc_es.config.yaml_text import override
 
     overrides = list(overrides)
     changed, notes = dict(override(data, overrides)), list[str]()
@@ -175,13 +200,17 @@ def with_overrides(data: ConfigData, overrides: Iterable[str]) -> tuple[dict[str
         before, after = data.get(section), changed.get(section)
         if not isinstance(before, Mapping) or not isinstance(after, Mapping):
             continue
-        old, new = (_kind_and_options(section, with_presets(Config, values)) for values in (data, changed))
+        old, new = (
+            _kind_and_options(section, with_presets(Config, values)) for values in (data, changed)
+        )
         if old is None or new is None or old[0] == new[0] or section in set_keys:
             continue
         dropped = list(_only_in(old[1], new[1], before, section, set_keys))
         changed[section] = _without_keys(after, section, dropped)
         if dropped:
-            notes.append(f"{section}.kind is {new[0]} instead of {old[0]}: {', '.join(dropped)} of the file dropped")
+            notes.append(
+                f"{section}.kind is {new[0]} instead of {old[0]}: {', '.join(dropped)} of the file dropped"
+            )
     return changed, notes
 
 
@@ -198,7 +227,9 @@ def _kind_and_options(section: str, data: ConfigData) -> tuple[str, OptionsClass
 def _only_in(
     old: OptionsClass, new: OptionsClass, values: ConfigData, prefix: str, set_keys: Collection[str]
 ) -> Iterator[str]:
-    """Yield the dotted keys of `values` that the old options have and the new ones lack, except those in `set_keys`."""
+    """Yield the dotted keys of `values` that the old options have and the new ones lack,
+    except those in `set_keys`.
+    """
     old_hints, new_hints = field_hints(old), field_hints(new)
     for name, value in values.items():
         key = f"{prefix}.{name}"
@@ -217,14 +248,19 @@ def _without_keys(values: ConfigData, prefix: str, dropped: Collection[str]) -> 
     """Return a copy of a section without these dotted keys."""
     kept = {name: value for name, value in values.items() if f"{prefix}.{name}" not in dropped}
     return {
-        name: _without_keys(value, f"{prefix}.{name}", dropped) if isinstance(value, Mapping) else value
+        name: _without_keys(value, f"{prefix}.{name}", dropped)
+        if isinstance(value, Mapping)
+        else value
         for name, value in kept.items()
     }
 
 
 def is_tuning_file(source: Path | str) -> bool:
-    """Return whether this is a tuning file and not a config; raise ConfigError if it is not YAML."""
-    from hpc_es.config.yaml_text import read_yaml  # imports yaml, which other ranks than 0 do not need
+    """Return whether this is a tuning file and not a config;
+    raise ConfigError if it is not YAML.
+    """
+    # imports yaml, which other ranks than 0 do not need
+    from hpc_es.config.yaml_text import read_yaml
 
     return not config_strings.is_config_string(str(source)) and _is_tuning(read_yaml(Path(source)))
 
@@ -234,8 +270,11 @@ def _is_tuning(data: ConfigData) -> bool:
 
 
 def _read(source: Path | str, overrides: Iterable[str]) -> tuple[ConfigData, str]:
-    """Return the data of a file or config string, whose task may come from an override, and the stem of the file."""
-    from hpc_es.config.yaml_text import override  # imports yaml, which other ranks than 0 do not need
+    """Return the data of a file or config string, whose task may come from an override,
+    and the stem of the file.
+    """
+    # imports yaml, which other ranks than 0 do not need
+    from hpc_es.config.yaml_text import override
 
     if isinstance(source, str) and config_strings.is_config_string(source):
         user_code.make_importable()
@@ -250,7 +289,9 @@ def table(source: Path | str | None = None, overrides: Iterable[str] = ()) -> st
 
 
 def table_rows(source: Path | str | None = None, overrides: Iterable[str] = ()) -> Iterator[Row]:
-    """Yield the table of all keys of all kinds, or of the kinds in a config; raise ConfigError for a wrong config."""
+    """Yield the table of all keys of all kinds, or of the kinds in a config;
+    raise ConfigError for a wrong config.
+    """
     if source is None:
         return rows(Config)
     overrides = list(overrides)

@@ -1,7 +1,8 @@
-"""The `config.json` of the ES notebook (neuroevolution-ai/evolution-strategies) as data of a YAML config.
+"""The `config.json` of the ES notebook (neuroevolution-ai/evolution-strategies) as data of a YAML
+config.
 
-The file has the sections config, model_structure and optimizations. `env_seed` is missing in those of
-the notebook's first version, whose networks start with other weights.
+The file has the sections config, model_structure and optimizations. `env_seed` is missing in those
+of the notebook's first version, whose networks start with other weights.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.errors import ConfigError, nearest
 
 SECTIONS = ("config", "model_structure", "optimizations")
-KEYS: Mapping[str, str] = {  # of the notebook: of the YAML config, "" if it depends on other keys or has no effect
+# of the notebook: of the YAML config, "" if it depends on other keys or has no effect
+KEYS: Mapping[str, str] = {
     "config.env_id": "task.env_id",
     "config.env_seed": "",
     "config.population_size": "algorithm.population_size",
@@ -53,13 +55,19 @@ def read_config(path: Path) -> ConfigData:
 
 
 def converted(data: ConfigData) -> dict[str, Json]:
-    """Return the data of a YAML config with the same settings; ConfigError for keys that the notebook has not.
+    """Return the data of a YAML config with the same settings; ConfigError for keys that the
+    notebook has not.
 
-    Values are validated with the YAML config. A key that the notebook's file lacks gets our default.
+    Values are validated with the YAML config. A key that the notebook's file lacks gets our
+    default.
     """
-    old: dict[str, Any] = {f"{name}.{key}": value for name in SECTIONS for key, value in data[name].items()}
+    old: dict[str, Any] = {
+        f"{name}.{key}": value for name in SECTIONS for key, value in data[name].items()
+    }
     if unknown := [key for key in old if key not in KEYS]:
-        raise ConfigError([(key, f"the notebook has no such key{nearest(key, list(KEYS))}") for key in unknown])
+        raise ConfigError(
+            [(key, f"the notebook has no such key{nearest(key, list(KEYS))}") for key in unknown]
+        )
     new: dict[str, Any] = {"seed": old.get("config.env_seed") or 0, "checkpoint": {}}
     new |= {"task": {"kind": "episodes"}, "policy": {"kind": "mlp"}}
     new["algorithm"] = {"kind": "es", "optimizer": {}}
@@ -76,14 +84,20 @@ def converted(data: ConfigData) -> dict[str, Json]:
         return old.get(key, default) if old.get(f"optimizations.{switch}", True) else off
 
     policy, algorithm = new["policy"], new["algorithm"]
-    algorithm["fitness_shaping"] = chosen("fitness_shaping", "config.return_proc_mode", "centered_rank", "none")
+    algorithm["fitness_shaping"] = chosen(
+        "fitness_shaping", "config.return_proc_mode", "centered_rank", "none"
+    )
     algorithm["weight_decay"] = chosen("weight_decay", "config.l2coeff", 0.005, 0.0)
-    algorithm["optimizer"]["kind"] = chosen("gradient_optimizer", "model_structure.optimizer", "adam", "none")
+    algorithm["optimizer"]["kind"] = chosen(
+        "gradient_optimizer", "model_structure.optimizer", "adam", "none"
+    )
     arguments = chosen("gradient_optimizer", "model_structure.optimizer_args", {}, {})
     if not isinstance(arguments, Mapping):
         text = f"expected an object such as {{'stepsize': 0.01}}, found {arguments!r}"
         raise ConfigError([("model_structure.optimizer_args", text)])
-    algorithm["optimizer"] |= {"learning_rate" if key == "stepsize" else key: arguments[key] for key in arguments}
+    algorithm["optimizer"] |= {
+        "learning_rate" if key == "stepsize" else key: arguments[key] for key in arguments
+    }
     policy["action_bins"] = chosen("discretize_actions", "model_structure.ac_bins", 5, None)
     activation = old.get("model_structure.nonlin_type", "tanh")
     policy["activation"] = "leaky_relu" if activation == "lrelu" else activation

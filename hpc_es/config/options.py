@@ -1,9 +1,11 @@
-"""Options: frozen dataclasses whose fields carry type, range, default and help text of a config key.
+"""Options: frozen dataclasses whose fields carry type, range, default and help text of a config
+key.
 
-`validation.py` validates them with pydantic on rank 0. This module imports nothing that would slow down the start of a
-worker. `describe` puts type hints into words, and `rows` lists the keys with their values and help. A class of options
-may have `problems()` and `warnings()`, which yield (key, text) for mistakes and for options without effect. Its static
-method `_written_out(data)`, if it has one, returns the mapping that a short form of the section stands for.
+`validation.py` validates them with pydantic on rank 0. This module imports nothing that would slow
+down the start of a worker. `describe` puts type hints into words, and `rows` lists the keys with
+their values and help. A class of options may have `problems()` and `warnings()`, which yield (key,
+text) for mistakes and for options without effect. Its static method `_written_out(data)`, if it has
+one, returns the mapping that a short form of the section stands for.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ OptionsClass: TypeAlias = type[Any]  # a class made with `options`
 class Limits:
     """Limits of a number, or of the length of a text or list, as annotation of a type hint.
 
-    pydantic knows those of annotated_types, and such a group of them (`annotated_types.GroupedMetadata`).
+    pydantic knows those of annotated_types, and such a group of them
+    (`annotated_types.GroupedMetadata`).
     """
 
     ge: float | None = None  # greater than or equal
@@ -71,18 +74,26 @@ class Limits:
         from annotated_types import Ge, Gt, Le, Lt, MinLen
 
         classes = {"ge": Ge, "gt": Gt, "le": Le, "lt": Lt, "min_length": MinLen}
-        return (cls(limit) for name, cls in classes.items() if (limit := getattr(self, name)) is not None)
+        return (
+            cls(limit)
+            for name, cls in classes.items()
+            if (limit := getattr(self, name)) is not None
+        )
 
     def allow(self, value: Any) -> bool:
         """Return whether a number, text or list is within the limits."""
         if self.min_length is not None:
             return len(value) >= self.min_length
         above = (self.ge is None or value >= self.ge) and (self.gt is None or value > self.gt)
-        return above and (self.le is None or value <= self.le) and (self.lt is None or value < self.lt)
+        return (
+            above and (self.le is None or value <= self.le) and (self.lt is None or value < self.lt)
+        )
 
 
 class IsPath:
-    """Annotation of text that is a path: its `~` and variables are checked, and replaced with `core.paths.expanded`."""
+    """Annotation of text that is a path: its `~` and variables are checked,
+    and replaced with `core.paths.expanded`.
+    """
 
 
 PathText = Annotated[str, Limits(min_length=1), IsPath()]
@@ -118,8 +129,8 @@ def option(
 ) -> Any:
     """Return a field with its help text; an option without default is required.
 
-    `may_change`: no result depends on the option, so a resumed run may change it, and `resolved.identity` leaves it
-    out; a tuple allows changes among these values only.
+    `may_change`: no result depends on the option, so a resumed run may change it, and
+    `resolved.identity` leaves it out; a tuple allows changes among these values only.
     """
     metadata = {"help": help, "may_change": may_change}
     return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)  # type: ignore[call-overload]
@@ -147,21 +158,30 @@ _WORDS: dict[Hint, str] = {
 
 @dataclass(frozen=True)
 class Kinds:
-    """Annotation of a section whose key `kind` names a module of `package`, which has the section's `Options`."""
+    """Annotation of a section whose key `kind` names a module of `package`,
+    which has the section's `Options`.
+    """
 
     package: registry.Package
     default: str
-    optional: bool = False  # the section is null if the task has no policy; its default kind depends on the algorithm
+    # the section is null if the task has no policy; its default kind depends on the algorithm
+    optional: bool = False
 
     def default_kind(self, data: ConfigData) -> str | None:
-        """Return the kind of a section that names none, given the whole config; None if the section is null."""
+        """Return the kind of a section that names none, given the whole config;
+        None if the section is null.
+        """
         if not self.optional:
             return self.default
         task, algorithm = _named(data, "task", "tasks"), _named(data, "algorithm", "algorithms")
         try:
             if task is not None and not registry.module("tasks", task).OFFERS.policy:
                 return None
-            return str(registry.module("algorithms", algorithm).NEEDS.policy) if algorithm else self.default
+            return (
+                str(registry.module("algorithms", algorithm).NEEDS.policy)
+                if algorithm
+                else self.default
+            )
         except ConfigError:  # a broken custom kind, which is reported for its own section
             return self.default
 
@@ -185,15 +205,24 @@ def field_hints(cls: OptionsClass) -> Mapping[str, Hint]:
 
 def kinds_mark(hint: Hint) -> Kinds | None:
     """Return the `Kinds` annotation of a section, or None."""
-    return next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Kinds)), None)
+    return next(
+        (mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Kinds)), None
+    )
 
 
 def union_members(hint: Hint) -> tuple[Hint, ...]:
-    """Return the members of a union without None; for other hints, a tuple of the hint without its annotations."""
+    """Return the members of a union without None; for other hints,
+    a tuple of the hint without its annotations.
+    """
     if get_origin(hint) is Annotated:
         return union_members(get_args(hint)[0])
     if get_origin(hint) in {Union, types.UnionType}:
-        return tuple(member for arg in get_args(hint) if arg is not type(None) for member in union_members(arg))
+        return tuple(
+            member
+            for arg in get_args(hint)
+            if arg is not type(None)
+            for member in union_members(arg)
+        )
     return (hint,)
 
 
@@ -205,7 +234,9 @@ def options_class(hint: Hint) -> OptionsClass | None:
 
 
 def item_hint(hint: Hint, part: int | str = 0) -> Hint:
-    """Return the hint of the items of a list or mapping, or of item `part` of a list of fixed length; else None."""
+    """Return the hint of the items of a list or mapping,
+    or of item `part` of a list of fixed length; else None.
+    """
     members = union_members(hint)
     origin, args = get_origin(members[0]), get_args(members[0])
     if len(members) != 1 or origin not in LISTS | MAPPINGS:
@@ -218,17 +249,22 @@ def item_hint(hint: Hint, part: int | str = 0) -> Hint:
 def fits(hint: Hint, value: object) -> bool:
     """Return whether plain data are what a hint says, as those of a config that was valid are.
 
-    This needs no pydantic. Types that only pydantic knows, as custom kinds may have them, are not checked.
+    This needs no pydantic. Types that only pydantic knows, as custom kinds may have them, are not
+    checked.
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        result = fits(args[0], value) and all(mark.allow(value) for mark in args[1:] if isinstance(mark, Limits))
+        result = fits(args[0], value) and all(
+            mark.allow(value) for mark in args[1:] if isinstance(mark, Limits)
+        )
     elif origin in {Union, types.UnionType}:
         result = any(fits(member, value) for member in args)
     elif origin is Literal:
         result = any(type(value) is type(choice) and value == choice for choice in args)
     elif origin in LISTS:
-        result = isinstance(value, list) and all(fits(item_hint(hint, index), item) for index, item in enumerate(value))
+        result = isinstance(value, list) and all(
+            fits(item_hint(hint, index), item) for index, item in enumerate(value)
+        )
     elif origin in MAPPINGS:
         result = isinstance(value, Mapping) and all(fits(args[1], item) for item in value.values())
     elif hint is float:
@@ -249,7 +285,9 @@ def require_fit(hint: Hint, value: object, name: str) -> None:
 
 
 def is_path(hint: Hint) -> bool:
-    """Return whether text of this hint may be a path: `PathText` or `pathlib.Path`, alone or in a union."""
+    """Return whether text of this hint may be a path: `PathText` or `pathlib.Path`,
+    alone or in a union.
+    """
     if get_origin(hint) is Annotated:
         base, *marks = get_args(hint)
         return any(isinstance(mark, IsPath) for mark in marks) or is_path(base)
@@ -259,9 +297,11 @@ def is_path(hint: Hint) -> bool:
 
 
 def with_paths(value: T, key: str) -> T:
-    """Return options of a kind, or a part of them, whose values of type `Path` have ~ and variables replaced.
+    """Return options of a kind, or a part of them, whose values of type `Path` have ~ and variables
+    replaced.
 
-    Each rank does so when it builds the kind, since variables may differ between nodes. Raises ConfigError.
+    Each rank does so when it builds the kind, since variables may differ between nodes. Raises
+    ConfigError.
     """
     changed: Any = value
     if isinstance(value, Path):
@@ -270,8 +310,13 @@ def with_paths(value: T, key: str) -> T:
         except ValueError as error:
             raise ConfigError([(key, str(error))]) from error
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # A draft (`config.validation`) lacks the wrong values, so it is copied without its constructor.
-        old = {field.name: vars(value)[field.name] for field in dataclasses.fields(value) if field.name in vars(value)}
+        # A draft (`config.validation`) lacks the wrong values, so it is copied without its
+        # constructor.
+        old = {
+            field.name: vars(value)[field.name]
+            for field in dataclasses.fields(value)
+            if field.name in vars(value)
+        }
         new = {name: with_paths(item, join(key, name)) for name, item in old.items()}
         if any(new[name] is not old[name] for name in new):
             changed = object.__new__(type(value))
@@ -293,8 +338,12 @@ SECTIONS: Mapping[registry.Package, str] = {
 }
 
 
-def build_kind(package: registry.Package, options: KindOptions, *arguments: object, **keywords: object) -> Any:
-    """Return what the kind of these options builds from them; paths in them are those of this rank."""
+def build_kind(
+    package: registry.Package, options: KindOptions, *arguments: object, **keywords: object
+) -> Any:
+    """Return what the kind of these options builds from them;
+    paths in them are those of this rank.
+    """
     kind = registry.module(package, options.kind)
     return kind.build(with_paths(options, SECTIONS[package]), *arguments, **keywords)
 
@@ -324,14 +373,24 @@ def _describe_items(origin: Hint, args: tuple[Hint, ...]) -> str:
 
 
 def _limited(words: str, marks: Iterable[object]) -> str:
-    """Return `words` with the limits among the annotations `marks`: `Limits`, or those of annotated_types."""
+    """Return `words` with the limits among the annotations `marks`: `Limits`,
+    or those of annotated_types.
+    """
     limits: dict[str, object] = {}
     for mark in marks:
         named = {name: getattr(mark, name, None) for name in ("ge", "gt", "le", "lt", "min_length")}
         limits |= {name: limit for name, limit in named.items() if limit is not None}
     if limits.get("min_length"):
-        words += ", not empty" if limits["min_length"] == 1 else f" of length {limits['min_length']} or more"
-    upper = {"le": "to", "lt": "to below"} if "ge" in limits else {"le": "of at most", "lt": "less than"}
+        words += (
+            ", not empty"
+            if limits["min_length"] == 1
+            else f" of length {limits['min_length']} or more"
+        )
+    upper = (
+        {"le": "to", "lt": "to below"}
+        if "ge" in limits
+        else {"le": "of at most", "lt": "less than"}
+    )
     lower = {"ge": "from" if limits.keys() & {"le", "lt"} else "of at least", "gt": "greater than"}
     for name, limit in limits.items():  # 2**63 instead of its digits
         power = limit.bit_length() - 1 if isinstance(limit, int) else 0
@@ -360,15 +419,22 @@ def _warnings(options: Options, key: str) -> Iterator[ConfigProblem]:
 
 
 def unused(options: Options, names: Iterable[str], why: str) -> Iterator[ConfigProblem]:
-    """Yield a warning for each named option that is not at its default; `why` is the reason why it has no effect."""
+    """Yield a warning for each named option that is not at its default;
+    `why` is the reason why it has no effect.
+    """
     fields = {field.name: field for field in dataclasses.fields(options)}
     for name in names:
         value = getattr(options, name)
         if value != fields[name].default:
-            yield name, f"is {as_yaml(list(value) if isinstance(value, tuple) else value)}, but does nothing: {why}"
+            yield (
+                name,
+                f"is {as_yaml(list(value) if isinstance(value, tuple) else value)}, but does nothing: {why}",
+            )
 
 
-def unused_of_kinds(options: KindOptions, names: Mapping[str, Iterable[str]]) -> Iterator[ConfigProblem]:
+def unused_of_kinds(
+    options: KindOptions, names: Mapping[str, Iterable[str]]
+) -> Iterator[ConfigProblem]:
     """Yield the same for options that only some kinds have, `names` by kind."""
     owners: dict[str, list[str]] = {}
     for kind, own in names.items():
@@ -376,7 +442,9 @@ def unused_of_kinds(options: KindOptions, names: Mapping[str, Iterable[str]]) ->
             owners.setdefault(name, []).append(kind)
     for name, kinds in owners.items():
         if options.kind not in kinds:
-            yield from unused(options, (name,), f"it is for kind {' or '.join(kinds)}, and this is {options.kind}")
+            yield from unused(
+                options, (name,), f"it is for kind {' or '.join(kinds)}, and this is {options.kind}"
+            )
 
 
 # The table of config keys.
@@ -404,15 +472,21 @@ def markdown(rows: Iterable[Row]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return the text with the characters escaped that Markdown reads as column, emphasis or tag."""
+    """Return the text with the characters escaped that Markdown reads as column,
+    emphasis or tag.
+    """
     return re.sub(r"([|*<])", r"\\\1", text)
 
 
 def rows(cls: OptionsClass, prefix: str = "", data: ConfigData | None = None) -> Iterator[Row]:
-    """Yield the rows of an options class and its sections, with `data` only those of the kinds in this config."""
+    """Yield the rows of an options class and its sections,
+    with `data` only those of the kinds in this config.
+    """
     hints = field_hints(cls)
     # Those that a kind defines itself come before those that it inherits.
-    for field in sorted(dataclasses.fields(cls), key=lambda field: field.name not in vars(cls)["__annotations__"]):
+    for field in sorted(
+        dataclasses.fields(cls), key=lambda field: field.name not in vars(cls)["__annotations__"]
+    ):
         hint, key = hints[field.name], prefix + field.name
         kind, sub = kinds_mark(hint), options_class(hint)
         if kind and data is not None:
@@ -426,7 +500,9 @@ def rows(cls: OptionsClass, prefix: str = "", data: ConfigData | None = None) ->
 
 
 def _chosen_rows(kind: Kinds, section: str, data: ConfigData, help: str) -> Iterator[Row]:
-    """Yield the rows of a section for the kind in a config, or its default kind; raise ConfigError for a wrong one."""
+    """Yield the rows of a section for the kind in a config, or its default kind;
+    raise ConfigError for a wrong one.
+    """
     values, default = data.get(section), kind.default_kind(data)
     name = values.get("kind", default) if isinstance(values, Mapping) else default
     yield Row(f"{section}.kind", describe(Literal[name]), f"`{kind.default}`", help)
@@ -440,7 +516,9 @@ def _chosen_rows(kind: Kinds, section: str, data: ConfigData, help: str) -> Iter
 
 
 def _kind_rows(kind: Kinds, section: str, help: str) -> Iterator[Row]:
-    """Yield the rows of a section for all its kinds; kinds with equal rows for a key share one row."""
+    """Yield the rows of a section for all its kinds;
+    kinds with equal rows for a key share one row.
+    """
     names = registry.kinds(kind.package)
     yield Row(f"{section}.kind", describe(Literal[names]), f"`{kind.default}`", help)
     holders: dict[Row, list[str]] = {}
@@ -455,5 +533,7 @@ def _kind_rows(kind: Kinds, section: str, help: str) -> Iterator[Row]:
 def _default(field: dataclasses.Field[object]) -> str:
     if required(field):
         return "required"
-    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    value = (
+        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    )
     return f"`{value if isinstance(value, str | Path) else json.dumps(value, default=str)}`"

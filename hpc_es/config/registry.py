@@ -1,12 +1,13 @@
 """Kinds of algorithms, tasks, policies and noise: the built-in ones, and custom kinds of the user.
 
-A built-in kind is a module with `Options`, whose field `kind` defaults to the name of the kind, `build`, and `NEEDS`
-(algorithms) or `OFFERS` (tasks).
+A built-in kind is a module with `Options`, whose field `kind` defaults to the name of the kind,
+`build`, and `NEEDS` (algorithms) or `OFFERS` (tasks).
 
-A custom kind is a module, `kind: my_package.my_module`, or an object in a module, `kind: my_file:Name`, with the same
-names (see `core/interfaces.py`); its `Options` are made with `hpc_es.extend.options`. Its module is imported from the
-current directory or the directory of the config (`config.user_code`). Rank 0 sends the directories to the other ranks,
-and checkpoints record them for `hpc-es eval`.
+A custom kind is a module, `kind: my_package.my_module`, or an object in a module, `kind:
+my_file:Name`, with the same names (see `core/interfaces.py`); its `Options` are made with
+`hpc_es.extend.options`. Its module is imported from the current directory or the directory of the
+config (`config.user_code`). Rank 0 sends the directories to the other ranks, and checkpoints record
+them for `hpc-es eval`.
 """
 
 from __future__ import annotations
@@ -71,7 +72,12 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
 
 # Environments and wrappers of hpc_es that configs name as they name those of the user, module:name.
 ENVIRONMENT_MODULES = frozenset(
-    ("hpc_es.tasks.bandits", "hpc_es.tasks.deceptive_maze", "hpc_es.tasks.flat_action", "hpc_es.tasks.last_step")
+    (
+        "hpc_es.tasks.bandits",
+        "hpc_es.tasks.deceptive_maze",
+        "hpc_es.tasks.flat_action",
+        "hpc_es.tasks.last_step",
+    )
 )
 REQUIRED = {"algorithms": ("Options", "build", "NEEDS"), "tasks": ("Options", "build", "OFFERS")}
 REQUIRED_ALWAYS = ("Options", "build")
@@ -94,14 +100,22 @@ def module(package: Package, kind: str) -> Any:
     built_in = find(package, kind)
     if built_in is None:
         names = ", ".join(map(repr, kinds(package)))
-        raise ConfigError([("kind", f"expected one of {names}, found {kind!r}{nearest(kind, kinds(package))}")])
+        raise ConfigError(
+            [("kind", f"expected one of {names}, found {kind!r}{nearest(kind, kinds(package))}")]
+        )
     return built_in
 
 
 def policy_builder(policy: str, algorithm: str) -> Any:
-    """Return the function that builds a policy of this kind from its options and spaces for an algorithm."""
+    """Return the function that builds a policy of this kind from
+    its options and spaces for an algorithm.
+    """
     kind = module("policies", policy)
-    with_value = getattr(kind, "build_with_value", None) if module("algorithms", algorithm).NEEDS.value else None
+    with_value = (
+        getattr(kind, "build_with_value", None)
+        if module("algorithms", algorithm).NEEDS.value
+        else None
+    )
     return kind.build if with_value is None else with_value
 
 
@@ -112,14 +126,18 @@ def find(package: Package, kind: object) -> ModuleType | None:
 
 
 def is_user_kind(kind: object) -> TypeGuard[str]:
-    """Return whether this is the name of a custom kind, that is, has a dot or a colon; the kind need not exist."""
+    """Return whether this is the name of a custom kind, that is, has a dot or a colon;
+    the kind need not exist.
+    """
     if not isinstance(kind, str) or not _USER_KIND.fullmatch(kind) or not {".", ":"} & set(kind):
         return False
     return re.split("[.:]", kind)[0] != "hpc_es"
 
 
 def class_hint(kind: object) -> str:
-    """Return the end of a message that shows how to name a class, if `kind` is a module of the user, else ""."""
+    """Return the end of a message that shows how to name a class,
+    if `kind` is a module of the user, else "".
+    """
     if not isinstance(kind, str) or not kind.isidentifier() or is_installed(kind):
         return ""
     path = source_path(kind)
@@ -127,7 +145,9 @@ def class_hint(kind: object) -> str:
 
 
 def _load_user_kind(package: str, kind: str) -> Any:
-    """Import and return a custom kind; raise ConfigError if it cannot be imported or lacks a name."""
+    """Import and return a custom kind; raise ConfigError if
+    it cannot be imported or lacks a name.
+    """
     module_name, _, name = kind.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -151,7 +171,9 @@ def _load_user_kind(package: str, kind: str) -> Any:
     names = {field.name for field in fields}
     if "kind" not in names:
         text = "made with @options of hpc_es.extend, with a field kind"
-        raise ConfigError([("kind", f"expected Options of {kind!r} to be {text}, found {options!r}")])
+        raise ConfigError(
+            [("kind", f"expected Options of {kind!r} to be {text}, found {options!r}")]
+        )
     if wrong := METHODS & names:
         text = f"{' and '.join(sorted(wrong))}, which are methods of options: give the field another name"
         raise ConfigError([("kind", f"expected Options of {kind!r} without the field {text}")])
@@ -162,19 +184,27 @@ def _load_user_kind(package: str, kind: str) -> Any:
 
 
 def import_function(text: str, key: str, example: str = "my_model:cost") -> Callable[..., object]:
-    """Import the function `module:attribute` that a config key names; ConfigError if that is not possible."""
+    """Import the function `module:attribute` that a config key names;
+    ConfigError if that is not possible.
+    """
     module, _, attribute = text.partition(":")
     if not module or not attribute:
         raise ConfigError([(key, f"expected module:function such as {example}, found {text!r}")])
     function: object = _import_module(module, key)
     for name in attribute.split("."):
         if not hasattr(function, name):
-            callables = [item for item in vars(function) if callable(getattr(function, item, None)) and item[0] != "_"]
+            callables = [
+                item
+                for item in vars(function)
+                if callable(getattr(function, item, None)) and item[0] != "_"
+            ]
             has = ", ".join(callables) or "no function"
             raise ConfigError([(key, f"there is no {name!r} in {module} (it has: {has})")])
         function = getattr(function, name)
     if not callable(function):
-        raise ConfigError([(key, f"expected a function, found {text!r} to be of type {type(function).__name__}")])
+        raise ConfigError(
+            [(key, f"expected a function, found {text!r} to be of type {type(function).__name__}")]
+        )
     return function
 
 
@@ -186,7 +216,9 @@ def _import_module(module: str, key: str) -> ModuleType:
             text = f"the module {module!r} imports {error.name!r}, which is not installed"
             raise ConfigError([(key, text)]) from error
         searched = f"{current_directory()}, the config's directory and the installed packages"
-        raise ConfigError([(key, f"there is no module {module!r} (searched: {searched})")]) from None
+        raise ConfigError(
+            [(key, f"there is no module {module!r} (searched: {searched})")]
+        ) from None
     except (Exception, SystemExit) as error:  # of the user's code
         text = f"the module {module!r} fails when it is imported: {type(error).__name__}: {error}"
         raise ConfigError([(key, text)]) from error
@@ -214,7 +246,8 @@ def within_config_directory(directory: str | Path | None) -> Iterator[None]:
 
 
 def config_path(text: str, directory: Path | None = None) -> Path:
-    """Return a path of the config, relative to its directory, with ~ and the variables of this rank replaced.
+    """Return a path of the config, relative to its directory, with ~ and the variables of this rank
+    replaced.
 
     `directory` replaces that of the config. Raises ValueError for a variable that is not set.
     """

@@ -1,11 +1,12 @@
-"""Resolved configs: a config as plain data with all defaults, and back, for workers, checkpoints and comparisons.
+"""Resolved configs: a config as plain data with all defaults, and back, for workers, checkpoints
+and comparisons.
 
 config = parse_resolved(dump(config))           rebuilt without validation and without pydantic
 
-Also the SHA-256 of the custom code that a config runs, which `storage.trust` allows or not. A built-in kind that runs
-custom code (such as an external program) has a function `sources(section, directory)` in its module. From the section
-as plain data and the directory of the config it returns the SHA-256 by name, "" for missing code, without importing or
-running it.
+Also the SHA-256 of the custom code that a config runs, which `storage.trust` allows or not. A
+built-in kind that runs custom code (such as an external program) has a function `sources(section,
+directory)` in its module. From the section as plain data and the directory of the config it returns
+the SHA-256 by name, "" for missing code, without importing or running it.
 """
 
 from __future__ import annotations
@@ -40,11 +41,15 @@ from hpc_es.core.run_files import parse_json
 
 
 def resolved(config: Config) -> ConfigData:
-    """Return the config with all defaults as dicts, lists and scalars, in the order of the fields."""
+    """Return the config with all defaults as dicts, lists and scalars,
+    in the order of the fields.
+    """
     return _plain_fields(config, lambda field, value: True)
 
 
-def _plain_fields(options: Options, keep: Callable[[dataclasses.Field[object], object], bool]) -> dict[str, Any]:
+def _plain_fields(
+    options: Options, keep: Callable[[dataclasses.Field[object], object], bool]
+) -> dict[str, Any]:
     fields = [(field, getattr(options, field.name)) for field in dataclasses.fields(options)]
     return {field.name: _plain(value, keep) for field, value in fields if keep(field, value)}
 
@@ -65,7 +70,9 @@ def dump(config: Config) -> str:
 
     from hpc_es.config.yaml_text import Dumper
 
-    return yaml.dump(resolved(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(
+        resolved(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120
+    )
 
 
 def dump_json(config: Config) -> str:
@@ -74,7 +81,9 @@ def dump_json(config: Config) -> str:
 
 
 def plain_data(text: str) -> ConfigData:
-    """Return the data of a text from `dump` or `dump_json`, without importing the kinds in it; raise ConfigError."""
+    """Return the data of a text from `dump` or `dump_json`, without importing the kinds in it;
+    raise ConfigError.
+    """
     try:
         if text.startswith("{"):
             data = parse_json(text)
@@ -90,7 +99,9 @@ def plain_data(text: str) -> ConfigData:
 
 
 def parse_resolved(text: str) -> Config:
-    """Return the config of a text from `dump` or `dump_json`; raise ConfigError if the text is damaged."""
+    """Return the config of a text from `dump` or `dump_json`;
+    raise ConfigError if the text is damaged.
+    """
     data = plain_data(text)
     try:
         return rebuilt(data)
@@ -99,15 +110,20 @@ def parse_resolved(text: str) -> Config:
 
 
 def _damaged(error: Exception) -> ConfigError:
-    came = f"{type(error).__name__}: {error} (it is damaged, or written by another version of hpc_es)"
-    return ConfigError([("", f"expected the text of a resolved config, found one that gives {came}")])
+    came = (
+        f"{type(error).__name__}: {error} (it is damaged, or written by another version of hpc_es)"
+    )
+    return ConfigError(
+        [("", f"expected the text of a resolved config, found one that gives {came}")]
+    )
 
 
 def rebuilt(data: ConfigData) -> Config:
-    """Return the config of resolved data; a key that an earlier version did not have gets its default.
+    """Return the config of resolved data; a key that an earlier version did not have gets its
+    default.
 
-    Raises TypeError, ValueError, AttributeError, KeyError or ConfigError for anything else, such as values of types
-    that no valid config has.
+    Raises TypeError, ValueError, AttributeError, KeyError or ConfigError for anything else, such as
+    values of types that no valid config has.
     """
     return Config(**_build_fields(Config, data))
 
@@ -122,8 +138,12 @@ def _build_fields(cls: OptionsClass, data: ConfigData) -> ConfigData:
 
 
 def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
-    """Return whether a value is the default, to which the author of a custom kind may have given another type."""
-    made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    """Return whether a value is the default,
+    to which the author of a custom kind may have given another type.
+    """
+    made = (
+        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    )
     default = _plain(made, lambda field, value: True)
     return type(value) is type(default) and value == default
 
@@ -134,7 +154,8 @@ def _build(hint: Hint, value: Any) -> object:
     if value is None and (kind is None or kind.optional):
         return None
     if kind:
-        chosen = registry.module(kind.package, value["kind"]).Options  # custom kinds may have any type of `kind`
+        # custom kinds may have any type of `kind`
+        chosen = registry.module(kind.package, value["kind"]).Options
         rest = _build_fields(chosen, {name: item for name, item in value.items() if name != "kind"})
         return chosen(kind=value["kind"], **rest)
     if cls:
@@ -149,7 +170,8 @@ def _build(hint: Hint, value: Any) -> object:
 
 
 def identity(config: Config) -> ConfigData:
-    """Return the part of the resolved config that must not change on resume: all fields without `may_change`.
+    """Return the part of the resolved config that must not change on resume: all fields without
+    `may_change`.
 
     It has mpi.chunk_size only if results depend on it, and then as a number.
     """
@@ -167,11 +189,12 @@ def _may_change(field: dataclasses.Field[object], value: object) -> bool:
 
 
 def completed(old: ConfigData, may_import: Collection[str] = ()) -> ConfigData:
-    """Return an identity, or a resolved config, of an earlier version as this version writes identities.
+    """Return an identity, or a resolved config, of an earlier version as this version writes
+    identities.
 
-    Keys that the earlier version did not have get their defaults. Entries outside of the config (threads, number of the
-    repetition) stay. If the config cannot be rebuilt, or names a custom kind that is not in `may_import`, the identity
-    is returned as it is.
+    Keys that the earlier version did not have get their defaults. Entries outside of the config
+    (threads, number of the repetition) stay. If the config cannot be rebuilt, or names a custom
+    kind that is not in `may_import`, the identity is returned as it is.
     """
     fields = {field.name: field for field in dataclasses.fields(Config)}
     plain = {name: value for name, value in old.items() if name in fields}
@@ -197,7 +220,8 @@ Hashes = dict[str, str]
 
 
 def sources(data: ConfigData) -> Hashes:
-    """Return the SHA-256 of the custom code that a resolved config runs, by name; "" if its source is missing.
+    """Return the SHA-256 of the custom code that a resolved config runs, by name; "" if its source
+    is missing.
 
     The code is not imported.
     """
@@ -236,21 +260,31 @@ NEUTRAL = frozenset({"mpi4py", "h5py", "PyYAML", "pydantic"})  # on which no res
 
 
 def software_changes(before: ConfigData, now: ConfigData) -> dict[str, tuple[str, str]]:
-    """Return versions of packages, and the processor, that differ between two provenances: (before, now).
+    """Return versions of packages, and the processor, that differ between two provenances: (before,
+    now).
 
     Packages that were installed or removed are not mentioned: most runs do not use them.
     """
 
     def named(provenance: ConfigData) -> dict[str, str]:
-        versions = {name: text for name, text in provenance.get("versions", {}).items() if name not in NEUTRAL}
-        return {**versions, **({"processor": str(provenance["processor"])} if provenance.get("processor") else {})}
+        versions = {
+            name: text
+            for name, text in provenance.get("versions", {}).items()
+            if name not in NEUTRAL
+        }
+        return {
+            **versions,
+            **({"processor": str(provenance["processor"])} if provenance.get("processor") else {}),
+        }
 
     old, new = named(before), named(now)
     return {name: (old[name], new[name]) for name in old if new.get(name, old[name]) != old[name]}
 
 
 def software_warning(before: ConfigData, now: ConfigData) -> str | None:
-    """Return a warning that a resumed run continues with other software or on another processor, or None."""
+    """Return a warning that a resumed run continues with other
+    software or on another processor, or None.
+    """
     different = software_changes(before, now)
     if not different:
         return None
@@ -259,7 +293,9 @@ def software_warning(before: ConfigData, now: ConfigData) -> str | None:
 
 
 def with_history(provenance: ConfigData, old: ConfigData) -> ConfigData:
-    """Return the provenance of a resumed run with what changed: earlier hashes of sources, and earlier software."""
+    """Return the provenance of a resumed run with what changed: earlier hashes of sources,
+    and earlier software.
+    """
     history = list(old.get("earlier_software", []))
     if different := software_changes(old, provenance):
         history.append({name: before for name, (before, _) in different.items()})

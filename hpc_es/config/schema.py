@@ -1,7 +1,7 @@
 """The sections of a config.
 
-The type hint of a field gives the range of a key and its wording in error messages; `option` gives the default, the
-help text, and whether a resumed run may change the key.
+The type hint of a field gives the range of a key and its wording in error messages; `option` gives
+the default, the help text, and whether a resumed run may change the key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from hpc_es.core.declarations import NUMPY, ignored_backend
 from hpc_es.core.errors import ConfigProblem, as_yaml
 
 Text = Annotated[str, Limits(min_length=1)]
-LIMITS = "set stop.generations, timesteps, episodes, seconds, target_return, target_value or patience"
+LIMITS = (
+    "set stop.generations, timesteps, episodes, seconds, target_return, target_value or patience"
+)
 USUAL_CHUNK = 16  # jobs per chunk where results depend on it and the config sets no number
 Reduction = Literal["final", "mean", "sum"]
 NO_NUMBERS: Mapping[str, Reduction] = {}  # no numbers of infos become metrics
@@ -37,7 +39,9 @@ LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 
 @options
 class Mpi:
-    """`mpi:`, how the ranks share the work; results do not depend on it, with the exceptions of chunk_size."""
+    """`mpi:`, how the ranks share the work; results do not depend on it,
+    with the exceptions of chunk_size.
+    """
 
     chunk_size: Literal["auto"] | Count = option(
         "jobs per chunk, which one rank evaluates together; auto: depends on the number of ranks. Results depend on it "
@@ -45,7 +49,9 @@ class Mpi:
         "auto",
     )
     schedule: Literal["on_demand", "static"] = option(
-        "assignment of chunks: to the next free rank, or to a fixed rank", "on_demand", may_change=True
+        "assignment of chunks: to the next free rank, or to a fixed rank",
+        "on_demand",
+        may_change=True,
     )
     master_evaluates: Literal["auto"] | bool = option(
         "evaluations on rank 0 too; auto: with up to 16 ranks, and where each rank then has fewer jobs",
@@ -59,7 +65,9 @@ class Mpi:
         may_change=True,
     )
     ranks_per_gpu: Count = option(
-        "largest number of ranks that share a GPU; more ranks than that are refused", 1, may_change=True
+        "largest number of ranks that share a GPU; more ranks than that are refused",
+        1,
+        may_change=True,
     )
     fault_tolerance: bool = option(
         "experimental: continue without ranks that die; only for Open MPI under mpiexec --with-ft ulfm",
@@ -130,16 +138,21 @@ class Stop:
         "generation is cut to them and makes no update (exceptions are reported at the start)",
         None,
     )
-    seconds: Positive | None = option("seconds of training, over all restarts (wall time, so not reproducible)", None)
+    seconds: Positive | None = option(
+        "seconds of training, over all restarts (wall time, so not reproducible)", None
+    )
     target_return: float | None = option("mean return of an evaluation", None)
-    target_value: float | None = option("best value of an objective so far, including evaluations of the centre", None)
+    target_value: float | None = option(
+        "best value of an objective so far, including evaluations of the centre", None
+    )
     patience: Count | None = option(
         "evaluations without improvement after which the run ends on a plateau: evaluations of the policy, whose mean "
         "return counts (see evaluation.interval), or of an objective, whose best value so far counts",
         None,
     )
     min_improvement: NonNegative = option(
-        "an improvement is larger than this, compared with the last evaluation or best value that was one", 0.0
+        "an improvement is larger than this, compared with the last evaluation or best value that was one",
+        0.0,
     )
     failed_generations: Count | None = option(
         "consecutive generations without a successful evaluation after which the run fails with exit status 1; before "
@@ -150,7 +163,15 @@ class Stop:
     @property
     def has_limit(self) -> bool:
         """True if a limit ends the run, apart from failures and the algorithm."""
-        names = ("generations", "timesteps", "episodes", "seconds", "target_return", "target_value", "patience")
+        names = (
+            "generations",
+            "timesteps",
+            "episodes",
+            "seconds",
+            "target_return",
+            "target_value",
+            "patience",
+        )
         return any(getattr(self, name) is not None for name in names)
 
     def warnings(self) -> Iterator[ConfigProblem]:
@@ -163,7 +184,9 @@ class Stop:
 class Mlflow:
     """`report.mlflow:`, options of the logger mlflow."""
 
-    directory: PathText | None = option("file store, which runs may share; null: mlruns in the run directory", None)
+    directory: PathText | None = option(
+        "file store, which runs may share; null: mlruns in the run directory", None
+    )
     experiment: Text = option("MLflow experiment of the run", "hpc_es")
 
 
@@ -171,7 +194,9 @@ class Mlflow:
 class Wandb:
     """`report.wandb:`, options of the logger wandb."""
 
-    directory: PathText | None = option("directory in which the folder wandb is created; null: the run directory", None)
+    directory: PathText | None = option(
+        "directory in which the folder wandb is created; null: the run directory", None
+    )
     project: Text = option("W&B project of the run", "hpc_es")
 
 
@@ -182,7 +207,8 @@ class Report:
     loggers: tuple[LoggerName, ...] = option("loggers that receive each row of the metrics too", ())
     tensorboard: bool = option("write TensorBoard event files, like tensorboard in loggers", False)
     tensorboard_directory: PathText | None = option(
-        "directory in which each run has a folder of event files, with its name; null: the run directory", None
+        "directory in which each run has a folder of event files, with its name; null: the run directory",
+        None,
     )
     mlflow: Mlflow = option("options of the logger mlflow", default_factory=Mlflow)
     wandb: Wandb = option("options of the logger wandb", default_factory=Wandb)
@@ -212,13 +238,15 @@ class Report:
         False,
     )
     plot_interval_seconds: NonNegative = option(
-        "seconds of training between updates of curve.png, which is also drawn at the end; 0: off", 600.0
+        "seconds of training between updates of curve.png, which is also drawn at the end; 0: off",
+        600.0,
     )
     export_interval: Natural = option(
         "generations between exports of policy.keras, which is also written at the end; 0: off", 0
     )
     export_numbered: bool = option(
-        "also keep each export as policy_000100.keras, with the number of finished generations", False
+        "also keep each export as policy_000100.keras, with the number of finished generations",
+        False,
     )
 
     def reductions(self) -> Mapping[str, Reduction]:
@@ -227,14 +255,20 @@ class Report:
 
     def all_loggers(self) -> tuple[LoggerName, ...]:
         """Return the loggers without duplicates."""
-        return tuple(dict.fromkeys((*(("tensorboard",) if self.tensorboard else ()), *self.loggers)))
+        return tuple(
+            dict.fromkeys((*(("tensorboard",) if self.tensorboard else ()), *self.loggers))
+        )
 
     def warnings(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for options without effect."""
         if not self.export_interval:
-            yield from unused(self, ("export_numbered",), "export_interval is 0, so nothing is exported")
+            yield from unused(
+                self, ("export_numbered",), "export_interval is 0, so nothing is exported"
+            )
         if "tensorboard" not in self.all_loggers():
-            yield from unused(self, ("tensorboard_directory",), "tensorboard is not in report.loggers")
+            yield from unused(
+                self, ("tensorboard_directory",), "tensorboard is not in report.loggers"
+            )
         for name, section in (("mlflow", self.mlflow), ("wandb", self.wandb)):
             if name not in self.loggers:
                 options = unused(section, vars(section), f"{name} is not in report.loggers")
@@ -245,8 +279,12 @@ class Report:
 class Config:
     """The config of an experiment; the sections with a kind have the Options of its module."""
 
-    name: Text | None = option("name in plots and reports; null: the name of the config file", None, may_change=True)
-    seed: Annotated[int, Limits(ge=0, lt=2**63)] = option("seed of all random numbers (0 is valid)", 0)
+    name: Text | None = option(
+        "name in plots and reports; null: the name of the config file", None, may_change=True
+    )
+    seed: Annotated[int, Limits(ge=0, lt=2**63)] = option(
+        "seed of all random numbers (0 is valid)", 0
+    )
     output: Text | None = option("run directory; null: runs/<name>", None, may_change=True)
     task: Annotated[Any, Kinds("tasks", "episodes")] = option("kind of task")
     policy: Annotated[Any, Kinds("policies", "mlp", optional=True)] = option(
@@ -266,7 +304,9 @@ class Config:
     repetition_groups: Count = option(
         "number of groups of ranks, which run repetitions at the same time", 1, may_change=True
     )
-    noise: Annotated[Any, Kinds("noise", "table")] = option("kind of noise, which the perturbations are made of")
+    noise: Annotated[Any, Kinds("noise", "table")] = option(
+        "kind of noise, which the perturbations are made of"
+    )
     device: Literal["auto", "cpu", "gpu"] = option(
         "device of TensorFlow, JAX and custom code that uses GPUs: gpu, one per rank; cpu; or auto, a GPU if every "
         "rank has one that the library can use. NumPy computes on the CPU. A run continues on the kind of device on "
@@ -280,7 +320,9 @@ class Config:
     )
     checkpoint: Checkpoint = option("checkpoints", default_factory=Checkpoint, may_change=True)
     stop: Stop = option("limits of the run", default_factory=Stop, may_change=True)
-    report: Report = option("metrics, loggers, plots and exports", default_factory=Report, may_change=True)
+    report: Report = option(
+        "metrics, loggers, plots and exports", default_factory=Report, may_change=True
+    )
 
     @cached_property
     def setup(self) -> Setup:
@@ -310,34 +352,55 @@ class Config:
                 expected = f"expected {first if isinstance(first, str) else as_yaml(first)}{requirement.remedy}"
                 yield requirement.key, f"is {as_yaml(value)}, but {requirement.because}: {expected}"
         if needs.in_flight is not None and offers.closes is not None:
-            yield offers.closes.key, f"is {offers.closes.value}, but {needs.in_flight}: expected null"
+            yield (
+                offers.closes.key,
+                f"is {offers.closes.value}, but {needs.in_flight}: expected null",
+            )
 
     def warnings(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for options without effect and for a run without limit."""
         if not self.stop.has_limit:
-            yield "stop", f"has no limit, so the run continues until it is stopped or the algorithm ends ({LIMITS})"
+            yield (
+                "stop",
+                f"has no limit, so the run continues until it is stopped or the algorithm ends ({LIMITS})",
+            )
         setup = self.setup
         platform = setup.offers.platform
         if platform is not None and self.device not in ("auto", platform.value):
-            yield "device", f"is {self.device}, but {platform}, which takes precedence: set only one"
+            yield (
+                "device",
+                f"is {self.device}, but {platform}, which takes precedence: set only one",
+            )
         if self.repetitions == 1:
             yield from unused(self, ("repetition_groups",), "repetitions is 1")
         if setup.offers.compiled:
             why = f"the task {self.task.kind}"
             yield from (
                 (f"mpi.{name}", text)
-                for name, text in unused(self.mpi, ("chunk_size",), f"{why} has task.jobs_per_call for it")
+                for name, text in unused(
+                    self.mpi, ("chunk_size",), f"{why} has task.jobs_per_call for it"
+                )
             )
             if self.policy is not None:
                 yield from (
                     (f"policy.{name}", text)
-                    for name, text in unused(self.policy, setup.computes.own_calls, f"{why} compiles the policy")
+                    for name, text in unused(
+                        self.policy, setup.computes.own_calls, f"{why} compiles the policy"
+                    )
                 )
-            if (ignored := ignored_backend(setup.computes, setup.offers)) and NUMPY in setup.computes.backends:
-                yield "policy.backend", f"is {ignored!r}, but does nothing: {why} compiles the policy"
+            if (
+                ignored := ignored_backend(setup.computes, setup.offers)
+            ) and NUMPY in setup.computes.backends:
+                yield (
+                    "policy.backend",
+                    f"is {ignored!r}, but does nothing: {why} compiles the policy",
+                )
         if setup.needs.searches != "vectors":
             why = f"the algorithm {self.algorithm.kind} learns from more than returns"
-            for name, section, key in (("mpi", self.mpi, "update"), ("checkpoint", self.checkpoint, "full_interval")):
+            for name, section, key in (
+                ("mpi", self.mpi, "update"),
+                ("checkpoint", self.checkpoint, "full_interval"),
+            ):
                 yield from ((f"{name}.{key}", text) for key, text in unused(section, (key,), why))
         if not setup.needs.noise:
             why = f"the algorithm {self.algorithm.kind} perturbs no parameters"

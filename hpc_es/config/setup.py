@@ -1,8 +1,8 @@
 """The kinds of a config, and what they declare: resolved once, and the only place that asks for it.
 
-A kind declares constants as `NEEDS` (algorithms) or `OFFERS` (tasks), and what depends on its options as a function
-`needs(options)`, `offers(options)` or `computes(options)` (policies). No other code reads options of a kind, so that
-those of a custom kind may have any names.
+A kind declares constants as `NEEDS` (algorithms) or `OFFERS` (tasks), and what depends on its
+options as a function `needs(options)`, `offers(options)` or `computes(options)` (policies). No
+other code reads options of a kind, so that those of a custom kind may have any names.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Setup:
 
 
 def _declared(kind: Any, name: str, options: Any, constant: T) -> T:
-    """Return what a function of a kind declares for these options, or the constant if it has none; ConfigError."""
+    """Return what a function of a kind declares for these options,
+    or the constant if it has none; ConfigError.
+    """
     function = getattr(kind, name, None)
     if not callable(function):
         return constant

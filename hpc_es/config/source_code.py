@@ -1,7 +1,7 @@
 """Sources of the user's modules: the files and hashes of what a custom kind or function is made of.
 
-They are found without importing anything: on disk, in a .zip file on the path, or from any other importer that has the
-source. The module `__main__`, a script or a notebook, is running already.
+They are found without importing anything: on disk, in a .zip file on the path, or from any other
+importer that has the source. The module `__main__`, a script or a notebook, is running already.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ MAIN = "__main__"
 
 
 def source_files(kind: str) -> dict[str, bytes]:
-    """Return the source of a custom kind by the name of its file: a module, or all .py files of its package.
+    """Return the source of a custom kind by the name of its file: a module, or all .py files of its
+    package.
 
     Compiled files take the place of missing .py files. {} if there is no source.
     """
@@ -42,7 +43,9 @@ def source_files(kind: str) -> dict[str, bytes]:
 
 
 def source_path(kind: str) -> str:
-    """Return the file of a custom kind, or that of its package, for messages; "" if it is not a file."""
+    """Return the file of a custom kind, or that of its package, for messages;
+    "" if it is not a file.
+    """
     if kind.partition(":")[0] == MAIN:
         return str(getattr(sys.modules[MAIN], "__file__", ""))
     spec = _module_spec(kind)
@@ -58,7 +61,8 @@ def is_installed(kind: str) -> bool:
 
 
 def _module_spec(kind: str) -> ModuleSpec | None:
-    """Return the spec of the first part of a module's name that is not a folder without __init__.py; None if missing.
+    """Return the spec of the first part of a module's name that is not a folder without
+    __init__.py; None if missing.
 
     `importlib.util.find_spec` would import the packages above the module.
     """
@@ -69,7 +73,9 @@ def _module_spec(kind: str) -> ModuleSpec | None:
 
 
 def _specs(module: str) -> Iterator[ModuleSpec]:
-    """Yield the specs of the packages that a module is in, from the top, and its own, as far as they exist."""
+    """Yield the specs of the packages that a module is in, from the top, and its own,
+    as far as they exist.
+    """
     locations: list[str] | None = None
     parts = module.split(".")
     for count in range(1, len(parts) + 1):
@@ -94,7 +100,9 @@ def _find_spec(name: str, locations: list[str] | None) -> ModuleSpec | None:
 
 
 def _find_in_folders(name: str, locations: list[str]) -> ModuleSpec | None:
-    """Return what `PathFinder` finds in these folders; for a folder in it, that one needs the imported parent."""
+    """Return what `PathFinder` finds in these folders; for a folder in it,
+    that one needs the imported parent.
+    """
     portions: list[str] = []
     for entry in locations:
         importer: Any = pkgutil.get_importer(entry)
@@ -112,9 +120,12 @@ def _find_in_folders(name: str, locations: list[str]) -> ModuleSpec | None:
 
 
 def _module_content(spec: ModuleSpec) -> bytes | None:
-    """Return the content of a module's file, or the source that its importer has; None without both."""
+    """Return the content of a module's file, or the source that its importer has;
+    None without both.
+    """
     loader: Any = spec.loader
-    with contextlib.suppress(AttributeError, OSError):  # the loader has no files, or this one has gone
+    # the loader has no files, or this one has gone
+    with contextlib.suppress(AttributeError, OSError):
         if spec.has_location:
             content: bytes = loader.get_data(spec.origin)
             return content
@@ -144,14 +155,18 @@ def _package_files(spec: ModuleSpec) -> Iterator[tuple[str, bytes]]:
 
 
 def is_in_main(kind: str) -> bool:
-    """Return whether this is a class or function of the running script or notebook, as far as its name tells."""
+    """Return whether this is a class or function of the running script or notebook,
+    as far as its name tells.
+    """
     module, _, name = kind.partition(":")
     found = getattr(sys.modules[MAIN], name.partition(".")[0], None)
     return module == MAIN and (name.startswith("<") or getattr(found, "__module__", None) == MAIN)
 
 
 def _main_sources(name: str) -> dict[str, bytes]:
-    """Return the source of the running script, or of a class or function of a notebook; {} if `name` is not in it."""
+    """Return the source of the running script, or of a class or function of a notebook;
+    {} if `name` is not in it.
+    """
     if not is_in_main(f"{MAIN}:{name}"):
         return {}
     main: Any = sys.modules[MAIN]
@@ -171,10 +186,12 @@ def _main_sources(name: str) -> dict[str, bytes]:
 def source_hash(kind: str) -> str:
     """Return the SHA-256 of the source of a custom kind in hexadecimal, "" if there is no source.
 
-    For a module it is the hash of the file; for a package that of the lines "<sha256>  <path>" of its files, sorted by
-    path.
+    For a module it is the hash of the file; for a package that of the lines "<sha256>  <path>" of
+    its files, sorted by path.
     """
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in source_files(kind).items()}
+    hashes = {
+        name: hashlib.sha256(content).hexdigest() for name, content in source_files(kind).items()
+    }
     if len(hashes) <= 1:
         return "".join(hashes.values())
     lines = "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
@@ -185,10 +202,11 @@ def source_hash(kind: str) -> str:
 
 
 def code_files(names: Iterable[str]) -> dict[Path, str]:
-    """Return the files that would run for these modules or `module:object` names, and the SHA-256 of each.
+    """Return the files that would run for these modules or `module:object` names, and the SHA-256
+    of each.
 
-    These are the modules, the packages that they are in, and what these import, as far as import statements tell.
-    Installed packages, hpc_es and what is in a .zip file are left out.
+    These are the modules, the packages that they are in, and what these import, as far as import
+    statements tell. Installed packages, hpc_es and what is in a .zip file are left out.
     """
     files: dict[Path, str] = {}
     seen, waiting = {MAIN}, [name.partition(":")[0] for name in names]
@@ -214,7 +232,9 @@ def code_files(names: Iterable[str]) -> dict[Path, str]:
 
 
 def _imported(content: bytes, package: str) -> list[str]:
-    """Return the modules that a source file of this package imports, and the names that may be modules."""
+    """Return the modules that a source file of this package imports,
+    and the names that may be modules.
+    """
     try:
         nodes = [*ast.walk(ast.parse(content))]
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # as the import will say
@@ -224,7 +244,9 @@ def _imported(content: bytes, package: str) -> list[str]:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            above = (
+                package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            )
             module = ".".join(filter(None, [*above, node.module]))
             found += [module, *(f"{module}.{alias.name}" for alias in node.names)]
     return [name for name in found if name]

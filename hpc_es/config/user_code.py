@@ -1,9 +1,10 @@
 """The directories that code of the user is imported from, and how its modules are loaded.
 
-The directories are appended to sys.path, so that no file there replaces a library that is installed; the libraries of
-hpc_es are not looked for there even if they are missing. A module there is compiled from its source, whatever compiled
-file lies beside it: what runs is what `config.source_code` hashes. If only some files may run (`Limits`), as for a run
-of somebody else (`storage.trust`), each is checked before it is executed.
+The directories are appended to sys.path, so that no file there replaces a library that is
+installed; the libraries of hpc_es are not looked for there even if they are missing. A module there
+is compiled from its source, whatever compiled file lies beside it: what runs is what
+`config.source_code` hashes. If only some files may run (`Limits`), as for a run of somebody else
+(`storage.trust`), each is checked before it is executed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ MOST_SOURCE, MOST_COMPILED = 1 << 24, 1 << 29  # bytes of a file of code
 
 @dataclass(frozen=True)
 class Limits:
-    """Which files may run: those with these keys (`file_key`), and maybe those that nobody else may have written."""
+    """Which files may run: those with these keys (`file_key`),
+    and maybe those that nobody else may have written.
+    """
 
     keys: frozenset[str] = frozenset()
     own: bool = False
@@ -89,22 +92,28 @@ def add_importable(directory: Path | str) -> None:
 def importable(*directories: Path | str) -> list[str]:
     """Return the current directory and those of these that exist, as absolute paths.
 
-    Outputs of runs and tunings, and directories directly within them, are left out: they may come from somebody else.
+    Outputs of runs and tunings, and directories directly within them, are left out: they may come
+    from somebody else.
     """
     candidates = [current_directory(), *(Path(directory).absolute() for directory in directories)]
     allowed = []
     for directory in filter(Path.is_dir, candidates):
-        if not any(any(path.glob(mark)) for path in (directory, directory.parent) for mark in RUN_MARKS):
+        if not any(
+            any(path.glob(mark)) for path in (directory, directory.parent) for mark in RUN_MARKS
+        ):
             allowed.append(str(directory))
     return allowed
 
 
 def import_from(directories: Iterable[str]) -> None:
     """Make modules in these directories importable, which `importable` returned on rank 0."""
-    _current[:] = dict.fromkeys(map(os.path.normpath, directories))  # of two spellings one would have no limits
-    own = str(current_directory()) if "" in sys.path else ""  # of an interactive Python, whose user imports from there
+    # of two spellings one would have no limits
+    _current[:] = dict.fromkeys(map(os.path.normpath, directories))
+    # of an interactive Python, whose user imports from there
+    own = str(current_directory()) if "" in sys.path else ""
     for directory in _current:
-        # "" and "." do not count: code of the user may change the current directory. Archives belong on PYTHONPATH.
+        # "" and "." do not count: code of the user may change the current directory. Archives
+        # belong on PYTHONPATH.
         if directory not in sys.path and Path(directory).is_dir():
             sys.path.append(directory)
             _appended.update({directory} - {own})
@@ -117,13 +126,17 @@ def import_only(limits: Limits | None) -> None:
 
     What the user has put on sys.path stays as it is.
     """
-    added = [directory for directory in _current if directory in _appended or directory not in sys.path]
+    added = [
+        directory for directory in _current if directory in _appended or directory not in sys.path
+    ]
     _directories.update(dict.fromkeys(added, limits))
 
 
 @contextlib.contextmanager
 def undone_if_refused() -> Iterator[None]:
-    """Restore the directories, which files may run there, and sys.path if the block raises UserError."""
+    """Restore the directories, which files may run there,
+    and sys.path if the block raises UserError.
+    """
     before = {**_directories}, [*_current], {*_appended}, [*sys.path]
     try:
         yield
@@ -158,17 +171,29 @@ def imported_files() -> dict[Path, str]:
 def other_modules() -> list[Path]:
     """Return the files there of modules that something else than `_Finder` has imported."""
     files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
-    return [Path(file) for file in files if file is not None and file not in _executed and _is_present(file)]
+    return [
+        Path(file)
+        for file in files
+        if file is not None and file not in _executed and _is_present(file)
+    ]
 
 
 def _is_present(path: str) -> bool:
-    """Return whether a file is in one of the present directories, and not in one of installed packages there."""
+    """Return whether a file is in one of the present directories,
+    and not in one of installed packages there.
+    """
     return _owner(str(Path(path).parent)) in _current
 
 
 def is_installed_in(directory: str) -> bool:
-    """Return whether this directory, or one above it, is one of this Python's directories of installed packages."""
-    named = [path for path in sys.path if os.path.basename(path) in _INSTALLED and path not in _appended]  # noqa: PTH119
+    """Return whether this directory, or one above it,
+    is one of this Python's directories of installed packages.
+    """
+    named = [
+        path
+        for path in sys.path
+        if os.path.basename(path) in _INSTALLED and path not in _appended  # noqa: PTH119
+    ]
     return any(_is_within(directory, site) for site in (*_site_directories(), *named))
 
 
@@ -189,7 +214,9 @@ def _is_within(path: str, directory: str) -> bool:
 
 
 def _install() -> None:
-    """Let Python load the modules of these directories by `_Finder`, also those of their folders."""
+    """Let Python load the modules of these directories by `_Finder`,
+    also those of their folders.
+    """
     if _importer not in sys.path_hooks:
         sys.path_hooks.insert(0, _importer)
     for path, finder in [*sys.path_importer_cache.items()]:
@@ -198,9 +225,17 @@ def _install() -> None:
 
 
 def _owner(directory: str) -> str | None:
-    """Return the directory of the user's code that this one is in, None if it is not or has installed packages."""
-    owner = max((known for known in _directories if _is_within(directory, known)), key=len, default=None)
-    return None if owner is None or _is_within(directory, _PACKAGE) or is_installed_in(directory) else owner
+    """Return the directory of the user's code that this one is in,
+    None if it is not or has installed packages.
+    """
+    owner = max(
+        (known for known in _directories if _is_within(directory, known)), key=len, default=None
+    )
+    return (
+        None
+        if owner is None or _is_within(directory, _PACKAGE) or is_installed_in(directory)
+        else owner
+    )
 
 
 def _limits(directory: str) -> Limits | None:
@@ -208,18 +243,26 @@ def _limits(directory: str) -> Limits | None:
     owner = _owner(directory)
     if owner is None:
         return None
-    own = [os.path.normpath(path or current_directory()) for path in sys.path if path not in _appended]
+    own = [
+        os.path.normpath(path or current_directory()) for path in sys.path if path not in _appended
+    ]
     is_own = any(_is_within(directory, path) and len(path) >= len(owner) for path in own)
     return None if is_own else _directories[owner]
 
 
 def _importer(path: str) -> FileFinder:
-    """Return the finder of a directory with code of the user, as sys.path_hooks expect it; ImportError for others.
+    """Return the finder of a directory with code of the user, as sys.path_hooks expect it;
+    ImportError for others.
 
-    An archive that takes the place of a directory has no modules, but one that the user has put on sys.path has.
+    An archive that takes the place of a directory has no modules, but one that the user has put on
+    sys.path has.
     """
     directory = path or str(current_directory())
-    is_archive = not Path(directory).is_dir() and directory not in _directories and _limits(directory) is None
+    is_archive = (
+        not Path(directory).is_dir()
+        and directory not in _directories
+        and _limits(directory) is None
+    )
     if _owner(directory) is None or is_archive:
         raise ImportError(path)
     return _Finder(
@@ -231,7 +274,9 @@ def _importer(path: str) -> FileFinder:
 
 
 class _Finder(FileFinder):
-    """Finds the modules of a directory; in one that hpc_es has added to the path, no library and no part of one."""
+    """Finds the modules of a directory; in one that hpc_es has added to the path,
+    no library and no part of one.
+    """
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
         is_library = fullname in LIBRARIES or fullname in sys.stdlib_module_names
@@ -241,7 +286,9 @@ class _Finder(FileFinder):
 
 
 def file_key(path: Path | str, digest: str) -> str:
-    """Return what is trusted of a file: its SHA-256 and its name, of `__init__.py` also that of its package."""
+    """Return what is trusted of a file: its SHA-256 and its name,
+    of `__init__.py` also that of its package.
+    """
     name = Path(path).name
     if name.partition(".")[0] == "__init__":
         name = f"{Path(path).parent.name}/{name}"
@@ -249,7 +296,9 @@ def file_key(path: Path | str, digest: str) -> str:
 
 
 def read_code(path: Path | str) -> bytes:
-    """Return the content of a file of code, also through a link; OSError for pipes, devices and what is too large."""
+    """Return the content of a file of code, also through a link; OSError for pipes,
+    devices and what is too large.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with io.BufferedReader(io.FileIO(descriptor)) as file:
         status = os.fstat(file.fileno())
@@ -257,7 +306,9 @@ def read_code(path: Path | str) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "expected a regular file of code", str(path))
         if status.st_size > most:
-            raise OSError(errno.EFBIG, f"expected a file of code of at most {most:,} bytes", str(path))
+            raise OSError(
+                errno.EFBIG, f"expected a file of code of at most {most:,} bytes", str(path)
+            )
         return file.read(most)
 
 
@@ -266,7 +317,9 @@ def _require_allowed(path: str, content: bytes) -> None:
     limits, digest = _limits(str(Path(path).parent)), hashlib.sha256(content).hexdigest()
     if limits is not None and (refusal := limits.refusal(path, digest)):
         text = f"code of a run would import {path}, which {refusal}"
-        raise UserError(f"{text}: read it, and run hpc-es trust {path}, or give --trust (trust=True)")
+        raise UserError(
+            f"{text}: read it, and run hpc-es trust {path}, or give --trust (trust=True)"
+        )
     _executed[path] = digest
 
 
@@ -287,7 +340,8 @@ class _SourceLoader(SourceFileLoader):
 class _CompiledLoader(SourcelessFileLoader):
     """Loads a module without source."""
 
-    def get_data(self, path: str) -> bytes:  # once for its code, which is made of the bytes that are compared
+    # once for its code, which is made of the bytes that are compared
+    def get_data(self, path: str) -> bytes:
         content = read_code(path)
         if path == self.path:
             _require_allowed(path, content)

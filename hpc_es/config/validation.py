@@ -1,11 +1,14 @@
-"""Validation of options: all mistakes at once, each with its key, what was expected, what was found, and a suggestion.
+"""Validation of options: all mistakes at once, each with its key, what was expected, what was
+found, and a suggestion.
 
-pydantic validates the values of single fields. Sections, kinds and the wording of errors are handled here.
+pydantic validates the values of single fields. Sections, kinds and the wording of errors are
+handled here.
 
-A config with mistakes also gives a draft, so that later stages can look for further mistakes. In a draft the default
-replaces a wrong number, text or switch. A wrong value that may be a list, mapping or section, or that is required, has
-no replacement: reading it raises a ConfigError without problems, since they were reported before. A check that depends
-on such a value is skipped, so that no error is a consequence of another one.
+A config with mistakes also gives a draft, so that later stages can look for further mistakes. In a
+draft the default replaces a wrong number, text or switch. A wrong value that may be a list, mapping
+or section, or that is required, has no replacement: reading it raises a ConfigError without
+problems, since they were reported before. A check that depends on such a value is skipped, so that
+no error is a consequence of another one.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ C = TypeVar("C")
 
 
 class SchemaProblems(Problems):
-    """The mistakes so far; `root` is the class of the whole config, in which a misplaced key may belong."""
+    """The mistakes so far; `root` is the class of the whole config,
+    in which a misplaced key may belong.
+    """
 
     def __init__(self, root: OptionsClass) -> None:
         super().__init__()
@@ -64,7 +69,9 @@ class SchemaProblems(Problems):
 
 
 def validate(cls: type[C], data: ConfigData) -> C:
-    """Return the instance of the options class `cls` that `data` describes; raise ConfigError with every mistake."""
+    """Return the instance of the options class `cls` that `data` describes;
+    raise ConfigError with every mistake.
+    """
     config, problems = draft(cls, data)
     problems.raise_any()
     return config
@@ -78,7 +85,9 @@ def draft(cls: type[C], data: ConfigData) -> tuple[C, Problems]:
 
 
 def without(options: C, key: str) -> C:
-    """Return a draft of the options without the value of a dotted key, which is wrong and was reported."""
+    """Return a draft of the options without the value of a dotted key,
+    which is wrong and was reported.
+    """
     name, _, rest = key.partition(".")
     name = name.partition("[")[0]  # without the index of an item
     fields = {field.name: field for field in dataclasses.fields(cast(Any, options))}
@@ -95,14 +104,19 @@ def without(options: C, key: str) -> C:
 def _replacement(field: dataclasses.Field[object], hint: Hint) -> object:
     """Return the default that replaces a wrong value, or _WRONG if there is none."""
     members = union_members(hint)
-    may_be_empty = any(get_origin(member) in LISTS | MAPPINGS or dataclasses.is_dataclass(member) for member in members)
+    may_be_empty = any(
+        get_origin(member) in LISTS | MAPPINGS or dataclasses.is_dataclass(member)
+        for member in members
+    )
     if field.default is dataclasses.MISSING or (may_be_empty and not field.default):
         return _WRONG
     return field.default
 
 
 def _draft_of(cls: type[C], values: ConfigData) -> C:
-    """Return an instance of the options class; reading a value that is _WRONG raises ConfigError."""
+    """Return an instance of the options class;
+    reading a value that is _WRONG raises ConfigError.
+    """
     wrong = [name for name, value in values.items() if value is _WRONG]
     if not wrong:
         return cls(**values)
@@ -110,12 +124,16 @@ def _draft_of(cls: type[C], values: ConfigData) -> C:
     def raise_reported(options: object) -> NoReturn:
         raise ConfigError(())
 
-    instance: C = object.__new__(type(cls.__name__, (cls,), dict.fromkeys(wrong, property(raise_reported))))
+    instance: C = object.__new__(
+        type(cls.__name__, (cls,), dict.fromkeys(wrong, property(raise_reported)))
+    )
     vars(instance).update({name: value for name, value in values.items() if name not in wrong})
     return instance
 
 
-def _section(cls: OptionsClass, data: Json, key: str, problems: SchemaProblems, known: ConfigData = NO_VALUES) -> Any:
+def _section(
+    cls: OptionsClass, data: Json, key: str, problems: SchemaProblems, known: ConfigData = NO_VALUES
+) -> Any:
     """Return a draft of the options class `cls`, or _WRONG; add mistakes to `problems`.
 
     Values that are `known` are not validated.
@@ -125,26 +143,45 @@ def _section(cls: OptionsClass, data: Json, key: str, problems: SchemaProblems, 
     if not isinstance(data, Mapping):
         has_defaults = data is None and not any(map(required, fields.values()))
         remedy = f"; leave {key!r} out to have its defaults" if has_defaults else ""
-        names = f"a mapping with keys such as {'kind' if 'kind' in fields else next(iter(fields))!r}"
+        names = (
+            f"a mapping with keys such as {'kind' if 'kind' in fields else next(iter(fields))!r}"
+        )
         problems.append((key, f"expected {names}, found {found_text(data)}{remedy}"))
         return _WRONG
     unknown = [name for name in data if name not in fields]
-    problems += [(join(key, name), _unknown_key(join(key, name), list(fields), problems.root)) for name in unknown]
+    problems += [
+        (join(key, name), _unknown_key(join(key, name), list(fields), problems.root))
+        for name in unknown
+    ]
     validated = {name: field for name, field in fields.items() if name not in known}
-    values = {name: _field(hints[name], field, data, join(key, name), problems) for name, field in validated.items()}
+    values = {
+        name: _field(hints[name], field, data, join(key, name), problems)
+        for name, field in validated.items()
+    }
     values |= known
     cross_field = _cross_field_problems(_draft_of(cls, values))
     problems += [(join(key, name), text) for name, text in cross_field]
-    replaced = {name: _replacement(fields[name], hints[name]) for name, value in values.items() if value is _WRONG}
+    replaced = {
+        name: _replacement(fields[name], hints[name])
+        for name, value in values.items()
+        if value is _WRONG
+    }
     section = _draft_of(cls, values | replaced)
     intended = [nearest_name(name, validated) for name in unknown]
-    for name in (*(name for name, _ in cross_field), *(name for name in intended if name not in data)):
+    for name in (
+        *(name for name, _ in cross_field),
+        *(name for name in intended if name not in data),
+    ):
         section = without(section, name)
     return section
 
 
 def _field(
-    hint: Hint, field: dataclasses.Field[object], data: ConfigData, key: str, problems: SchemaProblems
+    hint: Hint,
+    field: dataclasses.Field[object],
+    data: ConfigData,
+    key: str,
+    problems: SchemaProblems,
 ) -> object:
     kind = kinds_mark(hint)
     if kind:
@@ -152,18 +189,29 @@ def _field(
     if field.name in data:
         return _value(hint, data[field.name], key, problems)
     if required(field):
-        problems.append((key, f"expected {describe(hint)} ({field.metadata['help']}), but the key is missing"))
+        problems.append(
+            (key, f"expected {describe(hint)} ({field.metadata['help']}), but the key is missing")
+        )
         return _WRONG
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return (
+        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    )
 
 
-def _kind_section(kind: Kinds, data: Json, key: str, problems: SchemaProblems, default: str | None) -> Any:
+def _kind_section(
+    kind: Kinds, data: Json, key: str, problems: SchemaProblems, default: str | None
+) -> Any:
     """Return the options of a section with a kind; None if it is null, _WRONG for a wrong kind."""
     if default is None and not data:
         return None
     name = data.get("kind", default or kind.default) if isinstance(data, Mapping) else default
     if isinstance(data, str) and registry.find(kind.package, data):
-        problems.append((key, f"expected a mapping with keys such as 'kind', found {data!r}; write {key}.kind: {data}"))
+        problems.append(
+            (
+                key,
+                f"expected a mapping with keys such as 'kind', found {data!r}; write {key}.kind: {data}",
+            )
+        )
         return _WRONG
     is_user_kind = registry.is_user_kind(name)
     if not is_user_kind and (name is None or not registry.find(kind.package, name)):
@@ -179,7 +227,9 @@ def _kind_section(kind: Kinds, data: Json, key: str, problems: SchemaProblems, d
 
 
 def _cross_field_problems(section: object) -> Problems:
-    """Return the mistakes that `problems()` yields; those that depend on a wrong field are left out."""
+    """Return the mistakes that `problems()` yields;
+    those that depend on a wrong field are left out.
+    """
     result = Problems()
     with result.collect():
         for problem in section.problems() if hasattr(section, "problems") else ():
@@ -195,30 +245,44 @@ def _value(hint: Hint, value: Json, key: str, problems: SchemaProblems) -> objec
     member = union_members(hint)[0]
     item_class = options_class(get_args(member)[1]) if get_origin(member) in MAPPINGS else None
     if item_class and isinstance(value, Mapping):  # sections with names of the user's choice
-        return {name: _section(item_class, item, join(key, name), problems) for name, item in value.items()}
+        return {
+            name: _section(item_class, item, join(key, name), problems)
+            for name, item in value.items()
+        }
     item_class = options_class(get_args(member)[0]) if get_origin(member) in LISTS else None
     if item_class and isinstance(value, list):  # a list of sections
-        items = tuple(_section(item_class, item, f"{key}[{number}]", problems) for number, item in enumerate(value))
+        items = tuple(
+            _section(item_class, item, f"{key}[{number}]", problems)
+            for number, item in enumerate(value)
+        )
         return _WRONG if _WRONG in items else items
     from pydantic import ConfigDict, TypeAdapter, ValidationError  # rank 0 only
 
     try:
-        adapter = TypeAdapter(cast(OptionsClass, hint), config=ConfigDict(strict=True, allow_inf_nan=False))
+        adapter = TypeAdapter(
+            cast(OptionsClass, hint), config=ConfigDict(strict=True, allow_inf_nan=False)
+        )
         valid: object = adapter.validate_json(json.dumps(_whole_numbers(hint, value)))
         wrong = list(_wrong_texts(hint, value, key))
         problems += wrong
         return _WRONG if wrong else valid
     except ValidationError as error:
         located = (_locate(hint, value, key, item["loc"]) for item in error.errors())
-        problems += dict.fromkeys((inner_key, _expected(inner, wrong)) for inner, wrong, inner_key in located)
+        problems += dict.fromkeys(
+            (inner_key, _expected(inner, wrong)) for inner, wrong, inner_key in located
+        )
         return _WRONG
 
 
 def _whole_numbers(hint: Hint, value: Json) -> Json:
-    """Return the value with floats without a fraction, such as 1e6, as integers where the hint allows no float."""
+    """Return the value with floats without a fraction, such as 1e6,
+    as integers where the hint allows no float.
+    """
     members = union_members(hint)
     if isinstance(value, float):
-        return int(value) if value.is_integer() and int in members and float not in members else value
+        return (
+            int(value) if value.is_integer() and int in members and float not in members else value
+        )
     if isinstance(value, list):
         return [_whole_numbers(item_hint(hint, index), item) for index, item in enumerate(value)]
     if isinstance(value, Mapping):
@@ -227,7 +291,8 @@ def _whole_numbers(hint: Hint, value: Json) -> Json:
 
 
 def _wrong_texts(hint: Hint, value: Json, key: str) -> Iterator[ConfigProblem]:
-    """Yield the texts in a value that no program and no file system takes, and the paths that cannot be replaced.
+    """Yield the texts in a value that no program and no file system takes, and the paths that
+    cannot be replaced.
 
     The variables of paths are replaced when they are used.
     """
@@ -246,13 +311,23 @@ def _wrong_texts(hint: Hint, value: Json, key: str) -> Iterator[ConfigProblem]:
             yield from _wrong_texts(item_hint(hint), item, join(key, name))
 
 
-def _locate(hint: Hint, value: Any, key: str, location: Sequence[int | str]) -> tuple[Hint, Json, str]:
-    """Return hint, value and key at a location of pydantic; its parts that name members of a union are ignored."""
+def _locate(
+    hint: Hint, value: Any, key: str, location: Sequence[int | str]
+) -> tuple[Hint, Json, str]:
+    """Return hint, value and key at a location of pydantic;
+    its parts that name members of a union are ignored.
+    """
     for part in location:
         inner = item_hint(hint, part)
-        if inner is None or not (part in value if isinstance(value, Mapping) else part in range(len(value))):
+        if inner is None or not (
+            part in value if isinstance(value, Mapping) else part in range(len(value))
+        ):
             break
-        hint, value, key = inner, value[part], f"{key}[{part}]" if isinstance(part, int) else join(key, part)
+        hint, value, key = (
+            inner,
+            value[part],
+            f"{key}[{part}]" if isinstance(part, int) else join(key, part),
+        )
     return hint, value, key
 
 
@@ -260,12 +335,16 @@ def _locate(hint: Hint, value: Any, key: str, location: Sequence[int | str]) -> 
 
 
 def _expected(hint: Hint, value: object) -> str:
-    """Return the text of a mistake: what was expected, what was found, and a suggestion if there is one."""
+    """Return the text of a mistake: what was expected, what was found,
+    and a suggestion if there is one.
+    """
     remedy = ""
     if isinstance(value, str):
         literals = [member for member in union_members(hint) if get_origin(member) is Literal]
         texts = [text for member in literals for text in get_args(member) if isinstance(text, str)]
-        remedy = nearest(value, texts) or ("; write it without quotes" if _is_quoted_number(value) else "")
+        remedy = nearest(value, texts) or (
+            "; write it without quotes" if _is_quoted_number(value) else ""
+        )
     items = value if isinstance(value, list) else [value]
     if any(isinstance(item, float) and not math.isfinite(item) for item in items):
         remedy = "; a number must be finite"
@@ -281,11 +360,14 @@ def _is_quoted_number(text: str) -> bool:
         return False
 
 
-REASONS = {"algorithm.delay": ", since the others need the newest state"}  # why a key belongs to some kinds only
+# why a key belongs to some kinds only
+REASONS = {"algorithm.delay": ", since the others need the newest state"}
 
 
 def _unknown_key(key: str, valid: Sequence[str], root: OptionsClass) -> str:
-    """Return the text of an unknown key with the nearest valid name, the section of the name, or all valid names."""
+    """Return the text of an unknown key with the nearest valid name, the section of the name,
+    or all valid names.
+    """
     name = key.rpartition(".")[2]
     near = nearest(name, valid)
     if not set(SYNONYMS.get(name.lower(), ())).isdisjoint(valid):
@@ -296,12 +378,21 @@ def _unknown_key(key: str, valid: Sequence[str], root: OptionsClass) -> str:
         near = f"; it belongs to kind {', or '.join(repr(row.kind) for row in same_key)}{REASONS.get(key, '')}"
     elif same_name and not near:
         section = key.partition(".")[0]
-        places = [_other_key(other, section, same_name) for other in sorted({row.key for row in same_name})]
+        places = [
+            _other_key(other, section, same_name)
+            for other in sorted({row.key for row in same_name})
+        ]
         near = f"; did you mean {' or '.join(places)}?"
     return f"unknown key {key!r}" + (near or f"; valid keys are {', '.join(map(repr, valid))}")
 
 
 def _other_key(key: str, section: str, rows_with_name: Sequence[Row]) -> str:
-    """Return a key of the same name elsewhere; for a key of the same section with the kinds that have it."""
+    """Return a key of the same name elsewhere;
+    for a key of the same section with the kinds that have it.
+    """
     kinds = [row.kind for row in rows_with_name if row.key == key and row.kind]
-    return f"{key!r} of kind {', '.join(kinds)}" if kinds and key.partition(".")[0] == section else repr(key)
+    return (
+        f"{key!r} of kind {', '.join(kinds)}"
+        if kinds and key.partition(".")[0] == section
+        else repr(key)
+    )

@@ -11,11 +11,20 @@ from typing import TypeAlias
 import yaml
 
 from hpc_es.core.data import ConfigData, Json
-from hpc_es.core.errors import ConfigError, ConfigProblem, found_text, join, nearest, printable_values
+from hpc_es.core.errors import (
+    ConfigError,
+    ConfigProblem,
+    found_text,
+    join,
+    nearest,
+    printable_values,
+)
 
 
 class Loader(yaml.SafeLoader):
-    """Loader of YAML 1.2: 1e-3 is a number; yes, on, 2026-01-31 and 1:30 are text; no duplicate keys, no objects."""
+    """Loader of YAML 1.2: 1e-3 is a number; yes, on, 2026-01-31 and 1:30 are text;
+    no duplicate keys, no objects.
+    """
 
     merged = 0  # keys so far of mappings with merge keys
 
@@ -28,17 +37,23 @@ class Loader(yaml.SafeLoader):
                 text = f"expected text as a key, found {getattr(key, 'value', None)!r} (try quotes)"
                 raise yaml.composer.ComposerError(None, None, text, key.start_mark)
             if key.value in names:
-                raise yaml.composer.ComposerError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
+                raise yaml.composer.ComposerError(
+                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                )
             names.add(key.value)
         return node
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Put merged keys into a mapping, as `<<: *alias` asks for; ValueError if that makes too many of them."""
+        """Put merged keys into a mapping, as `<<: *alias` asks for;
+        ValueError if that makes too many of them.
+        """
         has_merges = any(key.tag == TAG + "merge" for key, _ in node.value)
         super().flatten_mapping(node)
         self.merged += len(node.value) if has_merges else 0
         if self.merged > MOST_VALUES:
-            raise ValueError(f"merge keys expand it to more than {MOST_VALUES:,} keys: write out what it needs")
+            raise ValueError(
+                f"merge keys expand it to more than {MOST_VALUES:,} keys: write out what it needs"
+            )
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
         """Return a decimal, 0x, 0o or 0b number; underscores are allowed."""
@@ -46,7 +61,9 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """Dumper that quotes text which YAML 1.1 or `Loader` would not read as text, and keeps flat lists on one line."""
+    """Dumper that quotes text which YAML 1.1 or `Loader` would not read as text,
+    and keeps flat lists on one line.
+    """
 
     def represent_flat(self, data: list[Json]) -> yaml.Node:
         """Return a list node, on one line if all items are scalars."""
@@ -75,14 +92,17 @@ Loader.yaml_constructors |= {TAG + "int": Loader.construct_whole, None: Loader.c
 Dumper.add_representer(list, Dumper.represent_flat)
 
 
-Lines: TypeAlias = dict[str, list[int]]  # numbers of the lines in which a key stands, by its full name
+# numbers of the lines in which a key stands, by its full name
+Lines: TypeAlias = dict[str, list[int]]
 NO_LINES: Lines = {}
 MOST_VALUES = 100_000  # of a text with aliases, which may expand some hundred bytes to any number
 DEEPEST = 4  # level of keys whose lines are looked up
 
 
 def read_config(path: Path) -> ConfigData:
-    """Return the mapping in the file of a config, with dotted keys as nested ones (see `nested`); raise ConfigError."""
+    """Return the mapping in the file of a config,
+    with dotted keys as nested ones (see `nested`); raise ConfigError.
+    """
     data = read_yaml(path)
     if not has_dotted_keys(data):
         return data
@@ -90,7 +110,9 @@ def read_config(path: Path) -> ConfigData:
 
 
 def has_dotted_keys(data: ConfigData) -> bool:
-    """Return whether a key at the top or in a section has a dot; keys further inside may be names of the user."""
+    """Return whether a key at the top or in a section has a dot;
+    keys further inside may be names of the user.
+    """
     levels = (data, *(value for value in data.values() if isinstance(value, dict)))
     return any("." in name for level in levels for name in level)
 
@@ -111,7 +133,12 @@ def nested(data: ConfigData, lines: Lines = NO_LINES) -> ConfigData:
                 _merge(result, name, item, conflicts)
     problems = []
     for key in dict.fromkeys(conflicts):
-        places = {line for name, found in lines.items() if f"{name}.".startswith(f"{key}.") for line in found}
+        places = {
+            line
+            for name, found in lines.items()
+            if f"{name}.".startswith(f"{key}.")
+            for line in found
+        }
         where = f", in lines {' and '.join(map(str, sorted(places)))}" if places else ""
         problems.append((key, f"the key {key!r} stands twice{where}: remove one"))
     if problems:
@@ -127,8 +154,12 @@ def _unfolded(key: str, value: Json) -> dict[str, Json]:
     return {first: value}
 
 
-def _merge(data: dict[str, Json], name: str, value: Json, conflicts: list[str], prefix: str = "") -> None:
-    """Put a value into `data`; mappings are merged, and anything else that stands there already is a conflict."""
+def _merge(
+    data: dict[str, Json], name: str, value: Json, conflicts: list[str], prefix: str = ""
+) -> None:
+    """Put a value into `data`; mappings are merged,
+    and anything else that stands there already is a conflict.
+    """
     key, old = join(prefix, name), data.get(name)
     if name not in data:
         data[name] = value
@@ -152,23 +183,31 @@ def _lines(node: yaml.Node | None, prefix: str = "", depth: int = 0) -> Lines:
 
 
 def read_yaml(path: Path, may_be_empty: bool = False) -> ConfigData:
-    """Return the mapping in a YAML file; raise ConfigError if there is none, unless the file may be empty."""
+    """Return the mapping in a YAML file; raise ConfigError if there is none,
+    unless the file may be empty.
+    """
     try:
         data = parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         near = nearest(path.name, [file.name for file in path.parent.glob("*.y*ml")])
-        raise ConfigError([(str(path), f"expected a YAML file, found no such file{near}")]) from None
+        raise ConfigError(
+            [(str(path), f"expected a YAML file, found no such file{near}")]
+        ) from None
     except IsADirectoryError:
         raise ConfigError([(str(path), "expected a YAML file, found a directory")]) from None
     except OSError as error:
-        raise ConfigError([(str(path), f"expected a YAML file, which cannot be read: {error.strerror}")]) from None
+        raise ConfigError(
+            [(str(path), f"expected a YAML file, which cannot be read: {error.strerror}")]
+        ) from None
     except ValueError as error:
         raise ConfigError([(str(path), f"does not parse as YAML: {error}")]) from None
     if data is None and may_be_empty:
         return {}
     if not isinstance(data, dict):
         came = "nothing: the file is empty" if data is None else found_text(data)
-        raise ConfigError([(str(path), f"expected a mapping of keys, such as 'task:', found {came}")])
+        raise ConfigError(
+            [(str(path), f"expected a mapping of keys, such as 'task:', found {came}")]
+        )
     return data
 
 
@@ -194,7 +233,8 @@ def parse(text: str) -> Json:
 def _values(data: Json, counts: dict[int, int]) -> int:
     """Return the number of values in data, in which what aliases share counts each time.
 
-    `counts` are those of the lists and mappings that were seen, by id; -1 of those that contain this one.
+    `counts` are those of the lists and mappings that were seen, by id; -1 of those that contain
+    this one.
     """
     if not isinstance(data, list | dict):
         return 1
@@ -209,7 +249,10 @@ def _values(data: Json, counts: dict[int, int]) -> int:
 
 
 def override(data: ConfigData, overrides: Iterable[str]) -> ConfigData:
-    """Return a copy of `data` with each "a.b=value" applied; values are YAML, "a.b=" is null. Raises ConfigError."""
+    """Return a copy of `data` with each "a.b=value" applied; values are YAML, "a.b=" is null.
+
+    Raises ConfigError.
+    """
     changed = copy.deepcopy(dict(data))
     problems: list[ConfigProblem] = []
     for item in overrides:
@@ -228,13 +271,19 @@ def _put(data: dict[str, Json], item: str) -> None:
         raise ValueError(f"expected key=value, found {item!r}")
     *sections, last = key.split(".")
     if not all([*sections, last]):
-        raise ValueError(f"expected key=value with a key such as algorithm.sigma, found an empty key in {item!r}")
+        raise ValueError(
+            f"expected key=value with a key such as algorithm.sigma, found an empty key in {item!r}"
+        )
     for depth, name in enumerate(sections, start=1):
         inner = data.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise ValueError(f"expected {'.'.join(sections[:depth])!r} to be a mapping, found {found_text(inner)}")
+            raise ValueError(
+                f"expected {'.'.join(sections[:depth])!r} to be a mapping, found {found_text(inner)}"
+            )
         data = inner
     try:
         data[last] = parse(text)
     except ValueError as error:
-        raise ValueError(f"the value {text!r} does not parse as YAML: {error} (try quotes)") from None
+        raise ValueError(
+            f"the value {text!r} does not parse as YAML: {error} (try quotes)"
+        ) from None

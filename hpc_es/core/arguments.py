@@ -34,7 +34,9 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """Print the message and end the process, by an exception that tells it from an exit of the user's code."""
+        """Print the message and end the process,
+        by an exception that tells it from an exit of the user's code.
+        """
         if message:
             self._print_message(message, sys.stderr)
         raise Exit(status)
@@ -43,19 +45,25 @@ class Parser(argparse.ArgumentParser):
         """Print the message without the usage text, and exit with status 2."""
         unknown = message.removeprefix("unrecognized arguments: ")
         if unknown != message:
-            options = [action.option_strings[-1] for action in self._actions if action.option_strings]
+            options = [
+                action.option_strings[-1] for action in self._actions if action.option_strings
+            ]
             remedy = nearest(unknown.split()[0].partition("=")[0], options)
             message += f"; the options are {', '.join(options)}{remedy}"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def expanded_path(text: str) -> Path:
-    """Return a path with ~ and variables replaced; raise ArgumentTypeError for a variable that is not set."""
+    """Return a path with ~ and variables replaced;
+    raise ArgumentTypeError for a variable that is not set.
+    """
     return Path(_replaced(expanded, text))
 
 
 def written_file(text: str) -> Path:
-    """Return an absolute path likewise, for a file that is written after code of the user has run."""
+    """Return an absolute path likewise, for a file that is
+    written after code of the user has run.
+    """
     return absolute(expanded_path(text))
 
 
@@ -72,7 +80,9 @@ def _replaced(replace: Callable[[str], str], text: str) -> str:
 
 
 def whole_number(text: str) -> int:
-    """Return a whole number of at least 1, such as 1000 or 1e3; raise ArgumentTypeError for anything else."""
+    """Return a whole number of at least 1, such as 1000 or 1e3;
+    raise ArgumentTypeError for anything else.
+    """
     if re.fullmatch(r"[1-9]\d*|\d+(\.\d*)?[eE]\+?\d{1,2}", text, re.ASCII):
         value = float(text)
         if value >= 1 and value.is_integer():
@@ -83,7 +93,9 @@ def whole_number(text: str) -> int:
 def seed(text: str) -> int:
     """Return a whole number from 0 to below 2**63; raise ArgumentTypeError for anything else."""
     if not text.isdecimal() or int(text) >= 2**63:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to below 2**63, found {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number from 0 to below 2**63, found {text!r}"
+        )
     return int(text)
 
 
@@ -108,10 +120,14 @@ def time_limit(text: str) -> str:
 
 
 def memory_size(text: str) -> str:
-    """Return megabytes, or a number with the unit K, M, G or T; raise ArgumentTypeError for anything else."""
+    """Return megabytes, or a number with the unit K, M, G or T;
+    raise ArgumentTypeError for anything else.
+    """
     size = re.fullmatch(r"(\d+)(?:([KMGT])(?:i?B)?)?", text, re.ASCII | re.IGNORECASE)
     if not size:
-        raise argparse.ArgumentTypeError(f"expected megabytes, or a number with K, M, G or T, found {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"expected megabytes, or a number with K, M, G or T, found {text!r}"
+        )
     return size[1] + (size[2] or "").upper()
 
 

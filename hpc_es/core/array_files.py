@@ -1,4 +1,6 @@
-"""Reads .npy and .npz files of NumPy that hold what they say: no pickle, and no more bytes than the file can hold."""
+"""Reads .npy and .npz files of NumPy that hold what they say: no pickle,
+and no more bytes than the file can hold.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def load_array(path: Path) -> Array:
     """Return the array of a .npy file; OSError or ValueError if it is none."""
     _require_file(path)
     with _damage_as_value_error():
-        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # a map is not longer than its file
+        # a map is not longer than its file
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 def load_arrays(path: Path) -> Arrays:
@@ -40,7 +43,9 @@ def load_arrays(path: Path) -> Arrays:
 
 @contextlib.contextmanager
 def _damage_as_value_error() -> Iterator[None]:
-    """Raise ValueError for whatever the libraries raise that parse headers and archives: there is no list of it."""
+    """Raise ValueError for whatever the libraries raise that parse headers and archives:
+    there is no list of it.
+    """
     try:
         yield
     except (OSError, ValueError):
@@ -50,10 +55,14 @@ def _damage_as_value_error() -> Iterator[None]:
 
 
 def require_plain_archive(archive: zipfile.ZipFile) -> None:
-    """Raise ValueError if a member of an archive expands to more than its compressed bytes can be."""
+    """Raise ValueError if a member of an archive expands to
+    more than its compressed bytes can be.
+    """
     for member in archive.infolist():
         if member.file_size > MOST_COMPRESSION * member.compress_size + SLACK_BYTES:
-            raise ValueError(f"{member.filename} has {member.file_size:,} bytes, from {member.compress_size:,}")
+            raise ValueError(
+                f"{member.filename} has {member.file_size:,} bytes, from {member.compress_size:,}"
+            )
 
 
 def _require_file(path: Path) -> None:
@@ -66,8 +75,14 @@ def _require_shape(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     with archive.open(member) as file:
         stream: Any = file
         major, _ = np.lib.format.read_magic(stream)
-        read_header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        read_header = (
+            np.lib.format.read_array_header_1_0
+            if major == 1
+            else np.lib.format.read_array_header_2_0
+        )
         shape, _, dtype = read_header(stream)
         said, held = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
         if said != held:
-            raise ValueError(f"{member.filename} has an array of {said:,} bytes, and holds {held:,}")
+            raise ValueError(
+                f"{member.filename} has an array of {said:,} bytes, and holds {held:,}"
+            )

@@ -8,13 +8,18 @@ from hpc_es.core.errors import EvaluationError, failure_of_called_code
 
 
 class CallbackErrors:
-    """A context in which the error of a compiled call becomes an EvaluationError if code that it called has failed."""
+    """A context in which the error of a compiled call becomes an
+    EvaluationError if code that it called has failed.
+    """
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is not None and (failure := failure_of_called_code(error)):
             text = f"Python code that a compiled call calls fails: {failure.text}"

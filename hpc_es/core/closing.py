@@ -16,7 +16,8 @@ from hpc_es.core.quiet import is_first
 from hpc_es.core.rank_output import say_error
 
 CLOSE_SECONDS = 10.0  # for an environment, or all environments of a rank, to close
-AGAIN_SECONDS = 1.0  # for what did not close the last time, and between interruptions, since code may catch the first
+# for what did not close the last time, and between interruptions, since code may catch the first
+AGAIN_SECONDS = 1.0
 STUCK_SECONDS = 30.0  # after which code that cannot be interrupted ends the program
 
 # By name: what has not closed. It is kept, since its destructor would not return either.
@@ -38,12 +39,16 @@ class _CloseTimeout(Interruption):
     """A call took too long. It is not an Exception, so that user code does not catch it."""
 
 
-def close(name: str, *calls: Callable[[], object], stuck: Callable[[], object] | None = None) -> None:
-    """Make calls that close something, for at most CLOSE_SECONDS together; problems are messages with this name.
+def close(
+    name: str, *calls: Callable[[], object], stuck: Callable[[], object] | None = None
+) -> None:
+    """Make calls that close something, for at most CLOSE_SECONDS together; problems are messages
+    with this name.
 
-    The calls are made in this thread, which created the objects: a renderer's context belongs to its thread. A timer
-    interrupts Python code, also while it waits, but only in the main thread; in another one there is no limit. `stuck`
-    is called in a new thread if the calls have not returned after STUCK_SECONDS.
+    The calls are made in this thread, which created the objects: a renderer's context belongs to
+    its thread. A timer interrupts Python code, also while it waits, but only in the main thread; in
+    another one there is no limit. `stuck` is called in a new thread if the calls have not returned
+    after STUCK_SECONDS.
     """
     guard: threading.Timer | None = None
     if stuck is not None:

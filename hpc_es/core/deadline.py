@@ -1,9 +1,10 @@
 """A timer that also interrupts code which waits for a lock.
 
-A signal handler of Python runs when the main thread comes back to the interpreter. A system call that the signal
-restarts (`signal.siginterrupt(number, False)`) does not come back, so `threading.Event().wait()`,
-`multiprocessing.Pool.map` or `Thread.join()` would never see a time limit. The signal of this timer interrupts system
-calls. It should come rarely, as compiled code may take an interrupted call for an error.
+A signal handler of Python runs when the main thread comes back to the interpreter. A system call
+that the signal restarts (`signal.siginterrupt(number, False)`) does not come back, so
+`threading.Event().wait()`, `multiprocessing.Pool.map` or `Thread.join()` would never see a time
+limit. The signal of this timer interrupts system calls. It should come rarely, as compiled code may
+take an interrupted call for an error.
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ class _Event(ctypes.Structure):
 class _Times(ctypes.Structure):
     """`struct itimerspec`: interval and first time, each in seconds and nanoseconds."""
 
-    _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "first_s", "first_ns"))
+    _fields_ = tuple(
+        (name, ctypes.c_long) for name in ("every_s", "every_ns", "first_s", "first_ns")
+    )
 
 
 class Deadline:
-    """Calls a handler of signals in the main thread some time after `set`, and again until `set` or `close`.
+    """Calls a handler of signals in the main thread some time after `set`, and again until `set` or
+    `close`.
 
     Without Linux's timers it never does. Only the main thread may create it.
     """
@@ -76,8 +80,11 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def _timer(process: int) -> ctypes.c_void_p | None:
-    """Return a timer of this process, which a forked child does not inherit; None without timers."""
-    if sys.platform != "linux" or not hasattr(_library(), "timer_create"):  # glibc before 2.34 has them elsewhere
+    """Return a timer of this process, which a forked child does not inherit;
+    None without timers.
+    """
+    # glibc before 2.34 has them elsewhere
+    if sys.platform != "linux" or not hasattr(_library(), "timer_create"):
         return None
     timer = ctypes.c_void_p()
     event = _Event(None, _number(), SIGEV_THREAD_ID, process)  # its main thread has the same number

@@ -1,7 +1,8 @@
 """What the kinds of a config declare, so that nothing else needs to know their options.
 
-Constants are `NEEDS` of an algorithm and `OFFERS` of a task. What depends on options is the result of a function of the
-kind: `needs(options)`, `offers(options)`, or `computes(options)` for a policy. `config.setup` calls them.
+Constants are `NEEDS` of an algorithm and `OFFERS` of a task. What depends on options is the result
+of a function of the kind: `needs(options)`, `offers(options)`, or `computes(options)` for a policy.
+`config.setup` calls them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from hpc_es.core.data import Column, Json, dataclass
 from hpc_es.core.quantities import NONE, Goal, Quantities
 
 Searched = Literal["vectors", "programs", "trajectories"]
-# What a run returns: one solution, the members of a front of several objectives, or those of an archive's cells.
+# What a run returns: one solution, the members of a front of several objectives, or those of an
+# archive's cells.
 Incumbent = Literal["one", "front", "cells"]
-NUMPY = "numpy"  # the backend that computes what declares no other; the others are files of `hpc_es.backends` too
+# the backend that computes what declares no other; the others are files of `hpc_es.backends` too
+NUMPY = "numpy"
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class Metric:
-    """How progress lines, pictures and reports show one of the metrics that `tell`, or the task's problem, returns."""
+    """How progress lines, pictures and reports show one of the metrics that `tell`,
+    or the task's problem, returns.
+    """
 
     label: str  # such as "share of filled cells"
     unit: str = ""
@@ -54,46 +59,59 @@ class Requirement:
 class Needs:
     """Requirements of an algorithm, declared as `NEEDS` of its module or class.
 
-    What depends on options is declared by a function `needs(options)` beside it, which returns `NEEDS` with changes.
+    What depends on options is declared by a function `needs(options)` beside it, which returns
+    `NEEDS` with changes.
     """
 
     searches: Searched  # kind of problem
     policy: str = "mlp"  # default kind of policy, for tasks in which a policy acts
     noise: bool = False  # whether it perturbs parameters with a `Noise`
-    max_rank: float = 0  # largest `noise.rank` that it supports: 0, 1 or infinite; squares are summed with rank 1 only
-    # Backends one of which computes its updates: that of the policy, or the first one if it is not among them.
+    # largest `noise.rank` that it supports: 0, 1 or infinite; squares are summed with rank 1 only
+    max_rank: float = 0
+    # Backends one of which computes its updates: that of the policy, or the first one if it is not
+    # among them.
     backends: tuple[str, ...] = ()
     device: bool = (
-        False  # whether its own code uses a GPU: each rank then sees one only, as `device` of the config says
+        # whether its own code uses a GPU: each rank then sees one only, as `device` of the config
+        # says
+        False
     )
     gradients: bool = False  # whether chunks return gradients; results then depend on the chunks
     columns: tuple[Column, ...] = ()  # further columns of the rows, filled by its `evaluate`
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # that reports show, by name
-    presets: Mapping[str, Json] = field(default_factory=dict)  # defaults of other sections of the config, by dotted key
+    # defaults of other sections of the config, by dotted key
+    presets: Mapping[str, Json] = field(default_factory=dict)
     growing: bool = False  # whether arrays of its state may change their shapes, such as an archive
-    stochastic: bool = False  # whether its policies return probabilities, from which actions are sampled
-    value: bool = False  # whether it learns a value function, for which custom networks have a further output
+    # whether its policies return probabilities, from which actions are sampled
+    stochastic: bool = False
+    # whether it learns a value function, for which custom networks have a further output
+    value: bool = False
     mixed: bool = False  # whether it adapts to discrete coordinates, and samples choices
     objectives: bool = False  # whether it ranks by several objectives, which the task must have
     measures: bool = False  # whether it needs measures with ranges
     incumbent: Incumbent = "one"  # what it is looking for
-    injects: bool = False  # whether vectors from elsewhere, such as initial points, can replace its candidates
+    # whether vectors from elsewhere, such as initial points, can replace its candidates
+    injects: bool = False
     # Depending on options:
     requires: tuple[Requirement, ...] = ()  # of other sections
     in_flight: Setting | None = None  # why ranks evaluate several generations at the same time
     asynchronous: Setting | None = None  # why each worker makes updates of its own
     side_by_side: bool = False  # whether two searches of a `DistributionStrategy` alternate
-    equal_generations: bool = True  # whether all generations have the same number of jobs, each a whole episode
+    # whether all generations have the same number of jobs, each a whole episode
+    equal_generations: bool = True
     samples_evaluations: bool = False  # whether actions are sampled in evaluations too
-    independent_batches: bool = True  # whether a batch can be evaluated that the run then does not know of
-    jobs: int | None = None  # of a generation, if building the algorithm would use its backend: `waits_for_run`
+    # whether a batch can be evaluated that the run then does not know of
+    independent_batches: bool = True
+    # of a generation, if building the algorithm would use its backend: `waits_for_run`
+    jobs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
     """Capabilities of a task, declared as `OFFERS` of its module or class.
 
-    What depends on options is declared by a function `offers(options)` beside it, which returns `OFFERS` with changes.
+    What depends on options is declared by a function `offers(options)` beside it, which returns
+    `OFFERS` with changes.
     """
 
     problems: tuple[Searched, ...]  # kinds of problem that the task can make
@@ -101,28 +119,37 @@ class Offers:
     values: bool = False  # whether jobs have values to which `stop.target_value` can refer
     any_chunks: bool = False  # whether results are independent of the chunks, except for gradients
     info: bool = False  # whether `build` has the argument `info`, for the numbers of `report.info`
-    compiled: bool = False  # whether it compiles the pure form of the policy or a model, and chooses the jobs of a call
+    # whether it compiles the pure form of the policy or a model, and chooses the jobs of a call
+    compiled: bool = False
     compiler: str = "jax"  # the backend that compiles it, if `compiled`
     device: bool = (
-        False  # whether its own code uses a GPU: each rank then sees one only, as `device` of the config says
+        # whether its own code uses a GPU: each rank then sees one only, as `device` of the config
+        # says
+        False
     )
-    measures_centre: bool = False  # whether evaluations measure vectors without a policy: `hpc-es eval`, target_return
+    # whether evaluations measure vectors without a policy: `hpc-es eval`, target_return
+    measures_centre: bool = False
     automatic_sizes: bool = False  # whether its options are `AutomaticSizes`
     counts_steps: bool = False  # whether a job has steps, which messages count
-    # Options with which a job of training is a single episode whose failure is counted, as evaluations need it.
+    # Options with which a job of training is a single episode whose failure is counted, as
+    # evaluations need it.
     single_episodes: Mapping[str, Json] = field(default_factory=dict)
     # Depending on options:
     requires: tuple[Requirement, ...] = ()  # of other sections
-    compares_stepping: bool = False  # whether building it compares native stepping with that of Gymnasium
+    # whether building it compares native stepping with that of Gymnasium
+    compares_stepping: bool = False
     wrapped: bool = False  # whether its environments have wrappers that the config names
-    observation_limit: float | None = None  # of normalised observations; None: they are not normalised
+    # of normalised observations; None: they are not normalised
+    observation_limit: float | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # that reports show, by name
     quantities: Quantities = NONE  # objectives, constraints, measures and metrics of its jobs
     goal: Goal | None = None  # of values; None: there are only returns, which are maximised
-    close_at: float | None = None  # share of a generation's jobs after which the rest is given up: `ClosableProblem`
+    # share of a generation's jobs after which the rest is given up: `ClosableProblem`
+    close_at: float | None = None
     closes: Setting | None = None  # what sets `close_at`
     platform: Setting | None = None  # the device in place of `device`, "cpu" or "gpu"
-    unset_limits: tuple[str, ...] = ()  # options that could limit the time or the steps of a job, and do not
+    # options that could limit the time or the steps of a job, and do not
+    unset_limits: tuple[str, ...] = ()
 
     @property
     def sign(self) -> int:
@@ -140,16 +167,21 @@ class Computes:
     backend: str = NUMPY  # library that computes it, and whose device is decided for it
     backends: tuple[str, ...] = ()  # that its option `backend` may name
     device: bool = (
-        False  # whether its own code uses a GPU: each rank then sees one only, as `device` of the config says
+        # whether its own code uses a GPU: each rank then sees one only, as `device` of the config
+        # says
+        False
     )
     any_chunks: bool = False  # whether results are independent of the chunks
     low_rank_only: Setting | None = None  # an option that has an effect with `noise.rank` only
     own_calls: tuple[str, ...] = ()  # options without effect if the task compiles the policy
-    in_numpy: Mapping[str, Json] = field(default_factory=dict)  # options with which NumPy computes it, if it can
+    # options with which NumPy computes it, if it can
+    in_numpy: Mapping[str, Json] = field(default_factory=dict)
 
 
 def ignored_backend(computes: Computes, offers: Offers) -> str | None:
-    """Return the backend of a policy that a task compiles with another one; None if the policy's backend is used."""
+    """Return the backend of a policy that a task compiles with another one;
+    None if the policy's backend is used.
+    """
     is_ignored = offers.compiled and computes.backend not in (NUMPY, offers.compiler)
     return computes.backend if is_ignored else None
 

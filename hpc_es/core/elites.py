@@ -21,7 +21,8 @@ class Elites:
     vectors: Array  # dtype[members, params], as candidates
     generations: npt.NDArray[np.int64]  # int64[members], of their evaluations, counted from 0
     jobs: npt.NDArray[np.int64]  # int64[members]
-    # What their evaluations returned, by the names of columns of the rows, such as "objectives": [members, ...].
+    # What their evaluations returned, by the names of columns of the rows, such as "objectives":
+    # [members, ...].
     columns: Mapping[str, Array] = field(default_factory=dict)
     cells: npt.NDArray[np.int64] | None = None  # int64[members, axes], in an archive of cells
 

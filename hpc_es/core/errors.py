@@ -1,4 +1,6 @@
-"""Errors of users, whose text is the whole message, shown without a traceback; failures of jobs; missing packages."""
+"""Errors of users, whose text is the whole message, shown without a traceback;
+failures of jobs; missing packages.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +34,23 @@ class UserError(Exception):
 class ConfigError(UserError):
     """One or more errors in a config, all reported at once.
 
-    `problems` are pairs of a dotted key, which may be empty, and a text that says what was expected and what was found.
+    `problems` are pairs of a dotted key, which may be empty, and a text that says what was expected
+    and what was found.
     """
 
     def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
         self.problems = tuple(problems)
-        lines = [text if not key or repr(key) in text else f"{key}: {text}" for key, text in self.problems]
+        lines = [
+            text if not key or repr(key) in text else f"{key}: {text}"
+            for key, text in self.problems
+        ]
         super().__init__("\n".join(lines))
 
 
 class Problems(list[tuple[str, str]]):
-    """The (key, text) pairs of all errors so far, collected from independent stages of validation."""
+    """The (key, text) pairs of all errors so far,
+    collected from independent stages of validation.
+    """
 
     failed = False  # whether a stage ended early; its errors may all be known from earlier stages
 
@@ -66,7 +74,9 @@ class InUseError(UserError):
 
 
 class LaunchError(UserError):
-    """The job was started in a way that cannot work, such as N independent MPI worlds of one rank each."""
+    """The job was started in a way that cannot work,
+    such as N independent MPI worlds of one rank each.
+    """
 
 
 class CheckpointError(UserError):
@@ -81,7 +91,9 @@ class DeniedError(UserError):
 
 
 class RunError(UserError):
-    """The run cannot continue: all episodes failed, the disk is full, or the directory is not writable."""
+    """The run cannot continue: all episodes failed, the disk is full,
+    or the directory is not writable.
+    """
 
     status = 1
 
@@ -93,7 +105,8 @@ class RunFailedError(RunError):
 class EvaluationError(RunError):
     """Code of the user has failed in an evaluation: `failure`.
 
-    A task that knows which jobs are concerned counts them as failed; elsewhere the error ends the run.
+    A task that knows which jobs are concerned counts them as failed; elsewhere the error ends the
+    run.
     """
 
     def __init__(self, text: str, failure: Failure) -> None:
@@ -105,7 +118,9 @@ GIVEN_UP = "given up: enough other jobs of the generation were done (task.close_
 
 
 class ReturnedValueError(ValueError):
-    """Code of the user has returned something else than expected; messages name a ValueError without a location."""
+    """Code of the user has returned something else than expected;
+    messages name a ValueError without a location.
+    """
 
 
 # Exceptions that pass through code of the user's. Everything else that this code raises is its own
@@ -143,7 +158,9 @@ def require_users(error: BaseException) -> None:
 
 
 @contextlib.contextmanager
-def exits_as_errors(what: str = "code of yours", remedy: str = "return, or raise an Exception") -> Iterator[None]:
+def exits_as_errors(
+    what: str = "code of yours", remedy: str = "return, or raise an Exception"
+) -> Iterator[None]:
     """Raise RunError in place of exceptions of the user's that would end the program.
 
     Within an evaluation they fail the evaluation only. `what` raised them.
@@ -158,7 +175,8 @@ def exits_as_errors(what: str = "code of yours", remedy: str = "return, or raise
         raise RunError(f"{what} must not end the program, but raised {found}: {remedy}") from error
 
 
-# Failures of jobs: a line for the log, and a traceback for the first failure of each kind, in failures.log.
+# Failures of jobs: a line for the log, and a traceback for the first failure of each kind, in
+# failures.log.
 
 MAX_TEXT = 1000  # characters of a line in the log
 MAX_DETAILS = 16_000  # characters of a traceback; the middle of a longer one is omitted
@@ -178,7 +196,9 @@ class Failure:
 
 
 def failure_from_error(error: BaseException, position: int = 0) -> Failure:
-    """Return the failure of a job that raised an exception; its location is the innermost frame in user code."""
+    """Return the failure of a job that raised an exception;
+    its location is the innermost frame in user code.
+    """
     if called := failure_of_called_code(error):
         return dataclasses.replace(called, position=position)
     name, location = _type_name(error), location_of(error)
@@ -189,7 +209,9 @@ def failure_from_error(error: BaseException, position: int = 0) -> Failure:
 
 
 def error_text(error: BaseException) -> str:
-    """Return type, text and location of an exception; of an AssertionError without a text the failing line, too."""
+    """Return type, text and location of an exception;
+    of an AssertionError without a text the failing line, too.
+    """
     name, text, location = _type_name(error), message_of(error), location_of(error)
     if isinstance(error, AssertionError) and not text.strip() and location:
         frame, number = _place(error)
@@ -215,8 +237,8 @@ READING = (
 def message_of(error: BaseException) -> str:
     """Return `str(error)` as text that every file and terminal accepts.
 
-    It may have characters that are no text (lone surrogates, as in names of files that are not UTF-8),
-    and an exception of the user may fail to print itself.
+    It may have characters that are no text (lone surrogates, as in names of files that are not
+    UTF-8), and an exception of the user may fail to print itself.
     """
     try:
         text = str(error)
@@ -232,7 +254,9 @@ def unreadable_reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return one_line(f"{error.filename}: {error.strerror}")
     text = message_of(error)
-    return one_line(text if isinstance(error, UserError | OSError) else f"{type(error).__name__}: {text}")
+    return one_line(
+        text if isinstance(error, UserError | OSError) else f"{type(error).__name__}: {text}"
+    )
 
 
 def printable(text: str) -> str:
@@ -259,12 +283,15 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 
 def failure_from_text(text: str, position: int = 0) -> Failure:
-    """Return the failure of a job without an exception; texts that only differ in numbers are of one kind."""
+    """Return the failure of a job without an exception;
+    texts that only differ in numbers are of one kind.
+    """
     return Failure(one_line(text), kind_of(text), position=position)
 
 
@@ -274,7 +301,9 @@ def kind_of(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text in one line of at most MAX_TEXT characters, which a terminal shows as they are."""
+    """Return the text in one line of at most MAX_TEXT characters,
+    which a terminal shows as they are.
+    """
     line = visible(" ".join(text.split()))
     return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]} ..."
 
@@ -291,8 +320,9 @@ def _type_name(error: BaseException) -> str:
     return "ValueError" if isinstance(error, ReturnedValueError) else type(error).__name__
 
 
-# An exception of Python code that a compiled call of JAX or TensorFlow calls, as with jax.pure_callback: the library
-# raises an error of its own, with the traceback of the exception in its text.
+# An exception of Python code that a compiled call of JAX or TensorFlow calls, as with
+# jax.pure_callback: the library raises an error of its own, with the traceback of the exception in
+# its text.
 
 _COMPILERS = ("jax", "jaxlib", "tensorflow")
 _CALLBACK = "CpuCallback error"  # in a ValueError of JAX
@@ -302,20 +332,26 @@ _NODE = re.compile(r"\s*\[\[\{\{node ")  # that TensorFlow adds to the text
 
 
 def failure_of_called_code(error: BaseException) -> Failure | None:
-    """Return the failure of Python code that a compiled call calls; None if the error is not of such code.
+    """Return the failure of Python code that a compiled call calls; None if the error is not of
+    such code.
 
-    Its details have the frames of the user's code, without those of hpc_es, the library and their callers.
+    Its details have the frames of the user's code, without those of hpc_es, the library and their
+    callers.
     """
     if type(error).__module__.partition(".")[0] in _COMPILERS:
         text = str(error)
     else:
-        text = next((item for item in error.args[:1] if isinstance(item, str) and _CALLBACK in item), "")
+        text = next(
+            (item for item in error.args[:1] if isinstance(item, str) and _CALLBACK in item), ""
+        )
     _, begin, trace = text.rpartition(_BEGIN)
     frames = list(_FRAME.finditer(trace))
     if not begin or not frames:
         return None
     raised = _raised(trace[frames[-1].end() :])
-    ours = [index for index, frame in enumerate(frames) if frame["path"].startswith(_PACKAGE + os.sep)]
+    ours = [
+        index for index, frame in enumerate(frames) if frame["path"].startswith(_PACKAGE + os.sep)
+    ]
     called = frames[ours[-1] + 1 :] if ours else frames
     of_user = [frame for frame in called if is_user_file(frame["path"])]
     place = (of_user or frames)[-1]
@@ -327,7 +363,9 @@ def failure_of_called_code(error: BaseException) -> Failure | None:
 
 
 def _raised(after: str) -> str:
-    """Return the text of the exception from what follows the last frame, which begins with lines of code."""
+    """Return the text of the exception from what follows the last frame,
+    which begins with lines of code.
+    """
     lines = after.strip("\n").splitlines()
     while lines and (not lines[0].strip() or lines[0].startswith("    ")):
         del lines[0]
@@ -341,7 +379,9 @@ def _frame_text(frame: re.Match[str]) -> str:
 
 
 def location_of(error: BaseException) -> str:
-    """Return the location, such as "cost.py:12 in cost"; "" if the exception was never raised by user code."""
+    """Return the location, such as "cost.py:12 in cost";
+    "" if the exception was never raised by user code.
+    """
     if error.__traceback__ is None or isinstance(error, ReturnedValueError):
         return ""
     frame, line = _place(error)
@@ -366,14 +406,22 @@ def _is_user_code(frame: FrameType) -> bool:
 def _library_directories() -> tuple[str, ...]:
     import sysconfig  # reads files that few runs need
 
-    return tuple(path + os.sep for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), _PACKAGE))
+    return tuple(
+        path + os.sep
+        for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), _PACKAGE)
+    )
 
 
 def is_user_file(path: str) -> bool:
-    """Return whether a file of Python code is not of Python, of an installed package or of hpc_es."""
-    if path.startswith(("<", "~")) or _GENERATED in path:  # such as <string>, and ~ for built-in functions in profiles
+    """Return whether a file of Python code is not of Python,
+    of an installed package or of hpc_es.
+    """
+    # such as <string>, and ~ for built-in functions in profiles
+    if path.startswith(("<", "~")) or _GENERATED in path:
         return False
-    return not path.startswith(_library_directories()) and not any(name in Path(path).parts for name in _PACKAGES)
+    return not path.startswith(_library_directories()) and not any(
+        name in Path(path).parts for name in _PACKAGES
+    )
 
 
 # Optional packages: the extra of hpc_es that installs each, and messages about missing ones.
@@ -405,7 +453,9 @@ EXTRAS = {  # import name of the package: name of the extra in setup.cfg
 
 
 def missing_text(*packages: str) -> str:
-    """Return "PACKAGE, which is not installed: pip install ..." for the first missing package; "" if there is none."""
+    """Return "PACKAGE, which is not installed: pip install ..." for the first missing package;
+    "" if there is none.
+    """
     for package in packages:
         if importlib.util.find_spec(package) is None:
             return f"{package}, which is not installed: {install_command(package)}"
@@ -427,7 +477,9 @@ def install_command(package: str) -> str:
 
 
 def missing_package(error: BaseException | None) -> str | None:
-    """Return the package of EXTRAS whose import failed, given the exception or one that it caused; None if none is."""
+    """Return the package of EXTRAS whose import failed,
+    given the exception or one that it caused; None if none is.
+    """
     while error is not None:
         package = str(error.name).partition(".")[0] if isinstance(error, ImportError) else ""
         if package in EXTRAS:
@@ -474,7 +526,9 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with the valid name most like this one, or "" if none is similar."""
+    """Return "; did you mean ...?" with the valid name most like this one,
+    or "" if none is similar.
+    """
     near = nearest_name(name, names)
     return f"; did you mean {near!r}?" if near else ""
 

@@ -1,8 +1,8 @@
 """Signal handlers of hpc_es: they are put back after use, and a forked child has those from before.
 
-`multiprocessing` forks on Linux before Python 3.14, and user code may fork. A child with the handlers of a run would
-ignore SIGTERM, by which `Pool` and daemon processes are ended, and its parent would wait for it forever. Signals that
-are addressed to the run are left to it.
+`multiprocessing` forks on Linux before Python 3.14, and user code may fork. A child with the
+handlers of a run would ignore SIGTERM, by which `Pool` and daemon processes are ended, and its
+parent would wait for it forever. Signals that are addressed to the run are left to it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any, NoReturn
 
 from hpc_es.core.rank_output import say_error
 
-HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)  # by a run, apart from its timer
-# A terminal sends Ctrl-C to all processes of a job, and SLURM the others. A child would die of them, while the run
-# finishes its generation. SIGTERM is how parents end their children.
+# by a run, apart from its timer
+HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+# A terminal sends Ctrl-C to all processes of a job, and SLURM the others. A child would die of
+# them, while the run finishes its generation. SIGTERM is how parents end their children.
 FOR_THE_RUN = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 CHILD_STATUS = 1  # of a forked child that comes back from user code
 
@@ -32,11 +33,15 @@ _masks = threading.local()  # the signals that a thread blocked before it forked
 
 
 class Handlers:
-    """A handler of some signals, from its creation to `restore`; only the main thread may create it."""
+    """A handler of some signals, from its creation to `restore`;
+    only the main thread may create it.
+    """
 
     def __init__(self, numbers: Sequence[int], handler: Handler) -> None:
         self._handler = handler
-        self._before: dict[int, Any] = {number: signal.signal(number, handler) for number in numbers}
+        self._before: dict[int, Any] = {
+            number: signal.signal(number, handler) for number in numbers
+        }
         _installed.append(self)
 
     @property
@@ -45,7 +50,9 @@ class Handlers:
         return tuple(self._before)
 
     def restore(self) -> bool:
-        """Put the previous handlers back, unless other code has replaced ours; return False if that was done before."""
+        """Put the previous handlers back, unless other code has replaced ours;
+        return False if that was done before.
+        """
         if self not in _installed:
             return False
         _installed.remove(self)
@@ -61,7 +68,10 @@ def has_forked() -> bool:
 
 
 class OwnProcess:
-    """The process that creates this object. A child that user code forks must not go on with the run."""
+    """The process that creates this object.
+
+    A child that user code forks must not go on with the run.
+    """
 
     def __init__(self) -> None:
         self._id = os.getpid()
@@ -71,7 +81,9 @@ class OwnProcess:
         return os.getpid() != self._id
 
     def end_forked(self) -> None:
-        """End this process, without exit handlers, if it is a forked child that came back from user code."""
+        """End this process, without exit handlers,
+        if it is a forked child that came back from user code.
+        """
         if not self.is_forked():
             return
         say_error(
@@ -82,7 +94,9 @@ class OwnProcess:
 
 
 def _before_fork() -> None:
-    """Block the signals, so that none reaches the child before its handlers are those from before."""
+    """Block the signals, so that none reaches the child
+    before its handlers are those from before.
+    """
     if _installed:
         _forked.set()
     _masks.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED) if _installed else None
@@ -112,7 +126,8 @@ os.register_at_fork(before=_before_fork, after_in_parent=_unblock, after_in_chil
 
 @contextlib.contextmanager
 def raised_exits() -> Iterator[None]:
-    """Let `os._exit` of user code raise SystemExit, as sys.exit does: it would end the program as if it had finished.
+    """Let `os._exit` of user code raise SystemExit, as sys.exit does: it would end the program as
+    if it had finished.
 
     Its forked children, and this package, end as before.
     """

@@ -1,25 +1,26 @@
 """The contracts of algorithms, problems and tasks.
 
-Those of policies are in `core.policy`, those of noise and populations in `core.population`. The steps of a generation
-(`training/generation.py`):
+Those of policies are in `core.policy`, those of noise and populations in `core.population`. The
+steps of a generation (`training/generation.py`):
 
-    state    = world.broadcast(state)                           rank 0 owns the state
-    chunks   = algorithm.ask(state, round, rows, fitness)       the same list on every rank; [] ends the generation
-    mine     = work.evaluate(algorithm, state, chunks)          chunks are assigned to ranks on demand
-    rows     = world.allgather(mine)                            one row per job, in job order, on every rank
-    fitness  = problem.fitness(rows, carried)                   one number per job, on every rank
-    state    = algorithm.with_probes(state, probes, fitness)    on every rank, after a round with probes
-    prepared = algorithm.prepare(state, rows, fitness)          on every rank, once
+    state    = world.broadcast(state)                          rank 0 owns the state
+    chunks   = algorithm.ask(state, round, rows, fitness)      the same on every rank; [] ends it
+    mine     = work.evaluate(algorithm, state, chunks)         ranks take chunks on demand
+    rows     = world.allgather(mine)                           one per job, in job order, everywhere
+    fitness  = problem.fitness(rows, carried)                  one per job, on every rank
+    state    = algorithm.with_probes(state, probes, fitness)   everywhere, after probes
+    prepared = algorithm.prepare(state, rows, fitness)         on every rank, once
     blocks   = algorithm.partial_update(state, prepared, block) each block on one rank
-    state    = algorithm.tell(state, results)                   on rank 0
-    state    = problem.merge(carried, units)                    on rank 0: for example observation statistics
+    state    = algorithm.tell(state, results)                  on rank 0
+    state    = problem.merge(carried, units)                   on rank 0: such as statistics
 
-An algorithm searches one kind of problem: vectors, programs, or trajectories of a policy. It declares the kind in
-`NEEDS`. A task declares in `OFFERS` for which kinds it can make a problem. Algorithms only know the problem, not the
-task.
+An algorithm searches one kind of problem: vectors, programs, or trajectories of a policy. It
+declares the kind in `NEEDS`. A task declares in `OFFERS` for which kinds it can make a problem.
+Algorithms only know the problem, not the task.
 
-The module or class of a kind has `Options` (see `config.options`) and `build`, and declares what others must know of it
-(`core.declarations`). That of an algorithm optionally has `incompatibilities`.
+The module or class of a kind has `Options` (see `config.options`) and `build`, and declares what
+others must know of it (`core.declarations`). That of an algorithm optionally has
+`incompatibilities`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 
@@ -69,19 +79,21 @@ class RunContext:
     directory: Path  # run directory
     rank: int
     ranks: int  # number of ranks
-    call_on_rank_0: Callable[[Callable[[], str]], str]  # calls its argument on rank 0, returns the text on every rank
+    # calls its argument on rank 0, returns the text on every rank
+    call_on_rank_0: Callable[[Callable[[], str]], str]
     node_rank: int = 0  # index of the rank on its node
     barrier: Callable[[], None] = no_barrier  # returns when every rank has called it
-    is_state_replaced: bool = False  # whether the first state comes from a checkpoint or from rank 0
+    # whether the first state comes from a checkpoint or from rank 0
+    is_state_replaced: bool = False
 
 
 # Job (-1: the centre), value, and the vector that was evaluated.
 Evaluation = tuple[int, float, Sequence[bool | int | float | str]]
 
 
-# How the jobs of a round may be cut into chunks. "fixed": as the algorithm asks, because results depend on it.
-# Otherwise anywhere. Larger chunks then save some time ("free"), only messages ("one by one"), or most of the time
-# ("at once").
+# How the jobs of a round may be cut into chunks. "fixed": as the algorithm asks, because results
+# depend on it. Otherwise anywhere. Larger chunks then save some time ("free"), only messages ("one
+# by one"), or most of the time ("at once").
 Cutting = Literal["fixed", "free", "one by one", "at once"]
 
 
@@ -97,12 +109,15 @@ class Problem(Protocol):
     chunk_size: int | None  # jobs per chunk; None: `mpi.chunk_size`
     cutting: Cutting  # how rounds may be cut into chunks
     call_size: int  # jobs that are computed together; other chunks than multiples of it take longer
-    evaluation_episodes: int | None  # episodes per evaluation of the centre; None: evaluation.episodes; 0: none
+    # episodes per evaluation of the centre; None: evaluation.episodes; 0: none
+    evaluation_episodes: int | None
     notices: tuple[str, ...]  # lines for the log at the start of the run
-    coordinate_names: tuple[str, ...]  # column names of evaluations.csv; (): the file is not written
+    # column names of evaluations.csv; (): the file is not written
+    coordinate_names: tuple[str, ...]
     derives_fitness: bool  # whether `fitness` is not simply the return
     combines_units: bool  # whether `unit` accepts several parts
-    quantities: Quantities  # objectives, constraints, measures and metrics of the rows, which are among `columns`
+    # objectives, constraints, measures and metrics of the rows, which are among `columns`
+    quantities: Quantities
 
     def carried(self) -> ProblemState:
         """Return the arrays of the problem before the first generation; most problems have none."""
@@ -113,16 +128,19 @@ class Problem(Protocol):
         ...
 
     def unit(self, parts: Sequence[Arrays]) -> Arrays:
-        """Combine the arrays learned from each job of a unit into those of the unit; on rank 0 only."""
+        """Combine the arrays learned from each job of a unit into those of the unit;
+        on rank 0 only.
+        """
         ...
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
-        """Return the fitness, float64[jobs], by which algorithms rank jobs: higher is better, NaN excludes a job.
+        """Return the fitness, float64[jobs], by which algorithms rank jobs: higher is better, NaN
+        excludes a job.
 
-        `rows` are those of all training jobs of the generation so far, or of all its probes; at least one. `carried`
-        has only the shared arrays. A job whose return is NaN has failed, whatever its fitness. The result must depend
-        on nothing else, because every rank calls this, and a replay calls it again, with rows that lack the column of
-        `report.info`.
+        `rows` are those of all training jobs of the generation so far, or of all its probes; at
+        least one. `carried` has only the shared arrays. A job whose return is NaN has failed,
+        whatever its fitness. The result must depend on nothing else, because every rank calls this,
+        and a replay calls it again, with rows that lack the column of `report.info`.
         """
         ...
 
@@ -131,11 +149,15 @@ class Problem(Protocol):
         ...
 
     def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
-        """Return the arrays learned from an evaluation of the centre, as units to merge last; on rank 0 only."""
+        """Return the arrays learned from an evaluation of the centre, as units to merge last;
+        on rank 0 only.
+        """
         ...
 
     def is_reached(self, carried: ProblemState, target: float) -> bool:
-        """Return whether the best value is at least as good as `stop.target_value`; on rank 0 only."""
+        """Return whether the best value is at least as good as `stop.target_value`;
+        on rank 0 only.
+        """
         ...
 
     def summary(self, carried: ProblemState) -> Mapping[str, Json]:
@@ -151,14 +173,18 @@ class Problem(Protocol):
         ...
 
     def environment_info(self) -> Mapping[str, Json]:
-        """Return further properties on which results depend, such as the processor; stored in checkpoints."""
+        """Return further properties on which results depend, such as the processor;
+        stored in checkpoints.
+        """
         ...
 
     def on_checkpoint(self, generation: int) -> None:
         """React to a checkpoint that contains all generations before this one; on rank 0 only."""
         ...
 
-    def evaluations(self, state: State, results: Results[object], evaluation: Rows) -> Iterator[Evaluation]:
+    def evaluations(
+        self, state: State, results: Results[object], evaluation: Rows
+    ) -> Iterator[Evaluation]:
         """Yield the lines of evaluations.csv of a generation, in job order; on rank 0 only."""
         ...
 
@@ -167,14 +193,16 @@ class Problem(Protocol):
 class MixedCoordinates:
     """The coordinates of a vector that are not continuous.
 
-    The problem rounds an ordered coordinate to the nearest level. A choice is the index of a category, a whole number.
+    The problem rounds an ordered coordinate to the nearest level. A choice is the index of a
+    category, a whole number.
     """
 
     ordered: tuple[int, ...]  # indices of the coordinates with ordered levels, ascending
-    # Of (index, number): the thresholds next to the level of this number; infinite beyond the first and last level. A
-    # number on a threshold belongs to the lower level.
+    # Of (index, number): the thresholds next to the level of this number; infinite beyond the first
+    # and last level. A number on a threshold belongs to the lower level.
     thresholds: Callable[[int, float], tuple[float, float]]
-    choices: Mapping[int, int] = field(default_factory=dict)  # number of categories by index, ascending
+    # number of categories by index, ascending
+    choices: Mapping[int, int] = field(default_factory=dict)
 
 
 class VectorProblem(Problem, Protocol):
@@ -182,11 +210,13 @@ class VectorProblem(Problem, Protocol):
 
     layout: Layout  # layout of the vector
     size: int  # layout.size, the number of parameters
-    dtype: FloatDtype  # dtype of candidates, sums and theta: float32 for policies, float64 for functions
+    # dtype of candidates, sums and theta: float32 for policies, float64 for functions
+    dtype: FloatDtype
     spread: Array  # float[size], initial standard deviations, if the config has no `sigma`
     mixed: MixedCoordinates | None  # the discrete coordinates; None: all are continuous
     changing_fitness: bool  # whether the fitness of a row changes from generation to generation
-    # Whether it depends on the other rows, such as with feasible jobs first: it ranks jobs of one generation only.
+    # Whether it depends on the other rows, such as with feasible jobs first: it ranks jobs of one
+    # generation only.
     relative_fitness: bool
 
     def initial(self, rng: np.random.Generator) -> Array:
@@ -194,10 +224,14 @@ class VectorProblem(Problem, Protocol):
         ...
 
     def first_candidates(self, population: int) -> Array | None:
-        """Return vectors that replace samples of the first generation, dtype[at most population, size]; None: none."""
+        """Return vectors that replace samples of the first generation,
+        dtype[at most population, size]; None: none.
+        """
         ...
 
-    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
+    def evaluate(
+        self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll
+    ) -> Outcome:
         """Evaluate the candidates of a chunk; `carried` has only the shared arrays.
 
         Call `poll()` every few milliseconds, so that rank 0 can answer the other ranks.
@@ -223,8 +257,10 @@ class TrajectoryProblem(Problem, Protocol):
     name: str  # name in logs, such as the id of the environment
     spaces: Spaces  # observations and actions
     time_limit: int | None  # maximum number of steps per episode; None: unknown
-    compiled: object | None  # what a graph needs to play whole episodes, such as the setting of bandits; None: none
-    segments: Callable[[], Segments] | None  # creates episodes that continue from batch to batch; None: no support
+    # what a graph needs to play whole episodes, such as the setting of bandits; None: none
+    compiled: object | None
+    # creates episodes that continue from batch to batch; None: no support
+    segments: Callable[[], Segments] | None
 
     def play(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Play the episodes of all jobs of a batch."""
@@ -238,12 +274,16 @@ class Task(Protocol):
     """The environment, function or data that is optimised; `task.kind` of the config."""
 
     name: str  # name in logs and plots, such as the id of the environment
-    spaces: Spaces | None  # observations and actions of the policy; None: no policy acts in the task
+    # observations and actions of the policy; None: no policy acts in the task
+    spaces: Spaces | None
 
-    def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> AnyProblem:
+    def problem(
+        self, searched: Searched, policy: Policy | None, keys: Keys, unit: int
+    ) -> AnyProblem:
         """Return the problem of this kind, one of OFFERS.problems.
 
-        `unit` is the number of jobs per chunk that the algorithm asks for, unless the problem has a `chunk_size`.
+        `unit` is the number of jobs per chunk that the algorithm asks for, unless the problem has a
+        `chunk_size`.
         """
         ...
 
@@ -257,14 +297,18 @@ PROBE_SECONDS = 2.0  # of episodes, in the search for hidden state at a start
 
 @runtime_checkable
 class ClosableProblem(Protocol):
-    """A problem whose generations may be closed before all of their jobs are done (`Offers.close_at`)."""
+    """A problem whose generations may be closed before all of
+    their jobs are done (`Offers.close_at`).
+    """
 
     def may_close(self, generation: int) -> bool:
         """Return whether a generation may be closed early."""
         ...
 
     def close_generation(self, generation: int, rows: Rows) -> None:
-        """Record the jobs without a result of a generation that was closed, before its update; on rank 0."""
+        """Record the jobs without a result of a generation that was closed, before its update;
+        on rank 0.
+        """
         ...
 
 
@@ -277,7 +321,9 @@ class StartsFromPoints(Protocol):
         ...
 
     def points_text(self, population: int) -> str:
-        """Return which points are candidates of a first generation of this size, "" if there are no points."""
+        """Return which points are candidates of a first generation of this size,
+        "" if there are no points.
+        """
         ...
 
 
@@ -308,7 +354,9 @@ class ChecksMemory(Protocol):
     """A problem that knows how much memory of a device its calls need."""
 
     def check_memory(self, state: Arrays) -> None:
-        """Raise ConfigError if a call, together with the arrays of a state, does not fit; for --check."""
+        """Raise ConfigError if a call, together with the arrays of a state, does not fit;
+        for --check.
+        """
         ...
 
 
@@ -324,10 +372,14 @@ class DescribesItself(Protocol):
 
 @runtime_checkable
 class ProbesHiddenState(Protocol):
-    """A task that can find out whether an evaluation depends on earlier ones; searched before runs and evaluations."""
+    """A task that can find out whether an evaluation depends on earlier ones;
+    searched before runs and evaluations.
+    """
 
     def hidden_state_warning(self, seconds: float = PROBE_SECONDS) -> str | None:
-        """Return a warning if evaluations depend on those before them, None if not; `seconds` limit the search."""
+        """Return a warning if evaluations depend on those before them, None if not;
+        `seconds` limit the search.
+        """
         ...
 
 
@@ -340,7 +392,8 @@ class SearchSize(NamedTuple):
 
 
 class AutomaticSizes(Protocol):
-    """Options of a task with sizes that may be `auto` (`Offers.automatic_sizes`), chosen once, at the start of a run.
+    """Options of a task with sizes that may be `auto` (`Offers.automatic_sizes`), chosen once, at
+    the start of a run.
 
     Results may depend on them, but not on the number of ranks: so neither may they.
     """
@@ -350,40 +403,49 @@ class AutomaticSizes(Protocol):
         ...
 
 
-Prepared = TypeVar("Prepared")  # type of what `Algorithm.prepare` returns; None if it has nothing to prepare
+# type of what `Algorithm.prepare` returns; None if it has nothing to prepare
+Prepared = TypeVar("Prepared")
 
 
 class Algorithm(Protocol[Prepared]):
-    """A search strategy. Its methods are pure functions of their arguments, the options and the keys.
+    """A search strategy. Its methods are pure functions of their arguments, the options and the
+    keys.
 
     The base classes `Strategy`, `PairedStrategy` and `DistributionStrategy` implement most of them.
     """
 
-    # Whether `tell` reads `results.blocks` at most once, in order. Blocks of a large update may then be computed when
-    # they are read, so `partial_update` must not depend on arrays of the state that `tell` overwrites.
+    # Whether `tell` reads `results.blocks` at most once, in order. Blocks of a large update may
+    # then be computed when they are read, so `partial_update` must not depend on arrays of the
+    # state that `tell` overwrites.
     reads_blocks_once: ClassVar[bool]
 
     def initial(self) -> State:
-        """Return the state before generation 0, the same on every rank, without the arrays of the problem."""
+        """Return the state before generation 0, the same on every rank,
+        without the arrays of the problem.
+        """
         ...
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return the chunks of a round, the same on every rank; an empty list ends the generation.
 
-        `rows`, row_dtype[jobs], and `fitness`, float64[jobs], are those of the training jobs of earlier rounds.
+        `rows`, row_dtype[jobs], and `fitness`, float64[jobs], are those of the training jobs of
+        earlier rounds.
         """
         ...
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
-        """Evaluate a chunk: the candidates of training jobs, or the centre without noise for other purposes."""
+        """Evaluate a chunk: the candidates of training jobs,
+        or the centre without noise for other purposes.
+        """
         ...
 
     def with_probes(self, state: State, probes: Rows, fitness: Float64) -> State:
-        """Return the state for the following rounds of the generation and its update; on every rank.
+        """Return the state for the following rounds of the generation and its update; on every
+        rank.
 
-        Called only after rounds with probes. `state` is the state at the start of the generation; `probes`,
-        row_dtype[probes], and `fitness`, float64[probes], are those of all probes so far. `tell` gets the state at the
-        start of the generation and calls this method itself.
+        Called only after rounds with probes. `state` is the state at the start of the generation;
+        `probes`, row_dtype[probes], and `fitness`, float64[probes], are those of all probes so far.
+        `tell` gets the state at the start of the generation and calls this method itself.
         """
         ...
 
@@ -395,7 +457,9 @@ class Algorithm(Protocol[Prepared]):
         ...
 
     def blocks(self, state: State) -> int:
-        """Return the number of blocks that `partial_update` computes; 0 if the update needs none."""
+        """Return the number of blocks that `partial_update` computes;
+        0 if the update needs none.
+        """
         ...
 
     def partial_update(self, state: State, prepared: Prepared, block: int) -> Arrays:
@@ -409,7 +473,8 @@ class Algorithm(Protocol[Prepared]):
     def solutions(self, state: State, results: Results[Prepared]) -> Sequence[Mapping[str, Json]]:
         """Return the solutions of a generation to record in programs.jsonl; on rank 0 only.
 
-        `state` is the argument of `tell`. Each item becomes one JSON line, with at least `program` (text) and `reward`.
+        `state` is the argument of `tell`. Each item becomes one JSON line, with at least `program`
+        (text) and `reward`.
         """
         ...
 
@@ -420,7 +485,8 @@ class Algorithm(Protocol[Prepared]):
     def notices(self, state: State, results: Results[Prepared], after: State) -> Sequence[str]:
         """Return lines for the log about a generation; on rank 0 only.
 
-        `state` is the argument of `tell`, `after` its result. A line that recurs in later generations is logged once.
+        `state` is the argument of `tell`, `after` its result. A line that recurs in later
+        generations is logged once.
         """
         ...
 
@@ -429,7 +495,8 @@ class Algorithm(Protocol[Prepared]):
         ...
 
 
-AnyAlgorithm: TypeAlias = Algorithm[Any]  # for code that passes on the result of `prepare` without reading it
+# for code that passes on the result of `prepare` without reading it
+AnyAlgorithm: TypeAlias = Algorithm[Any]
 
 
 @runtime_checkable
@@ -445,11 +512,13 @@ class KeepsElites(Protocol):
 class RecordingAlgorithm(Algorithm[Prepared], Protocol[Prepared]):
     """An algorithm whose state also records what jobs have found, such as the best program."""
 
-    def recorded(self, state: State, results: Results[Prepared]) -> tuple[State, Mapping[str, float]]:
+    def recorded(
+        self, state: State, results: Results[Prepared]
+    ) -> tuple[State, Mapping[str, float]]:
         """Return the state with what the jobs of a generation have found, and metrics; on rank 0.
 
-        Called in place of `tell` for a generation that a budget has cut short: `results` lack the last jobs, and there
-        is no update.
+        Called in place of `tell` for a generation that a budget has cut short: `results` lack the
+        last jobs, and there is no update.
         """
         ...
 
@@ -459,23 +528,33 @@ class GradientAlgorithm(Algorithm[Prepared], Protocol[Prepared]):
     """An algorithm that descends a loss, and reports it for `run.loss()` and `after_train_step`."""
 
     def with_samples(self) -> GradientAlgorithm[Prepared]:
-        """Return the same algorithm, whose chunks also return the data that they learn from, in `Outcome.arrays`."""
+        """Return the same algorithm, whose chunks also return the data that they learn from,
+        in `Outcome.arrays`.
+        """
         ...
 
     def sample(self, results: Results[Prepared]) -> Arrays:
-        """Return the data of all chunks of a generation, joined; requires `with_samples`; on rank 0."""
+        """Return the data of all chunks of a generation, joined; requires `with_samples`;
+        on rank 0.
+        """
         ...
 
     def gradient(self, state: State, results: Results[Prepared]) -> Float32:
-        """Return the gradient of the loss of a generation before clipping, float32[params]; on rank 0."""
+        """Return the gradient of the loss of a generation before clipping, float32[params];
+        on rank 0.
+        """
         ...
 
     def losses(self, state: State, results: Results[Prepared]) -> Mapping[str, float]:
-        """Return the parts of the loss of a generation, and "loss", their weighted sum; on rank 0."""
+        """Return the parts of the loss of a generation, and "loss", their weighted sum;
+        on rank 0.
+        """
         ...
 
     def sample_losses(self, state: State, sample: Arrays) -> Mapping[str, float]:
-        """Return the losses of the data of `sample` under the parameters of this state; on rank 0."""
+        """Return the losses of the data of `sample` under the parameters of this state;
+        on rank 0.
+        """
         ...
 
 
@@ -484,5 +563,7 @@ class LearnsFromSamples(GradientAlgorithm[Prepared], Protocol[Prepared]):
     """An algorithm that can learn from data of the caller, for `run.update(sample)`."""
 
     def results_of(self, state: State, sample: Arrays) -> Results[Prepared]:
-        """Return the results of a generation with the data of `sample`; UserError if these do not fit."""
+        """Return the results of a generation with the data of `sample`;
+        UserError if these do not fit.
+        """
         ...

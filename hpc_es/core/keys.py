@@ -1,9 +1,10 @@
 """Counter-based random numbers: every number is a function of seed, purpose, generation and index.
 
-A Philox generator (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") is a function from a 128-bit key
-and a 256-bit counter to random bits. The key is (seed, purpose, repetition), the upper counter words are (generation,
-index, block), and the generator increments the lowest word. Two different uses therefore never share numbers, any rank
-can compute any number, and no generator state is kept between generations.
+A Philox generator (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") is a function
+from a 128-bit key and a 256-bit counter to random bits. The key is (seed, purpose, repetition), the
+upper counter words are (generation, index, block), and the generator increments the lowest word.
+Two different uses therefore never share numbers, any rank can compute any number, and no generator
+state is kept between generations.
 """
 
 from __future__ import annotations
@@ -48,35 +49,53 @@ class Keys:
     seed: int  # 0 .. 2**64 - 1
     repetition: int = 0  # 0 .. 2**32 - 1
 
-    def generator(self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0) -> np.random.Generator:
+    def generator(
+        self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0
+    ) -> np.random.Generator:
         """Return a generator; equal arguments give equal numbers on every rank."""
         generator = np.random.Generator(np.random.Philox(_NO_ENTROPY))  # type: ignore[arg-type]  # any ISeedSequence
         self.reset(generator, purpose, generation, index, block)
         return generator
 
     def reset(
-        self, generator: np.random.Generator, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0
+        self,
+        generator: np.random.Generator,
+        purpose: Purpose,
+        generation: int = 0,
+        index: int = 0,
+        block: int = 0,
     ) -> None:
-        """Reuse a generator of this class for other arguments, which takes a third of the time of creating one."""
+        """Reuse a generator of this class for other arguments,
+        which takes a third of the time of creating one.
+        """
         state = _OF_THREAD.state
         key, counter = state["state"]["key"], state["state"]["counter"]
         key[0], key[1] = self.seed, (purpose << 32) | self.repetition
         counter[1], counter[2], counter[3] = block, index, generation
         generator.bit_generator.state = state  # copied
 
-    def borrowed(self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0) -> np.random.Generator:
-        """Return the generator of this thread, set as by `reset`; valid until the next call in the thread."""
+    def borrowed(
+        self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0
+    ) -> np.random.Generator:
+        """Return the generator of this thread, set as by `reset`;
+        valid until the next call in the thread.
+        """
         self.reset(_OF_THREAD.generator, purpose, generation, index, block)
         return _OF_THREAD.generator
 
     def seed31(self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0) -> int:
-        """Return an integer in 0 .. 2**31 - 1, which all environments and legacy generators accept as a seed."""
+        """Return an integer in 0 .. 2**31 - 1,
+        which all environments and legacy generators accept as a seed.
+        """
         generator = self.borrowed(purpose, generation, index, block)
-        return (generator.bit_generator.random_raw() & 0xFFFFFFFF) >> 1  # equals generator.integers(2**31)
+        # equals generator.integers(2**31)
+        return (generator.bit_generator.random_raw() & 0xFFFFFFFF) >> 1
 
 
 class _NoEntropy(ISeedSequence):
-    """Replaces the system entropy that NumPy reads even if a key is set, which takes two thirds of the time."""
+    """Replaces the system entropy that NumPy reads even if a key is set,
+    which takes two thirds of the time.
+    """
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
         return np.zeros(n_words, dtype)

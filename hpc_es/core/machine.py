@@ -22,14 +22,21 @@ __version__ = "0.2.0"
 
 
 INFORMATION = Path("/proc/cpuinfo")
-MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+MEMORY_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 # The cores that the launcher assigned to this process.
-AVAILABLE_CORES: tuple[int, ...] = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+AVAILABLE_CORES: tuple[int, ...] = (
+    tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+)
 
 
 def in_main_thread() -> bool:
-    """Return whether this is the main thread, the only one in which Python allows signal handlers and timers."""
+    """Return whether this is the main thread,
+    the only one in which Python allows signal handlers and timers.
+    """
     return threading.current_thread() is threading.main_thread()
 
 
@@ -44,13 +51,18 @@ def _cpu_lines(*prefixes: str) -> list[str]:
 def processor_model() -> str:
     """Return the model name of the processor."""
     names = _cpu_lines("model name")
-    return names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
+    return (
+        names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
+    )
 
 
 @functools.cache
 def processor_fingerprint() -> str:
     """Return a digest of the processor's model and instruction sets."""
-    features = sorted(set(_cpu_lines("model name", "flags", "Features"))) or [platform.processor(), platform.machine()]
+    features = sorted(set(_cpu_lines("model name", "flags", "Features"))) or [
+        platform.processor(),
+        platform.machine(),
+    ]
     return hashlib.sha256("\n".join(features).encode()).hexdigest()[:16]
 
 
@@ -93,7 +105,9 @@ def versions() -> Mapping[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
         # `version` parses the description of the package too, which takes milliseconds
-        match = re.search(r"^Version: (\S+)$", distribution.read_text("METADATA") or "", re.MULTILINE)
+        match = re.search(
+            r"^Version: (\S+)$", distribution.read_text("METADATA") or "", re.MULTILINE
+        )
         result[name] = match[1] if match else distribution.version
     return result
 
@@ -115,11 +129,16 @@ def blas_threads() -> int:
     """Return the number of threads of the linear algebra library, on which results depend."""
     from threadpoolctl import threadpool_info
 
-    return max((int(pool["num_threads"]) for pool in threadpool_info() if pool["user_api"] == "blas"), default=1)
+    return max(
+        (int(pool["num_threads"]) for pool in threadpool_info() if pool["user_api"] == "blas"),
+        default=1,
+    )
 
 
 def memory_bytes() -> int:
-    """Return the memory of this machine, or the limit of the control group of this process, in bytes."""
+    """Return the memory of this machine, or the limit of the control group of this process,
+    in bytes.
+    """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in MEMORY_LIMITS:
         with contextlib.suppress(OSError, ValueError):  # there is no limit
@@ -133,7 +152,8 @@ OWN_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNAB
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory of freed arrays for the next ones, unless the user has set how much.
+    """Let this process keep the memory of freed arrays for the next ones, unless the user has set
+    how much.
 
     By default glibc returns that of arrays of a few megabytes to the system. The next chunk then
     gets it back page by page, which takes longer than computing small candidates.
@@ -149,7 +169,8 @@ def keep_freed_memory() -> None:
 
 def return_freed_memory() -> None:
     """Return freed memory to the system; see `keep_freed_memory`."""
-    with contextlib.suppress(AttributeError, OSError):  # another library, which has no such function
+    # another library, which has no such function
+    with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -158,11 +179,13 @@ def as_comment(provenance: Mapping[str, object]) -> str:
     plain = json.loads(json.dumps(provenance, default=dataclasses.asdict))
     flat = {**plain.pop("versions", {}), **plain}
     if earlier := flat.pop("earlier_software", None):
-        flat["earlier_software"] = "; ".join(", ".join(map(" ".join, before.items())) for before in earlier)
+        flat["earlier_software"] = "; ".join(
+            ", ".join(map(" ".join, before.items())) for before in earlier
+        )
     return "\n# made with:\n" + "".join(f"#   {name}: {value}\n" for name, value in flat.items())
 
 
-# Results of comparing native stepping with Gymnasium's on this machine: the first difference by environment and
-# keywords, "" if none. Rank 0 compares both (`tasks/episodes/native_backend.py`) and broadcasts this before the other
-# ranks create environments, so that all ranks use the same.
+# Results of comparing native stepping with Gymnasium's on this machine: the first difference by
+# environment and keywords, "" if none. Rank 0 compares both (`tasks/episodes/native_backend.py`)
+# and broadcasts this before the other ranks create environments, so that all ranks use the same.
 stepping_differences: dict[str, str] = {}

@@ -1,9 +1,11 @@
-"""Paths as users write them: `~` and variables are replaced, and a changed working directory has no effect.
+"""Paths as users write them: `~` and variables are replaced, and a changed working directory has no
+effect.
 
-They are replaced in command lines when these are parsed (`core.arguments`), in arguments of Python functions when those
-are called, and in options of a config when they are used (`config.registry.config_path`, `config.options.with_paths`).
-A config keeps its paths as they are written, so that the same command resumes a run although a variable such as TMPDIR
-has changed, and every rank replaces the variables of its own node. Only the run directory and the directory of the
+They are replaced in command lines when these are parsed (`core.arguments`), in arguments of Python
+functions when those are called, and in options of a config when they are used
+(`config.registry.config_path`, `config.options.with_paths`). A config keeps its paths as they are
+written, so that the same command resumes a run although a variable such as TMPDIR has changed, and
+every rank replaces the variables of its own node. Only the run directory and the directory of the
 config are the same on all ranks: rank 0 replaces theirs at the start.
 """
 
@@ -17,7 +19,8 @@ from pathlib import Path
 
 from hpc_es.core.errors import UserError
 
-CONFIG_STRING = re.compile(r"\s*[A-Za-z_]\w*\s*=")  # the beginning of a config in one text: env=c(...),agent=c(...)
+# the beginning of a config in one text: env=c(...),agent=c(...)
+CONFIG_STRING = re.compile(r"\s*[A-Za-z_]\w*\s*=")
 _DOLLAR = re.compile(r"\$(?:\$|([A-Za-z_]\w*)|\{([^}]*)\}?)", re.ASCII)
 
 
@@ -31,7 +34,9 @@ def expanded(path: str | os.PathLike[str]) -> str:
         user, slash, rest = text.partition("/")
         home = os.path.expanduser(user)  # noqa: PTH111  (Path would also change the rest)
         if home.startswith("~"):
-            raise ValueError(f"there is no home directory {user} in {text!r}: write './{text}' for a file of this name")
+            raise ValueError(
+                f"there is no home directory {user} in {text!r}: write './{text}' for a file of this name"
+            )
         return home + slash + _DOLLAR.sub(_value, rest)
     return _DOLLAR.sub(_value, text)
 
@@ -41,8 +46,12 @@ def _value(found: re.Match[str]) -> str:
     if found[0] == "$$":
         return "$"
     name = found[1] or found[2] or ""
-    if found[0] not in {f"${name}", f"${{{name}}}"} or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise ValueError(f"expected a variable as $NAME or ${{NAME}}, found {found[0]!r} in {found.string!r}")
+    if found[0] not in {f"${name}", f"${{{name}}}"} or not re.fullmatch(
+        r"[A-Za-z_]\w*", name, re.ASCII
+    ):
+        raise ValueError(
+            f"expected a variable as $NAME or ${{NAME}}, found {found[0]!r} in {found.string!r}"
+        )
     if not (value := os.environ.get(name)):
         why = "which is not set" if value is None else "which is empty"
         remedy = "export it, or write the directory itself ($$ is a dollar sign)"
@@ -64,7 +73,8 @@ def argument(path: str | os.PathLike[str], name: str) -> Path:
 
 
 def absolute(path: str | Path) -> Path:
-    """Return the path below the current directory, so that code of the user may change that; UserError if it is gone.
+    """Return the path below the current directory, so that code of the user may change that;
+    UserError if it is gone.
 
     `..` and links are kept.
     """
@@ -77,7 +87,9 @@ def current_directory() -> Path:
         return Path.cwd()
     except OSError as error:
         remedy = "change to another one (cd), and start the command again"
-        raise UserError(f"the current directory cannot be used ({error.strerror}): {remedy}") from error
+        raise UserError(
+            f"the current directory cannot be used ({error.strerror}): {remedy}"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -16,7 +16,9 @@ MOST_CHARACTERS = 60  # of a value in a message
 
 
 def spreadsheet_cell(value: object) -> object:
-    """Return a cell of a CSV file; a text that a spreadsheet would compute, or a terminal obey, is escaped."""
+    """Return a cell of a CSV file; a text that a spreadsheet would compute, or a terminal obey,
+    is escaped.
+    """
     if not isinstance(value, str):
         return value
     value = visible(value)
@@ -30,7 +32,8 @@ def spreadsheet_cell(value: object) -> object:
 
 
 def plain(value: object, key: str = "") -> Any:
-    """Return numbers and arrays of NumPy, PyTorch or JAX, tuples and paths as numbers, lists and text.
+    """Return numbers and arrays of NumPy, PyTorch or JAX, tuples and paths as numbers, lists and
+    text.
 
     Raises ConfigError with the key of each value that a config cannot hold, such as a function.
     """
@@ -61,10 +64,17 @@ def _plain(value: Any, key: str, problems: Problems) -> Json:
     elif isinstance(value, os.PathLike):
         result = _plain(os.fspath(value), key, problems)
     elif isinstance(value, Mapping):
-        result = {name: _plain(item, join(key, name), problems) for name, item in _named(value, key, problems)}
+        result = {
+            name: _plain(item, join(key, name), problems)
+            for name, item in _named(value, key, problems)
+        }
     elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         are_scalars = SCALARS.issuperset(map(type, value))  # fast for a long list
-        result = list(value) if are_scalars else [_plain(v, f"{key}[{i}]", problems) for i, v in enumerate(value)]
+        result = (
+            list(value)
+            if are_scalars
+            else [_plain(v, f"{key}[{i}]", problems) for i, v in enumerate(value)]
+        )
     elif hasattr(value, "__array__"):
         result = _plain_array(value, key, problems)
     else:

@@ -1,7 +1,8 @@
 """The contracts of policies and of the episodes in which they act.
 
-A `Policy` makes an `Actor` of the parameters of some jobs. A task plays the episodes of a `Batch` with it: the actor
-returns the actions of all jobs at once, and `OnStep` is called after every step if an algorithm learns from steps.
+A `Policy` makes an `Actor` of the parameters of some jobs. A task plays the episodes of a `Batch`
+with it: the actor returns the actions of all jobs at once, and `OnStep` is called after every step
+if an algorithm learns from steps.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import numpy.typing as npt
 from hpc_es.core.data import Array, Float32, Float64, Normaliser, Outcome, Poll, Spaces, dataclass
 from hpc_es.core.population import Layout, Population
 
-# A tree of arrays, such as the memory of a recurrent policy or the named parts of its parameters. In compiled code the
-# arrays are those of the compiling library.
+# A tree of arrays, such as the memory of a recurrent policy or the named parts of its parameters.
+# In compiled code the arrays are those of the compiling library.
 Tree: TypeAlias = "Array | Sequence[Tree] | Mapping[str, Tree]"
 Tensor: TypeAlias = Any  # an array of NumPy, TensorFlow or JAX, in code that all of them execute
 
@@ -32,10 +33,10 @@ class Actor(Protocol):
     def act(self, observations: Array) -> Array:
         """Return the actions of all rows.
 
-        `observations` are [rows, *shape] with the shape and dtype of the task's ObservationSpec. Actions are
-        float32[rows, actions] for a Box, int64[rows] for Discrete and int64[rows, choices] for MultiDiscrete; if the
-        outputs of a network are NaN in some rows, float64 with NaN in these rows. An action that is not finite fails
-        its episode.
+        `observations` are [rows, *shape] with the shape and dtype of the task's ObservationSpec.
+        Actions are float32[rows, actions] for a Box, int64[rows] for Discrete and int64[rows,
+        choices] for MultiDiscrete; if the outputs of a network are NaN in some rows, float64 with
+        NaN in these rows. An action that is not finite fails its episode.
         """
         ...
 
@@ -56,7 +57,9 @@ class RecurrentActor(Actor, Protocol):
         ...
 
     def remember(self, memory: Tree) -> None:
-        """Set the memory, a tree of arrays [rows, ...], to that of another actor of the policy with as many rows."""
+        """Set the memory, a tree of arrays [rows, ...],
+        to that of another actor of the policy with as many rows.
+        """
         ...
 
 
@@ -67,7 +70,8 @@ class Policy(Protocol):
     """
 
     layout: Layout  # layout of the parameter vector
-    action_noise_std: float  # standard deviation of the noise added to the actions of training episodes
+    # standard deviation of the noise added to the actions of training episodes
+    action_noise_std: float
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return initial parameters, float32[layout.size]."""
@@ -76,21 +80,26 @@ class Policy(Protocol):
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """Return an actor for the candidates of a chunk.
 
-        `normaliser` is (mean, standard deviation, clip) of the observations: float32[statistics] twice and a number. An
-        infinite standard deviation sets the input to 0; an infinite clip does not clip.
+        `normaliser` is (mean, standard deviation, clip) of the observations: float32[statistics]
+        twice and a number. An infinite standard deviation sets the input to 0; an infinite clip
+        does not clip.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Traits:
-    """How the actors of a policy compute: attributes that a policy may have, and their values if it does not."""
+    """How the actors of a policy compute: attributes that a policy may have,
+    and their values if it does not.
+    """
 
-    # Whether the actions of a row are bit-identical whatever the other rows are; chunks may then have any size.
+    # Whether the actions of a row are bit-identical whatever the other rows are; chunks may then
+    # have any size.
     rows_are_independent: bool = False
     # Whether it takes observations as they are, so that normalisation is refused.
     scales_observations: bool = False
-    # The library that compiles actors on their first use; the ranks then compile before the first generation.
+    # The library that compiles actors on their first use; the ranks then compile before the first
+    # generation.
     compiled_by: str | None = None
     # The number of candidates that are computed together.
     candidates_per_call: int = 1
@@ -105,18 +114,22 @@ class Traits:
 class Pure(NamedTuple):
     """A policy as pure functions of one row.
 
-    Parameters are split once per episode, because a compiled loop that splits them at every step copies each part.
+    Parameters are split once per episode, because a compiled loop that splits them at every step
+    copies each part.
     """
 
     parameters: Callable[[Array], Tree]  # theta, float32[size] -> parameters
-    # (parameters, memory, observation) -> (memory, action); an action that is not finite fails the episode
+    # (parameters, memory, observation) -> (memory, action); an action that is not finite fails the
+    # episode
     apply: Callable[[Tree, Tree, Array], tuple[Tree, Array]]
     memory: Tree  # initial memory of an episode
 
 
 @runtime_checkable
 class PurePolicy(Policy, Protocol):
-    """A policy that is also defined over an array namespace, such as `jax.numpy`, so that it can be compiled."""
+    """A policy that is also defined over an array namespace, such as `jax.numpy`,
+    so that it can be compiled.
+    """
 
     def pure(self, xp: ModuleType) -> Pure:
         """Return the policy as pure functions; the task normalises the observations."""
@@ -125,25 +138,38 @@ class PurePolicy(Policy, Protocol):
 
 @runtime_checkable
 class ReferencePolicy(Policy, Protocol):
-    """A policy that depends on reference observations, such as those of virtual batch normalisation."""
+    """A policy that depends on reference observations,
+    such as those of virtual batch normalisation.
+    """
 
     reference_frames: int  # number of reference observations; 0: it needs none
 
     def with_reference(self, observations: Array) -> Policy:
-        """Return the policy for reference observations, [reference_frames, *shape], before it is bound."""
+        """Return the policy for reference observations, [reference_frames, *shape],
+        before it is bound.
+        """
         ...
 
 
 class OnStep(Protocol):
-    """A function that is called after every step of a chunk's episodes, for algorithms that learn from steps."""
+    """A function that is called after every step of a chunk's episodes,
+    for algorithms that learn from steps.
+    """
 
     def __call__(
-        self, jobs: Sequence[int], live: Sequence[int], observations: Array, rewards: Float64, cut: Sequence[int]
+        self,
+        jobs: Sequence[int],
+        live: Sequence[int],
+        observations: Array,
+        rewards: Float64,
+        cut: Sequence[int],
     ) -> None:
-        """Record the step of the rows `live`; `cut` are the rows whose episode was truncated by its time limit.
+        """Record the step of the rows `live`; `cut` are the rows whose episode was truncated by its
+        time limit.
 
-        `jobs` is the position in the batch of each row's job, observations after the step are [rows, *shape] and
-        rewards are float64[rows]. The task reuses the arrays: copy what you keep.
+        `jobs` is the position in the batch of each row's job, observations after the step are
+        [rows, *shape] and rewards are float64[rows]. The task reuses the arrays: copy what you
+        keep.
         """
         ...
 
@@ -152,15 +178,18 @@ class OnStep(Protocol):
 class Batch:
     """The jobs of a chunk, as the argument of tasks with episodes."""
 
-    seeds: npt.NDArray[np.int64]  # int64[jobs, episodes_per_job], 0 .. 2**31 - 1; antithetic jobs share them
+    # int64[jobs, episodes_per_job], 0 .. 2**31 - 1; antithetic jobs share them
+    seeds: npt.NDArray[np.int64]
     training: bool  # whether the jobs are training jobs
     observe: npt.NDArray[np.bool_]  # bool[jobs], whether to sum the observations of a job
     action_noise_std: float  # standard deviation of the noise added to actions
-    action_noise: Callable[[int], np.random.Generator]  # position of a job in the batch -> its generator
+    # position of a job in the batch -> its generator
+    action_noise: Callable[[int], np.random.Generator]
     on_step: OnStep | None = None
     unit: int | None = None  # number of jobs whose observations are summed together; None: all
     offset: int = 0  # number of jobs of the first job's unit that precede the batch
-    centred: bool = False  # whether to sum differences from the first observation of each job, for sample deviations
+    # whether to sum differences from the first observation of each job, for sample deviations
+    centred: bool = False
 
 
 class Episodic(Protocol):
@@ -179,9 +208,10 @@ class Segments(Protocol):
     """The environments of a worker, one per job, whose episodes continue from batch to batch."""
 
     def play(self, actor: Actor, batch: Batch, steps: int, poll: Poll) -> Outcome:
-        """Advance the episode of each job by `steps` steps, or to its end; a job without an episode starts one.
+        """Advance the episode of each job by `steps` steps, or to its end; a job without an episode
+        starts one.
 
-        Rows include EPISODE_LENGTH. `batch.on_step` reports an episode that continues like one that is truncated. The
-        rows of the actor are the jobs throughout.
+        Rows include EPISODE_LENGTH. `batch.on_step` reports an episode that continues like one that
+        is truncated. The rows of the actor are the jobs throughout.
         """
         ...

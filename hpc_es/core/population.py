@@ -1,4 +1,6 @@
-"""Layouts of parameter vectors, noise, and populations: the candidates of a chunk, computed on demand."""
+"""Layouts of parameter vectors, noise, and populations: the candidates of a chunk,
+computed on demand.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,15 @@ from hpc_es.core.data import Array, Float32, FloatDtype, aligned_empty, dataclas
 
 Shape = tuple[int, ...]
 
-MAX_STEP_ELEMENTS = 1 << 20  # elements of a stack computed in one step, to keep temporary arrays small
+# elements of a stack computed in one step, to keep temporary arrays small
+MAX_STEP_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The names and shapes of the parts of a parameter vector, in order; each part is stored in row-major order."""
+    """The names and shapes of the parts of a parameter vector, in order;
+    each part is stored in row-major order.
+    """
 
     shapes: Mapping[str, Shape]
 
@@ -39,7 +44,9 @@ class Layout:
             start = spans[name][1]
         return spans
 
-    def split(self, vector: Array, reshape: Callable[[Array, Shape], Array] = np.reshape) -> dict[str, Array]:
+    def split(
+        self, vector: Array, reshape: Callable[[Array, Shape], Array] = np.reshape
+    ) -> dict[str, Array]:
         """Return the parts by name, [..., *shape], of one or several vectors, [..., size].
 
         For tensors pass the `reshape` of their library; the leading axes must be static.
@@ -51,52 +58,64 @@ class Layout:
         }
 
     def join(self, parts: Mapping[str, npt.ArrayLike], dtype: npt.DTypeLike = np.float32) -> Array:
-        """Return the vector, dtype[size], of parts by name, [*shape]; ValueError if a part has another shape."""
+        """Return the vector, dtype[size], of parts by name, [*shape];
+        ValueError if a part has another shape.
+        """
         for name, shape in self.shapes.items():
             if np.shape(parts[name]) != shape:
-                raise ValueError(f"{name}: expected the shape {shape}, found {np.shape(parts[name])}")
+                raise ValueError(
+                    f"{name}: expected the shape {shape}, found {np.shape(parts[name])}"
+                )
         return np.concatenate([np.asarray(parts[name], dtype).ravel() for name in self.shapes])
 
 
 class Noise(Protocol):
     """Standard normal perturbations, computed from (generation, pair) on any rank.
 
-    Vectors are divided into blocks, of a fixed width or the parts of the layout. One rank sums a block over all pairs.
-    `BlockNoise` implements the sums.
+    Vectors are divided into blocks, of a fixed width or the parts of the layout. One rank sums a
+    block over all pairs. `BlockNoise` implements the sums.
     """
 
     edges: Sequence[int]  # start index of each block, ascending from 0
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
-        """Return the elements start .. stop - 1 of a pair's direction, float32[stop - start]; `start` is in `edges`."""
+        """Return the elements start .. stop - 1 of a pair's direction, float32[stop - start];
+        `start` is in `edges`.
+        """
         ...
 
     def weighted_sums(
         self, generation: int, weights: Array, powers: Sequence[int], block: int, dtype: FloatDtype
     ) -> Array:
-        """Return sum_i weights[k, i] * direction_i ** powers[k] of one block, dtype[k, width of the block].
+        """Return sum_i weights[k, i] * direction_i ** powers[k] of one block, dtype[k, width of the
+        block].
 
-        `weights` is [k, pairs], powers are 1 or 2. Pairs are added in order; those of weight 0 are skipped.
+        `weights` is [k, pairs], powers are 1 or 2. Pairs are added in order; those of weight 0 are
+        skipped.
         """
         ...
 
 
 @runtime_checkable
 class FactorisedNoise(Noise, Protocol):
-    """Noise of low rank, which also computes the numbers of perturbations without forming matrices."""
+    """Noise of low rank, which also computes the numbers of
+    perturbations without forming matrices.
+    """
 
     factorisation: Factorisation
 
     def numbers(self, generation: int, pairs: Sequence[int]) -> Float32:
-        """Return the numbers of the perturbations of some pairs, float32[pairs, factorisation.compact.size]."""
+        """Return the numbers of the perturbations of some pairs,
+        float32[pairs, factorisation.compact.size].
+        """
         ...
 
 
 class Population(ABC):
     """The candidates of the jobs of a chunk, in job order.
 
-    `stacked()` returns all candidates as vectors, `part(name)` one part of each. Neither is cached: a problem that
-    reads one part after the other never has all candidates in memory.
+    `stacked()` returns all candidates as vectors, `part(name)` one part of each. Neither is cached:
+    a problem that reads one part after the other never has all candidates in memory.
     """
 
     layout: Layout
@@ -154,10 +173,14 @@ class Directions:
         return stack if self.ratios is None else stack * self.ratios[start:stop]
 
     def steps(self, start: int, stop: int, max_elements: int) -> Iterator[tuple[int, int]]:
-        """Split start .. stop at edges of the noise, into spans of at most `max_elements` elements or of one block."""
+        """Split start .. stop at edges of the noise,
+        into spans of at most `max_elements` elements or of one block.
+        """
         edges = self.noise.edges
         while start < stop:
-            next_edge = max(bisect_right(edges, start + max_elements) - 1, bisect_right(edges, start))
+            next_edge = max(
+                bisect_right(edges, start + max_elements) - 1, bisect_right(edges, start)
+            )
             end = min(edges[next_edge], stop) if next_edge < len(edges) else stop
             yield start, end
             start = end
@@ -165,26 +188,35 @@ class Directions:
 
 @dataclass(frozen=True)
 class Perturbed(Population):
-    """Candidates that are perturbed centres: candidate i is centres[centre_of[i]] + scales[i] * directions[rows[i]].
+    """Candidates that are perturbed centres: candidate i is centres[centre_of[i]] + scales[i] *
+    directions[rows[i]].
 
-    The terms are stored separately, so that a problem can share work between candidates of one centre or direction.
+    The terms are stored separately, so that a problem can share work between candidates of one
+    centre or direction.
     """
 
     layout: Layout
     centres: Array  # dtype[centres, size]
-    directions: Directions | Array  # computed on demand, or an array, float32 or dtype[directions, size]
+    # computed on demand, or an array, float32 or dtype[directions, size]
+    directions: Directions | Array
     rows: npt.NDArray[np.intp]  # intp[jobs], index of each candidate's direction
     scales: Array  # dtype[jobs], such as +sigma and -sigma; 0 is the centre itself
-    centre_of: npt.NDArray[np.intp] | None = None  # intp[jobs], index of each candidate's centre; None: 0
+    # intp[jobs], index of each candidate's centre; None: 0
+    centre_of: npt.NDArray[np.intp] | None = None
 
     def __len__(self) -> int:
         return len(self.scales)
 
     def elements(self, start: int, stop: int) -> Array:
-        """Return centre + scale * direction, dtype[jobs, stop - start], computed in steps if it is large."""
+        """Return centre + scale * direction, dtype[jobs, stop - start],
+        computed in steps if it is large.
+        """
         if not len(self.directions):
             return self._centres_of_jobs(start, stop)
-        if isinstance(self.directions, Directions) and (stop - start) * len(self) > MAX_STEP_ELEMENTS:
+        if (
+            isinstance(self.directions, Directions)
+            and (stop - start) * len(self) > MAX_STEP_ELEMENTS
+        ):
             stack = aligned_empty((len(self), stop - start), self.centres.dtype)
             for first, end in self.directions.steps(start, stop, MAX_STEP_ELEMENTS // len(self)):
                 stack[:, first - start : end - start] = self._perturbed(first, end)
@@ -197,27 +229,39 @@ class Perturbed(Population):
 
     def _perturbed(self, start: int, stop: int) -> Array:
         source = self.directions
-        directions = source.elements(start, stop) if isinstance(source, Directions) else source[:, start:stop]
+        directions = (
+            source.elements(start, stop)
+            if isinstance(source, Directions)
+            else source[:, start:stop]
+        )
         stack = directions[self.rows].astype(self.centres.dtype, copy=False)
         stack *= self.scales[:, np.newaxis]
-        stack += self.centres[0, start:stop] if self.centre_of is None else self._centres_of_jobs(start, stop)
+        stack += (
+            self.centres[0, start:stop]
+            if self.centre_of is None
+            else self._centres_of_jobs(start, stop)
+        )
         return stack
 
 
 def unperturbed(layout: Layout, centre: Array, jobs: int) -> Perturbed:
     """Return a population of `jobs` copies of the centre, dtype[size]."""
     none = np.empty((0, layout.size), np.float32)
-    return Perturbed(layout, centre[np.newaxis], none, np.zeros(jobs, np.intp), np.zeros(jobs, centre.dtype))
+    return Perturbed(
+        layout, centre[np.newaxis], none, np.zeros(jobs, np.intp), np.zeros(jobs, centre.dtype)
+    )
 
 
 @dataclass(frozen=True)
 class Factorisation:
-    """The parts of a layout whose perturbations are of low rank (EGGROLL, arXiv:2511.16652, section 4).
+    """The parts of a layout whose perturbations are of low rank (EGGROLL, arXiv:2511.16652, section
+    4).
 
-    The perturbation of a matrix is E = left^T right / sqrt(rank), with standard normal factors left [rank, rows] and
-    right [rank, columns]; its elements have mean 0 and variance 1. A part with several axes, such as the kernel of a
-    convolution, is a matrix whose columns are its last axis. Vectors, parts named in `full`, and matrices with fewer
-    elements than factors have full noise. All numbers of a perturbation form one vector, of the layout `compact`.
+    The perturbation of a matrix is E = left^T right / sqrt(rank), with standard normal factors left
+    [rank, rows] and right [rank, columns]; its elements have mean 0 and variance 1. A part with
+    several axes, such as the kernel of a convolution, is a matrix whose columns are its last axis.
+    Vectors, parts named in `full`, and matrices with fewer elements than factors have full noise.
+    All numbers of a perturbation form one vector, of the layout `compact`.
     """
 
     layout: Layout
@@ -230,13 +274,19 @@ class Factorisation:
         matrices = {}
         for name, shape in self.layout.shapes.items():
             rows, columns = prod(shape[:-1]), shape[-1] if shape else 1
-            if len(shape) > 1 and name not in self.full and self.rank * (rows + columns) < rows * columns:
+            if (
+                len(shape) > 1
+                and name not in self.full
+                and self.rank * (rows + columns) < rows * columns
+            ):
                 matrices[name] = rows, columns
         return matrices
 
     @cached_property
     def compact(self) -> Layout:
-        """The layout of the numbers of a perturbation: "<name>:left" and "<name>:right" of a matrix, other parts."""
+        """The layout of the numbers of a perturbation:
+        "<name>:left" and "<name>:right" of a matrix, other parts.
+        """
         return Layout(own_shapes(self.layout, self.matrices, self.rank))
 
     def factors(self, numbers: Array, name: str, start: int = 0) -> tuple[Array, Array]:
@@ -244,16 +294,23 @@ class Factorisation:
 
         `numbers`, [pairs, ...], are those of compact vectors from the index `start` on.
         """
-        (first, middle), (_, stop) = (self.compact.spans[f"{name}:{side}"] for side in ("left", "right"))
-        left, right = numbers[:, first - start : middle - start], numbers[:, middle - start : stop - start]
+        (first, middle), (_, stop) = (
+            self.compact.spans[f"{name}:{side}"] for side in ("left", "right")
+        )
+        left, right = (
+            numbers[:, first - start : middle - start],
+            numbers[:, middle - start : stop - start],
+        )
         return left.reshape(len(numbers), self.rank, -1), right.reshape(len(numbers), self.rank, -1)
 
 
 @dataclass(frozen=True)
 class LowRank(Population):
-    """Candidates whose matrices are perturbed by low-rank products: centre + scales[i] * E of the pair rows[i].
+    """Candidates whose matrices are perturbed by low-rank products: centre + scales[i] * E of the
+    pair rows[i].
 
-    A problem can evaluate them without forming any matrix: `factors` has what each candidate adds to `centre_part`.
+    A problem can evaluate them without forming any matrix: `factors` has what each candidate adds
+    to `centre_part`.
     """
 
     factorisation: Factorisation
@@ -270,7 +327,9 @@ class LowRank(Population):
 
     @property
     def matrices(self) -> Mapping[str, tuple[int, int]]:
-        """Rows and columns of the parts that `factors` returns; none if elements have factors of their own."""
+        """Rows and columns of the parts that `factors` returns;
+        none if elements have factors of their own.
+        """
         return self.factorisation.matrices if self.ratios is None else {}
 
     def __len__(self) -> int:
@@ -282,14 +341,18 @@ class LowRank(Population):
         return self.centre[start:stop].reshape(self.layout.shapes[name])
 
     def factors(self, name: str) -> tuple[Array, Array]:
-        """Return the factors of a matrix: that of candidate i is centre_part + left[i].T @ right[i].
+        """Return the factors of a matrix: that of candidate i is centre_part + left[i].T @
+        right[i].
 
-        They are dtype[jobs, rank, rows] and dtype[jobs, rank, columns]; right contains the scales and 1 / sqrt(rank).
+        They are dtype[jobs, rank, rows] and dtype[jobs, rank, columns]; right contains the scales
+        and 1 / sqrt(rank).
         """
         left, right = self.factorisation.factors(self.numbers, name)
         scales = self.scales / np.sqrt(self.scales.dtype.type(self.factorisation.rank))
         dtype = self.centre.dtype
-        return left[self.rows].astype(dtype, copy=False), right[self.rows] * scales[:, np.newaxis, np.newaxis]
+        return left[self.rows].astype(dtype, copy=False), right[self.rows] * scales[
+            :, np.newaxis, np.newaxis
+        ]
 
     def elements(self, start: int, stop: int) -> Array:
         """Return candidates with their matrices formed, dtype[jobs, stop - start]."""
@@ -297,7 +360,9 @@ class LowRank(Population):
         for name, (first, end) in self.layout.spans.items():
             low, high = max(first, start), min(end, stop)
             if low < high:
-                stack[:, low - start : high - start] = self._perturbation(name, low - first, high - first)
+                stack[:, low - start : high - start] = self._perturbation(
+                    name, low - first, high - first
+                )
         if self.ratios is not None:
             stack *= self.ratios[start:stop]
         stack += self.centre[start:stop]
@@ -307,7 +372,9 @@ class LowRank(Population):
         """Return the elements low .. high - 1 of scale * E of a part, dtype[jobs, high - low]."""
         if name not in self.factorisation.matrices:
             first, _ = self.factorisation.compact.spans[name]
-            full = self.numbers[:, first + low : first + high][self.rows].astype(self.centre.dtype, copy=False)
+            full = self.numbers[:, first + low : first + high][self.rows].astype(
+                self.centre.dtype, copy=False
+            )
             return full * self.scales[:, np.newaxis]
         left, right = self.factors(name)
         columns = right.shape[2]
@@ -319,9 +386,13 @@ class LowRank(Population):
 
 
 def unperturbed_factors(factorisation: Factorisation, centre: Array, jobs: int) -> LowRank:
-    """Return `jobs` copies of the centre, dtype[size], with factors of 0, for calls that need factors."""
+    """Return `jobs` copies of the centre, dtype[size], with factors of 0,
+    for calls that need factors.
+    """
     none = np.zeros((1, factorisation.compact.size), np.float32)
-    return LowRank(factorisation, centre, none, np.zeros(jobs, np.intp), np.zeros(jobs, centre.dtype))
+    return LowRank(
+        factorisation, centre, none, np.zeros(jobs, np.intp), np.zeros(jobs, centre.dtype)
+    )
 
 
 def own_shapes(layout: Layout, factored: Collection[str], rank: int) -> dict[str, Shape]:
@@ -338,10 +409,11 @@ def own_shapes(layout: Layout, factored: Collection[str], rank: int) -> dict[str
 def candidate_parts(
     population: Population, layout: Layout, factored: Collection[str]
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the common weights of the matrices `factored`, dtype[*shape], and what each candidate has of its own.
+    """Return the common weights of the matrices `factored`, dtype[*shape], and what each candidate
+    has of its own.
 
-    Those are "<name>:left" [jobs, rank, rows] and "<name>:right" [jobs, rank, columns] of such a matrix, see
-    `LowRank.factors`, and the other parts, dtype[jobs, *shape].
+    Those are "<name>:left" [jobs, rank, rows] and "<name>:right" [jobs, rank, columns] of such a
+    matrix, see `LowRank.factors`, and the other parts, dtype[jobs, *shape].
     """
     common: dict[str, Array] = {}
     own: dict[str, Array] = {}
@@ -351,5 +423,7 @@ def candidate_parts(
             common[name] = population.centre_part(name)
             own[f"{name}:left"], own[f"{name}:right"] = population.factors(name)
         else:
-            own[name] = population.elements(start, stop).reshape(len(population), *layout.shapes[name])
+            own[name] = population.elements(start, stop).reshape(
+                len(population), *layout.shapes[name]
+            )
     return common, own

@@ -1,4 +1,6 @@
-"""Objects of PyTorch, which compiled calls cannot use: found by the names of their types, without importing it."""
+"""Objects of PyTorch, which compiled calls cannot use: found by the names of their types,
+without importing it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ TORCH = "torch"
 
 
 def torch_object(value: Any) -> Any:
-    """Return the first object of PyTorch in nested mappings, lists and tuples; None if there is none.
+    """Return the first object of PyTorch in nested mappings, lists and tuples; None if there is
+    none.
 
     A bound method of one, such as `module.parameters`, counts as the object itself.
     """
@@ -21,7 +24,9 @@ def torch_object(value: Any) -> Any:
     if isinstance(value, Mapping):
         items = list(value.values())
     else:
-        items = list(value) if isinstance(value, list | tuple) else [getattr(value, "__self__", None)]
+        items = (
+            list(value) if isinstance(value, list | tuple) else [getattr(value, "__self__", None)]
+        )
     found = (torch_object(item) for item in items if item is not None and item is not value)
     return next((item for item in found if item is not None), None)
 
@@ -29,7 +34,8 @@ def torch_object(value: Any) -> Any:
 def refuse_torch(key: str, subject: str, value: Any, remedy: str) -> None:
     """Raise ConfigError if a value is, or contains, an object of PyTorch.
 
-    `key` and `subject` are the config key and the code that returns the value; `remedy` says what was expected.
+    `key` and `subject` are the config key and the code that returns the value; `remedy` says what
+    was expected.
     """
     found = torch_object(value)
     if found is None:
@@ -37,7 +43,9 @@ def refuse_torch(key: str, subject: str, value: Any, remedy: str) -> None:
     what = f"{type(found).__module__}.{type(found).__name__}"
     is_tensor = any(cls.__name__ == "Tensor" for cls in type(found).__mro__)
     kind = "tensor" if is_tensor else "module" if hasattr(found, "state_dict") else "object"
-    text = f"{subject} returns a PyTorch {kind} ({what}), which neither JAX nor TensorFlow can compile"
+    text = (
+        f"{subject} returns a PyTorch {kind} ({what}), which neither JAX nor TensorFlow can compile"
+    )
     raise ConfigError([(key, f"{text}: {remedy}")])
 
 

@@ -1,8 +1,10 @@
-"""The numbers that an evaluation yields besides its return: objectives, constraints, measures and metrics.
+"""The numbers that an evaluation yields besides its return: objectives, constraints, measures and
+metrics.
 
-A task declares them by name. Each group is then a column of the rows, float64[jobs, numbers], with the group's name.
-Strategies that rank one number need not know them: `Problem.fitness` combines what there is. Algorithms with several
-objectives, or with an archive over measures, read the columns themselves.
+A task declares them by name. Each group is then a column of the rows, float64[jobs, numbers], with
+the group's name. Strategies that rank one number need not know them: `Problem.fitness` combines
+what there is. Algorithms with several objectives, or with an archive over measures, read the
+columns themselves.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ METRICS: Group = "metrics"
 class Quantities:
     """The names of what an evaluation yields, in the order of the columns' elements.
 
-    `objectives` have a direction. A candidate is feasible where its `constraints` are at most 0. `measures` describe a
-    candidate, for archives and novelty, and have a range, which is infinite where none was declared. `metrics` are
-    reported only, and may be NaN.
+    `objectives` have a direction. A candidate is feasible where its `constraints` are at most 0.
+    `measures` describe a candidate, for archives and novelty, and have a range, which is infinite
+    where none was declared. `metrics` are reported only, and may be NaN.
     """
 
     objectives: Mapping[str, Goal] = field(default_factory=dict)
@@ -62,7 +64,9 @@ class Quantities:
 
     @cached_property
     def signs(self) -> Float64:
-        """The factors that turn objectives into numbers to maximise, float64[objectives]: 1 or -1."""
+        """The factors that turn objectives into numbers to maximise, float64[objectives]:
+        1 or -1.
+        """
         return np.array([1.0 if goal == "maximise" else -1.0 for goal in self.objectives.values()])
 
     @cached_property
@@ -88,24 +92,35 @@ NONE = Quantities()
 
 
 def measures_of(rows: Rows) -> Float64:
-    """Return the measures of jobs, float64[jobs, measures]; behaviours, which are an older form, if there are none."""
-    return np.asarray(rows[MEASURES if MEASURES in (rows.dtype.names or ()) else BEHAVIOUR], np.float64)
+    """Return the measures of jobs, float64[jobs, measures]; behaviours,
+    which are an older form, if there are none.
+    """
+    return np.asarray(
+        rows[MEASURES if MEASURES in (rows.dtype.names or ()) else BEHAVIOUR], np.float64
+    )
 
 
 def measured_columns(columns: Sequence[Column]) -> int:
-    """Return the number of measures, or of the numbers of a behaviour, that rows with these columns have."""
-    sizes = {column.name: column.shape[0] for column in columns if column.name in (MEASURES, BEHAVIOUR)}
+    """Return the number of measures, or of the numbers of a behaviour,
+    that rows with these columns have.
+    """
+    sizes = {
+        column.name: column.shape[0] for column in columns if column.name in (MEASURES, BEHAVIOUR)
+    }
     return sizes.get(MEASURES, sizes.get(BEHAVIOUR, 0))
 
 
 def violations(constraints: Float64) -> Float64:
-    """Return the sum of the positive constraint values, float64[jobs], of float64[jobs, constraints]."""
+    """Return the sum of the positive constraint values, float64[jobs],
+    of float64[jobs, constraints].
+    """
     total: Float64 = np.maximum(constraints, 0.0).sum(axis=1)
     return total
 
 
 def feasible_first(costs: Float64, constraints: Float64) -> Float64:
-    """Return the costs to rank, float64[jobs]: infeasible jobs have more than all feasible ones (Deb 2000).
+    """Return the costs to rank, float64[jobs]: infeasible jobs have more than all feasible ones
+    (Deb 2000).
 
     `costs` are float64[jobs], NaN for failed jobs; `constraints` are float64[jobs, constraints].
     """
@@ -120,7 +135,9 @@ def ranked_by(quantities: Quantities) -> bool:
 
 
 def _values(quantities: Quantities, rows: Rows) -> Float64:
-    """Return the first objective in its direction, by default the return, float64[jobs]; NaN for failed jobs."""
+    """Return the first objective in its direction, by default the return, float64[jobs];
+    NaN for failed jobs.
+    """
     returns: Float64 = np.asarray(rows["return_"], np.float64)
     if not quantities.objectives:
         return returns
@@ -128,37 +145,49 @@ def _values(quantities: Quantities, rows: Rows) -> Float64:
 
 
 def fitness_of(quantities: Quantities, rows: Rows) -> Float64:
-    """Return the fitness of jobs, float64[jobs]: the first objective, by default the return; feasible jobs first."""
+    """Return the fitness of jobs, float64[jobs]: the first objective, by default the return;
+    feasible jobs first.
+    """
     costs = -_values(quantities, rows)
     return -(feasible_first(costs, rows[CONSTRAINTS]) if quantities.constraints else costs)
 
 
 def merits(quantities: Quantities, rows: Rows) -> Float64:
-    """Return what compares jobs of different generations, float64[jobs, 2]: minus the violation, then the value.
+    """Return what compares jobs of different generations, float64[jobs, 2]: minus the violation,
+    then the value.
 
-    Larger is better, in this order. The value is the first objective in its direction, by default the return; it is NaN
-    for failed jobs. In contrast, a fitness with constraints ranks the jobs of one generation only.
+    Larger is better, in this order. The value is the first objective in its direction, by default
+    the return; it is NaN for failed jobs. In contrast, a fitness with constraints ranks the jobs of
+    one generation only.
     """
     violation = violations(rows[CONSTRAINTS]) if quantities.constraints else np.zeros(len(rows))
     return np.stack([-violation, _values(quantities, rows)], axis=1)
 
 
-def fill_finite(quantities: Quantities, rows: Rows, table: Float64, sources: Sequence[str]) -> list[tuple[int, str]]:
-    """Write numbers, float64[jobs, names], into the rows, and return (row, text) for each job that fails by them.
+def fill_finite(
+    quantities: Quantities, rows: Rows, table: Float64, sources: Sequence[str]
+) -> list[tuple[int, str]]:
+    """Write numbers, float64[jobs, names], into the rows, and return (row, text) for each job that
+    fails by them.
 
-    A job fails if one of its numbers is not finite: its return is then NaN, as are all numbers of failed jobs.
-    `sources` say in messages where each number comes from.
+    A job fails if one of its numbers is not finite: its return is then NaN, as are all numbers of
+    failed jobs. `sources` say in messages where each number comes from.
     """
     wrong = ~np.isfinite(table)
     failing = wrong.any(axis=1) & ~np.isnan(rows["return_"])
     rows["return_"][failing] = np.nan
     quantities.fill(rows, np.where(np.isnan(rows["return_"])[:, np.newaxis], np.nan, table))
     first = wrong.argmax(axis=1).tolist()
-    return [(row, f"{sources[first[row]]} is no finite number") for row in np.flatnonzero(failing).tolist()]
+    return [
+        (row, f"{sources[first[row]]} is no finite number")
+        for row in np.flatnonzero(failing).tolist()
+    ]
 
 
 def means(quantities: Quantities, rows: Rows, prefix: str = "") -> dict[str, float | None]:
-    """Return the mean of each quantity over the jobs that have it, such as "objective_mass"; None if no job has."""
+    """Return the mean of each quantity over the jobs that have it, such as "objective_mass";
+    None if no job has.
+    """
     result: dict[str, float | None] = {}
     for group, names in quantities.groups.items():
         for column, name in enumerate(names):

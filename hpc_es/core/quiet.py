@@ -18,10 +18,11 @@ _printed: set[str] = set()
 def quiet_stderr(quiet: bool = True, keep: Callable[[str], bool] | None = None) -> Iterator[None]:
     """Drop what Python or C code writes to standard error within this context.
 
-    Lines for which `keep` is true are written at the end. Exceptions pass. Nothing is dropped while standard error is
-    the log of this rank.
+    Lines for which `keep` is true are written at the end. Exceptions pass. Nothing is dropped while
+    standard error is the log of this rank.
     """
-    if not quiet or rank_output.is_open() or sys.__stderr__ is None:  # then another file may have its descriptor
+    # then another file may have its descriptor
+    if not quiet or rank_output.is_open() or sys.__stderr__ is None:
         yield
         return
     streams.flush(sys.stderr)
@@ -59,15 +60,20 @@ def is_first(kind: str) -> bool:
 
 
 def show_once(line: str, kind: str = "") -> None:
-    """Write a line to standard error, unless this process has written it, or one of its kind, before."""
+    """Write a line to standard error, unless this process has written it, or one of its kind,
+    before.
+    """
     if is_first(kind or line):
-        streams.write(sys.stderr, line + "\n")  # one call, so that lines of several ranks do not mix
+        # one call, so that lines of several ranks do not mix
+        streams.write(sys.stderr, line + "\n")
 
 
 def take_mujoco_warnings() -> None:
-    """Show each kind of MuJoCo warning once, and none about deprecated attributes; does nothing before its import.
+    """Show each kind of MuJoCo warning once, and none about deprecated attributes; does nothing
+    before its import.
 
-    By default MuJoCo also appends warnings to MUJOCO_LOG.TXT in the working directory, on every rank.
+    By default MuJoCo also appends warnings to MUJOCO_LOG.TXT in the working directory, on every
+    rank.
     """
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None and mujoco.get_mju_user_warning() is None:
@@ -76,4 +82,5 @@ def take_mujoco_warnings() -> None:
 
 def _show_mujoco_warning(text: str) -> None:
     if "deprecated" not in text:
-        show_once(f"MuJoCo: {text.strip()}", re.sub(r"[\d.]+", "", text))  # without degrees of freedom and times
+        # without degrees of freedom and times
+        show_once(f"MuJoCo: {text.strip()}", re.sub(r"[\d.]+", "", text))

@@ -1,10 +1,12 @@
-"""Output of user code by rank: logs/rank_0003.txt in the run directory has what code on rank 3 has printed.
+"""Output of user code by rank: logs/rank_0003.txt in the run directory has what code on rank 3 has
+printed.
 
-While a log is open, the file descriptors 1 and 2 are the log, which therefore gets the output of Python and C code and
-of child processes. Messages of hpc_es go to `terminal_output()` and `terminal_errors()`, the previous streams.
+While a log is open, the file descriptors 1 and 2 are the log, which therefore gets the output of
+Python and C code and of child processes. Messages of hpc_es go to `terminal_output()` and
+`terminal_errors()`, the previous streams.
 
-Lines are written when they end, so that a killed rank loses no complete line. No result depends on a log: if the disk
-is full, output is dropped and nothing fails.
+Lines are written when they end, so that a killed rank loses no complete line. No result depends on
+a log: if the disk is full, output is dropped and nothing fails.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 LOGS = "logs"
 LINE_BUFFERED = 1  # _IOLBF of glibc and musl
 PIECE_BYTES = 1 << 20
-FREE_BYTES = 64 << 20  # with less space on the disk, output is dropped, and the space is left for checkpoints
+# with less space on the disk, output is dropped, and the space is left for checkpoints
+FREE_BYTES = 64 << 20
 CHECK_SECONDS = 1.0  # between two looks at the free space
 
 C_BUFFER_BYTES = 1 << 13
@@ -44,7 +47,10 @@ def is_open() -> bool:
 
 
 def terminal_output() -> TextIO | None:
-    """Return the stream for messages of hpc_es: standard output, also while a log is open. It may be missing."""
+    """Return the stream for messages of hpc_es: standard output, also while a log is open.
+
+    It may be missing.
+    """
     return _open[0].terminal[0] if _open else sys.stdout
 
 
@@ -54,7 +60,10 @@ def announce(text: str) -> None:
 
 
 def terminal_errors() -> TextIO | None:
-    """Return the stream for error messages of hpc_es: standard error, also while a log is open. It may be missing."""
+    """Return the stream for error messages of hpc_es: standard error, also while a log is open.
+
+    It may be missing.
+    """
     return _open[0].terminal[1] if _open else sys.stderr
 
 
@@ -69,7 +78,9 @@ def say_error(text: str) -> None:
 
 
 def add_files(paths: Sequence[Path]) -> None:
-    """Append the content of files, the output of a program, to the log if one is open; never raises OSError."""
+    """Append the content of files, the output of a program, to the log if one is open;
+    never raises OSError.
+    """
     if not _open:
         return
     for path in paths:
@@ -106,7 +117,9 @@ class RankLog:
         streams.write_bytes(1, f"{title}\n".encode())
         self._line_buffering = [_set_line_buffering(stream, True) for stream in self._streams]
         _set_c_line_buffering()
-        sys.stdout, sys.stderr = (streams.lines_to(number, f"<{streams.NAMES[number]}>") for number in (1, 2))
+        sys.stdout, sys.stderr = (
+            streams.lines_to(number, f"<{streams.NAMES[number]}>") for number in (1, 2)
+        )
         if faulthandler.is_enabled():
             faulthandler.enable(self._saved[1])
 
@@ -122,15 +135,20 @@ class RankLog:
                 raise OSError(errno.EBUSY, "another run of this process has a log")
             log = RankLog(path, title)
         except OSError as error:
-            streams.write(sys.stderr, f"WARNING: rank {rank} prints here: {path} cannot be written: {error.strerror}\n")
+            streams.write(
+                sys.stderr,
+                f"WARNING: rank {rank} prints here: {path} cannot be written: {error.strerror}\n",
+            )
             return None
         _open.append(log)
         return log
 
     def check_space(self) -> None:
-        """Drop the output while the disk has little space, which checkpoints need; child processes may fail without it.
+        """Drop the output while the disk has little space, which checkpoints need; child processes
+        may fail without it.
 
-        Called before each chunk of evaluations. Python and C code of this process never fail because of a full disk.
+        Called before each chunk of evaluations. Python and C code of this process never fail
+        because of a full disk.
         """
         now = time.monotonic()
         if now - self._checked < CHECK_SECONDS:
@@ -143,7 +161,9 @@ class RankLog:
                 return
             _flush(sys.stdout, sys.stderr)
             if is_full:
-                streams.write_bytes(1, b"[less than %d MiB are free: output is missing here]\n" % (FREE_BYTES >> 20))
+                streams.write_bytes(
+                    1, b"[less than %d MiB are free: output is missing here]\n" % (FREE_BYTES >> 20)
+                )
                 null = os.open(os.devnull, os.O_WRONLY)
                 self._redirect(null)
                 os.close(null)
@@ -174,7 +194,9 @@ class RankLog:
 
 
 def _terminal(stream: TextIO | None, number: int, saved: int) -> TextIO | None:
-    """Return a stream that continues to write where `stream` has written; `saved` is a copy of its descriptor."""
+    """Return a stream that continues to write where `stream` has written;
+    `saved` is a copy of its descriptor.
+    """
     with contextlib.suppress(Exception):  # of a class of the user
         if stream is not None and stream.fileno() == number:
             return streams.lines_to(saved, f"<{streams.NAMES[number]}>", stream.encoding)
@@ -184,7 +206,8 @@ def _terminal(stream: TextIO | None, number: int, saved: int) -> TextIO | None:
 def _set_line_buffering(stream: TextIO | None, value: bool) -> bool:
     """Set whether a stream writes each line when it ends; return the previous value."""
     before = value
-    with contextlib.suppress(Exception):  # of a closed stream, or of a class without these attributes
+    # of a closed stream, or of a class without these attributes
+    with contextlib.suppress(Exception):
         before = bool(cast("io.TextIOWrapper", stream).line_buffering)
         cast("io.TextIOWrapper", stream).reconfigure(line_buffering=value)
     return before
@@ -193,8 +216,8 @@ def _set_line_buffering(stream: TextIO | None, value: bool) -> bool:
 def _set_c_line_buffering() -> None:
     """Make C's stdout write each line when it ends; files and pipes have a block buffer.
 
-    Without a new buffer, glibc would only do so after the next flush. It is never freed: C writes the rest of it when
-    the process exits, after Python has ended.
+    Without a new buffer, glibc would only do so after the next flush. It is never freed: C writes
+    the rest of it when the process exits, after Python has ended.
     """
     if _c_buffers:
         return

@@ -1,7 +1,7 @@
 """Opens the files that belong to a run, which may have been made by somebody else.
 
-Only regular files are opened: no link is followed, which could lead to any file of the user, and no pipe or device
-is waited for. Files that are read whole have a largest size.
+Only regular files are opened: no link is followed, which could lead to any file of the user, and no
+pipe or device is waited for. Files that are read whole have a largest size.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ from typing import Any, BinaryIO
 
 from hpc_es.core.errors import RunError, printable_values
 
-# In bytes: a result may have a vector of 10^7 numbers, and a config takes a second per MiB to parse.
+# In bytes: a result may have a vector of 10^7 numbers, and a config takes a second per MiB to
+# parse.
 LARGEST_TEXT, LARGEST_CONFIG, LONGEST_LINE = 1 << 28, 1 << 22, 1 << 26
 
-LINKED_LEVELS = 3  # directories above a file that may be links in a run, such as run/repetition_0000/checkpoints
+# directories above a file that may be links in a run, such as run/repetition_0000/checkpoints
+LINKED_LEVELS = 3
 
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR}
-_BUFFERED: dict[str, Any] = {"rb": io.BufferedReader, "ab": io.BufferedWriter, "r+b": io.BufferedRandom}
+_BUFFERED: dict[str, Any] = {
+    "rb": io.BufferedReader,
+    "ab": io.BufferedWriter,
+    "r+b": io.BufferedRandom,
+}
 
 
 class UnusualFileError(OSError, RunError):
@@ -37,10 +43,12 @@ class UnusualFileError(OSError, RunError):
 
 
 def _require_own_way(path: Path) -> None:
-    """Raise UnusualFileError if a directory near this file is a link of another user to what is not of that user.
+    """Raise UnusualFileError if a directory near this file is a link of another user to what is not
+    of that user.
 
-    In a run of somebody else, a link named checkpoints or repetition_0000 could lead to any run of the user. The links
-    of a user to directories of that user, such as to the latest run, are followed.
+    In a run of somebody else, a link named checkpoints or repetition_0000 could lead to any run of
+    the user. The links of a user to directories of that user, such as to the latest run, are
+    followed.
     """
     for parent in path.absolute().parents[:LINKED_LEVELS]:
         try:
@@ -51,28 +59,40 @@ def _require_own_way(path: Path) -> None:
         except OSError:  # as opening the file will say
             return
         if is_of_others:
-            raise UnusualFileError(path, f"is below {parent}, a link of user {link.st_uid} to a directory of others")
+            raise UnusualFileError(
+                path, f"is below {parent}, a link of user {link.st_uid} to a directory of others"
+            )
 
 
 def open_descriptor(path: Path, flags: int, mode: int = 0o666) -> int:
-    """Return a descriptor of a regular file; UnusualFileError for a link, a pipe, a device or a directory."""
+    """Return a descriptor of a regular file; UnusualFileError for a link, a pipe,
+    a device or a directory.
+    """
     _require_own_way(path)
     try:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
+        descriptor = os.open(
+            path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode
+        )
     except OSError as error:
         if error.errno == errno.ELOOP and path.is_symlink():
             raise UnusualFileError(path, "expected a regular file, found a link") from None
         if error.errno == errno.ENXIO:  # of a pipe that nobody reads, or a socket
-            raise UnusualFileError(path, "expected a regular file, found a pipe or a socket") from None
+            raise UnusualFileError(
+                path, "expected a regular file, found a pipe or a socket"
+            ) from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UnusualFileError(path, "expected a regular file, found a directory, a pipe or a device")
+        raise UnusualFileError(
+            path, "expected a regular file, found a directory, a pipe or a device"
+        )
     return descriptor
 
 
 def open_file(path: Path, mode: str = "rb", buffering: int = -1) -> BinaryIO:
-    """Open a regular file to read ("rb"), append to ("ab") or change ("r+b") it; see `open_descriptor`."""
+    """Open a regular file to read ("rb"), append to ("ab") or change ("r+b") it;
+    see `open_descriptor`.
+    """
     raw = io.FileIO(open_descriptor(path, _FLAGS[mode]), mode)
     wrapped: Any = raw if buffering == 0 else _BUFFERED[mode](raw)
     file: BinaryIO = wrapped
@@ -94,7 +114,10 @@ def read_text(path: Path, errors: str = "strict", most: int = LARGEST_TEXT) -> s
 
 
 def read_json(path: Path, most: int = LARGEST_TEXT) -> Any:
-    """Return the content of a JSON file; see `read_bytes`. Raises ValueError if it is no JSON, or nested too deep."""
+    """Return the content of a JSON file; see `read_bytes`.
+
+    Raises ValueError if it is no JSON, or nested too deep.
+    """
     return parse_json(read_text(path, most=most))
 
 
@@ -112,7 +135,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def each_line(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends; ValueError for one that is too long to be a row of a run."""
+    """Yield the lines of a file with their ends;
+    ValueError for one that is too long to be a row of a run.
+    """
     while line := file.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
             raise ValueError(f"has a line of {LONGEST_LINE:,} bytes or more")
@@ -120,7 +145,9 @@ def each_line(file: BinaryIO) -> Iterator[bytes]:
 
 
 def exists(path: Path) -> bool:
-    """Return whether there is anything at this path, also a link to nothing, which `open_file` then refuses."""
+    """Return whether there is anything at this path, also a link to nothing,
+    which `open_file` then refuses.
+    """
     return os.path.lexists(path)
 
 
@@ -133,7 +160,9 @@ def is_regular(path: Path) -> bool:
 
 
 def is_removed(file: BinaryIO) -> bool:
-    """Return whether an open file has no name any more: what is written to it is lost when it is closed."""
+    """Return whether an open file has no name any more:
+    what is written to it is lost when it is closed.
+    """
     return os.fstat(file.fileno()).st_nlink == 0
 
 
@@ -146,7 +175,9 @@ def count_lines(path: Path) -> int:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file of code in hexadecimal, which may be reached by links; "" if it is no file."""
+    """Return the SHA-256 of a file of code in hexadecimal, which may be reached by links;
+    "" if it is no file.
+    """
     import hashlib
 
     if not path.is_file():

@@ -1,9 +1,9 @@
 """The contract of the libraries that compute policies and tasks, and where they are found.
 
-A backend is a file of the package `hpc_es.backends` with an object BACKEND. The name of the file is that of the backend
-in configs, `Computes.backend` and `Traits.compiled_by`. Backends with networks are subclasses of `NetworkBackend`
-(`policies/networks/backend.py`). A file is imported when its backend is first asked for, and imports its library when
-that is set up.
+A backend is a file of the package `hpc_es.backends` with an object BACKEND. The name of the file is
+that of the backend in configs, `Computes.backend` and `Traits.compiled_by`. Backends with networks
+are subclasses of `NetworkBackend` (`policies/networks/backend.py`). A file is imported when its
+backend is first asked for, and imports its library when that is set up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ FOLDER = "hpc_es.backends"
 
 
 class Backend:
-    """A library that computes policies or tasks. The defaults are those of one that needs no preparation."""
+    """A library that computes policies or tasks.
+
+    The defaults are those of one that needs no preparation.
+    """
 
     name: str  # of its file
     title: str  # in messages
@@ -32,11 +35,14 @@ class Backend:
     cuda_extra: str = ""  # of hpc_es, which installs it for NVIDIA GPUs
     has_device: bool = True  # whether it computes on a device that is decided for it
     compiles: bool = True  # whether its actors compute calls of a fixed number of candidates
-    # Whether nothing may be computed before the run has decided on the device, as it cannot be changed after a use.
+    # Whether nothing may be computed before the run has decided on the device, as it cannot be
+    # changed after a use.
     waits_for_run: bool = False
 
     def missing(self) -> str:
-        """Return "PACKAGE, which is not installed: pip install ..."; "" if the package is installed."""
+        """Return "PACKAGE, which is not installed: pip install ...";
+        "" if the package is installed.
+        """
         if importlib.util.find_spec(self.package) is not None:
             return ""
         return f"{self.package}, which is not installed: pip install 'hpc_es[{self.extra}]'"
@@ -51,21 +57,29 @@ class Backend:
         return True
 
     def obstacle(self) -> str:
-        """Return why this process cannot use a visible GPU, such as "has no CUDA support"; "" if it can."""
+        """Return why this process cannot use a visible GPU, such as "has no CUDA support";
+        "" if it can.
+        """
         return ""
 
     def choose(self, kind: Kind, index: int | None) -> None:
-        """Set the device of this process; `index` of a GPU is among the visible ones, None if it is not here."""
+        """Set the device of this process; `index` of a GPU is among the visible ones,
+        None if it is not here.
+        """
 
     def release(self) -> None:
         """Use the CPU if the library is needed although another one computes, or none."""
 
     def gpu_model(self) -> str:
-        """Set up the chosen GPU and return its model, "" if it is not known; ConfigError if it cannot be used."""
+        """Set up the chosen GPU and return its model, "" if it is not known;
+        ConfigError if it cannot be used.
+        """
         return ""
 
     def only_traces(self) -> bool:
-        """Return whether nothing can be computed in this process, because the chosen GPU is that of another node."""
+        """Return whether nothing can be computed in this process,
+        because the chosen GPU is that of another node.
+        """
         return False
 
     # Compiled code of a run.
@@ -81,7 +95,9 @@ class Backend:
         function()
 
     def compilation_info(self) -> JsonObject:
-        """Return what compiled code depends on in addition to the config and versions, for checkpoints."""
+        """Return what compiled code depends on in addition to the config and versions,
+        for checkpoints.
+        """
         return {}
 
 

@@ -1,11 +1,11 @@
 """The device on which the ranks of this job compute: the CPU, or one GPU per rank.
 
-All ranks decide together, once the config is known and before the library that computes is used. The decision is kept
-for the process, so that the parts of a run need not know it. Choosing the CPU although `device` is `auto` is never
-silent: the reason is logged.
+All ranks decide together, once the config is known and before the library that computes is used.
+The decision is kept for the process, so that the parts of a run need not know it. Choosing the CPU
+although `device` is `auto` is never silent: the reason is logged.
 
-Backends get the index of their GPU. For code of the user and programs, the GPU of their rank is the only one that
-they see, by CUDA_VISIBLE_DEVICES. They see none if the ranks compute on the CPU.
+Backends get the index of their GPU. For code of the user and programs, the GPU of their rank is the
+only one that they see, by CUDA_VISIBLE_DEVICES. They see none if the ranks compute on the CPU.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class DeviceRequest:
     device: Literal["auto", "cpu", "gpu"] = "auto"
     ranks_per_gpu: int = 1
     key: str = "device"  # key of the config that sets `device`
-    hides_others: bool = False  # whether a process sees no other GPU than its own, for code that names no library
+    # whether a process sees no other GPU than its own, for code that names no library
+    hides_others: bool = False
 
     @property
     def title(self) -> str:
@@ -97,7 +98,9 @@ class Decision:
             return [f"{library} computes on the CPU: {self.reason}"]
         devices = self.of(world)
         lines = [f"{library} computes on GPUs: {_listed(devices)}"]
-        lines += [f"rank {rank}: {device.note}" for rank, device in enumerate(devices) if device.note]
+        lines += [
+            f"rank {rank}: {device.note}" for rank, device in enumerate(devices) if device.note
+        ]
         models = sorted({device.model for device in devices})
         if len(models) > 1:
             text = f"the ranks compute on different GPUs ({', '.join(models)}), so results depend on which rank"
@@ -108,7 +111,10 @@ class Decision:
         """Return the devices of a world as an entry for checkpoints."""
         info: dict[str, Any] = {"library": self.request.library, "kind": self.kind}
         if self.kind == "gpu":
-            ranks = [{"host": d.host, "gpu": d.gpu, "model": d.model, "uuid": d.uuid} for d in self.of(world)]
+            ranks = [
+                {"host": d.host, "gpu": d.gpu, "model": d.model, "uuid": d.uuid}
+                for d in self.of(world)
+            ]
             info["ranks"] = ranks
         return {"device": info}
 
@@ -130,7 +136,9 @@ def forget() -> None:
 
 
 def can_compute() -> bool:
-    """Return whether the device of this process is here, so that what it computes can be tried out."""
+    """Return whether the device of this process is here,
+    so that what it computes can be tried out.
+    """
     decision = current_decision()
     if decision is None:
         return True
@@ -140,9 +148,11 @@ def can_compute() -> bool:
 
 
 def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> Decision:
-    """Decide on which devices the ranks compute, and set the library up for a GPU; every rank of the world calls this.
+    """Decide on which devices the ranks compute, and set the library up for a GPU; every rank of
+    the world calls this.
 
-    With `only_checks` a requested GPU may be missing, as on a login node. Raises ConfigError, the same on every rank.
+    With `only_checks` a requested GPU may be missing, as on a login node. Raises ConfigError, the
+    same on every rank.
     """
     own = _offer(world, request)
     offers = [_Offer(**offer) for offer in _exchange(world, asdict(own))]
@@ -161,7 +171,9 @@ def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> D
     if request.hides_others and (kind == "cpu" or index is not None):
         _hide_others(own, index)
     if request.library is not None:
-        backend(request.library).choose(kind, 0 if request.hides_others and index is not None else index)
+        backend(request.library).choose(
+            kind, 0 if request.hides_others and index is not None else index
+        )
     if index is not None:
         devices = _set_up(world, request, own, index)
     _decisions[:] = [Decision(request, kind, tuple(devices), reason)]
@@ -191,7 +203,9 @@ def _offer(world: World, request: DeviceRequest) -> _Offer:
     local, note = local_rank(world.node_rank, world.size, os.environ)
     node = node_name(world.host, world.size, os.environ)
     obstacle = "" if request.device == "cpu" else _obstacle(request, visible.names)
-    return _Offer(world.host, os.getpid(), node, local, visible.names, visible.source, obstacle, note)
+    return _Offer(
+        world.host, os.getpid(), node, local, visible.names, visible.source, obstacle, note
+    )
 
 
 _before: list[str | None] = []  # CUDA_VISIBLE_DEVICES before GPUs were hidden, if they are
@@ -201,7 +215,8 @@ def _hide_others(own: _Offer, index: int | None) -> None:
     """Let this process and its children see only one of its GPUs, or none."""
     value = os.environ.get(CUDA)
     _before[:] = [value]
-    # The names of an offer may be SLURM's numbers of the node, which differ from those of CUDA within a container.
+    # The names of an offer may be SLURM's numbers of the node, which differ from those of CUDA
+    # within a container.
     names = own.gpus if value is None else gpu_names(value)
     os.environ[CUDA] = "" if index is None else names[index]
 
@@ -216,7 +231,8 @@ def _show_all() -> None:
 
 
 def check_number_of_gpus(world: World, request: DeviceRequest) -> None:
-    """Raise ConfigError, the same on every rank, if there are more ranks than GPUs; every rank of the world calls this.
+    """Raise ConfigError, the same on every rank, if there are more ranks than GPUs; every rank of
+    the world calls this.
 
     Nothing is set up. Ranks without a GPU are accepted, as on a login node.
     """
@@ -227,7 +243,11 @@ def check_number_of_gpus(world: World, request: DeviceRequest) -> None:
 
 def _first_obstacle(offers: Sequence[_Offer]) -> str:
     """Return which rank cannot use a GPU and why; "" if all ranks can."""
-    obstacles = (f"rank {rank} ({offer.host}) {offer.obstacle}" for rank, offer in enumerate(offers) if offer.obstacle)
+    obstacles = (
+        f"rank {rank} ({offer.host}) {offer.obstacle}"
+        for rank, offer in enumerate(offers)
+        if offer.obstacle
+    )
     return next(obstacles, "")
 
 
@@ -238,14 +258,18 @@ def _assigned(offers: Sequence[_Offer], request: DeviceRequest) -> list[int]:
 
 
 def _obstacle(request: DeviceRequest, visible: Sequence[str]) -> str:
-    """Return why this process cannot use one of its visible GPUs; "" if it can, as far as can be seen."""
+    """Return why this process cannot use one of its visible GPUs; "" if it can,
+    as far as can be seen.
+    """
     if not visible:
         return "sees no GPU"
     return "" if request.library is None else backend(request.library).obstacle()
 
 
 def _set_up(world: World, request: DeviceRequest, own: _Offer, index: int) -> list[RankDevice]:
-    """Set the library up on this rank's GPU, and return the devices of all ranks; ConfigError if one rank fails."""
+    """Set the library up on this rank's GPU, and return the devices of all ranks;
+    ConfigError if one rank fails.
+    """
     name, problem, model = own.gpus[index], "", ""
     try:
         model = "" if request.library is None else backend(request.library).gpu_model()
@@ -257,21 +281,26 @@ def _set_up(world: World, request: DeviceRequest, own: _Offer, index: int) -> li
     for rank, message in enumerate(messages):
         if message["problem"]:
             text = f"{message['problem']} (rank {rank}, {message['device']['host']}, GPU {message['device']['gpu']})"
-            raise ConfigError([(request.key, f"{text}; expected a GPU that {request.title} can use, or cpu")])
+            raise ConfigError(
+                [(request.key, f"{text}; expected a GPU that {request.title} can use, or cpu")]
+            )
     return [RankDevice(**message["device"]) for message in messages]
 
 
 def _exchange(world: World, message: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the message of every rank on every rank."""
     return [
-        json.loads(item.tobytes()) for item in world.allgather(np.frombuffer(json.dumps(message).encode(), np.uint8))
+        json.loads(item.tobytes())
+        for item in world.allgather(np.frombuffer(json.dumps(message).encode(), np.uint8))
     ]
 
 
 def _listed(devices: Sequence[RankDevice]) -> str:
     """Return the devices in rank order, or for many ranks the number of ranks per node."""
     if len(devices) <= MOST_LISTED:
-        return "  ".join(["rank=host:GPU", *(f"{rank}={device}" for rank, device in enumerate(devices))])
+        return "  ".join(
+            ["rank=host:GPU", *(f"{rank}={device}" for rank, device in enumerate(devices))]
+        )
     hosts: dict[str, list[RankDevice]] = {}
     for device in devices:
         hosts.setdefault(device.host, []).append(device)
@@ -299,5 +328,7 @@ def changes(recorded: Mapping[str, Any], decision: Decision | None) -> list[str]
     was = ", ".join(sorted({rank["model"] for rank in old.get("ranks", ())} - {""}))
     now = ", ".join(sorted({device.model for device in decision.devices} - {""}))
     if was and now and was != now:
-        return [f"the run was computed on {was} and continues on {now}: the last bits of its results may differ"]
+        return [
+            f"the run was computed on {was} and continues on {now}: the last bits of its results may differ"
+        ]
     return []

@@ -1,12 +1,14 @@
-"""Setup of JAX: its device, threads, flags, compilation and its cache. JAX is imported only when it is needed.
+"""Setup of JAX: its device, threads, flags, compilation and its cache.
 
-JAX reads these settings when it first uses a device; in a process that has used one they cannot be changed. A process
-must not fork afterwards: the child would hang in its first call.
+JAX is imported only when it is needed.
 
-The persistent compilation cache is a folder of the run directory. It contains native code, which is executed without
-checks, so only its owner may enter it (mode 0700). A folder that another user has created, or that was copied with a
-run directory, is not used: it stores its inode number, which a copy does not keep. There is one subfolder per type of
-processor.
+JAX reads these settings when it first uses a device; in a process that has used one they cannot be
+changed. A process must not fork afterwards: the child would hang in its first call.
+
+The persistent compilation cache is a folder of the run directory. It contains native code, which is
+executed without checks, so only its owner may enter it (mode 0700). A folder that another user has
+created, or that was copied with a run directory, is not used: it stores its inode number, which a
+copy does not keep. There is one subfolder per type of processor.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ FLAGS = {
         "--xla_gpu_autotune_level=0",
     ),
 }
-CUBLAS = "CUBLAS_WORKSPACE_CONFIG"  # a fixed workspace, without which cuBLAS may select other kernels
+# a fixed workspace, without which cuBLAS may select other kernels
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 DOCS = "(docs/guides/models.md)"
 TASKS = Path("/proc/self/task")
 
@@ -51,7 +54,8 @@ _configured: list[tuple[Kind, int | None]] = []  # the device for which JAX has 
 
 
 def choose(kind: Kind, index: int | None) -> None:
-    """Set the device on which JAX computes in this process; `index` of a GPU is among the visible ones.
+    """Set the device on which JAX computes in this process; `index` of a GPU is among the visible
+    ones.
 
     A GPU without an index is one of another node, for which JAX can only trace here.
     """
@@ -59,12 +63,16 @@ def choose(kind: Kind, index: int | None) -> None:
 
 
 def configured_kind() -> Kind | None:
-    """Return the kind of device for which JAX has been set up in this process; None if it has not."""
+    """Return the kind of device for which JAX has been set up in this process;
+    None if it has not.
+    """
     return _configured[0][0] if _configured else None
 
 
 def only_traces() -> bool:
-    """Return whether the device of this process is a GPU that is not here, so that JAX can only trace."""
+    """Return whether the device of this process is a GPU that is not here,
+    so that JAX can only trace.
+    """
     return _chosen == [("gpu", None)]
 
 
@@ -79,10 +87,13 @@ def has_cuda() -> bool:
 
 
 def configured_jax(platform: Kind | None = None) -> Any:
-    """Import JAX and set it up for the device of this process. Raise ConfigError if that is not possible.
+    """Import JAX and set it up for the device of this process.
 
-    `platform` is used if the device of this process has not been decided (`devices.decision`), as for tasks that are
-    built outside of a run: JAX then computes on the CPU, and can only trace for a GPU.
+    Raise ConfigError if that is not possible.
+
+    `platform` is used if the device of this process has not been decided (`devices.decision`), as
+    for tasks that are built outside of a run: JAX then computes on the CPU, and can only trace for
+    a GPU.
     """
     if text := missing_text("jax"):
         raise ConfigError([("task.kind", f"is compiled by JAX, and needs {text}")])
@@ -113,13 +124,16 @@ def _set_up(kind: Kind, index: int | None) -> None:
             jax.config.update("jax_cuda_visible_devices", str(index))
         if kind == "gpu":
             jax.config.update("jax_default_matmul_precision", "highest")  # no TF32
-        jax.config.update("jax_threefry_partitionable", True)  # random numbers depend on it; the default has changed
+        # random numbers depend on it; the default has changed
+        jax.config.update("jax_threefry_partitionable", True)
         jax.config.update("jax_enable_x64", False)
         try:
             device = jax.devices()[0]
         except RuntimeError as error:
             first_line = str(error).strip().splitlines()[0]
-            raise ConfigError([("device", f"is {kind}, but JAX finds no such device: {first_line}")]) from error
+            raise ConfigError(
+                [("device", f"is {kind}, but JAX finds no such device: {first_line}")]
+            ) from error
         if computes_on_gpu:
             compute_on(device)
     if computes_on_gpu and device.platform != "gpu":  # JAX itself falls back to the CPU
@@ -130,7 +144,8 @@ def _set_up(kind: Kind, index: int | None) -> None:
 
 
 def _silence_callbacks() -> None:
-    """Let JAX not log an exception of Python code that a compiled call calls: it also raises it, see `callback_errors`.
+    """Let JAX not log an exception of Python code that a compiled call calls: it also raises it,
+    see `callback_errors`.
 
     Each candidate that fails would otherwise write a traceback of JAX to the job's output.
     """
@@ -148,7 +163,9 @@ def compute_on(device: Any) -> None:
 
 
 def require_device(kind: Kind | None, platform: str) -> None:
-    """Raise ConfigError unless JAX computes on the device of this process, or on this kind if it was not decided."""
+    """Raise ConfigError unless JAX computes on the device of this process,
+    or on this kind if it was not decided.
+    """
     expected = _chosen[0][0] if _chosen else kind or "cpu"
     if platform != expected:
         raise ConfigError([(_key(kind), f"is {expected}, but {_in_use(platform)}")])
@@ -168,7 +185,9 @@ def gpu_model() -> str:
 
 
 def compilation_info(platform: Kind | None = None) -> dict[str, Json]:
-    """Return the device and XLA's flags: compiled code depends on them, in addition to config and versions."""
+    """Return the device and XLA's flags: compiled code depends on them,
+    in addition to config and versions.
+    """
     device = configured_jax(platform).devices()[0]
     flags = os.environ.get("XLA_FLAGS", "")
     return {"platform": device.platform, "device_kind": device.device_kind, "xla_flags": flags}
@@ -183,7 +202,9 @@ def _add_flags(environ: Any, flags: tuple[str, ...]) -> None:
 
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
-    """Show JAX one core within the context, so that it creates one thread; then restore the cores of all threads."""
+    """Show JAX one core within the context, so that it creates one thread;
+    then restore the cores of all threads.
+    """
     if not machine.AVAILABLE_CORES:
         yield
         return
@@ -204,10 +225,11 @@ T = TypeVar("T")
 
 
 def in_thread(function: Callable[[], T], poll: Poll) -> T:
-    """Return the function's result, computed in the worker thread; `poll` is called meanwhile, at least once.
+    """Return the function's result, computed in the worker thread; `poll` is called meanwhile, at
+    least once.
 
-    In the main thread a small call of JAX would block, and no signal would be handled until it returns. Raises
-    EvaluationError if Python code that a compiled call calls has raised.
+    In the main thread a small call of JAX would block, and no signal would be handled until it
+    returns. Raises EvaluationError if Python code that a compiled call calls has raised.
     """
     from concurrent.futures import wait
 
@@ -223,15 +245,20 @@ def in_thread(function: Callable[[], T], poll: Poll) -> T:
 def _worker_thread() -> ThreadPoolExecutor:
     from concurrent.futures import ThreadPoolExecutor
 
-    return ThreadPoolExecutor(1, "compiled calls")  # one, so that an abandoned call ends before the next begins
+    # one, so that an abandoned call ends before the next begins
+    return ThreadPoolExecutor(1, "compiled calls")
 
 
 def tracing_text(error: Exception) -> str:
-    """Return the text of an exception that user code has raised while JAX traced it, with a remedy for Python code."""
+    """Return the text of an exception that user code has raised while JAX traced it,
+    with a remedy for Python code.
+    """
     import jax
 
     errors = jax.errors
-    reads_values = isinstance(error, errors.ConcretizationTypeError | errors.TracerArrayConversionError)
+    reads_values = isinstance(
+        error, errors.ConcretizationTypeError | errors.TracerArrayConversionError
+    )
     if not reads_values and not isinstance(error, errors.TracerIntegerConversionError):
         text = failure_from_error(error).text
         is_of_torch = was_raised_by_torch(error.__traceback__)
@@ -242,7 +269,9 @@ def tracing_text(error: Exception) -> str:
 
 
 def compile_in_turn(run: RunContext, compile: Callable[[], None]) -> None:
-    """Call `compile` on rank 0, on one rank of each other node, then on the others, which read the cache."""
+    """Call `compile` on rank 0, on one rank of each other node, then on the others,
+    which read the cache.
+    """
     stage = 0 if run.rank == 0 else 1 if run.node_rank == 0 else 2
     for number in range(3):
         if stage == number:
@@ -252,14 +281,18 @@ def compile_in_turn(run: RunContext, compile: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Let one process of this node at a time compile within the context, so that the next ones read its cache.
+    """Let one process of this node at a time compile within the context, so that the next ones read
+    its cache.
 
-    For functions that are compiled in the middle of a run, on the ranks that need them. The lock of a dead process is
-    released. Without a cache, or on a file system without locks, all compile at once.
+    For functions that are compiled in the middle of a run, on the ranks that need them. The lock of
+    a dead process is released. Without a cache, or on a file system without locks, all compile at
+    once.
     """
     import jax
 
-    folder = jax.config.jax_compilation_cache_dir if jax.config.jax_enable_compilation_cache else None
+    folder = (
+        jax.config.jax_compilation_cache_dir if jax.config.jax_enable_compilation_cache else None
+    )
     with contextlib.ExitStack() as stack:
         if folder:
             with contextlib.suppress(OSError):
@@ -277,7 +310,9 @@ PRIVATE = 0o700
 
 
 def prepare_cache(run: Path) -> str:
-    """Return the cache folder of a run, created if it is missing or not trusted; "" if that is not possible."""
+    """Return the cache folder of a run, created if it is missing or not trusted;
+    "" if that is not possible.
+    """
     folder = run / NAME
     try:
         if folder.is_symlink():
@@ -307,7 +342,11 @@ def existing_cache(checkpoint: Path) -> str:
 def is_trusted(folder: Path) -> bool:
     """Return whether this user has created the folder here, and no other user can write into it."""
     status = folder.lstat()
-    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != PRIVATE or not stat.S_ISDIR(status.st_mode):
+    if (
+        status.st_uid != os.getuid()
+        or stat.S_IMODE(status.st_mode) != PRIVATE
+        or not stat.S_ISDIR(status.st_mode)
+    ):
         return False
     try:
         return (folder / MARK).read_text(encoding="utf-8") == mark(folder)

@@ -1,6 +1,9 @@
-"""Setup of TensorFlow: one GPU per rank with memory allocated as needed, or none. TensorFlow is imported on first use.
+"""Setup of TensorFlow: one GPU per rank with memory allocated as needed, or none.
 
-A process in which another library computes, or none, hides its GPUs from TensorFlow, which would occupy them otherwise.
+TensorFlow is imported on first use.
+
+A process in which another library computes, or none, hides its GPUs from TensorFlow, which would
+occupy them otherwise.
 """
 
 from __future__ import annotations
@@ -15,13 +18,16 @@ from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices.placement import DRIVERS, Kind
 from hpc_es.mpi.connect import joined
 
-STARTUP = re.compile(r"\s*$|I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl::InitializeLog")
+STARTUP = re.compile(
+    r"\s*$|I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl::InitializeLog"
+)
 
 _chosen: list[tuple[Kind, int | None]] = []  # the device of this process, if TensorFlow computes
 
 
 def choose(kind: Kind, index: int | None) -> None:
-    """Set the device on which TensorFlow computes in this process; `index` of a GPU is among the visible ones.
+    """Set the device on which TensorFlow computes in this process; `index` of a GPU is among the
+    visible ones.
 
     Raises ConfigError if TensorFlow already computes on another device.
     """
@@ -36,17 +42,19 @@ def choose_none() -> None:
 
 
 def import_tensorflow() -> Any:
-    """Return the module, restricted to the device of this process, which is the CPU unless `choose` was called.
+    """Return the module, restricted to the device of this process, which is the CPU unless `choose`
+    was called.
 
-    Messages at start-up are dropped, except for warnings and errors on rank 0. Raises ConfigError if TensorFlow already
-    computes on another device.
+    Messages at start-up are dropped, except for warnings and errors on rank 0. Raises ConfigError
+    if TensorFlow already computes on another device.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # ranks may share a GPU
     world = joined()
     with quiet_stderr(keep=_is_worth_showing if world is None or world.rank == 0 else None):
         if _chosen and "jax" not in sys.modules:
-            os.environ.setdefault("JAX_PLATFORMS", "cpu")  # Keras may import JAX, which must not use the GPU
+            # Keras may import JAX, which must not use the GPU
+            os.environ.setdefault("JAX_PLATFORMS", "cpu")
         import tensorflow as tf
 
         gpus = tf.config.list_physical_devices("GPU")  # loads the drivers
@@ -60,7 +68,9 @@ def import_tensorflow() -> Any:
 
 
 def _restrict(tf: Any, visible: list[Any]) -> None:
-    """Restrict TensorFlow to these GPUs; ConfigError if that is too late, unless it does not compute anyway."""
+    """Restrict TensorFlow to these GPUs; ConfigError if that is too late,
+    unless it does not compute anyway.
+    """
     try:
         tf.config.set_visible_devices(visible, "GPU")
         for gpu in visible:
@@ -81,7 +91,9 @@ def usable_gpus() -> int:
 
 
 def gpu_model() -> str:
-    """Return the model of the GPU that TensorFlow uses, "" if it is not known; ConfigError if it uses none."""
+    """Return the model of the GPU that TensorFlow uses, "" if it is not known;
+    ConfigError if it uses none.
+    """
     tf = import_tensorflow()
     gpus = tf.config.get_visible_devices("GPU")
     if not gpus:

@@ -22,7 +22,8 @@ _worlds: list[World] = []
 
 
 def connect() -> World:
-    """Return the world of all ranks, or a world of one rank if there is no MPI library; later calls return the same.
+    """Return the world of all ranks, or a world of one rank if there is no MPI library; later calls
+    return the same.
 
     Raises LaunchError if a launcher started several tasks that are not connected to each other.
     """
@@ -45,7 +46,8 @@ def _connect() -> World:
         import mpi4py
 
         mpi4py.rc.thread_level = "funneled"
-        mpi4py.rc.finalize = False  # at exit it would block a rank that fails alone; see `World.finalize`
+        # at exit it would block a rank that fails alone; see `World.finalize`
+        mpi4py.rc.finalize = False
         with _init_limit(os.environ):
             from mpi4py import MPI
     except (ImportError, OSError, RuntimeError) as error:
@@ -54,7 +56,9 @@ def _connect() -> World:
             problem = f"there is no MPI library here ({reason}); {install_command('mpich')} installs MPICH"
             raise LaunchError(launch_error(count, variable, problem)) from error
         world = World(f"none: {reason}")
-        world.notes.append(f"one rank, without MPI; for more ranks install MPICH: {install_command('mpich')}")
+        world.notes.append(
+            f"one rank, without MPI; for more ranks install MPICH: {install_command('mpich')}"
+        )
         return world
     library = library_name(MPI.Get_library_version())
     if MPI.COMM_WORLD.size == 1:
@@ -70,10 +74,11 @@ def _connect() -> World:
 
 @contextlib.contextmanager
 def _init_limit(environ: Mapping[str, str]) -> Iterator[None]:
-    """End the process with a traceback if MPI_Init takes too long: it never returns if a rank died before it.
+    """End the process with a traceback if MPI_Init takes too long: it never returns if a rank died
+    before it.
 
-    The limit must include the time until the last rank has started. MPI_Init holds the interpreter lock, so only
-    faulthandler can do this.
+    The limit must include the time until the last rank has started. MPI_Init holds the interpreter
+    lock, so only faulthandler can do this.
     """
     text = environ.get(INIT_LIMIT) or str(INIT_SECONDS)
     try:
@@ -92,5 +97,7 @@ def _init_limit(environ: Mapping[str, str]) -> Iterator[None]:
 def library_name(version: str) -> str:
     """Return name and version from the output of MPI_Get_library_version, such as "MPICH 5.0.2"."""
     line = " ".join(version.splitlines()[0].split()) if version.strip() else "unknown MPI"
-    match = re.search(r"(?P<name>CRAY MPICH|MVAPICH2?|MPICH|Open MPI|Intel\S* MPI)\D*?(?P<number>\d[\w.]*)", line)
+    match = re.search(
+        r"(?P<name>CRAY MPICH|MVAPICH2?|MPICH|Open MPI|Intel\S* MPI)\D*?(?P<number>\d[\w.]*)", line
+    )
     return f"{match['name']} {match['number']}" if match else line[:60]

@@ -1,7 +1,9 @@
-"""The end of a program: it does not wait longer than END_SECONDS for what user code has left running.
+"""The end of a program: it does not wait longer than END_SECONDS for what user code has left
+running.
 
-Python waits for threads that are no daemons, child processes of `multiprocessing` and exit handlers, for any time. A
-job would keep its nodes until its time limit, although its results are written.
+Python waits for threads that are no daemons, child processes of `multiprocessing` and exit
+handlers, for any time. A job would keep its nodes until its time limit, although its results are
+written.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ KILL_SECONDS = 1.0  # for children to end after SIGTERM; SIGKILL follows
 
 
 class ProgramEnd:
-    """Ends this program in time, with the status given to `begin`; create it before user code is imported."""
+    """Ends this program in time, with the status given to `begin`;
+    create it before user code is imported.
+    """
 
     def __init__(self) -> None:
         self._status, self._who, self._ranks, self._process = 0, "", 1, OwnProcess()
@@ -64,12 +68,15 @@ class ProgramEnd:
         end_process(self._status, self._ranks)
 
     def _after_exit_handlers(self) -> None:
-        """Leave out the destructors of what could not be closed; end destructors that hang, with status 1."""
+        """Leave out the destructors of what could not be closed; end destructors that hang,
+        with status 1.
+        """
         if not self._has_begun or self._process.is_forked():
             return
         if closing.has_left_behind():
             self._leave()
-        faulthandler.dump_traceback_later(END_SECONDS, exit=True, file=2)  # sys.stderr may be no file
+        # sys.stderr may be no file
+        faulthandler.dump_traceback_later(END_SECONDS, exit=True, file=2)
 
 
 def end_process(status: int, ranks: int) -> NoReturn:
@@ -107,7 +114,9 @@ def _children() -> list[BaseProcess]:
 
 
 def _what_is_left() -> list[str]:
-    """Return descriptions of child processes and threads or, if there are none, of what the main thread does."""
+    """Return descriptions of child processes and threads or, if there are none,
+    of what the main thread does.
+    """
     left = [f"process {child.name} (pid {child.pid})" for child in _children()]
     left += [
         f"thread {thread.name}"
@@ -125,6 +134,10 @@ def _place_of_main_thread() -> str:
 
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     stack = traceback.extract_stack(frame) if frame is not None else []
-    own = [entry for entry in stack if not entry.filename.startswith((sysconfig.get_path("stdlib"), "<"))]
+    own = [
+        entry
+        for entry in stack
+        if not entry.filename.startswith((sysconfig.get_path("stdlib"), "<"))
+    ]
     place = next(reversed(own or list(stack)), None)
     return "" if place is None else f" in {place.filename}:{place.lineno}"

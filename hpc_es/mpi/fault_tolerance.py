@@ -1,10 +1,11 @@
 """Fault tolerance: jobs that survive the loss of ranks, with Open MPI's ULFM. Experimental.
 
-ULFM is user-level failure mitigation (Bland et al. 2013). After a loss, MPI calls raise on the ranks that notice it.
-Each of these revokes the communicators, so that the calls of the others raise too. All surviving ranks, including those
-that have finished, then call `regroup`. There they agree, over the revoked communicators, whether any work is left; if
-so they create new communicators and renumber themselves, keeping their order. No rank revokes a communicator before all
-have agreed that they have it, because Open MPI 5.0 crashes if one is revoked while it is created.
+ULFM is user-level failure mitigation (Bland et al. 2013). After a loss, MPI calls raise on the
+ranks that notice it. Each of these revokes the communicators, so that the calls of the others raise
+too. All surviving ranks, including those that have finished, then call `regroup`. There they agree,
+over the revoked communicators, whether any work is left; if so they create new communicators and
+renumber themselves, keeping their order. No rank revokes a communicator before all have agreed that
+they have it, because Open MPI 5.0 crashes if one is revoked while it is created.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class UlfmFaultTolerance:
 
     def regroup(self, is_done: bool, can_continue: bool) -> Regroup:
         """Agree by ULFM, and shrink the communicators to the surviving ranks."""
-        with self.world.polling(None):  # which could raise, but all ranks must take the same steps here
+        # which could raise, but all ranks must take the same steps here
+        with self.world.polling(None):
             return self._regroup(is_done, can_continue)
 
     def _regroup(self, is_done: bool, can_continue: bool) -> Regroup:
@@ -68,7 +70,9 @@ class UlfmFaultTolerance:
         return Regroup.CONTINUE if agreed & CAN_CONTINUE and survivors[0] == 0 else Regroup.RESTART
 
     def _agree(self, ranks: MPI.Comm, bits: int) -> tuple[int, bool]:
-        """Return the bits that all ranks set, and whether all ranks are alive; works on revoked communicators."""
+        """Return the bits that all ranks set, and whether all ranks are alive;
+        works on revoked communicators.
+        """
         value = np.array([bits], np.int32)
         try:
             self.world.wait(ranks.Iagree(value))
@@ -81,18 +85,22 @@ class UlfmFaultTolerance:
     def _new_communicators(self, bits: int) -> tuple[int, MPI.Comm, MPI.Comm]:
         """Return the bits that all ranks set, and two communicators of the surviving ranks.
 
-        All ranks call this together, so Shrink may block: it returns when all surviving ranks have called it.
+        All ranks call this together, so Shrink may block: it returns when all surviving ranks have
+        called it.
         """
         ranks = self.comms.collectives
         while True:
             collectives, messages = ranks.Shrink(), ranks.Shrink()
-            complete = COMPLETE if collectives.size == messages.size else 0  # else a rank died between the two
+            # else a rank died between the two
+            complete = COMPLETE if collectives.size == messages.size else 0
             agreed, all_alive = self._agree(collectives, complete | bits)
             if all_alive and agreed & COMPLETE:
                 return agreed, collectives, messages
             ranks = collectives
 
-    def _replace_comms(self, survivors: list[int], collectives: MPI.Comm, messages: MPI.Comm) -> None:
+    def _replace_comms(
+        self, survivors: list[int], collectives: MPI.Comm, messages: MPI.Comm
+    ) -> None:
         lost = [entry for entry in self.world.table() if entry[0] not in survivors]
         assert isinstance(self.comms.memory, MappedMemory)
         leaders = [self.comms.memory.leaders[rank] for rank in survivors]
@@ -112,7 +120,9 @@ class UlfmFaultTolerance:
         )
 
     def wait_for_others(self) -> bool:
-        """Wait at most END_SECONDS; return True, because MPI_Finalize hangs if a rank dies in it."""
+        """Wait at most END_SECONDS; return True,
+        because MPI_Finalize hangs if a rank dies in it.
+        """
         limit = time.monotonic() + END_SECONDS
         with contextlib.suppress(self.comms.mpi.Exception):
             request = self.comms.collectives.Ibarrier()
@@ -127,7 +137,9 @@ def _old_ranks(ranks: MPI.Comm, old: MPI.Comm) -> list[int]:
 
 
 def node_position(leaders: list[int], rank: int) -> tuple[int, int]:
-    """Return a rank's index on its node and the number of ranks there; ranks of one node have equal leaders."""
+    """Return a rank's index on its node and the number of ranks there;
+    ranks of one node have equal leaders.
+    """
     return leaders[:rank].count(leaders[rank]), leaders.count(leaders[rank])
 
 
@@ -137,7 +149,10 @@ def is_enabled(environ: Mapping[str, str]) -> bool:
 
 
 def enable_fault_tolerance(world: World) -> None:
-    """Make the world survive the loss of ranks; every rank calls this. Raises LaunchError if it is not supported."""
+    """Make the world survive the loss of ranks; every rank calls this.
+
+    Raises LaunchError if it is not supported.
+    """
     if not world.comms or not isinstance(world.fault_handler, NoFaultTolerance):
         return
     if "Open MPI" not in world.library or not is_enabled(os.environ):

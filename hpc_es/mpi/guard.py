@@ -1,6 +1,8 @@
-"""Errors and signals: an error on one rank ends all ranks at once, because the others would wait for it forever.
+"""Errors and signals: an error on one rank ends all ranks at once, because the others would wait
+for it forever.
 
-`guarded` runs everything that `hpc_es.main` does, including imports, whether or not MPI is initialised.
+`guarded` runs everything that `hpc_es.main` does, including imports, whether or not MPI is
+initialised.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from hpc_es.mpi.ending import ProgramEnd, end_children
 from hpc_es.mpi.launch import abort, by_srun, task_rank, tasks_started
 from hpc_es.mpi.scheduler import GiveUp
 
-RANK_0_LEAD_SECONDS = 0.5  # delay of other ranks' messages: if all fail alike, rank 0 ends them before they print
+# delay of other ranks' messages: if all fail alike, rank 0 ends them before they print
+RANK_0_LEAD_SECONDS = 0.5
 REPEAT_SECONDS = 0.5  # a launcher and the scheduler may both deliver one signal
 TERM_SECONDS = 3.0  # time for the generation to end after SIGTERM; SIGKILL follows
 CHECK_HUNG_SECONDS = 0.5
@@ -54,9 +57,12 @@ def guarded(body: Callable[[], int]) -> NoReturn:
     except BaseException as error:  # broad: no rank may end without the others
         process.end_forked()
         status = _end_all_ranks(error)
-    Handlers(HANDLED, signal.SIG_IGN)  # the status is final, but srun sends SIGTERM when a rank ends with another one
-    signal.setitimer(signal.ITIMER_REAL, 0)  # Python removes its handler of SIGALRM before it has ended
-    if closing.has_left_behind():  # before the ranks part, since mpiexec kills those that end after a failed one
+    # the status is final, but srun sends SIGTERM when a rank ends with another one
+    Handlers(HANDLED, signal.SIG_IGN)
+    # Python removes its handler of SIGALRM before it has ended
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    # before the ranks part, since mpiexec kills those that end after a failed one
+    if closing.has_left_behind():
         end_children()
     world = joined()
     if world is not None:
@@ -69,7 +75,9 @@ def guarded(body: Callable[[], int]) -> NoReturn:
 
 
 def install_hooks() -> None:
-    """Guard a user's program: an uncaught exception ends all ranks; at a regular exit MPI is finalized."""
+    """Guard a user's program: an uncaught exception ends all ranks;
+    at a regular exit MPI is finalized.
+    """
     if not isinstance(sys.excepthook, _Hooks):
         sys.excepthook = hooks = _Hooks()
         atexit.register(hooks.finalize)
@@ -78,7 +86,9 @@ def install_hooks() -> None:
 
 
 def _thread_excepthook(arguments: threading.ExceptHookArgs) -> None:
-    """End all ranks if a thread that other ranks wait for has ended; a lone process goes on, as usual in Python."""
+    """End all ranks if a thread that other ranks wait for has ended; a lone process goes on,
+    as usual in Python.
+    """
     error, frames = arguments.exc_value, traceback.walk_tb(arguments.exc_traceback)
     is_ours = any(frame.f_globals.get("__name__", "").startswith("hpc_es.") for frame, _ in frames)
     if error is not None and is_ours and not isinstance(error, Exit) and _rank_and_size()[1] > 1:
@@ -92,7 +102,9 @@ class _Hooks:
     def __init__(self) -> None:
         self._process, self._before = OwnProcess(), sys.excepthook
 
-    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
         if self._process.is_forked():
             self._before(kind, error, trace)
             return
@@ -118,8 +130,10 @@ def _end_all_ranks(error: BaseException) -> int:
     if rank != 0:
         world = joined()
         (time.sleep if world is None else world.deliver)(RANK_0_LEAD_SECONDS)
-    if isinstance(error, LaunchError) and rank != 0:  # tasks that are not connected cannot end each other
-        message = message.partition("\n")[0] if error.__cause__ else ""  # the library may be missing on this host only
+    # tasks that are not connected cannot end each other
+    if isinstance(error, LaunchError) and rank != 0:
+        # the library may be missing on this host only
+        message = message.partition("\n")[0] if error.__cause__ else ""
     text = message if rank == 0 and isinstance(error, UserError) else tagged(message, rank, size)
     say_error(text)  # one call, so that lines of several ranks do not mix
     abort(status if status else 1)  # a rank that ends without the others is a failure in any case
@@ -135,7 +149,8 @@ def describe(error: BaseException) -> tuple[str, int]:
         return "interrupted\n", INTERRUPTED_STATUS
     if isinstance(error, Exit) and isinstance(error.code, int):
         return "", error.code
-    below = error.__traceback__.tb_next if error.__traceback__ else None  # omits the frame of `guarded`
+    # omits the frame of `guarded`
+    below = error.__traceback__.tb_next if error.__traceback__ else None
     return "".join(traceback.format_exception(type(error), error, below)), 1
 
 
@@ -161,14 +176,16 @@ def give_up_start() -> None:
 class Signals:
     """Counts SIGTERM, SIGUSR1, SIGUSR2 and SIGINT; the loop calls `count` between steps.
 
-    The first signal asks to stop at the end of the generation, the second to abandon the generation. A signal that
-    recurs within REPEAT_SECONDS counts as delivered twice and is ignored.
+    The first signal asks to stop at the end of the generation, the second to abandon the
+    generation. A signal that recurs within REPEAT_SECONDS counts as delivered twice and is ignored.
 
-    Nothing calls `count` while an environment hangs. Therefore, from the second signal on, `abort_if_hung` is called
-    every CHECK_HUNG_SECONDS, between any two Python instructions; it raises GiveUp if the chunk in progress hangs.
+    Nothing calls `count` while an environment hangs. Therefore, from the second signal on,
+    `abort_if_hung` is called every CHECK_HUNG_SECONDS, between any two Python instructions; it
+    raises GiveUp if the chunk in progress hangs.
 
-    srun also sends SIGTERM if a rank has died (--kill-on-bad-exit), and SIGKILL after KillWait, usually 30 s; the
-    generation in progress then never ends. Therefore under srun a second signal is assumed TERM_SECONDS after SIGTERM.
+    srun also sends SIGTERM if a rank has died (--kill-on-bad-exit), and SIGKILL after KillWait,
+    usually 30 s; the generation in progress then never ends. Therefore under srun a second signal
+    is assumed TERM_SECONDS after SIGTERM.
     """
 
     def __init__(self) -> None:
@@ -207,7 +224,9 @@ class Signals:
             self._start_hang_checks()
 
     def _start_hang_checks(self) -> None:
-        """Start a timer, which is shared with the time limits of episodes: their handler is called as well."""
+        """Start a timer, which is shared with the time limits of episodes:
+        their handler is called as well.
+        """
         before, period = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[1]
 
         def on_alarm(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,6 @@
-"""The launcher: its environment variables, read before MPI is initialised, and how to end all ranks."""
+"""The launcher: its environment variables, read before MPI is initialised,
+and how to end all ranks.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from hpc_es.core import streams
 from hpc_es.core.rank_output import terminal_errors, terminal_output
 from hpc_es.mpi.ending import end_children
 
-# Variables with the number of tasks that were started together. Not SLURM_NTASKS, which is also set in batch shells.
+# Variables with the number of tasks that were started together. Not SLURM_NTASKS, which is also set
+# in batch shells.
 SIZES = (
     "SLURM_STEP_NUM_TASKS",
     "PMI_SIZE",  # Hydra (MPICH, Intel MPI), srun --mpi=pmi2, Cray PALS
@@ -24,17 +27,20 @@ SIZES = (
     "FLUX_JOB_SIZE",
     "JSM_NAMESPACE_SIZE",  # jsrun
 )
-RANKS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")  # PMIx sets a rank, but no size
+# PMIx sets a rank, but no size
+RANKS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 HYDRA = "MPI_LOCALNRANKS"  # set by Hydra for its ranks
 
 LIST = ("srun", "--mpi=list")
 LIST_SECONDS = 10.0  # time limit of LIST
 KILL_SECONDS = 1.0  # wait for Hydra to kill this process
-FLUSH_SECONDS = 0.2  # a launcher that ends the job may drop output that it has not forwarded yet (seen with Hydra)
+# a launcher that ends the job may drop output that it has not forwarded yet (seen with Hydra)
+FLUSH_SECONDS = 0.2
 
 
 def tasks_started(environ: Mapping[str, str]) -> tuple[int, str]:
-    """Return the number of tasks that the launcher started, and the variable that says so; (1, "") without a launcher.
+    """Return the number of tasks that the launcher started, and the variable that says so; (1, "")
+    without a launcher.
 
     With PMIx only a lower bound is known, this rank + 1.
     """
@@ -45,7 +51,9 @@ def tasks_started(environ: Mapping[str, str]) -> tuple[int, str]:
 
 
 def task_rank(environ: Mapping[str, str]) -> int | None:
-    """Return the rank of this task according to the launcher, for messages before MPI is initialised."""
+    """Return the rank of this task according to the launcher,
+    for messages before MPI is initialised.
+    """
     if tasks_started(environ)[0] == 1:
         return None
     return next((_number(environ[name]) for name in RANKS if name in environ), None)
@@ -57,15 +65,19 @@ def by_srun(environ: Mapping[str, str]) -> bool:
 
 
 def abandon_timeout(environ: Mapping[str, str]) -> float:
-    """Return the seconds for which a rank that abandoned its generation waits for rank 0 to save and end the job.
+    """Return the seconds for which a rank that abandoned its generation waits for rank 0 to save
+    and end the job.
 
-    Under srun rank 0 can finish even if other ranks end first (KillWait), and rank 0 may be the rank that died.
+    Under srun rank 0 can finish even if other ranks end first (KillWait), and rank 0 may be the
+    rank that died.
     """
     return 4.0 if by_srun(environ) else 60.0
 
 
 def launch_error(count: int, variable: str, problem: str) -> str:
-    """Return the message for a job of `count` tasks that are not connected to each other because of `problem`."""
+    """Return the message for a job of `count` tasks that are not
+    connected to each other because of `problem`.
+    """
     started = f"at least {count} tasks" if variable == "PMIX_RANK" else f"{count} tasks"
     return (
         f"the launcher started {started} ({variable} is set), but {problem}: each task would be a separate job, "
@@ -79,9 +91,13 @@ def launch_error(count: int, variable: str, problem: str) -> str:
 
 
 def _srun_command(variable: str, problem: str) -> str:
-    """Return the srun command that starts this MPI library; on rank 0 under srun, chosen from what it supports."""
+    """Return the srun command that starts this MPI library; on rank 0 under srun,
+    chosen from what it supports.
+    """
     preferred = ("pmix", "pmi2") if "Open MPI" in problem else ("pmi2", "pmix")
-    offered = srun_mpi_types() if variable.startswith("SLURM_") and not task_rank(os.environ) else []
+    offered = (
+        srun_mpi_types() if variable.startswith("SLURM_") and not task_rank(os.environ) else []
+    )
     mpi_type = next((name for name in preferred if name in offered), preferred[0])
     supported = f"says: {', '.join(offered)}" if offered else "shows what your SLURM supports"
     return f"srun --mpi={mpi_type} ...   (`srun --mpi=list` {supported})"
@@ -93,7 +109,12 @@ def srun_mpi_types() -> list[str]:
 
     try:
         done = subprocess.run(  # noqa: S603
-            LIST, check=False, capture_output=True, encoding="utf-8", errors="replace", timeout=LIST_SECONDS
+            LIST,
+            check=False,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=LIST_SECONDS,
         )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return []
@@ -101,7 +122,10 @@ def srun_mpi_types() -> list[str]:
 
 
 def mpi_types_in(text: str) -> list[str]:
-    """Return the types in the output of `srun --mpi=list`, sorted. Old versions prefix lines with "srun: "."""
+    """Return the types in the output of `srun --mpi=list`, sorted.
+
+    Old versions prefix lines with "srun: ".
+    """
     types: list[str] = []
     for line in text.splitlines():
         head, colon, tail = line.removeprefix("srun: ").partition(":")
@@ -113,14 +137,16 @@ def mpi_types_in(text: str) -> list[str]:
 def abort_launch(environ: Mapping[str, str], status: int) -> None:
     """Ask Hydra to end all ranks, before MPI is initialised.
 
-    Hydra ignores the exit of a rank there, and the other ranks wait in MPI_Init. The request is one line of the PMI-1
-    wire protocol. Other launchers react to the exit status (srun with --kill-on-bad-exit=1).
+    Hydra ignores the exit of a rank there, and the other ranks wait in MPI_Init. The request is one
+    line of the PMI-1 wire protocol. Other launchers react to the exit status (srun with
+    --kill-on-bad-exit=1).
     """
     if HYDRA not in environ:  # PMI_FD of srun has another protocol
         return
     with contextlib.suppress(OSError, ValueError, KeyError):
         descriptor = int(environ["PMI_FD"])
-        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):  # in a child process the number may mean anything
+        # in a child process the number may mean anything
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             os.write(descriptor, f"cmd=abort exitcode={status}\n".encode())
             time.sleep(KILL_SECONDS)
 
@@ -128,8 +154,9 @@ def abort_launch(environ: Mapping[str, str], status: int) -> None:
 def prefer_short_addresses(environ: MutableMapping[str, str]) -> None:
     """Make the mpich wheel use libfabric under srun, unless MPIR_CVAR_CH4_NETMOD is set.
 
-    With UCX it publishes its address together with 4 KiB of uninitialised memory; when encoded, a part of that may be
-    longer than the 1024 bytes that srun's pmi2 reads at once, and the start fails (seen once).
+    With UCX it publishes its address together with 4 KiB of uninitialised memory; when encoded, a
+    part of that may be longer than the 1024 bytes that srun's pmi2 reads at once, and the start
+    fails (seen once).
     """
     if not by_srun(environ):
         return
@@ -141,8 +168,11 @@ def prefer_short_addresses(environ: MutableMapping[str, str]) -> None:
 
 
 def beside_python(program: str) -> str:
-    """Return the path of a program in the directory of this Python, or its bare name if it is not there."""
-    path = Path(sys.executable).parent / program  # not resolved: the python of a venv is a link to elsewhere
+    """Return the path of a program in the directory of this Python,
+    or its bare name if it is not there.
+    """
+    # not resolved: the python of a venv is a link to elsewhere
+    path = Path(sys.executable).parent / program
     return str(path) if path.exists() else program
 
 
@@ -159,7 +189,12 @@ def abort(status: int) -> NoReturn:
     streams.flush(sys.stdout, sys.stderr, terminal_output(), terminal_errors())
     time.sleep(FLUSH_SECONDS)
     mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
+    if (
+        mpi is not None
+        and mpi.Is_initialized()
+        and not mpi.Is_finalized()
+        and mpi.COMM_WORLD.size > 1
+    ):
         mpi.COMM_WORLD.Abort(status)
     elif tasks_started(os.environ)[0] > 1:
         abort_launch(os.environ, status)

@@ -1,4 +1,5 @@
-"""The --mpi= option of srun for this MPI library: `srun --mpi="$(python -m hpc_es.mpi.plugin)" ...`.
+"""The --mpi= option of srun for this MPI library: `srun --mpi="$(python -m hpc_es.mpi.plugin)"
+...`.
 
 In a container without srun, the output of `srun --mpi=list` outside of it is the argument.
 """
@@ -20,8 +21,12 @@ SUPPORTED = {  # prefix of the library's name: MPI types of srun that it support
 
 
 def choose(library: str, offered: Sequence[str]) -> str:
-    """Return the best of the offered MPI types for a library, such as pmi2 or pmix_v4; LaunchError if none fits."""
-    supported = next(types for name, types in SUPPORTED.items() if library.upper().startswith(name.upper()))
+    """Return the best of the offered MPI types for a library, such as pmi2 or pmix_v4;
+    LaunchError if none fits.
+    """
+    supported = next(
+        types for name, types in SUPPORTED.items() if library.upper().startswith(name.upper())
+    )
     for mpi_type in supported:
         matches = [name for name in offered if name == mpi_type or name.startswith(f"{mpi_type}_v")]
         if matches:
@@ -34,7 +39,9 @@ def choose(library: str, offered: Sequence[str]) -> str:
 
 
 def library() -> str:
-    """Return the name of the MPI library of mpi4py without initialising it; LaunchError if there is none."""
+    """Return the name of the MPI library of mpi4py without initialising it;
+    LaunchError if there is none.
+    """
     try:
         import mpi4py
 
@@ -42,7 +49,9 @@ def library() -> str:
         from mpi4py import MPI
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [""])[0]
-        raise LaunchError(f"no MPI library found ({reason}); install MPICH: {install_command('mpich')}") from error
+        raise LaunchError(
+            f"no MPI library found ({reason}); install MPICH: {install_command('mpich')}"
+        ) from error
     return library_name(MPI.Get_library_version())
 
 

@@ -1,11 +1,12 @@
 """Dynamic scheduling: ranks request chunks from rank 0 as they become free.
 
-Each evaluating rank starts with the chunk of its own index and requests the next chunk in advance, so that it need not
-wait for the answer; if there is none yet when it has finished, it reports that it is free. The last chunks, one per
-rank, are only assigned to free ranks: otherwise a slightly faster rank would hold two of them while another has none.
-With `close_at`, the ranks that still evaluate when that share of the chunks is done give their chunks up.
-If rank 0 evaluates too, it answers between the steps of its own batch. Messages are two-sided, because a one-sided
-counter would stall while its target computes.
+Each evaluating rank starts with the chunk of its own index and requests the next chunk in advance,
+so that it need not wait for the answer; if there is none yet when it has finished, it reports that
+it is free. The last chunks, one per rank, are only assigned to free ranks: otherwise a slightly
+faster rank would hold two of them while another has none. With `close_at`, the ranks that still
+evaluate when that share of the chunks is done give their chunks up. If rank 0 evaluates too, it
+answers between the steps of its own batch. Messages are two-sided, because a one-sided counter
+would stall while its target computes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from hpc_es.mpi.waiting import InProgress, LongWait, Silence
 from hpc_es.mpi.world import Int64, World, from_words, to_words
 
 DONE = -1
-MASTER_EVALUATES_UP_TO = 16  # maximum number of ranks for which rank 0 evaluates if mpi.master_evaluates is auto
+# maximum number of ranks for which rank 0 evaluates if mpi.master_evaluates is auto
+MASTER_EVALUATES_UP_TO = 16
 POLL_SECONDS = 0.2e-3  # minimum interval of polls between the steps of a batch
 LEAD_SECONDS = 1.0  # by which ranks tell about a long chunk before rank 0 reports it
 HANGING_SECONDS = 1.0  # time without a poll after which a chunk counts as hanging
@@ -57,7 +59,8 @@ def evaluators(ranks: int, master_evaluates: Literal["auto"] | bool) -> range:
 class Work:
     """Assigns and evaluates the chunks of a round; `poll` also checks for signals.
 
-    Requests and signals are also looked at while a rank waits: `with world.polling(work.check_messages)`.
+    Requests and signals are also looked at while a rank waits: `with
+    world.polling(work.check_messages)`.
     """
 
     def __init__(
@@ -72,11 +75,15 @@ class Work:
         on_long_wait: Callable[[LongWait], None] = lambda wait: None,
     ) -> None:
         self._world, self._static, self._signals = world, schedule == "static", signals
-        self._close_at, self._may_close = close_at, may_close  # a share of the chunks, and of (generation)
-        self.assigns_ahead = close_at is None  # rank 0: whether ranks get a chunk while they evaluate another one
+        # a share of the chunks, and of (generation)
+        self._close_at, self._may_close = close_at, may_close
+        # rank 0: whether ranks get a chunk while they evaluate another one
+        self.assigns_ahead = close_at is None
         self._unfinished: dict[int, int] = {}  # rank 0: number of chunks that a rank has
-        self._most_unfinished = 0  # rank 0: chunks that are given up; 0: the round is not closed early
-        self._is_closed = self._gives_up = False  # rank 0 has closed the round; this rank's chunk may be given up
+        # rank 0: chunks that are given up; 0: the round is not closed early
+        self._most_unfinished = 0
+        # rank 0 has closed the round; this rank's chunk may be given up
+        self._is_closed = self._gives_up = False
         self._closed_ranks: set[int] = set()  # rank 0: ranks that get a message about it
         self.closed: set[int] = set()  # rank 0: numbers of the generations that it closed
         self._beat = beat  # called at each poll, on rank 0
@@ -86,13 +93,15 @@ class Work:
         self._in_progress: InProgress | None = None  # on this rank
         self._reported: dict[int, InProgress] = {}  # rank 0: long chunks of other ranks
         self.evaluators = list(evaluators(world.size, master_evaluates))
-        self._waiting: dict[int, bool] = {}  # ranks with an unanswered request -> whether they are free
+        # ranks with an unanswered request -> whether they are free
+        self._waiting: dict[int, bool] = {}
         self._generation = -1  # number, on rank 0
         self._left: deque[int] | None = None  # chunks to assign; None outside a round
         self._busy = 0  # ranks that do not know yet that no chunk is left
         self._last_poll = 0.0
         self._is_polling = self._evaluating = False
-        self.arrived: deque[tuple[int, Int64]] = deque()  # rank 0: (source, values) of messages other than requests
+        # rank 0: (source, values) of messages other than requests
+        self.arrived: deque[tuple[int, Int64]] = deque()
 
     def set_evaluators(self, rank_0_evaluates: bool) -> None:
         """Choose, on all ranks alike and between rounds, whether rank 0 evaluates."""
@@ -107,7 +116,9 @@ class Work:
         return self._evaluate_as_worker(chunks, evaluate)
 
     def abort_if_hung(self) -> None:
-        """Raise GiveUp if the chunk in progress hangs; called from a signal handler after a second signal."""
+        """Raise GiveUp if the chunk in progress hangs;
+        called from a signal handler after a second signal.
+        """
         if self._evaluating and time.perf_counter() - self._last_poll > HANGING_SECONDS:
             raise GiveUp("a second signal was received, and the chunk in progress hangs")
 
@@ -137,7 +148,9 @@ class Work:
         finally:
             self._gives_up = False
 
-    def _evaluate_as_worker(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
+    def _evaluate_as_worker(
+        self, chunks: Sequence[Chunk], evaluate: Evaluate
+    ) -> dict[int, Outcome]:
         outcomes = {}
         number = self.evaluators.index(self._world.rank)
         if number >= len(chunks):
@@ -155,11 +168,15 @@ class Work:
             self._world.receive(0, Tag.CLOSE)
         return outcomes
 
-    def _evaluate_as_master(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
+    def _evaluate_as_master(
+        self, chunks: Sequence[Chunk], evaluate: Evaluate
+    ) -> dict[int, Outcome]:
         outcomes = {}
         started = min(len(self.evaluators), len(chunks))
         self._left = deque(range(started, len(chunks)))
-        self._unfinished = {rank: int(not self._waiting.get(rank)) for rank in self.evaluators[:started]}
+        self._unfinished = {
+            rank: int(not self._waiting.get(rank)) for rank in self.evaluators[:started]
+        }
         self._is_closed, self._most_unfinished, self._closed_ranks = False, 0, set()
         self._silence.restart()
         self._generation = chunks[0].generation if chunks else -1
@@ -203,9 +220,11 @@ class Work:
             self.arrived.append((source, values))
 
     def _answer(self, ranks: Sequence[int]) -> None:
-        """Assign chunks to these waiting ranks if possible; early requests for the next round are kept until then.
+        """Assign chunks to these waiting ranks if possible; early requests for the next round are
+        kept until then.
 
-        Other waiting ranks are not affected by a new request, so with thousands of ranks only one is examined.
+        Other waiting ranks are not affected by a new request, so with thousands of ranks only one
+        is examined.
         """
         if self._left is None:
             return
@@ -216,12 +235,16 @@ class Work:
                 del self._waiting[rank]
                 self._unfinished[rank] += number != DONE
                 self._world.send(
-                    rank, Tag.ANSWER, [number, 1] if number == DONE and rank in self._closed_ranks else [number]
+                    rank,
+                    Tag.ANSWER,
+                    [number, 1] if number == DONE and rank in self._closed_ranks else [number],
                 )
                 self._busy -= number == DONE
 
     def poll(self) -> None:
-        """Check for signals and requests, at most every POLL_SECONDS; called between the steps of a batch."""
+        """Check for signals and requests, at most every POLL_SECONDS;
+        called between the steps of a batch.
+        """
         now = time.perf_counter()
         if self._in_progress is not None:
             self._in_progress.polls += 1
@@ -235,7 +258,12 @@ class Work:
     def _close_if_due(self) -> None:
         """Rank 0: tell ranks to give up their chunks if enough others are done."""
         unfinished = sum(self._unfinished.values())
-        if self._left or self._left is None or self._is_closed or not 0 < unfinished <= self._most_unfinished:
+        if (
+            self._left
+            or self._left is None
+            or self._is_closed
+            or not 0 < unfinished <= self._most_unfinished
+        ):
             return
         self._is_closed = True
         self.closed.add(self._generation)
@@ -244,7 +272,9 @@ class Work:
             self._world.send(rank, Tag.CLOSE, [])
 
     def check_messages(self) -> None:
-        """Check for signals and, on rank 0, answer requests; called by `poll`, and while this rank waits."""
+        """Check for signals and, on rank 0, answer requests; called by `poll`,
+        and while this rank waits.
+        """
         self._process.end_forked()  # before it takes part in the messages of its parent
         if self._signals() >= 2:
             raise GiveUp("a second signal was received")
@@ -256,7 +286,8 @@ class Work:
         self._beat()
         if self._is_polling:
             return
-        self._is_polling = True  # waiting for a message polls again, but messages must be handled in order
+        # waiting for a message polls again, but messages must be handled in order
+        self._is_polling = True
         try:
             while (message := self._world.receive_any()) is not None:
                 self._handle(*message)
@@ -278,6 +309,10 @@ class Work:
         if not is_waiting or not self._silence.is_due(time.perf_counter()):
             return
         chunks = self._reported | ({0: self._in_progress} if self._in_progress is not None else {})
-        unfinished = [rank for rank, count in self._unfinished.items() if count] if self._left is not None else []
+        unfinished = (
+            [rank for rank, count in self._unfinished.items() if count]
+            if self._left is not None
+            else []
+        )
         silent = tuple(rank for rank in unfinished if rank not in chunks)
         self._on_long_wait(LongWait(self._silence.seconds(), chunks, silent))

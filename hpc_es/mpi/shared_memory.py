@@ -1,10 +1,11 @@
 """Arrays shared by the ranks of a node.
 
-`Windows` uses MPI-3 windows, which lie in /dev/shm. That is tiny in some containers, and writing past its end raises
-SIGBUS, so its free space is checked first.
+`Windows` uses MPI-3 windows, which lie in /dev/shm. That is tiny in some containers, and writing
+past its end raises SIGBUS, so its free space is checked first.
 
-`MappedMemory` serves fault tolerance, because windows do not survive the failure of a rank. It maps files in memory
-that have no name, so that killed ranks leave nothing behind; the other ranks of the node open them under /proc.
+`MappedMemory` serves fault tolerance, because windows do not survive the failure of a rank. It maps
+files in memory that have no name, so that killed ranks leave nothing behind; the other ranks of the
+node open them under /proc.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class Windows:
         wanted, free = count * dtype.itemsize, np.zeros(1, np.int64)
         if self._node.rank == 0:
             free[0] = free_bytes()
-        world.wait(self._node.Ibcast(free, 0))  # also a barrier: all ranks enter the blocking allocation together
+        # also a barrier: all ranks enter the blocking allocation together
+        world.wait(self._node.Ibcast(free, 0))
         if free[0] < wanted + SPARE_BYTES:
             sizes = f"has {free[0] / 2**20:.0f} MiB free, but {wanted / 2**20:.0f} MiB are needed"
             copies = f"each of the {self._node.size} ranks there keeps its own copy"
@@ -109,15 +111,19 @@ class Windows:
             window.Sync()
 
     def unlock(self) -> None:
-        """End the access epochs; the memory is kept until the process ends, because arrays may still refer to it."""
+        """End the access epochs; the memory is kept until the process ends,
+        because arrays may still refer to it.
+        """
         for window, _ in self._windows:
             window.Unlock_all()
 
 
 def unlink_segments() -> None:
-    """Unlink MPICH's own shared segment, which all ranks have mapped by now; a killed job would leave it behind.
+    """Unlink MPICH's own shared segment, which all ranks have mapped by now; a killed job would
+    leave it behind.
 
-    It has 3 MB or more per node, so that a small /dev/shm would be full after some killed jobs. Windows have no names.
+    It has 3 MB or more per node, so that a small /dev/shm would be full after some killed jobs.
+    Windows have no names.
     """
     with contextlib.suppress(OSError):  # no /proc
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
@@ -142,13 +148,18 @@ class MappedMemory:
         self._arrays: list[Array] = []
 
     def array(self, world: Ranks, count: int, dtype: np.dtype[np.generic]) -> Array:
-        """Return mapped memory, dtype[count], or private memory if a rank of the node cannot map the file."""
-        node = [rank for rank, leader in enumerate(self.leaders) if leader == self.leaders[world.rank]]
+        """Return mapped memory, dtype[count],
+        or private memory if a rank of the node cannot map the file.
+        """
+        node = [
+            rank for rank, leader in enumerate(self.leaders) if leader == self.leaders[world.rank]
+        ]
         size = count * dtype.itemsize
         descriptor = _create_file(size) if world.rank == node[0] and len(node) > 1 else None
         try:
             location = ""
-            if descriptor is not None:  # the inode detects a path that means another file in another container
+            # the inode detects a path that means another file in another container
+            if descriptor is not None:
                 location = _location(descriptor)
             locations = world.allgather(_bytes(location))
             memory = _map_file(locations[node[0]].tobytes().decode(), size)
@@ -156,7 +167,8 @@ class MappedMemory:
         finally:
             if descriptor is not None:
                 os.close(descriptor)  # the memory exists as long as a process has it mapped
-        if memory is None or any(is_mapped[rank].size == 0 for rank in node):  # all or none: each rank fills its part
+        # all or none: each rank fills its part
+        if memory is None or any(is_mapped[rank].size == 0 for rank in node):
             if len(node) > 1:
                 world.notes.append(
                     f"the {len(node)} ranks on {world.host} cannot see each other's files in /proc: each keeps its own "
@@ -181,7 +193,9 @@ def _bytes(text: str) -> npt.NDArray[np.uint8]:
 
 
 def _create_file(size: int) -> int | None:
-    """Return the descriptor of a new file in memory, of `size` bytes; None if the system has none (not Linux)."""
+    """Return the descriptor of a new file in memory, of `size` bytes;
+    None if the system has none (not Linux).
+    """
     with contextlib.suppress(OSError, AttributeError):
         descriptor = os.memfd_create("hpc_es")
         os.ftruncate(descriptor, size)

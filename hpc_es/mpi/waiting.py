@@ -18,7 +18,9 @@ def next_mark(seconds: float) -> float:
 
 
 class Silence:
-    """The time since the last finished evaluation; it is reported if it is unusually long for this run."""
+    """The time since the last finished evaluation;
+    it is reported if it is unusually long for this run.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._since, self._longest = clock, clock(), 0.0
@@ -29,7 +31,9 @@ class Silence:
         return self._clock() - self._since
 
     def end(self) -> None:
-        """Start again, since an evaluation has finished; one as slow as this is not unusual any more."""
+        """Start again, since an evaluation has finished;
+        one as slow as this is not unusual any more.
+        """
         self._longest = max(self._longest, self.seconds())
         self.restart()
 
@@ -69,15 +73,23 @@ class LongWait:
     silent: tuple[int, ...] = ()  # other ranks that have not finished
 
     def text(self, counted: str = "") -> str:
-        """Return the message; `counted` is what a poll counts, such as "steps", "" if it counts nothing."""
+        """Return the message; `counted` is what a poll counts, such as "steps",
+        "" if it counts nothing.
+        """
         named = []
         for rank, chunk in sorted(self.chunks.items()):
             last = chunk.first_job + chunk.jobs - 1
-            jobs = f"job {chunk.first_job}" if chunk.jobs == 1 else f"jobs {chunk.first_job} to {last}"
-            named.append(f"rank {rank} ({jobs}{f', {chunk.polls:,} {counted} so far' if counted else ''})")
+            jobs = (
+                f"job {chunk.first_job}" if chunk.jobs == 1 else f"jobs {chunk.first_job} to {last}"
+            )
+            named.append(
+                f"rank {rank} ({jobs}{f', {chunk.polls:,} {counted} so far' if counted else ''})"
+            )
         named += [f"rank {rank}" for rank in self.silent]
         if len(named) > MOST_NAMED:
             named = [*named[:MOST_NAMED], f"{len(named) - MOST_NAMED} more ranks"]
         minutes = math.floor(self.seconds / 60 + 0.5)
-        for_time = f"{self.seconds:.0f} s" if minutes < 1 else f"{minutes} minute{'s'[: minutes > 1]}"
+        for_time = (
+            f"{self.seconds:.0f} s" if minutes < 1 else f"{minutes} minute{'s'[: minutes > 1]}"
+        )
         return f"has waited {for_time} for {', '.join(named) or 'the other ranks'}"

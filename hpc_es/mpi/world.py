@@ -1,8 +1,9 @@
-"""The ranks of the job: collectives, messages and shared memory of a node, without blocking inside MPI.
+"""The ranks of the job: collectives, messages and shared memory of a node, without blocking inside
+MPI.
 
-A rank that blocks in MPI spins a core and runs no Python signal handlers. Therefore every operation is the nonblocking
-one, completed by `Waiting.wait`: test, spin briefly, then sleep for a tenth of the time waited so far. A world of one
-rank needs no MPI library.
+A rank that blocks in MPI spins a core and runs no Python signal handlers. Therefore every operation
+is the nonblocking one, completed by `Waiting.wait`: test, spin briefly, then sleep for a tenth of
+the time waited so far. A world of one rank needs no MPI library.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ Int64 = npt.NDArray[np.int64]  # int64[...]
 SENDS_TESTED = 2  # more than one, so that completed sends do not accumulate
 MAX_BROADCAST_BYTES = 1 << 30  # per call: below 2 GiB, the largest count in an int
 SPIN_SECONDS = 0.2e-3
-SLEEP_FRACTION = 0.1  # of the time waited so far; doubling sleeps were 7 times slower with 3 ranks per core
+# of the time waited so far; doubling sleeps were 7 times slower with 3 ranks per core
+SLEEP_FRACTION = 0.1
 MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 20e-6, 1e-3
-PATIENT_SLEEP_SECONDS = 20e-3  # while rank 0 works alone for seconds, on a core that it shares with waiting ranks
+# while rank 0 works alone for seconds, on a core that it shares with waiting ranks
+PATIENT_SLEEP_SECONDS = 20e-3
 
 
 class Waiting:
@@ -64,7 +67,9 @@ class Waiting:
 
     @contextlib.contextmanager
     def polling(self, poll: Callable[[], None] | None) -> Iterator[None]:
-        """Call `poll` again and again while this rank waits in this context, such as to check for signals."""
+        """Call `poll` again and again while this rank waits in this context,
+        such as to check for signals.
+        """
         before, self._poll = self._poll, poll
         try:
             yield
@@ -88,10 +93,12 @@ class Waiting:
             self._call_poll()
             waited = time.perf_counter() - start
             if waited < SPIN_SECONDS:
-                os.sched_yield()  # with more ranks than cores, the awaited rank may be queued for this core
+                # with more ranks than cores, the awaited rank may be queued for this core
+                os.sched_yield()
             else:
                 time.sleep(min(max(SLEEP_FRACTION * waited, MIN_SLEEP_SECONDS), self._max_sleep))
-        self.waited = before + time.perf_counter() - start  # not +=: waits inside `poll` are part of this wait
+        # not +=: waits inside `poll` are part of this wait
+        self.waited = before + time.perf_counter() - start
 
     def _call_poll(self) -> None:
         if self._poll is None or self._polling:
@@ -108,7 +115,8 @@ class Regroup(enum.Enum):
 
     DONE = enum.auto()  # all ranks have finished
     CONTINUE = enum.auto()  # rank 0 survived and all ranks can continue from where they are
-    RESTART = enum.auto()  # rank 0 was lost, or the ranks are at different points: restart from the last checkpoint
+    # rank 0 was lost, or the ranks are at different points: restart from the last checkpoint
+    RESTART = enum.auto()
 
 
 class RestartFromCheckpoint(Interruption):
@@ -133,9 +141,11 @@ class FaultHandler(Protocol):
         ...
 
     def regroup(self, is_done: bool, can_continue: bool) -> Regroup:
-        """Agree with all surviving ranks on how to continue, and replace the communicators if a rank was lost.
+        """Agree with all surviving ranks on how to continue, and replace the communicators if a
+        rank was lost.
 
-        `is_done`: this rank has finished its work. `can_continue`: otherwise it could continue with its work.
+        `is_done`: this rank has finished its work. `can_continue`: otherwise it could continue with
+        its work.
         """
         ...
 
@@ -192,7 +202,9 @@ class Communicators:
 def create_communicators(mpi: ModuleType, ranks: MPI.Comm) -> Communicators:
     """Return the communicators of these ranks; blocking, so all of them must call it together."""
     node = ranks.Split_type(mpi.COMM_TYPE_SHARED)
-    return Communicators(mpi, ranks.Dup(), ranks.Dup(), node, (node.rank, node.size), Windows(mpi, node))
+    return Communicators(
+        mpi, ranks.Dup(), ranks.Dup(), node, (node.rank, node.size), Windows(mpi, node)
+    )
 
 
 class World(Waiting):
@@ -217,7 +229,9 @@ class World(Waiting):
 
     @classmethod
     def connect(cls, library: str, comms: Communicators) -> World:
-        """Return the world of these ranks, which tell each other their hosts; every one of them calls this."""
+        """Return the world of these ranks, which tell each other their hosts;
+        every one of them calls this.
+        """
         world = cls(library, comms)
         (_, host, pid) = world._table[0]
         own = np.frombuffer(f"{host}\n{pid}".encode(), np.uint8)
@@ -226,13 +240,16 @@ class World(Waiting):
         return world
 
     def use_comms(self, comms: Communicators | None, survivors: Sequence[int] = ()) -> None:
-        """Use these communicators from now on; `survivors` are the previous ranks of the remaining ones, in order."""
+        """Use these communicators from now on;
+        `survivors` are the previous ranks of the remaining ones, in order.
+        """
         self.comms = comms
         self.rank, self.size = (comms.collectives.rank, comms.collectives.size) if comms else (0, 1)
         self.node_rank, self.node_size = comms.node_position if comms else (0, 1)
         self._abandoned += self._sending
         self._sending.clear()
-        self._shared.clear()  # allocated again, because a rank may have been interrupted before it had an array
+        # allocated again, because a rank may have been interrupted before it had an array
+        self._shared.clear()
         if survivors:
             self._table = [(rank, *self._table[old][1:]) for rank, old in enumerate(survivors)]
 
@@ -251,9 +268,11 @@ class World(Waiting):
         return list(self._table)
 
     def split(self, groups: int) -> World:
-        """Return the world of this rank's group: contiguous ranks, group sizes differ by at most one.
+        """Return the world of this rank's group: contiguous ranks, group sizes differ by at most
+        one.
 
-        Every rank of the world calls this. Repeated calls with the same number of groups return the same world.
+        Every rank of the world calls this. Repeated calls with the same number of groups return the
+        same world.
         """
         assert 1 <= groups <= self.size, f"{groups} groups of {self.size} ranks"
         if groups == 1 or not self.comms:
@@ -272,8 +291,12 @@ class World(Waiting):
             self.wait(self.comms.collectives.Ibarrier())
 
     def broadcast(self, buffer: Array) -> None:
-        """Overwrite `buffer`, a C-contiguous array of any size, with that of rank 0, of equal shape and dtype."""
-        assert buffer.flags.c_contiguous, f"broadcast needs a C-contiguous array, not strides {buffer.strides}"
+        """Overwrite `buffer`, a C-contiguous array of any size, with that of rank 0,
+        of equal shape and dtype.
+        """
+        assert buffer.flags.c_contiguous, (
+            f"broadcast needs a C-contiguous array, not strides {buffer.strides}"
+        )
         if self.comms:
             flat = buffer.reshape(-1).view(np.uint8)
             for start in range(0, flat.size, MAX_BROADCAST_BYTES):
@@ -299,7 +322,9 @@ class World(Waiting):
         self.wait(self.comms.collectives.Iallgather(np.array([mine.size], np.int64), lengths))
         every = np.empty(int(lengths.sum()), np.uint8)
         self.wait(
-            self.comms.collectives.Iallgatherv(self.comms.send_buffer(mine), self.comms.receive_buffer(every, lengths))
+            self.comms.collectives.Iallgatherv(
+                self.comms.send_buffer(mine), self.comms.receive_buffer(every, lengths)
+            )
         )
         return np.split(every, np.cumsum(lengths)[:-1])
 
@@ -314,7 +339,9 @@ class World(Waiting):
             return None
         every = np.empty(int(lengths.sum()), np.uint8)
         self.wait(
-            self.comms.collectives.Igatherv(self.comms.send_buffer(mine), self.comms.receive_buffer(every, lengths), 0)
+            self.comms.collectives.Igatherv(
+                self.comms.send_buffer(mine), self.comms.receive_buffer(every, lengths), 0
+            )
         )
         return np.split(every, np.cumsum(lengths)[:-1])
 
@@ -328,10 +355,14 @@ class World(Waiting):
             self._own_messages.append((tag, message))
             return
         self._release_sends()
-        self._sending.append(self.comms.messages.Isend([message, self.comms.mpi.INT64_T], dest, tag))
+        self._sending.append(
+            self.comms.messages.Isend([message, self.comms.mpi.INT64_T], dest, tag)
+        )
 
     def deliver(self, seconds: float) -> None:
-        """Sleep, and let MPI transfer pending messages meanwhile: to another node a message may need several calls."""
+        """Sleep, and let MPI transfer pending messages meanwhile:
+        to another node a message may need several calls.
+        """
         limit = time.monotonic() + seconds
         while (left := limit - time.monotonic()) > 0:
             if self.comms:
@@ -347,15 +378,21 @@ class World(Waiting):
         return self._receive(self.comms.mpi.ANY_SOURCE, self.comms.mpi.ANY_TAG)
 
     def receive_now(self, source: int, tag: int) -> Int64 | None:
-        """Return the values of the next message from `source` with this tag, or None if none has arrived."""
+        """Return the values of the next message from `source` with this tag,
+        or None if none has arrived.
+        """
         message = self._receive(source, tag) if self.comms else None
         return None if message is None else message[2]
 
     def receive(self, source: int, tag: int) -> Int64:
         """Wait for the next message from `source` with this tag and return its values."""
         if not self.comms:
-            index = next((i for i, (own_tag, _) in enumerate(self._own_messages) if own_tag == tag), None)
-            assert index is not None, f"a world of one rank waits for a message with tag {tag} that it never sent"
+            index = next(
+                (i for i, (own_tag, _) in enumerate(self._own_messages) if own_tag == tag), None
+            )
+            assert index is not None, (
+                f"a world of one rank waits for a message with tag {tag} that it never sent"
+            )
             _, values = self._own_messages[index]
             del self._own_messages[index]
             return values
@@ -374,7 +411,8 @@ class World(Waiting):
         assert self.comms
         mpi = self.comms.mpi
         status, improbe = mpi.Status(), self.comms.messages.Improbe
-        # A probe of MPICH that finds nothing may fetch a message that has arrived, which the next probe then finds.
+        # A probe of MPICH that finds nothing may fetch a message that has arrived, which the next
+        # probe then finds.
         message = improbe(source, tag, status) or improbe(source, tag, status)
         if message is None:
             return None
@@ -383,7 +421,9 @@ class World(Waiting):
         return status.Get_source(), status.Get_tag(), values
 
     def _release_sends(self) -> None:
-        """Release the buffers of completed sends among the next SENDS_TESTED; a call takes constant time."""
+        """Release the buffers of completed sends among the next SENDS_TESTED;
+        a call takes constant time.
+        """
         for _ in range(min(SENDS_TESTED, len(self._sending))):
             request = self._sending.popleft()
             if not request.Test():
@@ -392,27 +432,34 @@ class World(Waiting):
     # Memory shared by the ranks of a node.
 
     def shared_array(self, name: str, count: int, dtype: npt.DTypeLike = np.float32) -> Array:
-        """Return an uninitialised array, dtype[count], shared by the ranks of the node; every rank calls this.
+        """Return an uninitialised array, dtype[count], shared by the ranks of the node; every rank
+        calls this.
 
-        Repeated calls with the same arguments return the same memory, after a barrier of the node. If shared memory is
-        too small, each rank gets its own array, and `notes` says so. In either case the rank fills the part given by
-        `filling(array)` and then calls `node_barrier()`.
+        Repeated calls with the same arguments return the same memory, after a barrier of the node.
+        If shared memory is too small, each rank gets its own array, and `notes` says so. In either
+        case the rank fills the part given by `filling(array)` and then calls `node_barrier()`.
         """
         key = f"{name} {count} {np.dtype(dtype)}"
         if key in self._shared:
             self.node_barrier()  # no rank reads the old content any more
         else:
             kind = np.dtype(dtype)
-            self._shared[key] = self.comms.memory.array(self, count, kind) if self.comms else np.empty(count, kind)
+            self._shared[key] = (
+                self.comms.memory.array(self, count, kind) if self.comms else np.empty(count, kind)
+            )
         return self._shared[key]
 
     def filling(self, array: Array) -> tuple[int, int]:
-        """Return (part, number of parts) of a `shared_array`, [count], to fill by this rank; (0, 1) if private."""
+        """Return (part, number of parts) of a `shared_array`, [count], to fill by this rank;
+        (0, 1) if private.
+        """
         is_shared = self.comms is not None and array in self.comms.memory
         return (self.node_rank, self.node_size) if is_shared else (0, 1)
 
     def node_barrier(self) -> None:
-        """Return when every rank of the node has called this; all see what each wrote to shared arrays before."""
+        """Return when every rank of the node has called this;
+        all see what each wrote to shared arrays before.
+        """
         if self.comms:
             self.comms.memory.sync()
             self.wait(self.comms.node.Ibarrier())
@@ -438,7 +485,8 @@ class World(Waiting):
             worlds = (self, *self._groups.values())
             for request in [request for world in worlds for request in world._sending]:
                 self.wait(request)
-            self.wait(self.comms.messages.Ibarrier())  # so that all ranks enter the blocking calls below together
+            # so that all ranks enter the blocking calls below together
+            self.wait(self.comms.messages.Ibarrier())
             for world in worlds:
                 if world.comms:
                     world.comms.memory.unlock()
@@ -446,15 +494,21 @@ class World(Waiting):
             sys.modules["mpi4py.MPI"].Finalize()
 
 
-# Named arrays as bytes: a JSON header, then the memory of each array, aligned to 8 bytes. No pickle.
+# Named arrays as bytes: a JSON header, then the memory of each array, aligned to 8 bytes. No
+# pickle.
 
 
 def encode(arrays: Mapping[str, Array]) -> Bytes:
-    """Return uint8[...]: the length of the header in 8 bytes, the header, and the arrays in order."""
+    """Return uint8[...]: the length of the header in 8 bytes, the header,
+    and the arrays in order.
+    """
     assert all(array.dtype.kind in "biufc" for array in arrays.values()), "only numbers can be sent"
     entries = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
     header = json.dumps(entries).encode()
-    coded = np.zeros(_aligned(8 + len(header)) + sum(_aligned(array.nbytes) for array in arrays.values()), np.uint8)
+    coded = np.zeros(
+        _aligned(8 + len(header)) + sum(_aligned(array.nbytes) for array in arrays.values()),
+        np.uint8,
+    )
     coded[: 8 + len(header)] = np.frombuffer(len(header).to_bytes(8, "little") + header, np.uint8)
     start = _aligned(8 + len(header))
     for array in arrays.values():
@@ -480,7 +534,9 @@ def _aligned(count: int) -> int:
 
 
 def to_words(coded: Bytes) -> npt.NDArray[np.int64]:
-    """Return the bytes as int64[...], for a message: their number, then the bytes, padded with zeros."""
+    """Return the bytes as int64[...], for a message: their number, then the bytes,
+    padded with zeros.
+    """
     words = np.zeros(1 + -(-coded.size // 8), np.int64)
     words[0] = coded.size
     words[1:].view(np.uint8)[: coded.size] = coded

@@ -1,7 +1,8 @@
-"""Noise: standard normal perturbations, from counters or from a table, and the base classes of both.
+"""Noise: standard normal perturbations, from counters or from a table, and the base classes of
+both.
 
-`NoiseOptions` are the keys of all kinds. `BlockNoise` divides a vector into blocks, and computes weighted sums of
-perturbations in the order of the pairs.
+`NoiseOptions` are the keys of all kinds. `BlockNoise` divides a vector into blocks, and computes
+weighted sums of perturbations in the order of the pairs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class NoiseOptions:
         "rank of the perturbations of matrices, products of normal factors, for `es`, `pgpe` and `snes`; null: full",
         None,
     )
-    full: tuple[str, ...] = option("matrices with full noise although there is a rank, by name of the part", ())
+    full: tuple[str, ...] = option(
+        "matrices with full noise although there is a rank, by name of the part", ()
+    )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) for each option that has no effect."""
@@ -35,8 +38,9 @@ class NoiseOptions:
 class BlockNoise(ABC):
     """Noise for vectors of `size` elements, divided into blocks.
 
-    `blocks` is the width of all blocks (the last may be shorter), or the start index of each block, such as those of
-    the parts of a layout. Each block is summed by one rank, so with few blocks some ranks have no work.
+    `blocks` is the width of all blocks (the last may be shorter), or the start index of each block,
+    such as those of the parts of a layout. Each block is summed by one rank, so with few blocks
+    some ranks have no work.
     """
 
     def __init__(self, size: int, blocks: int | Sequence[int]) -> None:
@@ -45,22 +49,33 @@ class BlockNoise(ABC):
 
     @abstractmethod
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
-        """Return the elements start .. stop - 1 of a pair's direction, float32[stop - start]; `start` is in `edges`."""
+        """Return the elements start .. stop - 1 of a pair's direction, float32[stop - start];
+        `start` is in `edges`.
+        """
 
     def weighted_sums(
         self, generation: int, weights: Array, powers: Sequence[int], block: int, dtype: FloatDtype
     ) -> Array:
-        """Return sum_i weights[k, i] * direction_i ** powers[k] of one block, dtype[k, width of the block]."""
+        """Return sum_i weights[k, i] * direction_i ** powers[k] of one block,
+        dtype[k, width of the block].
+        """
         assert len(powers) == len(weights)
         assert set(powers) <= {1, 2}
         start = self.edges[block]
         stop = self.edges[block + 1] if block + 1 < len(self.edges) else self.size
-        totals, scaled = np.zeros((len(weights), stop - start), dtype), np.empty(stop - start, dtype)
+        totals, scaled = (
+            np.zeros((len(weights), stop - start), dtype),
+            np.empty(stop - start, dtype),
+        )
         typed = weights.astype(dtype, copy=False)
         for pair in np.flatnonzero(typed.any(axis=0)):
             direction = self.direction(generation, int(pair), start, stop)
             for k, (weight, power) in enumerate(zip(typed[:, pair], powers, strict=True)):
                 if weight:
-                    np.multiply(direction if power == 1 else np.square(direction, dtype=dtype), weight, out=scaled)
+                    np.multiply(
+                        direction if power == 1 else np.square(direction, dtype=dtype),
+                        weight,
+                        out=scaled,
+                    )
                     totals[k] += scaled
         return totals

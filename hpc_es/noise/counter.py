@@ -14,9 +14,11 @@ from hpc_es.core.population import Layout
 from hpc_es.noise import BlockNoise, NoiseOptions
 
 MAX_CACHED = 1 << 23  # cached numbers, 32 MB per rank
-BLOCK = 8192  # parameters per block; results depend on it, because every block has its own generator
+# parameters per block; results depend on it, because every block has its own generator
+BLOCK = 8192
 
-Fill = Callable[[np.random.Generator, Float32], None]  # fills an array float32[n] with standard normal numbers
+# fills an array float32[n] with standard normal numbers
+Fill = Callable[[np.random.Generator, Float32], None]
 
 
 @options
@@ -34,8 +36,8 @@ def standard_normal(generator: np.random.Generator, out: Float32) -> None:
 class CounterNoise(BlockNoise):
     """Standard normal directions, each block of a direction from its own Philox counter.
 
-    Whole directions are cached until the update of their generation, up to MAX_CACHED numbers; results do not depend on
-    the cache.
+    Whole directions are cached until the update of their generation, up to MAX_CACHED numbers;
+    results do not depend on the cache.
     """
 
     def __init__(self, keys: Keys, size: int, fill: Fill = standard_normal) -> None:
@@ -45,7 +47,9 @@ class CounterNoise(BlockNoise):
         self._generation, self._cached, self._room = -1, dict[int, Float32](), MAX_CACHED
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
-        """Return float32[stop - start], which must not be modified; `start` is a multiple of BLOCK."""
+        """Return float32[stop - start], which must not be modified;
+        `start` is a multiple of BLOCK.
+        """
         if generation != self._generation:
             self._generation, self._room = generation, MAX_CACHED
             self._cached.clear()
@@ -63,7 +67,9 @@ class CounterNoise(BlockNoise):
         assert start % BLOCK == 0, start
         out = np.empty(stop - start, np.float32)
         for first in range(start, stop, BLOCK):
-            self._keys.reset(self._generator, Purpose.PERTURBATION, generation, pair, first // BLOCK)
+            self._keys.reset(
+                self._generator, Purpose.PERTURBATION, generation, pair, first // BLOCK
+            )
             self._fill(self._generator, out[first - start : first - start + BLOCK])
         return out
 

@@ -1,9 +1,11 @@
-"""Low-rank noise (`noise.rank`): perturbations of matrices that are products of two factors (arXiv:2511.16652).
+"""Low-rank noise (`noise.rank`): perturbations of matrices that are products of two factors
+(arXiv:2511.16652).
 
-The numbers of a perturbation, the factors of all matrices and full noise for the other parts, are one compact direction
-of another noise, so that every rank can compute those of any pair. The update of a matrix is the sum over pairs of
-weight * left^T right / sqrt(rank), one matrix product for GROUP pairs; the update of the other parts is the sum of
-their noise. No perturbation of a matrix is formed.
+The numbers of a perturbation, the factors of all matrices and full noise for the other parts, are
+one compact direction of another noise, so that every rank can compute those of any pair. The update
+of a matrix is the sum over pairs of weight * left^T right / sqrt(rank), one matrix product for
+GROUP pairs; the update of the other parts is the sum of their noise. No perturbation of a matrix is
+formed.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ MAX_BLOCKS = 64
 GROUP = 256  # pairs of a matrix product
 GROUP_NUMBERS = 1 << 22  # numbers of such a product; with large factors it has fewer pairs
 
-WHOLE = 1 << 14  # compact directions of this size are computed completely, since the noise then caches them
+# compact directions of this size are computed completely, since the noise then caches them
+WHOLE = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,9 @@ class Piece:
 
 
 def blocks_of(factorisation: Factorisation) -> list[list[Piece]]:
-    """Divide the parameters into blocks of about BLOCK parameters, which consist of whole rows of matrices."""
+    """Divide the parameters into blocks of about BLOCK parameters,
+    which consist of whole rows of matrices.
+    """
     most = max(BLOCK, -(-factorisation.layout.size // MAX_BLOCKS))
     blocks: list[list[Piece]] = []
     room = 0
@@ -56,7 +61,9 @@ def blocks_of(factorisation: Factorisation) -> list[list[Piece]]:
 
 
 class LowRankNoise:
-    """`FactorisedNoise`; `noise` computes compact directions, of the layout `factorisation.compact`."""
+    """`FactorisedNoise`; `noise` computes compact directions,
+    of the layout `factorisation.compact`.
+    """
 
     def __init__(self, noise: Noise, factorisation: Factorisation) -> None:
         self.factorisation, self._noise = factorisation, noise
@@ -64,8 +71,11 @@ class LowRankNoise:
         widths = [sum(piece.width for piece in block) for block in self._blocks]
         self.edges: Sequence[int] = [0, *np.cumsum(widths)[:-1].tolist()]
 
-    def numbers(self, generation: int, pairs: Sequence[int]) -> Float32:  # float32[pairs, factorisation.compact.size]
-        numbers: Float32 = Directions(self._noise, generation, pairs).elements(0, self.factorisation.compact.size)
+    # float32[pairs, factorisation.compact.size]
+    def numbers(self, generation: int, pairs: Sequence[int]) -> Float32:
+        numbers: Float32 = Directions(self._noise, generation, pairs).elements(
+            0, self.factorisation.compact.size
+        )
         return numbers
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
@@ -94,7 +104,9 @@ class LowRankNoise:
         for index in range(0, len(pairs), group):
             chosen = pairs[index : index + group]
             numbers = Directions(self._noise, generation, chosen.tolist()).elements(start, stop)
-            self._add(totals, pieces, numbers.astype(dtype, copy=False), start, typed[:, chosen], powers)
+            self._add(
+                totals, pieces, numbers.astype(dtype, copy=False), start, typed[:, chosen], powers
+            )
         return totals
 
     def _span(self, pieces: Sequence[Piece]) -> tuple[int, int]:
@@ -108,9 +120,17 @@ class LowRankNoise:
         return start, stop
 
     def _add(
-        self, totals: Array, pieces: Sequence[Piece], numbers: Array, start: int, weights: Array, powers: Sequence[int]
+        self,
+        totals: Array,
+        pieces: Sequence[Piece],
+        numbers: Array,
+        start: int,
+        weights: Array,
+        powers: Sequence[int],
     ) -> None:
-        """Add the sums over some pairs to `totals`, [k, width]; their `numbers` begin at the index `start`."""
+        """Add the sums over some pairs to `totals`, [k, width];
+        their `numbers` begin at the index `start`.
+        """
         offset = 0
         for piece in pieces:
             target = totals[:, offset : offset + piece.width]
@@ -129,7 +149,9 @@ class LowRankNoise:
 
 
 def _product(left: Array, right: Array, weights: npt.NDArray[np.floating]) -> Array:
-    """Return sum_i weights[i] * left[i].T @ right[i] as a vector; factors are [pairs, rank, ...]."""
+    """Return sum_i weights[i] * left[i].T @ right[i] as a vector;
+    factors are [pairs, rank, ...].
+    """
     rows, columns = left.shape[2], right.shape[2]
     weighted = right * weights.astype(right.dtype)[:, np.newaxis, np.newaxis]
     product: Array = left.reshape(-1, rows).T @ weighted.reshape(-1, columns)

@@ -1,9 +1,10 @@
 """Portable noise: quantiles of the standard normal distribution, selected by the bits of counters.
 
-A number is the quantile of 16 bits: q_k = Phi^-1((k + 0.5) / 65536), k = 0 .. 65535, divided by the root mean square of
-all of them. Mean and variance are 0 and 1, the kurtosis is 2.9992, the largest number 4.325. They are selected by the
-output of Philox, as in `core/keys.py`. These are integer operations and look-ups, so every library and every device
-computes the same bytes, in less time than normal numbers. `portable_jax.py` computes them in JAX.
+A number is the quantile of 16 bits: q_k = Phi^-1((k + 0.5) / 65536), k = 0 .. 65535, divided by the
+root mean square of all of them. Mean and variance are 0 and 1, the kurtosis is 2.9992, the largest
+number 4.325. They are selected by the output of Philox, as in `core/keys.py`. These are integer
+operations and look-ups, so every library and every device computes the same bytes, in less time
+than normal numbers. `portable_jax.py` computes them in JAX.
 """
 
 from __future__ import annotations

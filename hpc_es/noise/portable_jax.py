@@ -1,7 +1,7 @@
 """Portable noise in JAX: the directions of `noise: {kind: portable}`, byte for byte, on any device.
 
-Philox4x64-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") in words of 32 bits, since JAX has no
-64-bit integers by default. Set up JAX before importing this.
+Philox4x64-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") in words of 32
+bits, since JAX has no 64-bit integers by default. Set up JAX before importing this.
 """
 
 from __future__ import annotations
@@ -39,32 +39,49 @@ class Word(NamedTuple):
 
 
 def direction(
-    keys: Keys, generation: Array, pair: Array, start: Array | np.uint32, size: int, scope: Array | np.uint32 = FIRST
+    keys: Keys,
+    generation: Array,
+    pair: Array,
+    start: Array | np.uint32,
+    size: int,
+    scope: Array | np.uint32 = FIRST,
 ) -> Array:
     """Return the elements start .. start + size - 1 of a pair's direction, float32[size].
 
-    `size` is static, `start` a multiple of 16; generation, pair, start and scope may be traced. The scope is the upper
-    half of a generation of 64 bits.
+    `size` is static, `start` a multiple of 16; generation, pair, start and scope may be traced. The
+    scope is the upper half of a generation of 64 bits.
     """
     calls = -(-size // PER_CALL)
     first = jnp.asarray(start, jnp.uint32) // PER_CALL + jnp.arange(calls, dtype=jnp.uint32)
     per_block = np.uint32(BLOCK // PER_CALL)
-    counter = (first % per_block + 1, first // per_block, pair, generation)  # NumPy adds 1 before its first call
+    # NumPy adds 1 before its first call
+    counter = (first % per_block + 1, first // per_block, pair, generation)
     high = jnp.zeros(calls, jnp.uint32)
-    counters = [Word(high, jnp.broadcast_to(jnp.asarray(low, jnp.uint32), calls)) for low in counter]
+    counters = [
+        Word(high, jnp.broadcast_to(jnp.asarray(low, jnp.uint32), calls)) for low in counter
+    ]
     counters[-1] = Word(jnp.broadcast_to(jnp.asarray(scope, jnp.uint32), calls), counters[-1].low)
     words = philox(counters, (keys.seed, Purpose.PERTURBATION << 32 | keys.repetition))
-    halves = [part & LOW if low else part >> 16 for word in words for part in (word.low, word.high) for low in (1, 0)]
+    halves = [
+        part & LOW if low else part >> 16
+        for word in words
+        for part in (word.low, word.high)
+        for low in (1, 0)
+    ]
     numbers = jnp.stack(halves, axis=1).reshape(-1)[:size]
     elements: Array = jnp.asarray(quantiles()).at[numbers].get(mode="promise_in_bounds")
     return elements
 
 
-def candidates(population: Population, multiple: int, start: int = 0, stop: int | None = None) -> Array | None:
-    """Return `population.elements(start, stop)` on the device, float32[rows, stop - start]; by default all elements.
+def candidates(
+    population: Population, multiple: int, start: int = 0, stop: int | None = None
+) -> Array | None:
+    """Return `population.elements(start, stop)` on the device, float32[rows, stop - start]; by
+    default all elements.
 
-    They are computed there from the keys of the noise, with the bytes of NumPy. The number of rows is the next multiple
-    of `multiple`; the last ones are padding. None if the population has other noise than portable noise.
+    They are computed there from the keys of the noise, with the bytes of NumPy. The number of rows
+    is the next multiple of `multiple`; the last ones are padding. None if the population has other
+    noise than portable noise.
     """
     if not isinstance(population, Perturbed) or population.centres.dtype != np.float32:
         return None
@@ -78,15 +95,25 @@ def candidates(population: Population, multiple: int, start: int = 0, stop: int 
     if not len(source):
         copies: Array = centres[centre_of]
         return copies
-    if not isinstance(source, Directions) or not isinstance(source.noise, PortableNoise) or source.ratios is not None:
+    if (
+        not isinstance(source, Directions)
+        or not isinstance(source.noise, PortableNoise)
+        or source.ratios is not None
+    ):
         return None
-    pairs = np.zeros(rows if 2 * len(source) > rows else -(-rows // 2), np.uint32)  # few shapes, for each is compiled
+    # few shapes, for each is compiled
+    pairs = np.zeros(rows if 2 * len(source) > rows else -(-rows // 2), np.uint32)
     pairs[: len(source)] = source.pairs
     row_of, scales = np.zeros(rows, np.int32), np.zeros(rows, np.float32)
     row_of[:jobs], scales[:jobs] = population.rows, population.scales
     skipped = start % PER_CALL
-    begin, (scope, generation) = np.uint32(start - skipped), map(np.uint32, divmod(source.generation, 1 << 32))
-    steps = _steps(source.noise.keys, skipped, stop - start, begin, scope, generation, pairs, row_of, scales)
+    begin, (scope, generation) = (
+        np.uint32(start - skipped),
+        map(np.uint32, divmod(source.generation, 1 << 32)),
+    )
+    steps = _steps(
+        source.noise.keys, skipped, stop - start, begin, scope, generation, pairs, row_of, scales
+    )
     result: Array = _sums(centres, centre_of, steps)
     return result
 
@@ -103,8 +130,12 @@ def _steps(
     row_of: Array,
     scales: Array,
 ) -> Array:
-    """Return scales * directions, float32[rows, size], after `skipped` elements that follow `begin`."""
-    drawn = jax.vmap(lambda pair: direction(keys, generation, pair, begin, skipped + size, scope)[skipped:])(pairs)
+    """Return scales * directions, float32[rows, size],
+    after `skipped` elements that follow `begin`.
+    """
+    drawn = jax.vmap(
+        lambda pair: direction(keys, generation, pair, begin, skipped + size, scope)[skipped:]
+    )(pairs)
     steps: Array = drawn[row_of] * scales[:, jnp.newaxis]
     return steps
 
@@ -116,9 +147,16 @@ def _sums(centres: Array, centre_of: Array, steps: Array) -> Array:
 
 
 def philox(counter: Sequence[Word], key: tuple[int, int]) -> tuple[Word, Word, Word, Word]:
-    """Return the four words of each counter, which is four words itself; the key is two integers of 64 bits."""
-    keys = [[word + number * step for word, step in zip(key, KEY_STEPS, strict=True)] for number in range(ROUNDS)]
-    halves = jnp.asarray([[(word >> 32 & HALF, word & HALF) for word in pair] for pair in keys], jnp.uint32)
+    """Return the four words of each counter, which is four words itself;
+    the key is two integers of 64 bits.
+    """
+    keys = [
+        [word + number * step for word, step in zip(key, KEY_STEPS, strict=True)]
+        for number in range(ROUNDS)
+    ]
+    halves = jnp.asarray(
+        [[(word >> 32 & HALF, word & HALF) for word in pair] for pair in keys], jnp.uint32
+    )
 
     def round(number: int, words: tuple[Word, Word, Word, Word]) -> tuple[Word, Word, Word, Word]:
         a, b, c, d = words
@@ -133,14 +171,18 @@ def philox(counter: Sequence[Word], key: tuple[int, int]) -> tuple[Word, Word, W
 def _product(x: Word, factor: int) -> tuple[Word, Word]:
     """Return the high and the low 64 bits of a product."""
     low_factor, high_factor = factor & HALF, factor >> 32
-    ll, lh, hl, hh = (_product_32(half, part) for half in (x.low, x.high) for part in (low_factor, high_factor))
+    ll, lh, hl, hh = (
+        _product_32(half, part) for half in (x.low, x.high) for part in (low_factor, high_factor)
+    )
     second, carry = _sum(ll.high, lh.low, hl.low)
     third, carry = _sum(hh.low, lh.high, hl.high, carry)
     return Word(hh.high + carry, third), Word(second, ll.low)
 
 
 def _product_32(x: Array, factor: int) -> Word:
-    """Return the 64 bits of the products of uint32[...] and a constant of 32 bits, by halves of 16 bits."""
+    """Return the 64 bits of the products of uint32[...] and a constant of 32 bits,
+    by halves of 16 bits.
+    """
     low, high = x & LOW, x >> 16
     low_factor, high_factor = np.uint32(factor & LOW), np.uint32(factor >> 16)
     middle = high * low_factor + (low * low_factor >> 16)

@@ -1,7 +1,8 @@
-"""Noise table: standard normal numbers, shared by the ranks of a node; a direction is a slice of the table.
+"""Noise table: standard normal numbers, shared by the ranks of a node; a direction is a slice of
+the table.
 
-As in OpenAI-ES (Salimans et al. 2017, section 2.1). All ranks of the node fill the table in blocks of fixed size, each
-from its own Philox counter, so its values do not depend on the number of ranks.
+As in OpenAI-ES (Salimans et al. 2017, section 2.1). All ranks of the node fill the table in blocks
+of fixed size, each from its own Philox counter, so its values do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def fill(table: Float32, keys: Keys, worker: int, workers: int) -> None:
     keys = Keys(keys.seed)  # one table for all repetitions
     for block in range(worker, -(-len(table) // FILL_BLOCK), workers):
         generator = keys.generator(Purpose.NOISE_TABLE, block=block)
-        generator.standard_normal(out=table[block * FILL_BLOCK : (block + 1) * FILL_BLOCK], dtype=np.float32)
+        generator.standard_normal(
+            out=table[block * FILL_BLOCK : (block + 1) * FILL_BLOCK], dtype=np.float32
+        )
 
 
 def check_size(table_size: int, size: int) -> None:
@@ -57,7 +60,9 @@ class TableNoise(BlockNoise):
         self._generation, self._offsets = -1, dict[int, int]()  # pair -> offset, of one generation
 
     def offset(self, generation: int, pair: int) -> int:
-        """Return the start index of a direction in the table: uniform in 0 .. table_size - size, inclusive."""
+        """Return the start index of a direction in the table:
+        uniform in 0 .. table_size - size, inclusive.
+        """
         if generation != self._generation:
             self._generation, self._offsets = generation, {}
         if pair not in self._offsets:
@@ -77,11 +82,15 @@ def check(options: Options, layout: Layout) -> None:
 
 
 def share(options: Options, keys: Keys, world: World) -> Float32:
-    """Return the table, float32[table_size], one per node and the same for all repetitions; every rank calls this."""
+    """Return the table, float32[table_size], one per node and the same for all repetitions;
+    every rank calls this.
+    """
     table = world.shared_array("noise", options.table_size, np.float32)
     part, count = world.filling(table)
     if world.rank == 0 and options.table_size > ANNOUNCED_NUMBERS * count:
-        announce(f"filling the noise table, {options.table_size * table.itemsize / 1e9:.1f} GB per node")
+        announce(
+            f"filling the noise table, {options.table_size * table.itemsize / 1e9:.1f} GB per node"
+        )
     fill(table, keys, part, count)
     world.node_barrier()
     frozen: Float32 = table.view()
@@ -90,5 +99,7 @@ def share(options: Options, keys: Keys, world: World) -> Float32:
 
 
 def build(options: Options, keys: Keys, layout: Layout, shared: Float32) -> TableNoise:
-    """Return the noise of `noise: {kind: table}`; `shared` is the table of `share`, float32[table_size]."""
+    """Return the noise of `noise: {kind: table}`; `shared` is the table of `share`,
+    float32[table_size].
+    """
     return TableNoise(shared, keys, layout.size)

@@ -1,8 +1,9 @@
 """`policy: {kind: cnn}`: a convolutional network for images, computed by JAX.
 
-Convolutions and dense layers, each with its activation, then an optional LSTM layer and a linear output layer. The
-parameter vector and the normalisations are described in `networks/jax_convolutional.py`. Images are [height, width] or
-[height, width, channels]; integers are divided by 255.
+Convolutions and dense layers, each with its activation, then an optional LSTM layer and a linear
+output layer. The parameter vector and the normalisations are described in
+`networks/jax_convolutional.py`. Images are [height, width] or [height, width, channels]; integers
+are divided by 255.
 """
 
 from __future__ import annotations
@@ -38,13 +39,26 @@ class Convolution:
 
 
 def _convolutions(*sizes: tuple[int, int, int]) -> tuple[Convolution, ...]:
-    return tuple(Convolution(filters=filters, kernel=kernel, stride=stride) for filters, kernel, stride in sizes)
+    return tuple(
+        Convolution(filters=filters, kernel=kernel, stride=stride)
+        for filters, kernel, stride in sizes
+    )
 
 
-DEFAULTS: Mapping[str, Any] = {"padding": "same", "hidden_dims": (), "lstm": None, "activation": "relu"}
+DEFAULTS: Mapping[str, Any] = {
+    "padding": "same",
+    "hidden_dims": (),
+    "lstm": None,
+    "activation": "relu",
+}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    # of Atari games in Salimans et al. 2017 and Such et al. 2017, which normalise by virtual batches
-    "atari": {**DEFAULTS, "convolutions": _convolutions((16, 8, 4), (32, 4, 2)), "hidden_dims": (256,)},
+    # of Atari games in Salimans et al. 2017 and Such et al. 2017, which normalise by virtual
+    # batches
+    "atari": {
+        **DEFAULTS,
+        "convolutions": _convolutions((16, 8, 4), (32, 4, 2)),
+        "hidden_dims": (256,),
+    },
     # Young and Tian 2019
     "minatar": {
         **DEFAULTS,
@@ -53,7 +67,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "hidden_dims": (128,),
     },
     # OpenAI's universe-starter-agent, after Mnih et al. 2016
-    "a3c": {**DEFAULTS, "convolutions": _convolutions(*[(32, 3, 2)] * 4), "lstm": 256, "activation": "elu"},
+    "a3c": {
+        **DEFAULTS,
+        "convolutions": _convolutions(*[(32, 3, 2)] * 4),
+        "lstm": 256,
+        "activation": "elu",
+    },
 }
 OF_PRESET = "null: that of the preset"
 
@@ -64,9 +83,12 @@ class Options(PolicyOptions):
 
     kind: Literal["cnn"] = option("name of the policy", "cnn")
     preset: Literal["atari", "minatar", "a3c"] | None = option(
-        "layers of a published network, which the keys below change; null: convolutions are required", None
+        "layers of a published network, which the keys below change; null: convolutions are required",
+        None,
     )
-    convolutions: tuple[Convolution, ...] | None = option(f"convolutions from the image on; {OF_PRESET}", None)
+    convolutions: tuple[Convolution, ...] | None = option(
+        f"convolutions from the image on; {OF_PRESET}", None
+    )
     padding: Literal["same", "valid"] | None = option(
         "same: images are padded with zeros, so that only the stride reduces their size; valid: no padding; "
         f"{OF_PRESET} (same)",
@@ -89,7 +111,8 @@ class Options(PolicyOptions):
     reference_frames: Count = option("number of observations of random play for virtual_batch", 128)
     backend: Literal["jax"] = option("library that computes the network", "jax")
     candidates_per_call: Count = option(
-        "number of candidates that are computed together; results depend on it, not on chunks or ranks", 16
+        "number of candidates that are computed together; results depend on it, not on chunks or ranks",
+        16,
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -107,7 +130,9 @@ class Options(PolicyOptions):
     @property
     def layers(self) -> Mapping[str, Any]:
         """The layers: convolutions, padding, hidden_dims, lstm and activation."""
-        of_preset = {"convolutions": (), **DEFAULTS} if self.preset is None else PRESETS[self.preset]
+        of_preset = (
+            {"convolutions": (), **DEFAULTS} if self.preset is None else PRESETS[self.preset]
+        )
         own = {name: getattr(self, name) for name in of_preset}
         return {name: of_preset[name] if value is None else value for name, value in own.items()}
 
@@ -115,18 +140,24 @@ class Options(PolicyOptions):
 class ConvolutionalPolicy(NetworkPolicy):
     """A convolutional network without virtual batch normalisation, and an action head."""
 
-    def __init__(self, options: Options, spaces: Spaces, network: ConvolutionalNetwork, head: Head) -> None:
+    def __init__(
+        self, options: Options, spaces: Spaces, network: ConvolutionalNetwork, head: Head
+    ) -> None:
         super().__init__(options, spaces, network, head)
         self.scales_observations = spaces.observations.is_integer
 
 
 class VirtualBatchPolicy:
-    """A policy whose network is normalised by observations of random play; see `core.policy.ReferencePolicy`."""
+    """A policy whose network is normalised by observations of random play;
+    see `core.policy.ReferencePolicy`.
+    """
 
     rows_are_independent = True
     scales_observations = True
 
-    def __init__(self, policy: NetworkPolicy, network: ConvolutionalNetwork, options: Options) -> None:
+    def __init__(
+        self, policy: NetworkPolicy, network: ConvolutionalNetwork, options: Options
+    ) -> None:
         """`policy` acts with parameters into which the normalisation is folded."""
         self._policy, self._network, self._options = policy, network, options
         self.layout: Layout = network.layout
@@ -148,9 +179,13 @@ class VirtualBatchPolicy:
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
         return self.bind_with(self.head, parameters, normaliser)
 
-    def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
+    def bind_with(
+        self, head: ActionHead, parameters: Population, normaliser: Normaliser | None
+    ) -> Actor:
         """Return an actor with another head, such as one that samples actions."""
-        assert self._fold is not None and normaliser is None, "with_reference comes first, and there are no statistics"
+        assert self._fold is not None and normaliser is None, (
+            "with_reference comes first, and there are no statistics"
+        )
         folded = Explicit(self._policy.layout, self._fold(parameters.stacked()))
         return self._policy.bind_with(head, folded, None)
 
@@ -169,13 +204,20 @@ def build(options: Options, spaces: Spaces) -> NetworkPolicy | VirtualBatchPolic
     from hpc_es.policies.networks import jax_convolutional
 
     layers = options.layers
-    sizes = (jax_convolutional.Convolution(o.filters, o.kernel, o.stride) for o in layers["convolutions"])
+    sizes = (
+        jax_convolutional.Convolution(o.filters, o.kernel, o.stride) for o in layers["convolutions"]
+    )
     network = jax_convolutional.ConvolutionalNetwork(
-        image, **{**layers, "convolutions": tuple(sizes)}, normalisation=options.normalisation, outputs=head.outputs
+        image,
+        **{**layers, "convolutions": tuple(sizes)},
+        normalisation=options.normalisation,
+        outputs=head.outputs,
     )
     _require_small_kernels(network, None if options.convolutions else options.preset)
     if options.normalisation == "virtual_batch":
-        return VirtualBatchPolicy(ConvolutionalPolicy(options, spaces, network.folded, head), network, options)
+        return VirtualBatchPolicy(
+            ConvolutionalPolicy(options, spaces, network.folded, head), network, options
+        )
     return ConvolutionalPolicy(options, spaces, network, head)
 
 
@@ -192,12 +234,20 @@ def _image(observations: ObservationSpec) -> tuple[int, int, int]:
 
 def _require_small_kernels(network: ConvolutionalNetwork, preset: str | None) -> None:
     """Raise ConfigError if a kernel is larger than its input."""
-    for number, (size, layer) in enumerate(zip(network.sizes(), network.convolutions, strict=False)):
+    for number, (size, layer) in enumerate(
+        zip(network.sizes(), network.convolutions, strict=False)
+    ):
         height, width, _ = size
         if layer.kernel > min(height, width):
-            inputs = f"outputs of convolution {number - 1}" if number else "images [height, width, channels]"
+            inputs = (
+                f"outputs of convolution {number - 1}"
+                if number
+                else "images [height, width, channels]"
+            )
             text = f"has kernels of {layer.kernel} x {layer.kernel}, but its inputs, {inputs}, are {height} x {width}"
             remedy = (
-                f"set policy.convolutions in place of those of preset {preset}" if preset else "expected smaller ones"
+                f"set policy.convolutions in place of those of preset {preset}"
+                if preset
+                else "expected smaller ones"
             )
             raise ConfigError([(f"policy.convolutions[{number}]", f"{text}: {remedy}")])

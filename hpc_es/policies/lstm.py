@@ -2,9 +2,10 @@
 
 All jobs of a chunk are evaluated together, with one batched matrix product per layer and step.
 
-Parameter vector: for each LSTM layer the kernel [inputs + units, 4 * units], then the bias [4 * units]; the kernel and
-bias of the output layer follow. The memory, h and c of each layer, is 0 at the start of an episode. LSTM kernels are
-initialised uniformly (Glorot and Bengio 2010), output columns are normal and scaled to length 0.01, biases are 0.
+Parameter vector: for each LSTM layer the kernel [inputs + units, 4 * units], then the bias [4 *
+units]; the kernel and bias of the output layer follow. The memory, h and c of each layer, is 0 at
+the start of an episode. LSTM kernels are initialised uniformly (Glorot and Bengio 2010), output
+columns are normal and scaled to length 0.01, biases are 0.
 """
 
 from __future__ import annotations
@@ -54,23 +55,32 @@ class LSTMNetwork:
         """Return the parts of theta [params] by name."""
         return self.layout.split(theta, xp.reshape)
 
-    def step(self, xp: ModuleType, parameters: Tensor, memory: Memory, observations: Tensor) -> tuple[Memory, Tensor]:
-        """Return (new memory, outputs [outputs]) of one row, from [observations], over an array namespace."""
+    def step(
+        self, xp: ModuleType, parameters: Tensor, memory: Memory, observations: Tensor
+    ) -> tuple[Memory, Tensor]:
+        """Return (new memory, outputs [outputs]) of one row, from [observations],
+        over an array namespace.
+        """
         outputs, new_memory = lstm_step(ArrayOps(xp), parameters, observations, memory)
         return new_memory, outputs
 
 
 class InPlaceGates:
-    """`lstm_gates` for float32 arrays with one tanh for all four gates and few temporary arrays; it overwrites z."""
+    """`lstm_gates` for float32 arrays with one tanh for all four
+    gates and few temporary arrays; it overwrites z.
+    """
 
     def __init__(self, units: int) -> None:
         self._units = units
-        self._scale = np.repeat(np.array([0.5, 1.0, 0.5, 0.5], np.float32), units)  # sigmoid(x) = tanh(x / 2) / 2 + 1/2
+        # sigmoid(x) = tanh(x / 2) / 2 + 1/2
+        self._scale = np.repeat(np.array([0.5, 1.0, 0.5, 0.5], np.float32), units)
         self._before = np.repeat(np.array([0.0, 0.0, 0.5 * FORGET_BIAS, 0.0], np.float32), units)
         self._after = np.repeat(np.array([0.5, 0.0, 0.5, 0.5], np.float32), units)
 
     def gates(self, z: Float32, c: Float32) -> tuple[Float32, Float32]:
-        """Return the new (h, c), float32[..., units] each, from z [..., 4 * units] and the previous c."""
+        """Return the new (h, c), float32[..., units] each,
+        from z [..., 4 * units] and the previous c.
+        """
         z *= self._scale
         z += self._before
         np.tanh(z, out=z)
@@ -85,7 +95,9 @@ class InPlaceGates:
 
 
 def lstm_matrices(stack: Float32, layout: Layout) -> list[Float32]:
-    """Return views [jobs, inputs + 1, outputs] of each layer of float32[jobs, params]; the last row is the bias."""
+    """Return views [jobs, inputs + 1, outputs] of each layer of float32[jobs, params];
+    the last row is the bias.
+    """
     views, start = [], 0
     for shape in layout.shapes.values():
         if len(shape) == 2:  # a kernel; its bias follows it in the vector
@@ -98,16 +110,24 @@ def lstm_matrices(stack: Float32, layout: Layout) -> list[Float32]:
 class LSTMActor:
     """Computes the actions of all rows with NumPy.
 
-    A row's results do not depend on the other rows, except with `low_rank_product: matrix`.
-    A row is a job, or with `with_episodes` an episode of a job: episode e of job j is row j * episodes + e.
+    A row's results do not depend on the other rows, except with `low_rank_product: matrix`. A row
+    is a job, or with `with_episodes` an episode of a job: episode e of job j is row j * episodes +
+    e.
     """
 
     def __init__(
-        self, network: LSTMNetwork, weights: Weights, normaliser: Normaliser | None, episodes: int = 1
+        self,
+        network: LSTMNetwork,
+        weights: Weights,
+        normaliser: Normaliser | None,
+        episodes: int = 1,
     ) -> None:
         self._network, self._normaliser, self._episodes = network, normaliser, episodes
         self._layers = [InPlaceGates(units) for units in network.hidden_dims]
-        memory = [np.zeros((len(weights) * episodes, 2, units), np.float32) for units in network.hidden_dims]
+        memory = [
+            np.zeros((len(weights) * episodes, 2, units), np.float32)
+            for units in network.hidden_dims
+        ]
         self._bind(weights, memory)
 
     def _bind(self, weights: Weights, memory: list[Float32]) -> None:
@@ -117,7 +137,9 @@ class LSTMActor:
         """
         self._weights, jobs, episodes = weights, len(weights), self._episodes
         widths = (self._network.observations, *self._network.hidden_dims)
-        self._inputs = [np.ones((jobs, episodes, n + units + 1), np.float32) for n, units in pairwise(widths)]
+        self._inputs = [
+            np.ones((jobs, episodes, n + units + 1), np.float32) for n, units in pairwise(widths)
+        ]
         self._cells = []
         for inputs, h_and_c, n in zip(self._inputs, memory, widths, strict=False):
             shape = (jobs, episodes, h_and_c.shape[2])
@@ -187,14 +209,18 @@ class LSTM:
         self.hidden_dims = options.hidden_dims
         head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
         self.layout = lstm_layout(self.observations, options.hidden_dims, head.outputs)
-        self.network = LSTMNetwork(self.observations, options.hidden_dims, head.outputs, self.layout, head)
+        self.network = LSTMNetwork(
+            self.observations, options.hidden_dims, head.outputs, self.layout, head
+        )
         self.head = head
         self.action_noise_std = options.action_noise_std
         self.compiled_by = options.backend if backend(options.backend).compiles else None
         self.candidates_per_call = options.candidates_per_call if self.compiled_by else 1
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """Return initial parameters, float32[layout.size]: Glorot-uniform kernels, small output weights, biases 0."""
+        """Return initial parameters, float32[layout.size]: Glorot-uniform kernels,
+        small output weights, biases 0.
+        """
         arrays: dict[str, Float32] = {}
         for name, shape in self.layout.shapes.items():
             if len(shape) == 1:
@@ -208,7 +234,9 @@ class LSTM:
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
         return self.bind_with(self.head, parameters, normaliser)
 
-    def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
+    def bind_with(
+        self, head: ActionHead, parameters: Population, normaliser: Normaliser | None
+    ) -> Actor:
         """Return an actor with another head, such as one that samples actions."""
         if self.compiled_by:
             return CompiledActor(self._call, parameters, head, normaliser)
@@ -232,7 +260,9 @@ class LSTM:
             new_memory, outputs = self.network.step(xp, parameters, memory, observations)
             return new_memory, head.pure(xp, outputs)
 
-        memory = tuple((xp.zeros(units, np.float32), xp.zeros(units, np.float32)) for units in self.hidden_dims)
+        memory = tuple(
+            (xp.zeros(units, np.float32), xp.zeros(units, np.float32)) for units in self.hidden_dims
+        )
         return Pure(partial(self.network.parameters, xp), apply, memory)
 
 

@@ -2,9 +2,9 @@
 
 All jobs of a chunk are evaluated together, with one batched matrix product per layer and step.
 
-Parameter vector: for each layer the weights [inputs, outputs] in row-major order, then the biases [outputs], if there
-are any. The default initial weights are "normalised columns" as in OpenAI-ES: normal columns scaled to length 1
-(hidden layers) or 0.01 (output layer), biases 0.
+Parameter vector: for each layer the weights [inputs, outputs] in row-major order, then the biases
+[outputs], if there are any. The default initial weights are "normalised columns" as in OpenAI-ES:
+normal columns scaled to length 1 (hidden layers) or 0.01 (output layer), biases 0.
 """
 
 from __future__ import annotations
@@ -50,14 +50,20 @@ class MLPNetwork:
     normalisation: Normalisation = "none"
 
     def parameters(self, xp: ModuleType, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return (weights [inputs, outputs], biases [outputs]) of each layer from theta [params]."""
+        """Return (weights [inputs, outputs], biases
+        [outputs]) of each layer from theta [params].
+        """
         matrices = self.layers.matrices(theta)
         if self.layers.bias:
             return [(matrix[:-1], matrix[-1]) for matrix in matrices]
         return [(matrix, xp.zeros(matrix.shape[1], matrix.dtype)) for matrix in matrices]
 
-    def step(self, xp: ModuleType, parameters: Tensor, memory: Tensor, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (the unchanged memory, outputs [outputs]) of one row, from [observations], over an array namespace."""
+    def step(
+        self, xp: ModuleType, parameters: Tensor, memory: Tensor, observations: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return (the unchanged memory, outputs [outputs]) of one row, from [observations],
+        over an array namespace.
+        """
         activate = array_activation(xp, self.activation, self.normalisation)
         outputs, _ = dense(xp.matmul, activate, parameters, observations)
         return memory, outputs
@@ -69,17 +75,24 @@ class MLPActor:
     A row's results do not depend on the other rows, except with `low_rank_product: matrix`.
     """
 
-    def __init__(self, network: MLPNetwork, weights: Weights, normaliser: Normaliser | None) -> None:
+    def __init__(
+        self, network: MLPNetwork, weights: Weights, normaliser: Normaliser | None
+    ) -> None:
         self._network, self._normaliser = network, normaliser
         self._activation = in_place_activation(network.activation, network.normalisation)
         self._bind(weights)
 
     def _bind(self, weights: Weights) -> None:
-        """Create a buffer for each layer's input. Its last column is 1 and multiplies the biases."""
+        """Create a buffer for each layer's input.
+
+        Its last column is 1 and multiplies the biases.
+        """
         self._weights = weights
         layers = self._network.layers
         widths = layers.widths[:-1]
-        self._inputs = [np.ones((len(weights), 1, width + layers.bias), np.float32) for width in widths]
+        self._inputs = [
+            np.ones((len(weights), 1, width + layers.bias), np.float32) for width in widths
+        ]
         values = [buffer[:, :, :width] for buffer, width in zip(self._inputs, widths, strict=True)]
         self._first = values[0][:, 0]  # where the observations are written
         self._outputs = [*values[1:], None]  # each layer writes into the buffer of the next
@@ -108,7 +121,9 @@ class Options(shared.Options):
     """`policy:` with `kind: mlp`."""
 
     kind: Literal["mlp"] = option("name of the policy", "mlp")
-    hidden_dims: tuple[Count, ...] = option("number of units of each hidden layer; []: a linear policy", (64, 64))
+    hidden_dims: tuple[Count, ...] = option(
+        "number of units of each hidden layer; []: a linear policy", (64, 64)
+    )
     activation: Activation = option("activation function of the hidden layers", "tanh")
     normalisation: Normalisation = option(
         "normalisation before the activation: none, or layer: the units of a hidden layer have mean 0 and variance 1, "
@@ -121,7 +136,9 @@ class Options(shared.Options):
         "normalised columns with an output layer of zeros",
         "normalised_columns",
     )
-    initial_std: Positive = option("standard deviation of the initial weights with initial: random_normal", 0.05)
+    initial_std: Positive = option(
+        "standard deviation of the initial weights with initial: random_normal", 0.05
+    )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) for each option that has no effect."""
@@ -139,7 +156,9 @@ class MLP:
         self.options = options
         self.rows_are_independent = options.low_rank_product == "rows"
         head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
-        self.layers = Layers((spaces.observations.size, *options.hidden_dims, head.outputs), options.bias)
+        self.layers = Layers(
+            (spaces.observations.size, *options.hidden_dims, head.outputs), options.bias
+        )
         self.layout = self.layers.layout
         self.network = MLPNetwork(self.layers, options.activation, head, options.normalisation)
         self.head = head
@@ -150,8 +169,8 @@ class MLP:
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return initial parameters, float32[layout.size].
 
-        `zeros` applies to the output layer only: if all weights were 0, both perturbations of an antithetic pair would
-        give the same outputs.
+        `zeros` applies to the output layer only: if all weights were 0, both perturbations of an
+        antithetic pair would give the same outputs.
         """
         parameters = np.zeros(self.layout.size, np.float32)
         *hidden, last = [weights for weights, _ in self.layers.layers(parameters)]
@@ -168,17 +187,23 @@ class MLP:
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
         return self.bind_with(self.head, parameters, normaliser)
 
-    def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
+    def bind_with(
+        self, head: ActionHead, parameters: Population, normaliser: Normaliser | None
+    ) -> Actor:
         """Return an actor with another head, such as one that samples actions."""
         if self.compiled_by:
             return CompiledActor(self._call, parameters, head, normaliser)
-        weights = weights_of(parameters, self.layers.names, self.layers.matrices, self.options.low_rank_product)
+        weights = weights_of(
+            parameters, self.layers.names, self.layers.matrices, self.options.low_rank_product
+        )
         return MLPActor(replace(self.network, head=head), weights, normaliser)
 
     @cached_property
     def _call(self) -> CompiledCall:
         library = network_backend(self.options.backend)
-        network = library.mlp(self, self.layers.names, self.options.activation, self.options.normalisation)
+        network = library.mlp(
+            self, self.layers.names, self.options.activation, self.options.normalisation
+        )
         return library.call(network, self.candidates_per_call)
 
     def pure(self, xp: Any) -> Pure:

@@ -2,9 +2,10 @@
 
     policy: {kind: network, network: "my_net:build"}
 
-`build(observations, outputs, **network_kwargs)` gets the shape and dtype of an observation (`ObservationSpec`) and the
-number of outputs that the action space needs, and returns a network: see `networks/jax_networks.py`. If it has a
-parameter `seed`, this is a whole number for the random numbers of the initial parameters.
+`build(observations, outputs, **network_kwargs)` gets the shape and dtype of an observation
+(`ObservationSpec`) and the number of outputs that the action space needs, and returns a network:
+see `networks/jax_networks.py`. If it has a parameter `seed`, this is a whole number for the random
+numbers of the initial parameters.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ from hpc_es.policies.networks.network import KEY, Network, array_text
 
 FILE_SUFFIX = ".keras"
 SEED = "seed"
-PASSED = ("observations", "outputs", SEED)  # arguments of the builder that network_kwargs cannot set
+# arguments of the builder that network_kwargs cannot set
+PASSED = ("observations", "outputs", SEED)
 BACKENDS = backends_of("network")
 if TYPE_CHECKING:
     BackendName = str
@@ -55,11 +57,16 @@ class Options(PolicyOptions):
     """`policy:` with `kind: network`."""
 
     kind: Literal["network"] = option("name of the policy", "network")
-    network: PathText = option("'my_module:build', a function that returns a network, or a .keras file with one")
-    network_kwargs: Mapping[str, Any] = option("further keywords of the function", default_factory=dict)
+    network: PathText = option(
+        "'my_module:build', a function that returns a network, or a .keras file with one"
+    )
+    network_kwargs: Mapping[str, Any] = option(
+        "further keywords of the function", default_factory=dict
+    )
     backend: BackendName = option("library that computes the network", "jax")
     candidates_per_call: Count = option(
-        "number of candidates that are computed together; results depend on it, not on chunks or ranks", 16
+        "number of candidates that are computed together; results depend on it, not on chunks or ranks",
+        16,
     )
     frozen: bool = option(
         "whether layers that act in training only are accepted: statistics of BatchNorm as constants, dropout without "
@@ -91,18 +98,22 @@ class CompiledOptions(Protocol):
 class NetworkPolicy:
     """Normalisation of the observations, a network, an action head.
 
-    The head gets the first `head.outputs` outputs; a network may have one more, the value of the observation.
+    The head gets the first `head.outputs` outputs; a network may have one more, the value of the
+    observation.
     """
 
     rows_are_independent = True
 
-    def __init__(self, options: CompiledOptions, spaces: Spaces, network: Network, head: Head) -> None:
+    def __init__(
+        self, options: CompiledOptions, spaces: Spaces, network: Network, head: Head
+    ) -> None:
         self.options, self.spaces, self.network, self.head = options, spaces, network, head
         self.layout = network.layout
         self.action_noise_std = options.action_noise_std
         self.candidates_per_call = options.candidates_per_call
         self.compiled_by = network.backend
-        self._low_rank_calls: dict[tuple[str, ...], CompiledCall] = {}  # by the matrices of low rank
+        # by the matrices of low rank
+        self._low_rank_calls: dict[tuple[str, ...], CompiledCall] = {}
 
     def initial(self, rng: np.random.Generator) -> Float32:
         with restored_session():
@@ -124,8 +135,12 @@ class NetworkPolicy:
         return self._compiled(None)
 
     def factored(self, matrices: Sequence[str]) -> tuple[str, ...]:
-        """Return which of these matrices are evaluated from low-rank factors; the others have to be formed."""
-        return network_backend(self.network.backend).factored(self.network, matrices, self.spaces.observations)
+        """Return which of these matrices are evaluated from low-rank factors;
+        the others have to be formed.
+        """
+        return network_backend(self.network.backend).factored(
+            self.network, matrices, self.spaces.observations
+        )
 
     def _call_for(self, parameters: Population) -> CompiledCall:
         if not isinstance(parameters, LowRank) or not parameters.matrices:
@@ -141,12 +156,18 @@ class NetworkPolicy:
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
         return self.bind_with(self.head, parameters, normaliser)
 
-    def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
+    def bind_with(
+        self, head: ActionHead, parameters: Population, normaliser: Normaliser | None
+    ) -> Actor:
         """Return an actor with another head, such as one that samples actions."""
-        return CompiledActor(self._call_for(parameters), parameters, self._taking_logits(head), normaliser)
+        return CompiledActor(
+            self._call_for(parameters), parameters, self._taking_logits(head), normaliser
+        )
 
     def bind_shared(self, head: ActionHead, theta: Float32, rows: int) -> Actor:
-        """Return an actor whose rows all have the parameters theta, float32[params], which is faster: `SharedActor`."""
+        """Return an actor whose rows all have the parameters theta, float32[params],
+        which is faster: `SharedActor`.
+        """
         return SharedActor(self._shared_call, theta, rows, self._taking_logits(head))
 
     def _taking_logits(self, head: ActionHead) -> ActionHead:
@@ -183,7 +204,9 @@ def build(options: Options, spaces: Spaces) -> NetworkPolicy:
 
 
 def build_with_value(options: Options, spaces: Spaces) -> NetworkPolicy:
-    """Return the policy with a network that has one more output, the value; ConfigError as for `build`."""
+    """Return the policy with a network that has one more output, the value;
+    ConfigError as for `build`.
+    """
     return _built(options, spaces, has_value=True)
 
 
@@ -194,12 +217,15 @@ def _built(options: Options, spaces: Spaces, has_value: bool) -> NetworkPolicy:
     function = _builder(options, spaces.observations, outputs)
     with restored_session():
         network, again = (
-            library.network(function, options.network, spaces.observations, options.frozen) for _ in range(2)
+            library.network(function, options.network, spaces.observations, options.frozen)
+            for _ in range(2)
         )
         if network.backend != options.backend:
             text = f"is {options.backend}, but {options.network} returns a network in {network.backend}"
             raise ConfigError([("policy.backend", f"{text}: expected {network.backend}")])
-        text = _outputs_text(spaces, head) + (", and the value of the observation" if has_value else "")
+        text = _outputs_text(spaces, head) + (
+            ", and the value of the observation" if has_value else ""
+        )
         library.check(network, again, options.network, spaces.observations, outputs, text)
     return NetworkPolicy(options, spaces, network, head)
 
@@ -228,9 +254,15 @@ def _prepared_backend(options: Options) -> NetworkBackend:
 
 @contextlib.contextmanager
 def restored_session() -> Iterator[None]:
-    """Restore the global generators, and Keras' counters of names and its seeds, which building a network resets."""
+    """Restore the global generators, and Keras' counters of names and its seeds,
+    which building a network resets.
+    """
     state = sys.modules.get("keras.src.backend.common.global_state")
-    before = {name: value for name, value in vars(state).items() if isinstance(value, threading.local)} if state else {}
+    before = (
+        {name: value for name, value in vars(state).items() if isinstance(value, threading.local)}
+        if state
+        else {}
+    )
     try:
         with restored_generators():
             yield
@@ -256,12 +288,19 @@ def _builder(options: Options, observations: ObservationSpec, outputs: int) -> C
     def call(seed: int) -> Any:
         seed_generators(seed)
         try:
-            return function(observations, outputs, **copy.deepcopy(keywords), **({SEED: seed} if takes_seed else {}))
+            return function(
+                observations,
+                outputs,
+                **copy.deepcopy(keywords),
+                **({SEED: seed} if takes_seed else {}),
+            )
         except ConfigError:
             raise
         except (Exception, SystemExit) as error:  # of the user's code
             text = f"{options.network} fails for observations {array_text(observations)} and {outputs} outputs"
-            expected = f"expected a function of ({', '.join(['observations', 'outputs', *keywords])})"
+            expected = (
+                f"expected a function of ({', '.join(['observations', 'outputs', *keywords])})"
+            )
             text = f"{text}: {failure_from_error(error).text}: {expected} that returns a network"
             raise ConfigError([(KEY, text)]) from error
 
@@ -276,9 +315,11 @@ def _takes_seed(function: Callable[..., Any]) -> bool:
 
 
 def seed_generators(seed: int) -> None:
-    """Seed the generators that Keras and NumPy code use, so that every rank builds the same network.
+    """Seed the generators that Keras and NumPy code use, so that every rank builds the same
+    network.
 
-    The counters in the names of Keras layers start again, too. `keras.utils.set_random_seed` would load TensorFlow.
+    The counters in the names of Keras layers start again, too. `keras.utils.set_random_seed` would
+    load TensorFlow.
     """
     random.seed(seed)
     np.random.seed(seed)
@@ -289,14 +330,18 @@ def seed_generators(seed: int) -> None:
 
 
 def _keras_file(name: str, directory: Path) -> Path:
-    """Return the path of a Keras file: in the directory of the config, or in the current one if it is only there."""
+    """Return the path of a Keras file: in the directory of the config,
+    or in the current one if it is only there.
+    """
     name = expanded(name)
     path = directory / name
     return path if path.is_file() or not Path(name).is_file() else Path(name).resolve()
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of the module that builds the network, which is not imported, or of the Keras file."""
+    """Return the SHA-256 of the module that builds the network, which is not imported,
+    or of the Keras file.
+    """
     name = str(section.get("network", ""))
     if not name.endswith(FILE_SUFFIX):
         return {name: source_hash(name)}

@@ -1,8 +1,9 @@
 """Programs that a search keeps: the best one, the first correct one, and a priority queue.
 
-The best and the first correct program are arrays of constant shape in the state on rank 0: ASCII text, padded with 0.
-The number of programs executed (NPE) until the first correct one is counted in the order of jobs, so that it depends
-neither on the number of ranks nor on the number of programs per generation.
+The best and the first correct program are arrays of constant shape in the state on rank 0: ASCII
+text, padded with 0. The number of programs executed (NPE) until the first correct one is counted in
+the order of jobs, so that it depends neither on the number of ranks nor on the number of programs
+per generation.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ def has_best_programs(arrays: Arrays) -> bool:
     return initial_arrays(0).keys() <= arrays.keys()
 
 
-def update(arrays: Arrays, rows: Rows, fitness: Float64, program: Callable[[int], str]) -> dict[str, Array]:
+def update(
+    arrays: Arrays, rows: Rows, fitness: Float64, program: Callable[[int], str]
+) -> dict[str, Array]:
     """Return the arrays after executing further programs.
 
-    `rows` have the column `correct`, `fitness` is float64[jobs] rewards, NaN for failed programs; `program` returns the
-    text of a job. Of programs with equal rewards, the first is the best.
+    `rows` have the column `correct`, `fitness` is float64[jobs] rewards, NaN for failed programs;
+    `program` returns the text of a job. Of programs with equal rewards, the first is the best.
     """
     after = {name: arrays[name] for name in initial_arrays(0)}
     if not len(rows):
@@ -56,7 +59,10 @@ def update(arrays: Arrays, rows: Rows, fitness: Float64, program: Callable[[int]
     best = int(rewards.argmax())
     if rewards[best] > after["best_reward"]:
         after["best_program"] = as_bytes(program(best), len(after["best_program"]))
-        after["best_reward"], after["best_correct"] = np.array(rewards[best]), np.array(correct[best])
+        after["best_reward"], after["best_correct"] = (
+            np.array(rewards[best]),
+            np.array(correct[best]),
+        )
     if correct.any() and not after["solution_npe"]:
         first = int(correct.argmax())
         after["solution"] = as_bytes(program(first), len(after["solution"]))
@@ -65,8 +71,11 @@ def update(arrays: Arrays, rows: Rows, fitness: Float64, program: Callable[[int]
     return {name: np.asarray(array) for name, array in after.items()}
 
 
-def solutions(before: State, rows: Rows, program: Callable[[int], str]) -> Sequence[dict[str, Json]]:
-    """Return the correct programs of a generation in job order with their NPE; `before` is the state at its start.
+def solutions(
+    before: State, rows: Rows, program: Callable[[int], str]
+) -> Sequence[dict[str, Json]]:
+    """Return the correct programs of a generation in job order with their NPE; `before` is the
+    state at its start.
 
     Failed jobs do not count as correct.
     """
@@ -97,11 +106,16 @@ def finished(arrays: Arrays, stop_on_success: bool) -> str | None:
 def metrics(arrays: Arrays) -> dict[str, float]:
     """Return the metrics of a generation."""
     reward = float(arrays["best_reward"])
-    return {"best_reward": reward if np.isfinite(reward) else 0.0, "solved": float(is_solved(arrays))}
+    return {
+        "best_reward": reward if np.isfinite(reward) else 0.0,
+        "solved": float(is_solved(arrays)),
+    }
 
 
 def summary(arrays: Arrays) -> dict[str, Json]:
-    """Return the entries of result.json; `npe` is that of the first correct program, or of all programs without one."""
+    """Return the entries of result.json; `npe` is that of the first correct program,
+    or of all programs without one.
+    """
     executed = int(arrays["executed"])
     return {
         "success": is_solved(arrays),
@@ -129,11 +143,13 @@ HeapEntry = tuple[Score, int, Hashable, object]  # the unique number prevents co
 
 
 class UniquePriorityQueue:
-    """Priority queue of the `capacity` items with the highest scores, as in Abolafia et al. 2018 (arXiv:1801.03526).
+    """Priority queue of the `capacity` items with the highest scores, as in Abolafia et al. 2018
+    (arXiv:1801.03526).
 
-    An item that is already in the queue is ignored, even with another score; a dropped item may be added again. `ties`
-    selects whether older or newer items of equal scores are preferred. With `unique` scores, there is at most one item
-    per score. The result depends neither on hashes nor on the order of sets.
+    An item that is already in the queue is ignored, even with another score; a dropped item may be
+    added again. `ties` selects whether older or newer items of equal scores are preferred. With
+    `unique` scores, there is at most one item per score. The result depends neither on hashes nor
+    on the order of sets.
     """
 
     def __init__(
@@ -164,7 +180,9 @@ class UniquePriorityQueue:
                 return False
             self.pop()
         self._count += 1
-        heapq.heappush(self._heap, (score, self._count if self._prefers_newer else -self._count, item, extra))
+        heapq.heappush(
+            self._heap, (score, self._count if self._prefers_newer else -self._count, item, extra)
+        )
         self._items.add(item)
         self._scores.add(score)
         return True
@@ -196,7 +214,10 @@ class UniquePriorityQueue:
 
     def sorted_entries(self) -> list[QueueEntry]:
         """Return the entries from highest to lowest score."""
-        return [self._entry(entry) for entry in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
+        return [
+            self._entry(entry)
+            for entry in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)
+        ]
 
     @staticmethod
     def _entry(heap_entry: HeapEntry) -> QueueEntry:

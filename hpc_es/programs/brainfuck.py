@@ -1,16 +1,19 @@
-"""Interpreter of Brainf*ck (Urban Mueller, 1993) with the rules of Abolafia et al. 2018 (arXiv:1801.03526).
+"""Interpreter of Brainf*ck (Urban Mueller, 1993) with the rules of Abolafia et al. 2018
+(arXiv:1801.03526).
 
-    > <  move the pointer right, left (at cell 0 it stays)       + -  increment, decrement the cell modulo `base`
-    .    write the cell to the output                            ,    read the next input into the cell (0 after the
-    last) [    if the cell is 0, jump behind the matching ]            ]    if the cell is not 0, jump back behind the
-    matching [
+    > <  move the pointer right, left (at cell 0 it stays)
+    + -  increment, decrement the cell modulo `base`
+    .    write the cell to the output
+    ,    read the next input into the cell (0 after the last)
+    [    if the cell is 0, jump behind the matching ]
+    ]    if the cell is not 0, jump back behind the matching [
 
-Memory starts as one cell, 0, and grows to the right. A bracket without a partner does nothing, nor does any other
-character; every executed character takes one step. A program ends after its last character or after `max_steps` steps,
-which bound memory and output.
+Memory starts as one cell, 0, and grows to the right. A bracket without a partner does nothing, nor
+does any other character; every executed character takes one step. A program ends after its last
+character or after `max_steps` steps, which bound memory and output.
 
-`evaluate` is the reference in plain Python. `hpc_es.programs.compiled.execute` runs many programs on many inputs,
-compiled by Numba, with the same output, status, steps and memory.
+`evaluate` is the reference in plain Python. `hpc_es.programs.compiled.execute` runs many programs
+on many inputs, compiled by Numba, with the same output, status, steps and memory.
 """
 
 from __future__ import annotations
@@ -106,7 +109,9 @@ def evaluate(  # noqa: PLR0912  (one branch per operation)
 
 def encode(code: str) -> list[int]:
     """Return the operation of each character, 0 to 8."""
-    return [CHARACTERS.find(character) if character in CHARACTERS else NOTHING for character in code]
+    return [
+        CHARACTERS.find(character) if character in CHARACTERS else NOTHING for character in code
+    ]
 
 
 def bracket_partners(operations: Sequence[int]) -> tuple[list[int], bool]:
@@ -137,7 +142,9 @@ class PackedInputs:
     def from_lists(inputs: Sequence[Sequence[int]]) -> PackedInputs:
         """Pack one list of numbers per case."""
         starts = np.cumsum([0, *map(len, inputs)], dtype=np.int64)
-        return PackedInputs(np.array([value for case in inputs for value in case], np.int64), starts)
+        return PackedInputs(
+            np.array([value for case in inputs for value in case], np.int64), starts
+        )
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -152,4 +159,6 @@ def pack_programs(programs: Sequence[str]) -> tuple[Array, Array]:
     return table, lengths
 
 
-_OPERATIONS = np.array([CHARACTERS.find(chr(code)) % (NOTHING + 1) for code in range(256)], np.uint8)
+_OPERATIONS = np.array(
+    [CHARACTERS.find(chr(code)) % (NOTHING + 1) for code in range(256)], np.uint8
+)

@@ -1,8 +1,10 @@
-"""Inputs and outputs of the coding tasks of Abolafia et al. 2018 (arXiv:1801.03526), identical to the published ones.
+"""Inputs and outputs of the coding tasks of Abolafia et al. 2018 (arXiv:1801.03526), identical to
+the published ones.
 
-A task has a base and a list of cases (input, output); 27 is the base of texts (a = 1), 256 that of bytes. Cases are
-fixed, drawn, or drawn inputs with the outputs of a reference program. Each task has its own stream of random numbers,
-that of Python 2 for the seed below. The number and lengths of drawn cases can be changed.
+A task has a base and a list of cases (input, output); 27 is the base of texts (a = 1), 256 that of
+bytes. Cases are fixed, drawn, or drawn inputs with the outputs of a reference program. Each task
+has its own stream of random numbers, that of Python 2 for the seed below. The number and lengths of
+drawn cases can be changed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ T = TypeVar("T")
 
 
 class Python2Random:
-    """`random.Random(seed)` of Python 2.7, which derives integers from `random()` differently than Python 3."""
+    """`random.Random(seed)` of Python 2.7, which derives integers
+    from `random()` differently than Python 3.
+    """
 
     def __init__(self, seed: int) -> None:
         self._stream = random.Random(seed)  # noqa: S311  (not for cryptography)
@@ -54,10 +58,14 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _cases_to_draw(always: Sized, case_count: int) -> int:
-    """Return the number of cases to draw in addition to those that are always used; raises UserError if negative."""
+    """Return the number of cases to draw in addition to those that are always used;
+    raises UserError if negative.
+    """
     least = len(always)
     if case_count < least:
-        raise UserError(f"case_count is {case_count}: {least} cases of this task are always used (try {least})")
+        raise UserError(
+            f"case_count is {case_count}: {least} cases of this task are always used (try {least})"
+        )
     return case_count - least
 
 
@@ -72,7 +80,11 @@ def echo(legacy: np.random.RandomState, min_length: int = 1, max_length: int = 6
 
 
 def remove_char(
-    rng: Python2Random, base: int = 256, case_count: int = 16, min_length: int = 1, max_length: int = 6
+    rng: Python2Random,
+    base: int = 256,
+    case_count: int = 16,
+    min_length: int = 1,
+    max_length: int = 6,
 ) -> CaseList:
     """Output the input without its 1."""
     cases: CaseList = []
@@ -86,12 +98,18 @@ def remove_char(
 
 
 def reverse(
-    rng: Python2Random, base: int = 256, case_count: int = 16, min_length: int = 1, max_length: int = 6
+    rng: Python2Random,
+    base: int = 256,
+    case_count: int = 16,
+    min_length: int = 1,
+    max_length: int = 6,
 ) -> CaseList:
     """Output the reversed input."""
     cases: CaseList = []
     for _ in range(case_count):
-        sequence = [rng.randrange(1, base) for _ in range(rng.randrange(min_length, max_length + 1))]
+        sequence = [
+            rng.randrange(1, base) for _ in range(rng.randrange(min_length, max_length + 1))
+        ]
         cases.append((tuple(sequence), (*reversed(sequence), 0)))
     return cases
 
@@ -104,9 +122,13 @@ def sort3(rng: Python2Random, case_count: int = 150, max_length: int = 3) -> Cas
 
 def count_char(rng: Python2Random, case_count: int = 16, max_length: int = 6) -> CaseList:
     """Output the number of ones."""
-    cases = fixed_cases({"10 0": "0", "1 0": "1", "1 1 0": "2", "9 4 19 11 5 0": "0", "24 11 26 1 15 0": "1"})(rng)
+    cases = fixed_cases(
+        {"10 0": "0", "1 0": "1", "1 1 0": "2", "9 4 19 11 5 0": "0", "24 11 26 1 15 0": "1"}
+    )(rng)
     if max_length < 2:
-        raise UserError(f"max_length is {max_length}: the inputs of count-char have at least 2 numbers")
+        raise UserError(
+            f"max_length is {max_length}: the inputs of count-char have at least 2 numbers"
+        )
     others = range(2, 27)
     for _ in range(_cases_to_draw(cases, case_count)):
         length = rng.randrange(2, max_length + 1)
@@ -120,8 +142,20 @@ def count_char(rng: Python2Random, case_count: int = 16, max_length: int = 6) ->
 
 def add(rng: Python2Random, case_count: int = 9) -> CaseList:
     """Output the sum of two numbers modulo 256."""
-    pairs = [(4, 0), (0, 5), (1, 2), (67, 21), (55, 56), (128, 33), (221, 251), (130, 127), (255, 1)]
-    pairs += [(rng.randrange(256), rng.randrange(256)) for _ in range(_cases_to_draw(pairs, case_count))]
+    pairs = [
+        (4, 0),
+        (0, 5),
+        (1, 2),
+        (67, 21),
+        (55, 56),
+        (128, 33),
+        (221, 251),
+        (130, 127),
+        (255, 1),
+    ]
+    pairs += [
+        (rng.randrange(256), rng.randrange(256)) for _ in range(_cases_to_draw(pairs, case_count))
+    ]
     return [((a, b), ((a + b) % 256, 0)) for a, b in pairs]
 
 
@@ -134,7 +168,8 @@ def divmod_(rng: Python2Random, case_count: int = 100) -> CaseList:
 def multiply(rng: Python2Random, case_count: int = 100) -> CaseList:
     """Output the product of two numbers.
 
-    Factors are drawn from the divisors in ascending order; the original used the order of a Python set.
+    Factors are drawn from the divisors in ascending order; the original used the order of a Python
+    set.
     """
     cases: CaseList = []
     for _ in range(case_count):
@@ -151,7 +186,9 @@ def multiply(rng: Python2Random, case_count: int = 100) -> CaseList:
 
 
 def circle_route(rng: Python2Random, case_count: int = 100, max_length: int = 32) -> CaseList:
-    """Output whether a route returns to its start, with steps up 1, right 2, down 3, left 4; nine cases are fixed."""
+    """Output whether a route returns to its start, with steps up 1, right 2, down 3, left 4;
+    nine cases are fixed.
+    """
     closed = dict.fromkeys(("0", "4 2 0", "2 4 0", "3 1 0", "1 3 0"), "1")
     cases = fixed_cases({**closed, **dict.fromkeys(("1 0", "2 0", "3 0", "4 0"), "0")})(rng)
     for _ in range(case_count):
@@ -211,7 +248,9 @@ def two_sequences(rng: Python2Random) -> list[int]:
 
 
 def chosen_sequence(rng: Python2Random) -> list[int]:
-    """Draw the number of a sequence, from 1, then 1 to 6 sequences of up to 3 numbers, each followed by a 0."""
+    """Draw the number of a sequence, from 1, then 1 to 6 sequences of up to 3 numbers,
+    each followed by a 0.
+    """
     count = rng.randrange(1, 7)
     sequences = [rng.randrange(1, count + 1)]
     for _ in range(count):
@@ -294,20 +333,27 @@ class TaskSpec:
     base: int  # numbers are below it
     make: Callable[..., CaseList]  # creates the cases from a stream of random numbers
     any_base: bool = False  # whether other bases are allowed
-    choices: Mapping[str, int] = field(default_factory=dict)  # settings of the cases, with their defaults
+    # settings of the cases, with their defaults
+    choices: Mapping[str, int] = field(default_factory=dict)
     stream: Callable[[int], Any] = Python2Random  # creates a stream from a seed
     seed: int = SEED
 
-    def cases(self, base: int, chosen: Mapping[str, int] | None = None, seed: int | None = None) -> tuple[Case, ...]:
+    def cases(
+        self, base: int, chosen: Mapping[str, int] | None = None, seed: int | None = None
+    ) -> tuple[Case, ...]:
         """Return the cases, by default those published; raises UserError for impossible choices.
 
         `chosen` are values of `choices`; `seed` selects other random numbers.
         """
         choices = {**self.choices, **(chosen or {})}
         if choices.get(MIN, 1) > choices.get(MAX, choices.get(MIN, 1)):
-            raise UserError(f"min_length is {choices[MIN]}: expected at most max_length, which is {choices[MAX]}")
+            raise UserError(
+                f"min_length is {choices[MIN]}: expected at most max_length, which is {choices[MAX]}"
+            )
         stream = self.stream(self.seed if seed is None else seed)
-        cases = self.make(stream, base, **choices) if self.any_base else self.make(stream, **choices)
+        cases = (
+            self.make(stream, base, **choices) if self.any_base else self.make(stream, **choices)
+        )
         return tuple((tuple(inputs), tuple(outputs)) for inputs, outputs in cases)
 
 
@@ -345,19 +391,31 @@ def split(_: Python2Random) -> CaseList:
     cases: CaseList = []
     for word in ("hello", "orange", "spaghetti", "wins", "one"):
         letters = [ord(letter) - ord("a") + 1 for letter in word]
-        outputs = [v for k, x in enumerate(letters, 1) for v in ([x, 27] if k % 3 == 0 and k < len(letters) else [x])]
+        outputs = [
+            v
+            for k, x in enumerate(letters, 1)
+            for v in ([x, 27] if k % 3 == 0 and k < len(letters) else [x])
+        ]
         cases.append((tuple(letters), tuple(outputs)))
     return cases
 
 
 def trim_left(_: Python2Random) -> CaseList:
     """Output the input from the first quotation mark on."""
-    texts = ('a "inside" over', 'xy "test" rights', 'ca6 "foresting" service', 'abc"def"yz.', 'A"B"')
+    texts = (
+        'a "inside" over',
+        'xy "test" rights',
+        'ca6 "foresting" service',
+        'abc"def"yz.',
+        'A"B"',
+    )
     return [(tuple(text.encode()), tuple(text[text.index('"') :].encode())) for text in texts]
 
 
 def cases_of_program(name: str) -> Callable[..., CaseList]:
-    """Return a function that draws inputs and computes the outputs with the reference program of this task."""
+    """Return a function that draws inputs and computes the
+    outputs with the reference program of this task.
+    """
 
     def make(rng: Python2Random, case_count: int = 16) -> CaseList:
         reference = REFERENCE_PROGRAMS[name]
@@ -366,7 +424,10 @@ def cases_of_program(name: str) -> Callable[..., CaseList]:
         if not all(result.success for result in results):
             text = f"the program that defines {name} does not end on one of these inputs"
             raise UserError(f"case_count is {case_count}: {text} (try fewer)")
-        return [(tuple(inputs), tuple(result.output)) for inputs, result in zip(drawn, results, strict=True)]
+        return [
+            (tuple(inputs), tuple(result.output))
+            for inputs, result in zip(drawn, results, strict=True)
+        ]
 
     return make
 
@@ -374,7 +435,9 @@ def cases_of_program(name: str) -> Callable[..., CaseList]:
 TASKS: dict[str, TaskSpec] = {
     "print-hello": TaskSpec(27, print_cases((8, 5, 12, 12, 15)), any_base=True),
     "print": TaskSpec(256, print_cases((1, 2, 3, 4, 5)), any_base=True),
-    "echo": TaskSpec(27, echo, choices={MIN: 1, MAX: 6}, stream=np.random.RandomState, seed=ECHO_SEED),
+    "echo": TaskSpec(
+        27, echo, choices={MIN: 1, MAX: 6}, stream=np.random.RandomState, seed=ECHO_SEED
+    ),
     "remove-char": TaskSpec(256, remove_char, any_base=True, choices=DRAWN_CASES),
     "reverse": TaskSpec(256, reverse, any_base=True, choices=DRAWN_CASES),
     "reverse-tune": TaskSpec(
@@ -446,5 +509,8 @@ TASKS: dict[str, TaskSpec] = {
     "circle-route": TaskSpec(256, circle_route, choices={COUNT: 100, MAX: 32}),
     "multiply": TaskSpec(256, multiply, choices={COUNT: 100}),
     "divmod": TaskSpec(256, divmod_, choices={COUNT: 100}),
-    **{name: TaskSpec(256, cases_of_program(name), choices={COUNT: 16}) for name in REFERENCE_PROGRAMS},
+    **{
+        name: TaskSpec(256, cases_of_program(name), choices={COUNT: 16})
+        for name in REFERENCE_PROGRAMS
+    },
 }

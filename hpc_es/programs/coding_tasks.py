@@ -1,11 +1,15 @@
-"""Coding tasks: the reward of a Brainf*ck program (Abolafia et al. 2018, arXiv:1801.03526, section 4.1).
+"""Coding tasks: the reward of a Brainf*ck program (Abolafia et al. 2018, arXiv:1801.03526, section
+4.1).
 
     best   = sum over cases of (1 + correct_bonus + code_length_bonus)
-    total  = sum over cases of (reward of the output, plus correct_bonus + code_length_bonus * brevity if it is correct)
-    reward = total / best,   or failure_reward / best if the program does not end in one of the cases
+    total  = sum over cases of (reward of the output, plus correct_bonus + code_length_bonus *
+           brevity if it is correct)
+    reward = total / best,   or failure_reward / best if the program does not end in one of the
+                             cases
 
-`brevity` is 1 - (length - min_code_length) / (max_code_length - min_code_length), clipped to [0, 1], or 1 if these are
-equal. The reward of an output measures its distance from the expected output; it is 1 if they are equal.
+`brevity` is 1 - (length - min_code_length) / (max_code_length - min_code_length), clipped to [0,
+1], or 1 if these are equal. The reward of an output measures its distance from the expected output;
+it is 1 if they are equal.
 """
 
 from __future__ import annotations
@@ -25,9 +29,34 @@ from hpc_es.programs.coding_cases import TASKS, Case
 
 # The 26 tasks of the paper, in its order.
 PAPER = (
-    *("reverse", "remove-char", "count-char", "add", "bool-logic", "print-hello", "echo-twice", "echo-thrice"),
-    *("copy-reverse", "zero-cascade", "cascade", "shift-left", "shift-right", "riffle", "unriffle", "middle-char"),
-    *("remove-last", "remove-last-two", "echo-alternating", "echo-half", "length", "echo-second-seq"),
+    *(
+        "reverse",
+        "remove-char",
+        "count-char",
+        "add",
+        "bool-logic",
+        "print-hello",
+        "echo-twice",
+        "echo-thrice",
+    ),
+    *(
+        "copy-reverse",
+        "zero-cascade",
+        "cascade",
+        "shift-left",
+        "shift-right",
+        "riffle",
+        "unriffle",
+        "middle-char",
+    ),
+    *(
+        "remove-last",
+        "remove-last-two",
+        "echo-alternating",
+        "echo-half",
+        "length",
+        "echo-second-seq",
+    ),
     *("echo-nth-seq", "substring", "divide-2", "dedup"),
 )
 
@@ -36,7 +65,8 @@ PAPER = (
 class ProgramScore:
     """Reward and outputs of one program."""
 
-    reward: float  # 1 for a correct program (of minimum length, if the length counts); not bounded below
+    # 1 for a correct program (of minimum length, if the length counts); not bounded below
+    reward: float
     correct: bool
     status: str  # correct, wrong, step-limit or syntax-error
     outputs: tuple[tuple[int, ...], ...]  # of each case; empty if one failed
@@ -74,9 +104,13 @@ class CodingTask:
         reward = REWARDS[self.reward]
         total, outputs, correct = 0.0, [], True
         for inputs, expected in self.cases:
-            result = evaluate(program, inputs, self.base, self.max_steps, self.require_correct_syntax)
+            result = evaluate(
+                program, inputs, self.base, self.max_steps, self.require_correct_syntax
+            )
             if not result.success:
-                status = {Status.STEP_LIMIT: "step-limit", Status.SYNTAX_ERROR: "syntax-error"}[result.status]
+                status = {Status.STEP_LIMIT: "step-limit", Status.SYNTAX_ERROR: "syntax-error"}[
+                    result.status
+                ]
                 return ProgramScore(self.failure_reward / self.best, False, status, ())
             outputs.append(tuple(result.output))
             total += reward(result.output, expected, self.base)
@@ -84,28 +118,40 @@ class CodingTask:
                 total += self.bonus(len(program))
             else:
                 correct = False
-        return ProgramScore(total / self.best, correct, "correct" if correct else "wrong", tuple(outputs))
+        return ProgramScore(
+            total / self.best, correct, "correct" if correct else "wrong", tuple(outputs)
+        )
 
     def score_many(self, programs: Sequence[str]) -> tuple[Array, Array]:
-        """Return rewards, float64[programs], and correctness, bool[programs]; compiled, bit-identical to `score`."""
+        """Return rewards, float64[programs], and correctness, bool[programs]; compiled,
+        bit-identical to `score`.
+        """
         from hpc_es.programs.compiled import score_batch
 
         distance = (list(REWARDS).index(self.reward), np.array(logarithms(self.base)))
         operations, lengths = pack_programs(programs)
         rules = (self.base, self.max_steps, self.require_correct_syntax)
         scale = (self._bonuses(lengths), self.failure_reward, self.best)
-        rewards, correct = score_batch(operations, lengths, self._packed_cases, rules, scale, distance)
+        rewards, correct = score_batch(
+            operations, lengths, self._packed_cases, rules, scale, distance
+        )
         return rewards, correct
 
     def _bonuses(self, lengths: Array) -> Array:
         """Return `bonus` of int64[programs] lengths, float64[programs]."""
         span = self.max_code_length - self.min_code_length
-        brevity = np.clip(1.0 - (lengths - self.min_code_length) / span, 0.0, 1.0) if span else np.ones(len(lengths))
+        brevity = (
+            np.clip(1.0 - (lengths - self.min_code_length) / span, 0.0, 1.0)
+            if span
+            else np.ones(len(lengths))
+        )
         return self.correct_bonus + self.code_length_bonus * brevity
 
     @cached_property
     def _packed_cases(self) -> tuple[Array, Array, Array, Array]:
-        inputs, expected = (PackedInputs.from_lists([case[side] for case in self.cases]) for side in (0, 1))
+        inputs, expected = (
+            PackedInputs.from_lists([case[side] for case in self.cases]) for side in (0, 1)
+        )
         return inputs.values, inputs.starts, expected.values, expected.starts
 
 
@@ -121,9 +167,10 @@ def make_task(
 ) -> CodingTask:
     """Create the coding task of this name; raises UserError for unknown names and invalid options.
 
-    With `do_code_simplification`, shorter programs have higher rewards. `fixed_string` is the output of the tasks print
-    and print-hello; `base` can be changed for these, reverse and remove-char; `chosen` are the number and lengths of
-    the cases, see `choices` of the task. Further options are fields of CodingTask.
+    With `do_code_simplification`, shorter programs have higher rewards. `fixed_string` is the
+    output of the tasks print and print-hello; `base` can be changed for these, reverse and
+    remove-char; `chosen` are the number and lengths of the cases, see `choices` of the task.
+    Further options are fields of CodingTask.
     """
     if name not in TASKS:
         raise UserError(f"unknown task {name!r}: expected one of {', '.join(TASKS)}")
@@ -131,7 +178,9 @@ def make_task(
     base = task.base if base is None else base
     if base != task.base and not task.any_base:
         text = ", ".join(other for other in TASKS if TASKS[other].any_base)
-        raise UserError(f"base is {base}: the task {name} has base {task.base}; other bases are supported by {text}")
+        raise UserError(
+            f"base is {base}: the task {name} has base {task.base}; other bases are supported by {text}"
+        )
     cases = task.cases(base, chosen)
     if fixed_string is not None:
         if cases[0][0] or len(cases) > 1:
@@ -165,9 +214,14 @@ def modular_difference(a: int, b: int, base: int) -> int:
 
 
 def distance(
-    output: Integers, expected: Integers, base: int, between: Callable[[int, int, int], int] = difference
+    output: Integers,
+    expected: Integers,
+    base: int,
+    between: Callable[[int, int, int], int] = difference,
 ) -> int:
-    """Return the sum of the differences at each position; a missing or extra number counts as `base`."""
+    """Return the sum of the differences at each position;
+    a missing or extra number counts as `base`.
+    """
     common = sum(between(a, b, base) for a, b in zip(output, expected, strict=False))
     return common + base * abs(len(output) - len(expected))
 
@@ -180,14 +234,16 @@ def logarithms(base: int) -> tuple[float, ...]:
 
 
 def logarithmic_distance(output: Integers, expected: Integers, base: int) -> float:
-    """Return the mean of ln(d + 1) / ln(base // 2 + 2) over the expected numbers, with modular differences d.
+    """Return the mean of ln(d + 1) / ln(base // 2 + 2) over the expected numbers, with modular
+    differences d.
 
     A missing or extra number counts as 1.
     """
     if not output and not expected:
         return 0.0
     costs, common = logarithms(base), 0.0
-    for a, b in zip(output, expected, strict=False):  # not sum(), which rounds differently from Python 3.12 on
+    # not sum(), which rounds differently from Python 3.12 on
+    for a, b in zip(output, expected, strict=False):
         common += costs[modular_difference(a, b, base)]
     return (common + abs(len(output) - len(expected))) / max(len(expected), 1)
 

@@ -1,8 +1,9 @@
-"""Compiled by Numba: the interpreter of `brainfuck.py`, the scores of `coding_tasks.py` and the mutations of `ga.py`.
+"""Compiled by Numba: the interpreter of `brainfuck.py`, the scores of `coding_tasks.py` and the
+mutations of `ga.py`.
 
-Each works on a whole batch in one call and is bit-identical to its reference in Python. This module is imported only if
-Numba is installed. Memory and output of a program grow by at most one cell per step, so scratch arrays of
-`max_steps` elements are always large enough.
+Each works on a whole batch in one call and is bit-identical to its reference in Python. This module
+is imported only if Numba is installed. Memory and output of a program grow by at most one cell per
+step, so scratch arrays of `max_steps` elements are always large enough.
 """
 
 from __future__ import annotations
@@ -43,8 +44,13 @@ def compiled(function: F) -> F:
     return dispatcher  # type: ignore[no-any-return]
 
 
-FIRST_SNAPSHOT = 32  # steps before the first snapshot; the next is taken after twice as many, as in Brent's algorithm
-SUCCESS, STEP_LIMIT, SYNTAX_ERROR = int(Status.SUCCESS), int(Status.STEP_LIMIT), int(Status.SYNTAX_ERROR)
+# steps before the first snapshot; the next is taken after twice as many, as in Brent's algorithm
+FIRST_SNAPSHOT = 32
+SUCCESS, STEP_LIMIT, SYNTAX_ERROR = (
+    int(Status.SUCCESS),
+    int(Status.STEP_LIMIT),
+    int(Status.SYNTAX_ERROR),
+)
 
 
 @dataclass(frozen=True)
@@ -98,12 +104,14 @@ def run(  # noqa: PLR0912, PLR0915  (one branch per operation)
     output: Array,
     snapshot: Array,
 ) -> tuple[int, int, int, int]:
-    """Run one program on inputs[start:stop]; return status, steps, length of the output and number of memory cells.
+    """Run one program on inputs[start:stop]; return status, steps, length of the output and number
+    of memory cells.
 
-    If `snapshot` has space for the memory, infinite loops are detected: the status is STEP_LIMIT, with fewer steps and
-    less output and memory. From time to time, when a loop jumps back, its position, pointer, input and memory are
-    saved. If the same state occurs again, the program never ends. The same holds if it occurs shifted to the right and
-    the program has not used cells to the left of the saved pointer.
+    If `snapshot` has space for the memory, infinite loops are detected: the status is STEP_LIMIT,
+    with fewer steps and less output and memory. From time to time, when a loop jumps back, its
+    position, pointer, input and memory are saved. If the same state occurs again, the program never
+    ends. The same holds if it occurs shifted to the right and the program has not used cells to the
+    left of the saved pointer.
     """
     memory[0] = 0
     position = pointer = steps = output_length = 0
@@ -134,10 +142,19 @@ def run(  # noqa: PLR0912, PLR0915  (one branch per operation)
             if memory[pointer] != 0:
                 if detects_loops:
                     ahead = pointer - snapshot_pointer
-                    if position == snapshot_position and unread == snapshot_unread and cells == snapshot_cells + ahead:
-                        is_same, is_shifted = ahead == 0, ahead > 0 and lowest_pointer >= snapshot_pointer
+                    if (
+                        position == snapshot_position
+                        and unread == snapshot_unread
+                        and cells == snapshot_cells + ahead
+                    ):
+                        is_same, is_shifted = (
+                            ahead == 0,
+                            ahead > 0 and lowest_pointer >= snapshot_pointer,
+                        )
                         start_cell = 0 if is_same else snapshot_pointer
-                        if (is_same or is_shifted) and matches(memory, snapshot, start_cell, snapshot_cells, ahead):
+                        if (is_same or is_shifted) and matches(
+                            memory, snapshot, start_cell, snapshot_cells, ahead
+                        ):
                             return STEP_LIMIT, steps, output_length, cells
                     if steps >= next_snapshot:
                         snapshot[:cells] = memory[:cells]
@@ -167,7 +184,9 @@ def run(  # noqa: PLR0912, PLR0915  (one branch per operation)
 
 @compiled
 def matches(memory: Array, snapshot: Array, start: int, stop: int, ahead: int) -> bool:
-    """Return whether snapshot[start:stop] equals memory[start + ahead : stop + ahead], compared from the end."""
+    """Return whether snapshot[start:stop] equals memory[start + ahead : stop + ahead],
+    compared from the end.
+    """
     differ = 0
     for cell in range(stop - 1, start - 1, -1):
         differ += snapshot[cell] != memory[cell + ahead]
@@ -178,7 +197,9 @@ def matches(memory: Array, snapshot: Array, start: int, stop: int, ahead: int) -
 
 @compiled
 def appended(buffer: Array, used: int, more: Array, count: int) -> Array:
-    """Return int64[...] with `count` elements of `more` after the first `used`; reallocated if it is too short."""
+    """Return int64[...] with `count` elements of `more` after the first `used`;
+    reallocated if it is too short.
+    """
     if used + count > len(buffer):
         longer = np.empty(2 * (used + count), np.int64)
         longer[:used] = buffer[:used]
@@ -189,14 +210,26 @@ def appended(buffer: Array, used: int, more: Array, count: int) -> Array:
 
 @compiled
 def _run_batch(
-    operations: Array, lengths: Array, inputs: Array, starts: Array, base: int, max_steps: int, strict: bool
+    operations: Array,
+    lengths: Array,
+    inputs: Array,
+    starts: Array,
+    base: int,
+    max_steps: int,
+    strict: bool,
 ) -> tuple[Array, Array, Array, Array, Array, Array]:
     programs, cases = len(lengths), len(starts) - 1
     status, steps = np.empty(programs * cases, np.int64), np.empty(programs * cases, np.int64)
-    output_ends, memory_ends = np.zeros(programs * cases + 1, np.int64), np.zeros(programs * cases + 1, np.int64)
+    output_ends, memory_ends = (
+        np.zeros(programs * cases + 1, np.int64),
+        np.zeros(programs * cases + 1, np.int64),
+    )
     outputs, memories = np.empty(1024, np.int64), np.empty(1024, np.int64)
     memory, output = np.empty(max_steps + 1, np.int64), np.empty(max_steps, np.int64)
-    partner, opened = np.empty(operations.shape[1], np.int64), np.empty(operations.shape[1], np.int64)
+    partner, opened = (
+        np.empty(operations.shape[1], np.int64),
+        np.empty(operations.shape[1], np.int64),
+    )
     no_snapshot = np.empty(0, np.int64)
     for program in range(programs):
         correct = pair(operations[program], lengths[program], partner, opened)
@@ -237,7 +270,9 @@ def execute(
     """Run every program on every input; return one list per program, in the order of the inputs."""
     cases, (operations, lengths) = PackedInputs.from_lists(inputs), pack_programs(programs)
     runs = BatchOfRuns(
-        *_run_batch(operations, lengths, cases.values, cases.starts, base, max_steps, require_correct_syntax)
+        *_run_batch(
+            operations, lengths, cases.values, cases.starts, base, max_steps, require_correct_syntax
+        )
     )
     results = []
     for row in range(len(programs)):
@@ -259,9 +294,10 @@ def score_batch(
 ) -> tuple[Array, Array]:
     """Return the rewards, float64[programs], and correctness, bool[programs], of programs.
 
-    `cases` are inputs, their starts, expected outputs and their starts. `rules` are base, max_steps and whether correct
-    syntax is required. `scale` is the bonus of each program, the reward of a failure and the divisor of rewards.
-    `distance_kind` is ABSOLUTE, MODULAR or LOGARITHMIC, and the table of `coding_tasks.logarithms`.
+    `cases` are inputs, their starts, expected outputs and their starts. `rules` are base, max_steps
+    and whether correct syntax is required. `scale` is the bonus of each program, the reward of a
+    failure and the divisor of rewards. `distance_kind` is ABSOLUTE, MODULAR or LOGARITHMIC, and the
+    table of `coding_tasks.logarithms`.
     """
     inputs, starts, expected, ends = cases
     base, max_steps, strict = rules
@@ -270,7 +306,10 @@ def score_batch(
     rewards, correct = np.empty(len(lengths), np.float64), np.empty(len(lengths), np.bool_)
     memory, snapshot = np.empty(max_steps + 1, np.int64), np.empty(max_steps + 1, np.int64)
     output = np.empty(max_steps, np.int64)
-    partner, opened = np.empty(operations.shape[1], np.int64), np.empty(operations.shape[1], np.int64)
+    partner, opened = (
+        np.empty(operations.shape[1], np.int64),
+        np.empty(operations.shape[1], np.int64),
+    )
     for program in range(len(lengths)):
         paired = pair(operations[program], lengths[program], partner, opened)
         failed, all_correct, total = strict and not paired, True, 0.0
@@ -293,10 +332,15 @@ def score_batch(
             failed = status != SUCCESS
             start, stop = ends[case], ends[case + 1]
             if kind == LOGARITHMIC:
-                total += 1.0 - logarithmic(output, output_length, expected, start, stop, base, costs)
+                total += 1.0 - logarithmic(
+                    output, output_length, expected, start, stop, base, costs
+                )
             else:
                 unit = base * max(stop - start, 1)
-                total += (unit - distance(output, output_length, expected, start, stop, base, kind == MODULAR)) / unit
+                total += (
+                    unit
+                    - distance(output, output_length, expected, start, stop, base, kind == MODULAR)
+                ) / unit
             if equal(output, output_length, expected, start, stop):
                 total += bonuses[program]
             else:
@@ -308,7 +352,13 @@ def score_batch(
 
 @compiled
 def distance(
-    output: Array, output_length: int, expected: Array, start: int, stop: int, base: int, modular: bool
+    output: Array,
+    output_length: int,
+    expected: Array,
+    start: int,
+    stop: int,
+    base: int,
+    modular: bool,
 ) -> int:
     """Compute `coding_tasks.distance` of int64[...] output and expected[start:stop]."""
     common = min(output_length, stop - start)
@@ -329,7 +379,13 @@ def modular_difference(difference: int, base: int) -> int:
 
 @compiled
 def logarithmic(
-    output: Array, output_length: int, expected: Array, start: int, stop: int, base: int, costs: Array
+    output: Array,
+    output_length: int,
+    expected: Array,
+    start: int,
+    stop: int,
+    base: int,
+    costs: Array,
 ) -> float:
     """Compute `coding_tasks.logarithmic_distance` of int64[...] output and expected[start:stop]."""
     common, total = min(output_length, stop - start), 0.0
@@ -348,8 +404,12 @@ def equal(output: Array, output_length: int, expected: Array, start: int, stop: 
 
 
 @compiled
-def mutate_all(genomes: Array, rows: Array, positions: Array, kinds: Array, fresh: Array, flags: Array) -> None:
-    """Apply mutations to uint8[genomes, length] in place, in order; each array has one element per mutation."""
+def mutate_all(
+    genomes: Array, rows: Array, positions: Array, kinds: Array, fresh: Array, flags: Array
+) -> None:
+    """Apply mutations to uint8[genomes, length] in place, in order;
+    each array has one element per mutation.
+    """
     last = genomes.shape[1] - 1
     if last < 1:
         return

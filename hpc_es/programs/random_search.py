@@ -1,6 +1,8 @@
-"""Random search for programs with uniform characters: the baseline of Abolafia et al. 2018 (arXiv:1801.03526).
+"""Random search for programs with uniform characters: the baseline of Abolafia et al. 2018
+(arXiv:1801.03526).
 
-All programs have the full length. A program is drawn on the rank that executes it, from the number of its job.
+All programs have the full length. A program is drawn on the rank that executes it, from the number
+of its job.
 """
 
 from __future__ import annotations
@@ -30,8 +32,12 @@ class Options:
     """`algorithm:` with `kind: random_search`."""
 
     kind: Literal["random_search"] = option("name of the algorithm", "random_search")
-    programs_per_generation: Count = option("programs per generation; the search can stop after each", 1000)
-    stop_on_success: bool = option("stop after the first generation with a correct program", True, may_change=True)
+    programs_per_generation: Count = option(
+        "programs per generation; the search can stop after each", 1000
+    )
+    stop_on_success: bool = option(
+        "stop after the first generation with a correct program", True, may_change=True
+    )
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,10 @@ class RandomSearch(Strategy[None]):
         indices = np.concatenate([self._block(generation, block) for block in blocks])
         characters = np.frombuffer(self.problem.alphabet.encode("ascii"), np.uint8)[indices]
         first = blocks.start * BLOCK
-        return [row.tobytes().decode("ascii") for row in characters[jobs.start - first : jobs.stop - first]]
+        return [
+            row.tobytes().decode("ascii")
+            for row in characters[jobs.start - first : jobs.stop - first]
+        ]
 
     def _block(self, generation: int, block: int) -> Array:
         shape = (BLOCK, self.problem.length)
@@ -77,7 +86,9 @@ class RandomSearch(Strategy[None]):
         return replace(after, generation=state.generation + 1), metrics
 
     def recorded(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
-        """Update the best and the first correct program with those of a generation or its first part."""
+        """Update the best and the first correct program with
+        those of a generation or its first part.
+        """
         program = partial(self._program, state.generation)
         best = best_programs.update(state.master, results.rows, results.fitness, program)
         return State(state.generation, {}, best), best_programs.metrics(best)
@@ -87,7 +98,9 @@ class RandomSearch(Strategy[None]):
 
     def solutions(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Json]]:
         """Return the correct programs of the generation."""
-        return best_programs.solutions(state, results.rows, partial(self._program, state.generation))
+        return best_programs.solutions(
+            state, results.rows, partial(self._program, state.generation)
+        )
 
     def finished(self, state: State) -> str | None:
         """Return "a correct program" if the search stops on success."""

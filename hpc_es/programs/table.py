@@ -1,9 +1,12 @@
-"""Comparison of searches for programs per task and algorithm: success rate and mean NPE as text, CSV or figure.
+"""Comparison of searches for programs per task and algorithm: success rate and mean NPE as text,
+CSV or figure.
 
-NPE is the number of programs executed until the first correct one, or of all programs without success, as in Abolafia
-et al. 2018 (arXiv:1801.03526). An algorithm is identified by the name of its config without the task at its end.
+NPE is the number of programs executed until the first correct one, or of all programs without
+success, as in Abolafia et al. 2018 (arXiv:1801.03526). An algorithm is identified by the name of
+its config without the task at its end.
 
-Also tests of correct programs on cases that the search has not seen, after removing their superfluous characters.
+Also tests of correct programs on cases that the search has not seen, after removing their
+superfluous characters.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ from hpc_es.storage import results
 from hpc_es.storage.files import written
 
 _Whole = Annotated[int, Limits(ge=0, lt=2**63)]
-_ROW: Mapping[str, Hint] = {  # the types of what a table needs of a result, which may come from somebody else
+# the types of what a table needs of a result, which may come from somebody else
+_ROW: Mapping[str, Hint] = {
     **dict.fromkeys(("name", "task", "best_program", "code_solution"), str),
     **dict.fromkeys(("seed", "repetition", "repetitions", "npe"), _Whole),
     **dict.fromkeys(("success", "best_correct"), bool),
@@ -100,7 +104,10 @@ class Table:
     def tasks(self) -> list[str]:
         """The tasks of all algorithms."""
         tasks = {task: None for task, _ in self.cells}
-        return [*(task for task in PAPER if task in tasks), *sorted(task for task in tasks if task not in PAPER)]
+        return [
+            *(task for task in PAPER if task in tasks),
+            *sorted(task for task in tasks if task not in PAPER),
+        ]
 
     @property
     def algorithms(self) -> list[str]:
@@ -109,13 +116,15 @@ class Table:
 
 
 def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
-    """Read the results of run directories, or of directories of runs; raises UserError if they do not fit together.
+    """Read the results of run directories, or of directories of runs; raises UserError if they do
+    not fit together.
 
     With `limit`, only the first programs of each repetition count.
     """
     rows: dict[tuple[str, str, int, int], results.Result] = {}
     cells: dict[tuple[str, str], list[results.Result]] = {}
-    repetitions: dict[tuple[str, str], dict[int, int]] = {}  # by task and algorithm: repetitions of each seed
+    # by task and algorithm: repetitions of each seed
+    repetitions: dict[tuple[str, str], dict[int, int]] = {}
     budgets: dict[str, int | None] = {}
     unfinished = [
         directory
@@ -131,19 +140,27 @@ def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
                 raise UserError(f"{run_dir}: {text}: name each run only once")
             budget = row["budget"]["episodes"]
             if limit is None and budgets.setdefault(name, budget) != budget:
-                text = f"{name} may execute {budget} programs here, and {budgets[name]} in another run"
+                text = (
+                    f"{name} may execute {budget} programs here, and {budgets[name]} in another run"
+                )
                 raise UserError(f"{run_dir}: {text}: give the configs different names")
             if limit is not None:
                 budgets[name] = limit
-            cells.setdefault(key[:2], []).append(row if limit is None else _limited(limit, row, run_dir))
+            cells.setdefault(key[:2], []).append(
+                row if limit is None else _limited(limit, row, run_dir)
+            )
             repetitions.setdefault(key[:2], {})[key[2]] = _repetitions_of(row, cycle)
     return Table(
-        {key: Cell(items, sum(repetitions[key].values())) for key, items in cells.items()}, budgets, unfinished
+        {key: Cell(items, sum(repetitions[key].values())) for key, items in cells.items()},
+        budgets,
+        unfinished,
     )
 
 
 def _repetitions_of(row: results.Result, cycle: Sequence[str]) -> int:
-    """Return the number of repetitions of a run with the task of this row: all of them without a cycle."""
+    """Return the number of repetitions of a run with the task of this row:
+    all of them without a cycle.
+    """
     cycle = cycle if row["task"] in cycle else [row["task"]]
     rounds, rest = divmod(int(row["repetitions"]), len(cycle))
     return rounds * list(cycle).count(row["task"]) + list(cycle[:rest]).count(row["task"])
@@ -170,7 +187,9 @@ def _limited(limit: int, row: results.Result, run_dir: Path) -> results.Result:
 
 
 def _program_results(directory: Path) -> Iterator[tuple[Path, results.Result, Sequence[str]]]:
-    """Yield the results of a run directory or a directory of runs, each with its directory and task cycle."""
+    """Yield the results of a run directory or a directory of runs,
+    each with its directory and task cycle.
+    """
     if not directory.is_dir():
         raise UserError(f"{directory}: expected a run directory, or one of runs, found none")
     rows_by_directory = {
@@ -180,7 +199,12 @@ def _program_results(directory: Path) -> Iterator[tuple[Path, results.Result, Se
     }
     if rows_by_directory[directory]:
         rows_by_directory = {directory: rows_by_directory[directory]}
-    program_results = [(run_dir, row) for run_dir, rows in rows_by_directory.items() for row in rows if "npe" in row]
+    program_results = [
+        (run_dir, row)
+        for run_dir, rows in rows_by_directory.items()
+        for row in rows
+        if "npe" in row
+    ]
     if not program_results:
         raise UserError(f"{directory}: expected finished searches for programs, found none")
     for run_dir, row in program_results:
@@ -190,12 +214,16 @@ def _program_results(directory: Path) -> Iterator[tuple[Path, results.Result, Se
         except (KeyError, TypeError) as error:
             text = f"expected results of a search for programs: {unreadable_reason(error)}"
             raise UserError(f"{run_dir}: {text}") from error
-    cycles = {run_dir: _cycle(run_dir) for run_dir in dict.fromkeys(run_dir for run_dir, _ in program_results)}
+    cycles = {
+        run_dir: _cycle(run_dir)
+        for run_dir in dict.fromkeys(run_dir for run_dir, _ in program_results)
+    }
     yield from ((run_dir, row, cycles[run_dir]) for run_dir, row in program_results)
 
 
 def table_text(table: Table, rewards: bool = False) -> str:
-    """Return a text table of finished repetitions [success rate, mean NPE]; * marks missing repetitions.
+    """Return a text table of finished repetitions [success rate, mean NPE]; * marks missing
+    repetitions.
 
     With `rewards`, cells contain the mean best reward instead.
     """
@@ -211,7 +239,8 @@ def table_text(table: Table, rewards: bool = False) -> str:
         lines.append(["mean success rate", *(f"{mean:.2f}" for mean in means)])
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text_lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
     ]
     if any(cell.missing for cell in table.cells.values()):
         text_lines.append("* repetitions are missing")
@@ -224,33 +253,48 @@ def _cell_text(cell: Cell, rewards: bool) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Return CSV: two header lines, then a line per task with repetitions, success rate, mean NPE per algorithm."""
+    """Return CSV: two header lines, then a line per task with repetitions, success rate,
+    mean NPE per algorithm.
+    """
     file = io.StringIO()
     out = csv.writer(file, lineterminator="\n")
-    budgets = [f"{name} ({'no limit' if limit is None else limit} NPE)" for name, limit in table.budgets.items()]
+    budgets = [
+        f"{name} ({'no limit' if limit is None else limit} NPE)"
+        for name, limit in table.budgets.items()
+    ]
     out.writerow(["", *(text for budget in budgets for text in (budget, "", ""))])
     out.writerow(["task", *(("reps", "success rate", "mean NPE") * len(budgets))])
     for task in table.tasks:
         line: list[str | int] = [task]
         for algorithm in table.algorithms:
             cell = table.cells.get((task, algorithm))
-            line += ["", "", ""] if cell is None else [len(cell.rows), f"{cell.success_rate:.2f}", round(cell.npe)]
+            line += (
+                ["", "", ""]
+                if cell is None
+                else [len(cell.rows), f"{cell.success_rate:.2f}", round(cell.npe)]
+            )
         out.writerow(map(spreadsheet_cell, line))
     return file.getvalue()
 
 
 def shortest(table: Table) -> str:
-    """Return text with the shortest correct program of each task, its algorithm and the result of `check_program`."""
+    """Return text with the shortest correct program of each task,
+    its algorithm and the result of `check_program`.
+    """
     lines = []
     for task in table.tasks:
-        cells = ((name, cell) for (cell_task, name), cell in table.cells.items() if cell_task == task)
+        cells = (
+            (name, cell) for (cell_task, name), cell in table.cells.items() if cell_task == task
+        )
         known = [(*cell.shortest, name) for name, cell in cells if cell.shortest]
         if not known:
             lines.append(f"{task}  none")
             continue
         program, reward, name = min(known, key=lambda entry: len(entry[0]))
         reward_text = "" if reward is None else f", R={reward:.6f}"
-        lines.append(f"{task}  {program}  ({len(program)} characters, by {name}{reward_text}{_verdict(program, task)})")
+        lines.append(
+            f"{task}  {program}  ({len(program)} characters, by {name}{reward_text}{_verdict(program, task)})"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -259,16 +303,22 @@ def _verdict(program: str, task: str) -> str:
     if check is None:  # correct only with other options, such as another base
         return ""
     shorter = f"; {check.shortest} does the same" if len(check.shortest) < len(program) else ""
-    return shorter + (f"; correct in {check.solved} of {check.fresh} fresh cases" if check.fresh else "")
+    return shorter + (
+        f"; correct in {check.solved} of {check.fresh} fresh cases" if check.fresh else ""
+    )
 
 
 DARK = 0.6  # success rate from which the text is white
 
 
 def draw(table: Table, output: Path) -> None:
-    """Write the figure as PNG, PDF or SVG; raises UserError for other suffixes, RunError if it cannot be written."""
+    """Write the figure as PNG, PDF or SVG; raises UserError for other suffixes,
+    RunError if it cannot be written.
+    """
     if output.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(SUFFIXES)}")
+        raise UserError(
+            f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(SUFFIXES)}"
+        )
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update({**STYLE, "axes.grid": False})
@@ -277,7 +327,9 @@ def draw(table: Table, output: Path) -> None:
 
 
 def figure(table: Table) -> Figure:
-    """Return the figure; cells contain the success rate and the mean NPE, and are white without runs."""
+    """Return the figure; cells contain the success rate and the mean NPE,
+    and are white without runs.
+    """
     tasks, algorithms = table.tasks, table.algorithms
     rates = np.full((len(tasks), len(algorithms)), np.nan)
     size = (2.6 + 1.25 * len(algorithms), 0.9 + 0.36 * len(tasks))
@@ -288,14 +340,21 @@ def figure(table: Table) -> Figure:
         rates[line, column] = cell.success_rate
         text = f"{cell.success_rate:.2f}{'*' * bool(cell.missing)}\n{short(cell.npe)} NPE"
         color = "white" if cell.success_rate >= DARK else "black"
-        ax.text(column, line, text, ha="center", va="center", fontsize=6, color=color, linespacing=1.1)
+        ax.text(
+            column, line, text, ha="center", va="center", fontsize=6, color=color, linespacing=1.1
+        )
     image = ax.imshow(rates, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
-    ax.set_xticks(range(len(algorithms)), algorithms, rotation=20 if max(map(len, algorithms)) > 12 else 0)
+    ax.set_xticks(
+        range(len(algorithms)), algorithms, rotation=20 if max(map(len, algorithms)) > 12 else 0
+    )
     ax.set_yticks(range(len(tasks)), tasks)
     ax.tick_params(length=0)
     result.colorbar(image, ax=ax, label="success rate", shrink=0.8)
     repetitions = sorted({len(cell.rows) for cell in table.cells.values()})
-    ax.set_title(f"{' to '.join(map(str, dict.fromkeys((repetitions[0], repetitions[-1]))))} repetitions", fontsize=9)
+    ax.set_title(
+        f"{' to '.join(map(str, dict.fromkeys((repetitions[0], repetitions[-1]))))} repetitions",
+        fontsize=9,
+    )
     return result
 
 
@@ -315,14 +374,17 @@ SEED = 20180110  # of the fresh cases; not that of the published ones
 class ProgramCheck:
     """Shortest form of a correct program, and its result on fresh cases."""
 
-    shortest: str  # correct in the task's cases, and in all fresh cases in which the whole program is correct
+    # correct in the task's cases, and in all fresh cases in which the whole program is correct
+    shortest: str
     solved: int  # number of fresh cases in which the program is correct
     fresh: int  # number of fresh cases; 0 if the task has fixed cases only
 
 
 @lru_cache(maxsize=1000)
 def check_program(program: str, name: str) -> ProgramCheck | None:
-    """Shorten a program and execute it on fresh cases; None if it is not correct in the task of this name."""
+    """Shorten a program and execute it on fresh cases;
+    None if it is not correct in the task of this name.
+    """
     if name not in TASKS:
         return None
     task = make_task(name, max_code_length=max(len(program), 1))
@@ -335,7 +397,9 @@ def check_program(program: str, name: str) -> ProgramCheck | None:
 
 
 def fresh_cases(name: str) -> Sequence[Case]:
-    """Draw cases of a task with another seed, without inputs that the task uses already; there may be none."""
+    """Draw cases of a task with another seed, without inputs that the task uses already;
+    there may be none.
+    """
     task = TASKS[name]
     used = {inputs for inputs, _ in task.cases(task.base)}
     drawn = task.cases(task.base, {COUNT: FRESH_CASES} if COUNT in task.choices else None, SEED)
@@ -343,9 +407,11 @@ def fresh_cases(name: str) -> Sequence[Case]:
 
 
 def shortened(program: str, task: CodingTask) -> str:
-    """Remove unneeded parts of a correct program: substrings, longest first, and pairs of characters, as brackets.
+    """Remove unneeded parts of a correct program: substrings, longest first, and pairs of
+    characters, as brackets.
 
-    In the result, no substring and no pair of characters can be removed; still shorter programs may exist.
+    In the result, no substring and no pair of characters can be removed; still shorter programs may
+    exist.
     """
     while True:
         shorter = _without_substrings(program, task)
@@ -361,7 +427,8 @@ def shortened(program: str, task: CodingTask) -> str:
 def _without_substrings(program: str, task: CodingTask) -> str:
     for size in range(len(program), 0, -1):
         while shorter := _first_correct(
-            (program[:start] + program[start + size :] for start in range(len(program) - size + 1)), task
+            (program[:start] + program[start + size :] for start in range(len(program) - size + 1)),
+            task,
         ):
             program = shorter
     return program

@@ -1,7 +1,8 @@
-"""Program synthesis for coding tasks (Abolafia et al. 2018, arXiv:1801.03526): `task: {kind: programs}`.
+"""Program synthesis for coding tasks (Abolafia et al. 2018, arXiv:1801.03526): `task: {kind:
+programs}`.
 
-A job is one program; its return is the program's reward, its length the number of characters. Programs are executed by
-compiled code if Numba is installed; results are bit-identical without it.
+A job is one program; its return is the program's reward, its length the number of characters.
+Programs are executed by compiled code if Numba is installed; results are bit-identical without it.
 """
 
 from __future__ import annotations
@@ -25,17 +26,33 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Policy
 from hpc_es.programs.brainfuck import CHARACTERS, MAX_STEPS
 from hpc_es.programs.coding_cases import COUNT, MAX, MIN, TASKS
-from hpc_es.programs.coding_tasks import PAPER, CodingTask, ProgramScore, make_task, modular_difference
+from hpc_es.programs.coding_tasks import (
+    PAPER,
+    CodingTask,
+    ProgramScore,
+    make_task,
+    modular_difference,
+)
 from hpc_es.tasks.problems import ProblemDefaults
 
-__all__ = ["HILL_CLIMB", "PAPER", "CodingTask", "Options", "ProgramScore", "Programs", "build", "make_task"]
+__all__ = [
+    "HILL_CLIMB",
+    "PAPER",
+    "CodingTask",
+    "Options",
+    "ProgramScore",
+    "Programs",
+    "build",
+    "make_task",
+]
 
 OFFERS = Offers(problems=("programs",), any_chunks=True)
 HILL_CLIMB = "test-hill-climb"
 NAMES = (*TASKS, HILL_CLIMB)
 PRINTING = ("print", "print-hello")
 PROGRAMS_PER_POLL = 32  # programs scored between two polls, in Python
-STEPS_PER_POLL = 50_000_000  # maximum steps between two polls, compiled; programs rarely use them: 0.1 s
+# maximum steps between two polls, compiled; programs rarely use them: 0.1 s
+STEPS_PER_POLL = 50_000_000
 
 _log = logging.getLogger(__name__)
 
@@ -45,28 +62,40 @@ class Options:
     """`task:` with `kind: programs`."""
 
     kind: Literal["programs"] = option("name of the task", "programs")
-    name: str | None = option(f"coding task, such as reverse; all names are in {__name__}.NAMES", None)
+    name: str | None = option(
+        f"coding task, such as reverse; all names are in {__name__}.NAMES", None
+    )
     cycle: Annotated[tuple[str, ...], Limits(min_length=1)] | None = option(
         "several coding tasks instead of name; repetition r has task r modulo their number", None
     )
-    base: Annotated[int, Limits(ge=2)] | None = option("modulus of the memory cells; null: that of the task", None)
+    base: Annotated[int, Limits(ge=2)] | None = option(
+        "modulus of the memory cells; null: that of the task", None
+    )
     fixed_string: Annotated[tuple[Natural, ...], Limits(min_length=1)] | None = option(
         "expected output of the tasks print and print-hello; null: their default", None
     )
     case_count: Count | None = option("number of drawn cases; null: that of the task", None)
-    min_length: Count | None = option("minimum length of drawn inputs; null: that of the task", None)
-    max_length: Count | None = option("maximum length of drawn inputs; null: that of the task", None)
-    reward: Literal["absolute_distance_reward", "absolute_mod_distance_reward", "absolute_log_distance_reward"] = (
-        option(
-            "distance of the output from the expected output: |a - b|, modulo base, or its logarithm",
-            "absolute_distance_reward",
-        )
+    min_length: Count | None = option(
+        "minimum length of drawn inputs; null: that of the task", None
+    )
+    max_length: Count | None = option(
+        "maximum length of drawn inputs; null: that of the task", None
+    )
+    reward: Literal[
+        "absolute_distance_reward", "absolute_mod_distance_reward", "absolute_log_distance_reward"
+    ] = option(
+        "distance of the output from the expected output: |a - b|, modulo base, or its logarithm",
+        "absolute_distance_reward",
     )
     max_code_length: Count = option("maximum number of characters of a program", 100)
     simplify: bool = option("higher rewards for shorter programs", False)
     correct_bonus: NonNegative = option("bonus for a correct output", 2.0)
-    code_length_bonus: NonNegative = option("maximum bonus for a correct output of a short program", 1.0)
-    failure_reward: float = option("reward of a program that does not end, before division by the maximum", -2.0)
+    code_length_bonus: NonNegative = option(
+        "maximum bonus for a correct output of a short program", 1.0
+    )
+    failure_reward: float = option(
+        "reward of a program that does not end, before division by the maximum", -2.0
+    )
     require_correct_syntax: bool = option(
         "failure of programs with unmatched brackets, which otherwise have no effect", False
     )
@@ -77,18 +106,30 @@ class Options:
         if self.name is not None and self.cycle is not None:
             yield "cycle", "expected name or cycle, found both: remove one"
         if self.name is None and self.cycle is None:
-            yield "name", "expected a coding task such as 'reverse' (or a cycle of several), found none"
+            yield (
+                "name",
+                "expected a coding task such as 'reverse' (or a cycle of several), found none",
+            )
         for key, name in self._named():
             if name not in NAMES:
-                near = "".join(f"; did you mean {match!r}?" for match in difflib.get_close_matches(name, NAMES, 1))
+                near = "".join(
+                    f"; did you mean {match!r}?"
+                    for match in difflib.get_close_matches(name, NAMES, 1)
+                )
                 yield key, f"expected one of {', '.join(NAMES)}, found {name!r}{near}"
             elif self.base is not None and not (
                 name in TASKS and (TASKS[name].any_base or TASKS[name].base == self.base)
             ):
                 text = ", ".join(task for task in TASKS if TASKS[task].any_base)
-                yield "base", f"is {self.base}, but the task {name} has its own; other bases are supported by {text}"
+                yield (
+                    "base",
+                    f"is {self.base}, but the task {name} has its own; other bases are supported by {text}",
+                )
             elif self.fixed_string is not None and name not in PRINTING:
-                yield "fixed_string", f"is for the tasks {' and '.join(PRINTING)}, not for {name}: remove it"
+                yield (
+                    "fixed_string",
+                    f"is for the tasks {' and '.join(PRINTING)}, not for {name}: remove it",
+                )
             else:
                 yield from self._misfits(name)
 
@@ -111,8 +152,9 @@ class Options:
         return [*([("name", self.name)] if self.name is not None else []), *cycle]
 
 
-# The task test-hill-climb has no interpreter: find a sequence of blocks of three tokens, where each step on the way is
-# rewarded. Some sequences of blocks are rewarded paths, one point per block; one of them is the target.
+# The task test-hill-climb has no interpreter: find a sequence of blocks of three tokens, where each
+# step on the way is rewarded. Some sequences of blocks are rewarded paths, one point per block; one
+# of them is the target.
 
 TOKENS = 8  # 1 to 8, as those of programs; 0 is none
 BLOCKS = {
@@ -154,7 +196,9 @@ ROOT = path_tree(PATHS)
 
 
 def hill_climb_score(tokens: Sequence[int]) -> tuple[float, bool]:
-    """Return the reward and whether the target is reached: 1 per block along a path, a fraction for the next block."""
+    """Return the reward and whether the target is reached: 1 per block along a path,
+    a fraction for the next block.
+    """
     used = [token for token in tokens if token]
     blocks: list[Block] = [tuple(used[first : first + 3]) for first in range(0, len(used), 3)]
     node, points = ROOT, 0
@@ -170,7 +214,9 @@ def hill_climb_score(tokens: Sequence[int]) -> tuple[float, bool]:
 
 
 def _block_distance(first: Block, second: Block) -> int:
-    common = sum(modular_difference(a - 1, b - 1, TOKENS) for a, b in zip(first, second, strict=False))
+    common = sum(
+        modular_difference(a - 1, b - 1, TOKENS) for a, b in zip(first, second, strict=False)
+    )
     return common + 4 * abs(len(first) - len(second))
 
 
@@ -181,7 +227,9 @@ class HillClimb:
 
     def score(self, program: str) -> ProgramScore:
         """Score the path of a program's characters, tokens 1 to 8."""
-        reward, correct = hill_climb_score([CHARACTERS.find(character) + 1 for character in program])
+        reward, correct = hill_climb_score(
+            [CHARACTERS.find(character) + 1 for character in program]
+        )
         return ProgramScore(float(reward), correct, "correct" if correct else "wrong", ())
 
 
@@ -201,7 +249,9 @@ class Programs(ProblemDefaults):
         """Return the task itself, which is also the problem."""
         return self
 
-    def evaluate(self, programs: Sequence[str], jobs: Jobs | None = None, poll: Poll = lambda: None) -> Outcome:
+    def evaluate(
+        self, programs: Sequence[str], jobs: Jobs | None = None, poll: Poll = lambda: None
+    ) -> Outcome:
         """Score programs independently of each other; equal programs are executed only once."""
         start_time = time.perf_counter()
         indices = {program: index for index, program in enumerate(dict.fromkeys(programs))}
@@ -220,14 +270,18 @@ class Programs(ProblemDefaults):
         """Number of programs scored between two polls."""
         if not (isinstance(self.coding, CodingTask) and has_numba()):
             return PROGRAMS_PER_POLL
-        return max(PROGRAMS_PER_POLL, STEPS_PER_POLL // (len(self.coding.cases) * self.coding.max_steps))
+        return max(
+            PROGRAMS_PER_POLL, STEPS_PER_POLL // (len(self.coding.cases) * self.coding.max_steps)
+        )
 
     def score_many(self, programs: Sequence[str]) -> tuple[Array, Array]:
         """Return rewards, float64[programs], and correctness, bool[programs]."""
         if isinstance(self.coding, CodingTask) and has_numba():
             return self.coding.score_many(programs)
         scores = [self.coding.score(program) for program in programs]
-        return np.array([score.reward for score in scores]), np.array([score.correct for score in scores], np.bool_)
+        return np.array([score.reward for score in scores]), np.array(
+            [score.correct for score in scores], np.bool_
+        )
 
     def close(self) -> None:
         """Do nothing: the task holds no resources."""
@@ -239,7 +293,11 @@ def has_numba() -> bool:
     try:
         import hpc_es.programs.compiled  # noqa: F401
     except ImportError as error:
-        _log.warning("programs run about 100 times slower without Numba: %s (%s)", install_command("numba"), error)
+        _log.warning(
+            "programs run about 100 times slower without Numba: %s (%s)",
+            install_command("numba"),
+            error,
+        )
         return False
     return True
 

@@ -1,1 +1,3 @@
-"""Reports of a run: progress, learning curves, loggers, and trained policies to load, export and film."""
+"""Reports of a run: progress, learning curves, loggers, and trained policies to load,
+export and film.
+"""

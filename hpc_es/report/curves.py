@@ -1,4 +1,6 @@
-"""Data of learning curves: read the metrics of runs, group runs by configuration and average them over seeds."""
+"""Data of learning curves: read the metrics of runs,
+group runs by configuration and average them over seeds.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +34,22 @@ COLUMNS: dict[X, str] = {  # the column of the metrics on each horizontal axis
     "seconds": "seconds_total",
 }
 COUNT_UNITS = ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1.0, ""))
-X_AXES: dict[X, tuple[str, tuple[tuple[float, str], ...]]] = {  # label, and units in descending size
+# label, and units in descending size
+X_AXES: dict[X, tuple[str, tuple[tuple[float, str], ...]]] = {
     "timesteps": ("timesteps", COUNT_UNITS),
     "evaluations": ("evaluations", COUNT_UNITS),
     "programs": ("programs executed", COUNT_UNITS),
     "seconds": ("wall time", ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))),
 }
-DRAWN = (  # the columns that are kept in memory, in addition to the metrics that the kinds of a run declare
+# the columns that are kept in memory, in addition to the metrics that the kinds of a run declare
+DRAWN = (
     *dict.fromkeys(COLUMNS.values()),
     *("return_mean", "return_std", "evaluation_return_mean", "best_value", "best_reward", "solved"),
     *("restarts", "best_violation"),
 )
 MOST_POINTS = 2000  # per line; a panel is about 500 pixels wide
-INIT_FILES = ("init_observations", "init_optimizer")  # keys of `policy` that may name files, as init_from does
+# keys of `policy` that may name files, as init_from does
+INIT_FILES = ("init_observations", "init_optimizer")
 IGNORED = (
     "seed",
     "name",
@@ -88,7 +93,8 @@ class RunCurves:
 
     path: Path
     config: ConfigData
-    columns: Mapping[str, Float64]  # float64[rows] for each name in DRAWN; NaN where nothing was measured
+    # float64[rows] for each name in DRAWN; NaN where nothing was measured
+    columns: Mapping[str, Float64]
     found: Found = field(default_factory=Found)
     number: int | None = None  # of the repetition, if result.json has it
     rows: int = 0  # of metrics.jsonl; a finished run has one more, the final evaluation
@@ -104,7 +110,9 @@ class RunCurves:
 
     @property
     def measure(self) -> Measure:
-        """The measure to draw: only program searches have a best reward, only objectives a best value."""
+        """The measure to draw: only program searches have a best reward,
+        only objectives a best value.
+        """
         for measure in (REWARDS, VALUES):
             if np.isfinite(self.columns[measure.y]).any():
                 return measure
@@ -117,7 +125,9 @@ class RunCurves:
         return stops and bool(self.columns["solved"][-1] > 0)
 
     def series(self, *columns: str) -> tuple[Float64, ...]:
-        """Return columns, float64[points] each, restricted to rows in which the first two (x and y) were measured."""
+        """Return columns, float64[points] each,
+        restricted to rows in which the first two (x and y) were measured.
+        """
         table = [self.columns[column] for column in columns]
         measured = np.isfinite(table[0]) & np.isfinite(table[1])
         return tuple(column[measured] for column in table)
@@ -155,7 +165,9 @@ class Curve:
     runs: int
 
     def thinned(self, most: int = MOST_POINTS) -> Curve:
-        """Return a curve of at most `most` points that looks the same: the minimum and maximum of each interval."""
+        """Return a curve of at most `most` points that looks the same:
+        the minimum and maximum of each interval.
+        """
         if len(self.x) <= most:
             return self
         bounds = np.linspace(0, len(self.x), most // 2).astype(int)
@@ -177,7 +189,9 @@ def load(path: Path) -> RunCurves:
     except (OSError, ValueError) as error:
         raise UserError(f"{config_path} cannot be read as YAML: {error}") from error
     if not isinstance(config, dict):
-        raise UserError(f"{config_path}: expected the run's configuration, found {type(config).__name__}")
+        raise UserError(
+            f"{config_path}: expected the run's configuration, found {type(config).__name__}"
+        )
     # A column array per metric, since the rows of a long run would take about 3 kB each.
     metrics = declared_metrics(path, config)
     values = {name: array("d") for name in dict.fromkeys((*DRAWN, *metrics))}
@@ -185,15 +199,22 @@ def load(path: Path) -> RunCurves:
         for name, column in values.items():
             column.append(_number(row.get(name)))
     columns = {name: np.frombuffer(column) for name, column in values.items()}
-    if (columns["best_violation"] == 0).any():  # values of infeasible vectors cannot be compared with feasible ones
-        columns["best_value"] = np.where(columns["best_violation"] > 0, np.nan, columns["best_value"])
+    # values of infeasible vectors cannot be compared with feasible ones
+    if (columns["best_violation"] == 0).any():
+        columns["best_value"] = np.where(
+            columns["best_violation"] > 0, np.nan, columns["best_value"]
+        )
     rows, found = len(columns["timesteps_total"]), read_found(path)
     repetition = read_object(path / RESULT).get("repetition")
     columns = _with_final_evaluation(columns, path, found)
     repetition = repetition if isinstance(repetition, int) else None
-    run = RunCurves(path, _with_task_of_cycle(config, path), columns, found, repetition, rows, metrics)
+    run = RunCurves(
+        path, _with_task_of_cycle(config, path), columns, found, repetition, rows, metrics
+    )
     if not rows:
-        raise UserError(f"{path / JSONL} has no metrics yet; plot the run after its first generation")
+        raise UserError(
+            f"{path / JSONL} has no metrics yet; plot the run after its first generation"
+        )
     if not all(run.series(COLUMNS[x], run.measure.y)[0].size for x in run.measure.panels):
         text = f"{path / JSONL} has {rows} row{'s' * (rows > 1)}, but no {run.measure.label}"
         raise UserError(f"{text}: no episode has ended yet, or all jobs have failed")
@@ -205,13 +226,18 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else np.nan
 
 
-def _with_final_evaluation(columns: dict[str, Float64], path: Path, found: Found) -> dict[str, Float64]:
-    """Return the columns with the final evaluation of a finished run, which metrics.jsonl does not have."""
+def _with_final_evaluation(
+    columns: dict[str, Float64], path: Path, found: Found
+) -> dict[str, Float64]:
+    """Return the columns with the final evaluation of a finished run,
+    which metrics.jsonl does not have.
+    """
     status = read_object(path / STATUS)
     final, rows = number(status.get("final_return_mean")), len(columns["timesteps_total"])
     if status.get("status") != FINISHED or final is None or not rows:
         return columns
-    if found.answer.kind == "evaluation":  # in the last row: a best value belongs to a number of evaluations
+    # in the last row: a best value belongs to a number of evaluations
+    if found.answer.kind == "evaluation":
         if found.answer.value is not None and not found.answer.violation:
             columns["best_value"][-1] = found.answer.value
         return columns
@@ -220,7 +246,8 @@ def _with_final_evaluation(columns: dict[str, Float64], path: Path, found: Found
     return {name: np.append(column, last.get(name, np.nan)) for name, column in columns.items()}
 
 
-WHAT = ("env_id", "game", "function", "command", "model", "name", "distribution", "kind")  # the first one names a task
+# the first one names a task
+WHAT = ("env_id", "game", "function", "command", "model", "name", "distribution", "kind")
 DETAILS = (  # further keys of `task` without which values cannot be compared
     *("env_kwargs", "max_episode_steps", "arguments", "dimension", "constraints", "goal"),
     *("model_kwargs", "family", "num_trials"),
@@ -238,17 +265,25 @@ def task_text(config: ConfigData) -> str:
     """Return what a config optimises, equal for runs whose values may be compared."""
     task = config.get("task") or {}
     details = {key: task[key] for key in DETAILS if task.get(key)}
-    return f"{task_name(config)} {json.dumps(details, sort_keys=True, default=str)}" if details else task_name(config)
+    return (
+        f"{task_name(config)} {json.dumps(details, sort_keys=True, default=str)}"
+        if details
+        else task_name(config)
+    )
 
 
 def by_task(groups: Sequence[TaskGroup]) -> dict[str, list[TaskGroup]]:
-    """Return groups by their task, with a name that differs between the tasks; the order is that of the groups."""
+    """Return groups by their task, with a name that differs between the tasks;
+    the order is that of the groups.
+    """
     tasks: dict[str, list[TaskGroup]] = {}
     for group in groups:
         tasks.setdefault(task_text(group.config), []).append(group)
     short = {text: task_name(same[0].config) for text, same in tasks.items()}
     names = list(short.values())
-    return {text if names.count(short[text]) > 1 else short[text]: same for text, same in tasks.items()}
+    return {
+        text if names.count(short[text]) > 1 else short[text]: same for text, same in tasks.items()
+    }
 
 
 def repetition_number(path: Path) -> int:
@@ -258,7 +293,9 @@ def repetition_number(path: Path) -> int:
 
 
 def _with_task_of_cycle(config: ConfigData, path: Path) -> ConfigData:
-    """Return the config of a repetition with the task that it takes from `task.cycle`, if there is a cycle."""
+    """Return the config of a repetition with the task that it takes from `task.cycle`,
+    if there is a cycle.
+    """
     task = config.get("task")
     if not isinstance(task, dict) or not task.get("cycle"):
         return config
@@ -269,7 +306,8 @@ def _with_task_of_cycle(config: ConfigData, path: Path) -> ConfigData:
 def shared_config(config: ConfigData) -> ConfigData:
     """Return the part of a resolved config that all runs of a group have in common.
 
-    Each seed may start from its own run, so of `policy.init_from` and the like only the use counts, not the file.
+    Each seed may start from its own run, so of `policy.init_from` and the like only the use counts,
+    not the file.
     """
     common = {key: value for key, value in config.items() if key not in IGNORED}
     if policy := common.get("policy"):
@@ -279,7 +317,9 @@ def shared_config(config: ConfigData) -> ConfigData:
 
 
 def grouped(runs: Sequence[RunCurves]) -> list[RunGroup]:
-    """Group runs by configuration, in the order of their first members; copies of a run are left out."""
+    """Group runs by configuration, in the order of their first members;
+    copies of a run are left out.
+    """
     groups: dict[str, list[RunCurves]] = {}
     copies: dict[str, list[RunCurves]] = {}
     for run in runs:
@@ -299,12 +339,14 @@ def grouped(runs: Sequence[RunCurves]) -> list[RunGroup]:
         for index, name in enumerate(names)
     ]
     return [
-        RunGroup(label, runs, copies.get(key, ())) for label, (key, runs) in zip(labels, groups.items(), strict=True)
+        RunGroup(label, runs, copies.get(key, ()))
+        for label, (key, runs) in zip(labels, groups.items(), strict=True)
     ]
 
 
 def is_copy(one: RunCurves, other: RunCurves) -> bool:
-    """Return whether two runs of one config are the same run: equal seed and repetition, and equal metrics.
+    """Return whether two runs of one config are the same run: equal seed and repetition, and equal
+    metrics.
 
     One may be longer than the other. Such runs are not independent, so they count once.
     """
@@ -313,9 +355,11 @@ def is_copy(one: RunCurves, other: RunCurves) -> bool:
     first, second = (run.columns["timesteps_total"][: run.rows] for run in (one, other))
     _, mine, theirs = np.intersect1d(first, second, return_indices=True)
     drawn = [name for name in one.columns if name in other.columns]
-    names = [name for name in drawn if name not in (COLUMNS["seconds"], "best_value")]  # see _with_final_evaluation
+    # see _with_final_evaluation
+    names = [name for name in drawn if name not in (COLUMNS["seconds"], "best_value")]
     return len(mine) > 0 and all(
-        np.array_equal(one.columns[name][mine], other.columns[name][theirs], equal_nan=True) for name in names
+        np.array_equal(one.columns[name][mine], other.columns[name][theirs], equal_nan=True)
+        for name in names
     )
 
 
@@ -328,9 +372,13 @@ def _common_name(names: Sequence[str]) -> str:
 
 
 def _difference(members: Sequence[Sequence[RunCurves]], names: Sequence[str], index: int) -> str:
-    """Return up to three options in which a group differs from the other groups of the same name."""
+    """Return up to three options in which a group differs
+    from the other groups of the same name.
+    """
     others = [
-        flat(shared_config(runs[0].config)) for runs, name in zip(members, names, strict=True) if name == names[index]
+        flat(shared_config(runs[0].config))
+        for runs, name in zip(members, names, strict=True)
+        if name == names[index]
     ]
     own = flat(shared_config(members[index][0].config))
     keys = [key for key in own if any(other.get(key) != own[key] for other in others)]
@@ -341,15 +389,17 @@ def flat(config: ConfigData, prefix: str = "") -> ConfigData:
     """Return a config with dotted keys, such as algorithm.sigma."""
     result: dict[str, Json] = {}
     for key, value in config.items():
-        result.update(flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+        result.update(
+            flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        )
     return result
 
 
 def average(series: Sequence[tuple[Float64, Float64]]) -> Curve:
     """Return mean and standard deviation (n - 1) of several runs' (x, y), float64[points] each.
 
-    The curves are interpolated linearly on the x of the run that ends first, from the latest start. If the runs share
-    no range of x, as after a single row, only their first points are averaged.
+    The curves are interpolated linearly on the x of the run that ends first, from the latest start.
+    If the runs share no range of x, as after a single row, only their first points are averaged.
     """
     start = max(x[0] for x, _ in series)
     shortest = min((x for x, _ in series), key=lambda x: float(x[-1]))
@@ -368,7 +418,9 @@ def without_spread(x: Float64, y: Float64) -> Curve:
 
 
 def population(group: RunGroup, x: X) -> Curve:
-    """Return the mean return of the perturbed policies; for program searches, the best reward so far."""
+    """Return the mean return of the perturbed policies; for program searches,
+    the best reward so far.
+    """
     measure, column = group.measure, COLUMNS[x]
     if len(group.runs) == 1 and measure.spread is not None:
         only_x, mean, std = group.runs[0].series(column, measure.y, measure.spread)
@@ -376,32 +428,46 @@ def population(group: RunGroup, x: X) -> Curve:
     series = [run.series(column, measure.y) for run in group.runs]
     if len(series) == 1:
         return without_spread(*series[0])
-    # A search that stopped on success keeps its best reward; without this the mean would end with the fastest search.
+    # A search that stopped on success keeps its best reward; without this the mean would end with
+    # the fastest search.
     longest = max((run_x for run_x, _ in series), key=lambda run_x: float(run_x[-1]))
     extended = []
     for run, (run_x, y) in zip(group.runs, series, strict=True):
         rest = longest[longest > run_x[-1]] if run.stopped_on_success else longest[:0]
-        extended.append((np.concatenate([run_x, rest]), np.concatenate([y, np.full_like(rest, y[-1])])))
+        extended.append(
+            (np.concatenate([run_x, rest]), np.concatenate([y, np.full_like(rest, y[-1])]))
+        )
     return average(extended)
 
 
 def evaluation(group: RunGroup, x: X) -> Curve | None:
-    """Return the mean return of the unperturbed policy over the runs with evaluations; None if no run has any."""
+    """Return the mean return of the unperturbed policy over the runs with evaluations;
+    None if no run has any.
+    """
     series = [run.series(COLUMNS[x], "evaluation_return_mean") for run in group.runs]
     series = [points for points in series if points[0].size]
     if not series:
         return None
-    return without_spread(*series[0]) if len(series) == 1 else average([(points[0], points[1]) for points in series])
+    return (
+        without_spread(*series[0])
+        if len(series) == 1
+        else average([(points[0], points[1]) for points in series])
+    )
 
 
 def best_values(group: RunGroup, x: X) -> Curve:
     """Return the best value so far of an objective, averaged over the runs."""
     series = [run.series(COLUMNS[x], VALUES.y) for run in group.runs]
-    return without_spread(*series[0]) if len(series) == 1 else average([(points[0], points[1]) for points in series])
+    return (
+        without_spread(*series[0])
+        if len(series) == 1
+        else average([(points[0], points[1]) for points in series])
+    )
 
 
 def diagnostic(group: RunGroup, column: str, x: X) -> Curve | None:
-    """Return a declared metric of a group, the mean over the runs; None if it is missing or constant.
+    """Return a declared metric of a group, the mean over the runs; None if it is missing or
+    constant.
 
     If its axis is logarithmic, the mean is the geometric one of its positive values.
     """

@@ -16,13 +16,20 @@ MOST, LONGEST = 40, 80  # metrics that are read, and characters of a text
 
 
 def declared_metrics(run: Path, config: ConfigData) -> dict[str, Metric]:
-    """Return the metrics of a run by name; for runs of version 0.2 those of the built-in kinds in its config."""
+    """Return the metrics of a run by name; for runs of version 0.2
+    those of the built-in kinds in its config.
+    """
     stored = read_object(run / STATUS).get("metrics")
     if isinstance(stored, dict):
         known = {name: _metric(values) for name, values in list(stored.items())[:MOST]}
-        return {one_line(name)[:LONGEST]: metric for name, metric in known.items() if metric is not None}
+        return {
+            one_line(name)[:LONGEST]: metric for name, metric in known.items() if metric is not None
+        }
     algorithm, task = _built_in("algorithms", config), _built_in("tasks", config)
-    return {**(algorithm.NEEDS.metrics if algorithm else {}), **(task.OFFERS.metrics if task else {})}
+    return {
+        **(algorithm.NEEDS.metrics if algorithm else {}),
+        **(task.OFFERS.metrics if task else {}),
+    }
 
 
 def _metric(values: object) -> Metric | None:
@@ -31,11 +38,17 @@ def _metric(values: object) -> Metric | None:
         return None
     unit = values.get("unit")
     label = one_line(values["label"])[:LONGEST]
-    return Metric(label, one_line(unit)[:LONGEST] if isinstance(unit, str) else "", values.get("is_log") is True)
+    return Metric(
+        label,
+        one_line(unit)[:LONGEST] if isinstance(unit, str) else "",
+        values.get("is_log") is True,
+    )
 
 
 def _built_in(package: registry.Package, config: ConfigData) -> Any:
-    """Return the module of the kind in a config if it is a built-in one, else None; nothing else is imported."""
+    """Return the module of the kind in a config if it is a built-in one, else None;
+    nothing else is imported.
+    """
     section = config.get("algorithm" if package == "algorithms" else "task")
     kind = section.get("kind") if isinstance(section, dict) else None
     if not isinstance(kind, str) or kind not in registry.kinds(package):

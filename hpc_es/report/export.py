@@ -1,7 +1,8 @@
-"""Export: a trained policy as a Keras model or .npz, the best vector of any search for vectors as .npy or JSON.
+"""Export: a trained policy as a Keras model or .npz, the best vector of any search for vectors as
+.npy or JSON.
 
-The model includes the observation normaliser and the wrappers of the environment; the .npz file has the parameters of
-any policy by name, and the normaliser.
+The model includes the observation normaliser and the wrappers of the environment; the .npz file has
+the parameters of any policy by name, and the normaliser.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def is_installed() -> bool:
 
 def is_exportable(kind: str, policy: Policy) -> bool:
     """Return whether a policy of this kind can be written as a Keras model."""
-    return kind in MODELS or (isinstance(policy, NetworkPolicy) and isinstance(policy.network, KerasNetwork))
+    return kind in MODELS or (
+        isinstance(policy, NetworkPolicy) and isinstance(policy.network, KerasNetwork)
+    )
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ class ExportOptions:
 
 
 def export(path: Path, output: Path, options: ExportOptions) -> str:
-    """Write the policy of a run or checkpoint as a .keras file; UserError if Keras layers cannot express it.
+    """Write the policy of a run or checkpoint as a .keras file; UserError if Keras layers cannot
+    express it.
 
     Return a note about the model's output for the user, or "".
     """
@@ -85,15 +89,21 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
         raise UserError(f"{text}: {ARRAYS_SUFFIX} writes its parameters by name")
     require("export", *(("keras",) if kind == "network" else ("tensorflow", "keras")))
     value = _value_head(path, policy) if options.value else None
-    transformations = _environment_transformations(policy.wrappers, policy.spaces) if policy.wrappers else None
+    transformations = (
+        _environment_transformations(policy.wrappers, policy.spaces) if policy.wrappers else None
+    )
     if isinstance(policy.policy, NetworkPolicy):  # which has selected the backend of Keras
         source = policy.source
-        model = network_model(policy.policy, source.theta, source.normaliser, transformations, options.value)
+        model = network_model(
+            policy.policy, source.theta, source.normaliser, transformations, options.value
+        )
     else:
         os.environ["KERAS_BACKEND"] = "tensorflow"
         import_tensorflow()
         build, _ = MODELS[kind]
-        model = build(policy.policy, policy.source.theta, policy.source.normaliser, transformations, value)
+        model = build(
+            policy.policy, policy.source.theta, policy.source.normaliser, transformations, value
+        )
     with written(output) as temporary:
         model.save(temporary)
     return _describe_logits(policy.spaces.actions)
@@ -105,16 +115,20 @@ def _export_model(path: Path, output: Path, options: ExportOptions) -> None:
 
     model = load_model(path, **options.selected, trust=options.trust).parameters
     if not hasattr(model, "save"):
-        raise UserError(f"{path}: the parameters are a tree of arrays: {ARRAYS_SUFFIX} writes them by name")
+        raise UserError(
+            f"{path}: the parameters are a tree of arrays: {ARRAYS_SUFFIX} writes them by name"
+        )
     with written(output) as temporary:
         model.save(temporary)
 
 
 def export_arrays(path: Path, output: Path, options: ExportOptions) -> None:
-    """Write the parameters of a policy or model as .npz, by the names in its layout, float32[*shape].
+    """Write the parameters of a policy or model as .npz, by the names in its layout,
+    float32[*shape].
 
-    With observation normalisation also `observation_mean` and `observation_std`, float32[statistics], and
-    `observation_clip`, float64[], which may be infinite; with `options.value` the value head, `value`.
+    With observation normalisation also `observation_mean` and `observation_std`,
+    float32[statistics], and `observation_clip`, float64[], which may be infinite; with
+    `options.value` the value head, `value`.
     """
     from hpc_es.report.saved_policy import load_model, load_policy, read_evaluated
 
@@ -126,7 +140,11 @@ def export_arrays(path: Path, output: Path, options: ExportOptions) -> None:
     arrays: dict[str, Array] = policy.policy.layout.split(source.theta)
     if source.normaliser is not None:
         mean, deviation, clip = source.normaliser
-        arrays |= {"observation_mean": mean, "observation_std": deviation, "observation_clip": np.float64(clip)}
+        arrays |= {
+            "observation_mean": mean,
+            "observation_std": deviation,
+            "observation_clip": np.float64(clip),
+        }
     if options.value:
         arrays["value"] = _value_head(path, policy)
         if not arrays["value"].size:
@@ -147,21 +165,29 @@ def _value_head(path: Path, policy: LoadedPolicy) -> Array:
     """Return the parameters of the value head; UserError if the policy has none."""
     value = policy.source.shared.get("value")
     if value is None:
-        raise UserError(f"{path}: a policy trained by {policy.config.algorithm.kind} has no value head to export")
+        raise UserError(
+            f"{path}: a policy trained by {policy.config.algorithm.kind} has no value head to export"
+        )
     return value
 
 
 def _describe_logits(actions: Actions) -> str:
-    """Return which logits of the model belong to which choice; "" unless the actions are several choices."""
+    """Return which logits of the model belong to which choice;
+    "" unless the actions are several choices.
+    """
     if not isinstance(actions, MultiDiscrete):
         return ""
     ends = np.cumsum(actions.counts).tolist()
     spans = zip(actions.counts, ends, strict=True)
-    parts = [f"{end - count} to {end - 1} of choice {index}" for index, (count, end) in enumerate(spans)]
+    parts = [
+        f"{end - count} to {end - 1} of choice {index}" for index, (count, end) in enumerate(spans)
+    ]
     return f"its output is the logits {', '.join(parts)}: each choice takes its largest logit"
 
 
-def _environment_transformations(wrappers: AppliedWrappers, spaces: Spaces) -> EnvironmentTransformations:
+def _environment_transformations(
+    wrappers: AppliedWrappers, spaces: Spaces
+) -> EnvironmentTransformations:
     """Return the wrappers as layers of the model; UserError if one cannot be expressed."""
     shape = wrappers.observation_space.shape
     steps: dict[str, list[Transformation]] = {"observations": [], "actions": [], "none": []}
@@ -173,7 +199,9 @@ def _environment_transformations(wrappers: AppliedWrappers, spaces: Spaces) -> E
             or (layer.effect == "actions" and not isinstance(spaces.actions, Box))
         ):
             text = f"{layer.name} (task.wrappers[{layer.index}]) cannot be written as Keras layers"
-            raise UserError(f"{text}: with --env wrapped the model acts in the environment with its wrappers")
+            raise UserError(
+                f"{text}: with --env wrapped the model acts in the environment with its wrappers"
+            )
         steps[layer.effect] += transformations
     return EnvironmentTransformations(shape, steps["observations"], steps["actions"][::-1])
 
@@ -184,7 +212,9 @@ def _transformations(layer: WrapperLayer) -> list[Transformation] | None:
 
     wrapper, cls = layer.wrapper, type(layer.wrapper)
     below = wrapper.env.observation_space
-    if layer.effect == "none" or (cls is wrappers.DtypeObservation and wrapper.observation_space.dtype.kind == "f"):
+    if layer.effect == "none" or (
+        cls is wrappers.DtypeObservation and wrapper.observation_space.dtype.kind == "f"
+    ):
         return []
     if cls is wrappers.RescaleAction:
         return [_affine(wrapper.action, wrapper.action_space.shape)]
@@ -192,7 +222,9 @@ def _transformations(layer: WrapperLayer) -> list[Transformation] | None:
         return [_affine(wrapper.observation, below.shape)]
     if cls is wrappers.ClipAction:
         return [Clip(wrapper.env.action_space.low, wrapper.env.action_space.high)]
-    if cls in {wrappers.FlattenObservation, wrappers.ReshapeObservation} and isinstance(below, spaces.Box):
+    if cls in {wrappers.FlattenObservation, wrappers.ReshapeObservation} and isinstance(
+        below, spaces.Box
+    ):
         return [Reshape(wrapper.observation_space.shape)]
     return None
 
@@ -204,9 +236,11 @@ def _affine(method: Callable[[Array], Array], shape: tuple[int, ...]) -> Affine:
 
 
 def describe_best(master: Arrays, config: ConfigData) -> ConfigData:
-    """Return {"best_vector": ...} from the arrays of a state that stay on rank 0; {} unless the run has an objective.
+    """Return {"best_vector": ...} from the arrays of a state that stay on rank 0; {} unless the run
+    has an objective.
 
-    `config` is the config as plain data; its `task.parameters` has names and types of the elements of the vector.
+    `config` is the config as plain data; its `task.parameters` has names and types of the elements
+    of the vector.
     """
     from hpc_es.tasks.functions.parameters import scales_of
     from hpc_es.tasks.functions.problem import best_report, has_best
@@ -229,8 +263,8 @@ def _named(vector: Array, config: ConfigData) -> Json:
 def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
     """Write the vector of a run or checkpoint, dtype[size] as .npy or plain data as .json.
 
-    For an objective it is the best vector of all evaluations, otherwise the best or last theta. Raises CheckpointError
-    if there is no vector.
+    For an objective it is the best vector of all evaluations, otherwise the best or last theta.
+    Raises CheckpointError if there is no vector.
     """
     import yaml
 
@@ -258,7 +292,11 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
         _, snapshot, which = read_theta(path, options.which, options.trust)
         best = snapshot.best if which == "best" else None
         vector = best.shared["theta"] if best else snapshot.state.theta
-        data = {"which": which, "x": vector.tolist(), "generation": best.generation if best else snapshot.generation}
+        data = {
+            "which": which,
+            "x": vector.tolist(),
+            "generation": best.generation if best else snapshot.generation,
+        }
         data |= {"return": best.return_} if best else {}
     if output.suffix == ".json":
         write_json(output, data)

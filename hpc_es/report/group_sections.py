@@ -1,8 +1,9 @@
-"""The sections of a report on runs grouped by configuration: a chart for each measure, and their comparison.
+"""The sections of a report on runs grouped by configuration: a chart for each measure, and their
+comparison.
 
-The comparison is that of Agarwal et al. 2021. The interquartile mean leaves out the lowest and the highest quarter of
-the scores. Intervals are percentile bootstraps: 95 % of the statistics of RESAMPLES samples with replacement, with a
-fixed seed.
+The comparison is that of Agarwal et al. 2021. The interquartile mean leaves out the lowest and the
+highest quarter of the scores. Intervals are percentile bootstraps: 95 % of the statistics of
+RESAMPLES samples with replacement, with a fixed seed.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class ReportedGroup:
 
 
 def groups_of(runs: Sequence[RunSummary]) -> tuple[list[ReportedGroup], dict[Path, RunSummary]]:
-    """Group runs by configuration, in the order of their first members; those without metrics come last.
+    """Group runs by configuration, in the order of their first members; those without metrics come
+    last.
 
     Return also the copies of runs, by path, which are in no group.
     """
@@ -94,31 +96,47 @@ def groups_of(runs: Sequence[RunSummary]) -> tuple[list[ReportedGroup], dict[Pat
     return result, copies
 
 
-def curve_sections(groups: Sequence[ReportedGroup], title: str = "Learning curves") -> list[Section]:
-    """Return the section with a chart for each measure and task, and one for each of their diagnostics."""
+def curve_sections(
+    groups: Sequence[ReportedGroup], title: str = "Learning curves"
+) -> list[Section]:
+    """Return the section with a chart for each measure and task,
+    and one for each of their diagnostics.
+    """
     content: list[Content] = []
     diagnostics: list[Content] = []
     drawn = [group for group in groups if group.curves]
     for measure in dict.fromkeys(group.curves.measure for group in drawn if group.curves):
-        tasks = by_task([group for group in drawn if group.curves and group.curves.measure is measure])
+        tasks = by_task(
+            [group for group in drawn if group.curves and group.curves.measure is measure]
+        )
         for task, here in tasks.items():
             name = f": {task}" if len(tasks) > 1 else ""
             content.append(_measure_chart(here, measure, len(content), name))
             metrics = {
-                column: metric for group in here if group.curves for column, metric in group.curves.metrics.items()
+                column: metric
+                for group in here
+                if group.curves
+                for column, metric in group.curves.metrics.items()
             }
             for column, metric in metrics.items():
                 lines = _diagnostic_lines(here, column, measure)
                 if lines:
-                    id, label = f"diagnostic-{len(diagnostics)}", metric.label[:1].upper() + metric.label[1:]
+                    id, label = (
+                        f"diagnostic-{len(diagnostics)}",
+                        metric.label[:1].upper() + metric.label[1:],
+                    )
                     label += f" ({metric.unit})" if metric.unit else ""
-                    diagnostics.append(_chart(id, label + name, label, here, lines, measure, metric.is_log, ""))
+                    diagnostics.append(
+                        _chart(id, label + name, label, here, lines, measure, metric.is_log, "")
+                    )
     if diagnostics:
         content.append(details("Diagnostics of the search", *diagnostics))
     return [Section("curves", title, content)] if content else []
 
 
-def _measure_chart(groups: Sequence[ReportedGroup], measure: Measure, index: int, task: str) -> Element:
+def _measure_chart(
+    groups: Sequence[ReportedGroup], measure: Measure, index: int, task: str
+) -> Element:
     lines = []
     most = max(60, min(MOST_POINTS, ALL_POINTS // (4 * sum(len(group.runs) for group in groups))))
     for group in groups:
@@ -129,7 +147,13 @@ def _measure_chart(groups: Sequence[ReportedGroup], measure: Measure, index: int
     direction = ""
     if measure is VALUES:
         directions = {run.is_lower_better for group in groups for run in group.runs}
-        direction = "" if len(directions) > 1 else ", lower is better" if directions.pop() else ", higher is better"
+        direction = (
+            ""
+            if len(directions) > 1
+            else ", lower is better"
+            if directions.pop()
+            else ", higher is better"
+        )
     several = any(len(group.runs) > 1 for group in groups)
     if measure in (VALUES, REWARDS):
         note = "Bands: ± standard deviation over the runs." if several else ""
@@ -153,7 +177,11 @@ def _lines(group: ReportedGroup, measure: Measure, most: int, has_bands: bool) -
     panels, color = measure.panels, group.color
     if measure is VALUES:
         curves = {x: best_values(group.curves, x) for x in panels}
-        lines = [_line(color, "main", group.label, curves, most, steps=len(group.runs) == 1, has_floor=True)]
+        lines = [
+            _line(
+                color, "main", group.label, curves, most, steps=len(group.runs) == 1, has_floor=True
+            )
+        ]
     else:
         theta = {x: evaluation(group.curves, x) for x in panels}
         bold = {x: curve for x, curve in theta.items() if curve is not None}
@@ -172,7 +200,9 @@ def _lines(group: ReportedGroup, measure: Measure, most: int, has_bands: bool) -
             series = {x: run.series(COLUMNS[x], y) for x in panels}
             if series[panels[0]][0].size:
                 single = {x: without_spread(points[0], points[1]) for x, points in series.items()}
-                lines.append(_line(color, "faint", run.path.name, single, most, steps=measure is VALUES))
+                lines.append(
+                    _line(color, "faint", run.path.name, single, most, steps=measure is VALUES)
+                )
     return lines
 
 
@@ -243,14 +273,17 @@ Interval = tuple[float, float]
 
 
 def interquartile_mean(scores: Float64) -> Float64:
-    """Return the mean over the last axis of float64[..., n] without its floor(n / 4) smallest and largest scores."""
+    """Return the mean over the last axis of float64[..., n] without
+    its floor(n / 4) smallest and largest scores.
+    """
     count = scores.shape[-1]
     cut = count // 4
     return np.asarray(np.sort(scores, axis=-1)[..., cut : count - cut].mean(axis=-1), np.float64)
 
 
 def probability_of_improvement(first: Float64, second: Float64) -> Float64:
-    """Return the probability that a score of `second`, float64[..., m], is higher than one of `first`, float64[..., n].
+    """Return the probability that a score of `second`, float64[..., m], is higher than one of
+    `first`, float64[..., n].
 
     Equal scores count one half.
     """
@@ -259,8 +292,11 @@ def probability_of_improvement(first: Float64, second: Float64) -> Float64:
     return np.asarray((above + 0.5 * equal).mean(axis=(-2, -1)), np.float64)
 
 
-def bootstrap_interval(statistic: Callable[..., Float64], *samples: Sequence[float]) -> Interval | None:
-    """Return the interval of a statistic of samples, which are drawn independently; None if one has under 3 scores.
+def bootstrap_interval(
+    statistic: Callable[..., Float64], *samples: Sequence[float]
+) -> Interval | None:
+    """Return the interval of a statistic of samples, which are drawn independently; None if one has
+    under 3 scores.
 
     The statistic maps float64[RESAMPLES, n] for each sample to float64[RESAMPLES].
     """
@@ -276,17 +312,25 @@ def bootstrap_interval(statistic: Callable[..., Float64], *samples: Sequence[flo
 
 
 def comparison_sections(groups: Sequence[ReportedGroup]) -> list[Section]:
-    """Return statistics over the finished runs of each group, and each group beside the first, for each task."""
+    """Return statistics over the finished runs of each group, and each group beside the first,
+    for each task.
+    """
     content: list[Content] = []
     measures = dict.fromkeys(group.runs[0].measure for group in groups)
     for measure in measures:
         tasks = by_task([group for group in groups if group.runs[0].measure is measure])
         for task, same in tasks.items():
             here = [group for group in same if group.scores]
-            if sum(len(group.scores) for group in here) < 2 or (len(here) == 1 and len(here[0].scores) < 2):
+            if sum(len(group.scores) for group in here) < 2 or (
+                len(here) == 1 and len(here[0].scores) < 2
+            ):
                 continue
             content += _comparison(here, measure, f": {task}" if len(tasks) > 1 else "")
-    return [Section("comparison", "Spread over runs" if len(groups) == 1 else "Comparison", content)] if content else []
+    return (
+        [Section("comparison", "Spread over runs" if len(groups) == 1 else "Comparison", content)]
+        if content
+        else []
+    )
 
 
 def _comparison(groups: Sequence[ReportedGroup], measure: Measure, task: str) -> list[Content]:
@@ -303,7 +347,11 @@ def _comparison(groups: Sequence[ReportedGroup], measure: Measure, task: str) ->
             Cell(number_text(len(scores)), len(scores)),
             number_cell(float(np.median(scores))),
             number_cell(float(interquartile_mean(scores))),
-            Cell(MISSING if interval is None else f"{number_text(interval[0])} to {number_text(interval[1])}"),
+            Cell(
+                MISSING
+                if interval is None
+                else f"{number_text(interval[0])} to {number_text(interval[1])}"
+            ),
             number_cell(float(scores.min())),
             number_cell(float(scores.max())),
         ]
@@ -316,7 +364,9 @@ def _comparison(groups: Sequence[ReportedGroup], measure: Measure, task: str) ->
         "Intervals: bootstrap over the runs (Agarwal et al. 2021).",
     ]
     if smallest < FEW:
-        notes.append(f"With fewer than {FEW} runs the intervals are too short: the true ones are wider.")
+        notes.append(
+            f"With fewer than {FEW} runs the intervals are too short: the true ones are wider."
+        )
     return [
         _strips(groups),
         table(f"Comparison of {measure.label}{task}", head, rows),
@@ -329,14 +379,20 @@ def _improvement_cell(first: ReportedGroup, group: ReportedGroup, is_lower_bette
         return Cell(MISSING)
     sign = -1.0 if is_lower_better else 1.0
     samples = [[sign * score for score in one.scores] for one in (first, group)]
-    value = float(probability_of_improvement(*(np.asarray(sample, np.float64) for sample in samples)))
+    value = float(
+        probability_of_improvement(*(np.asarray(sample, np.float64) for sample in samples))
+    )
     interval = bootstrap_interval(probability_of_improvement, *samples)
-    text = f"{value:.2f}" + ("" if interval is None else f" ({interval[0]:.2f} to {interval[1]:.2f})")
+    text = f"{value:.2f}" + (
+        "" if interval is None else f" ({interval[0]:.2f} to {interval[1]:.2f})"
+    )
     return Cell(text, value)
 
 
 def _strips(groups: Sequence[ReportedGroup]) -> Element:
-    """Return a picture of the scores: a dot for each run, the interquartile mean, and its interval."""
+    """Return a picture of the scores: a dot for each run, the interquartile mean,
+    and its interval.
+    """
     scores = [score for group in groups for score in group.scores]
     low, high = min(scores), max(scores)
     margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
@@ -355,7 +411,9 @@ def _strips(groups: Sequence[ReportedGroup]) -> Element:
         style="min-width: 34rem",
     )
     for tick in np.linspace(low + margin, high - margin, 5):
-        picture.append(element("line", class_="rule", x1=at(tick), x2=at(tick), y1="4", y2=str(height - 22)))
+        picture.append(
+            element("line", class_="rule", x1=at(tick), x2=at(tick), y1="4", y2=str(height - 22))
+        )
         picture.append(
             element(
                 "text",
@@ -382,13 +440,20 @@ def _strips(groups: Sequence[ReportedGroup]) -> Element:
                 )
             )
         for score in group.scores:
-            dot = element("circle", element("title", number_text(score)), cx=at(score), cy=str(y + 8), r="5")
+            dot = element(
+                "circle", element("title", number_text(score)), cx=at(score), cy=str(y + 8), r="5"
+            )
             dot.set("style", f"fill: {color}; fill-opacity: .75")
             picture.append(dot)
         middle = at(float(interquartile_mean(np.asarray(group.scores, np.float64))))
         picture.append(
             element(
-                "line", x1=middle, x2=middle, y1=str(y - 4), y2=str(y + 20), style=f"stroke: {color}; stroke-width: 3"
+                "line",
+                x1=middle,
+                x2=middle,
+                y1=str(y - 4),
+                y2=str(y + 20),
+                style=f"stroke: {color}; stroke-width: 3",
             )
         )
     caption = "Scores of the finished runs: dots; interquartile mean: line; its 95 % interval: bar"

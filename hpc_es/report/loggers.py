@@ -1,7 +1,7 @@
 """Loggers: TensorBoard, MLflow and Weights & Biases, their contract, and the loggers of a run.
 
-Each receives every row of metrics.jsonl, and imports its package in `start`. A logger that fails is dropped with a
-warning, and the run continues.
+Each receives every row of metrics.jsonl, and imports its package in `start`. A logger that fails is
+dropped with a warning, and the run continues.
 """
 
 from __future__ import annotations
@@ -34,7 +34,18 @@ from hpc_es.storage.status import EndStatus
 
 Param = str | int | float | bool | None
 
-GROUPS = ("answer", "evaluation", "return", "length", "info", "time", "predict", "episodes", "timesteps", "seconds")
+GROUPS = (
+    "answer",
+    "evaluation",
+    "return",
+    "length",
+    "info",
+    "time",
+    "predict",
+    "episodes",
+    "timesteps",
+    "seconds",
+)
 
 
 @dataclass(frozen=True)
@@ -50,15 +61,20 @@ class LoggedRun:
 class Started:
     """The state of a logger after its start."""
 
-    run_id: str | None  # the package's id of the run, kept in checkpoints; None if the directory identifies the run
+    # the package's id of the run, kept in checkpoints; None if the directory identifies the run
+    run_id: str | None
     next_generation: int  # the first generation whose row it lacks
 
 
 class Logger(Protocol):
-    """One package that records the rows of a run. Any error of its methods drops the logger, never the run."""
+    """One package that records the rows of a run.
+
+    Any error of its methods drops the logger, never the run.
+    """
 
     def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
-        """Start a new run, or resume the run of this id and drop its rows from generation `first` on.
+        """Start a new run, or resume the run of this id and drop its rows from generation `first`
+        on.
 
         These rows will be written again.
         """
@@ -71,7 +87,9 @@ class Logger(Protocol):
 
 
 def tag(key: str) -> str:
-    """Return the name of a metric with its group: return/mean for return_mean, and train/sigma for sigma."""
+    """Return the name of a metric with its group: return/mean for return_mean,
+    and train/sigma for sigma.
+    """
     for group in GROUPS:
         if key.startswith(f"{group}_"):
             return f"{group}/{key.removeprefix(f'{group}_')}"
@@ -95,7 +113,9 @@ def step(row: Row) -> int:
 
 
 def flat(data: JsonObject, prefix: str = "") -> dict[str, Param]:
-    """Flatten nested data to {"algorithm.sigma": 0.1}; lists and empty mappings become JSON text."""
+    """Flatten nested data to {"algorithm.sigma": 0.1};
+    lists and empty mappings become JSON text.
+    """
     result: dict[str, Param] = {}
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
@@ -110,11 +130,12 @@ class TensorBoard:
     """TensorBoard: one scalar per metric, against generations and wall time.
 
     Each session writes an event file into the run directory, or into a folder of
-    `report.tensorboard_directory`, whose name is kept in checkpoints. TensorBoard reads all files of a
-    directory as one run, and drops the rows of earlier sessions from `first` on.
+    `report.tensorboard_directory`, whose name is kept in checkpoints. TensorBoard reads all files
+    of a directory as one run, and drops the rows of earlier sessions from `first` on.
 
-    Only the record writer of the tensorboard package is used. Its EventFileWriter imports TensorFlow if that is
-    installed, which takes seconds and 500 MB, and raises the error of a full disk in a separate thread.
+    Only the record writer of the tensorboard package is used. Its EventFileWriter imports
+    TensorFlow if that is installed, which takes seconds and 500 MB, and raises the error of a full
+    disk in a separate thread.
     """
 
     _event: Any
@@ -158,8 +179,13 @@ class TensorBoard:
             else:
                 info.hparams[key].string_value = "null" if value is None else value
         content = metadata.create_summary_metadata(HParamsPluginData(session_start_info=info))
-        # The tab reads the metadata; the tensor has no meaning, but an event without one is ignored.
-        entry = {"tag": metadata.SESSION_START_INFO_TAG, "metadata": content, "tensor": metadata.NULL_TENSOR}
+        # The tab reads the metadata; the tensor has no meaning, but an event without one is
+        # ignored.
+        entry = {
+            "tag": metadata.SESSION_START_INFO_TAG,
+            "metadata": content,
+            "tensor": metadata.NULL_TENSOR,
+        }
         self._add(summary={"value": [entry]})
 
     def write(self, row: Row) -> None:
@@ -169,19 +195,28 @@ class TensorBoard:
     def write_image(self, generation: int, image: Array) -> None:
         """Record an observation, [height, width] or [height, width, channels].
 
-        Numbers that are not integers are between 0 and 1. Unless there are 1 or 3 channels, a pixel is the largest
-        number of all channels.
+        Numbers that are not integers are between 0 and 1. Unless there are 1 or 3 channels, a pixel
+        is the largest number of all channels.
         """
         from PIL import Image
 
-        pixels = np.clip(image * 255.0 if image.dtype.kind == "f" else image, 0, 255).astype(np.uint8)
+        pixels = np.clip(image * 255.0 if image.dtype.kind == "f" else image, 0, 255).astype(
+            np.uint8
+        )
         pixels = pixels if pixels.ndim == 3 else pixels[..., np.newaxis]
         pixels = pixels if pixels.shape[2] in (1, 3) else pixels.max(axis=2, keepdims=True)
         height, width, channels = pixels.shape
         file = io.BytesIO()
         Image.fromarray(pixels if channels == 3 else pixels[..., 0]).save(file, format="png")
-        content = {"height": height, "width": width, "colorspace": channels, "encoded_image_string": file.getvalue()}
-        self._add(step=generation, summary={"value": [{"tag": tag("observation"), "image": content}]})
+        content = {
+            "height": height,
+            "width": width,
+            "colorspace": channels,
+            "encoded_image_string": file.getvalue(),
+        }
+        self._add(
+            step=generation, summary={"value": [{"tag": tag("observation"), "image": content}]}
+        )
 
     def close(self, status: EndStatus) -> None:
         del status  # event files cannot record it
@@ -194,7 +229,9 @@ class TensorBoard:
 
 
 def _own_folder(directory: Path, name: str, run_id: str | None) -> Path:
-    """Create and return the folder of a run: that of its earlier sessions, else a new one of its name."""
+    """Create and return the folder of a run: that of its earlier sessions,
+    else a new one of its name.
+    """
     if run_id is not None:
         (directory / run_id).mkdir(parents=True, exist_ok=True)
         return directory / run_id
@@ -207,7 +244,9 @@ def _own_folder(directory: Path, name: str, run_id: str | None) -> Path:
 
 
 def _event_path(run_dir: Path) -> Path:
-    """Return a name that sorts after those of earlier sessions, since TensorBoard reads files in the order of names."""
+    """Return a name that sorts after those of earlier sessions,
+    since TensorBoard reads files in the order of names.
+    """
     now, host = time.time_ns(), socket.gethostname()
     return run_dir / f"events.out.tfevents.{now // 10**9}.{now % 10**9:09d}.{host}.{os.getpid()}"
 
@@ -223,9 +262,9 @@ PARAMS_PER_BATCH = 100  # the limit of MLflow
 class MLflow:
     """MLflow: a run is one MLflow run, whose id goes into checkpoints; no server, no telemetry.
 
-    The local file store, which `mlflow ui --backend-store-uri RUN/mlruns` opens, has one text file per metric, with one
-    line "TIMESTAMP VALUE STEP" per row. MLflow cannot remove steps, so a resumed run truncates the files at the first
-    generation that it computes again.
+    The local file store, which `mlflow ui --backend-store-uri RUN/mlruns` opens, has one text file
+    per metric, with one line "TIMESTAMP VALUE STEP" per row. MLflow cannot remove steps, so a
+    resumed run truncates the files at the first generation that it computes again.
     """
 
     _client: Any
@@ -235,7 +274,9 @@ class MLflow:
         self._options = options
 
     def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
-        """Create an MLflow run, also if the one of this id is no longer in the store, or truncate the existing one."""
+        """Create an MLflow run, also if the one of this id is no longer in the store,
+        or truncate the existing one.
+        """
         for name, value in MLFLOW_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         from mlflow.tracking import MlflowClient
@@ -260,7 +301,10 @@ class MLflow:
 
         now = int(time.time() * 1000)
         self._client.log_batch(
-            self._id, metrics=[Metric(name, float(value), now, step(row)) for name, value in metrics(row).items()]
+            self._id,
+            metrics=[
+                Metric(name, float(value), now, step(row)) for name, value in metrics(row).items()
+            ],
         )
 
     def close(self, status: EndStatus) -> None:
@@ -281,25 +325,32 @@ class MLflow:
 
         name = self._options.experiment
         experiment = self._client.get_experiment_by_name(name)
-        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        experiment_id = (
+            experiment.experiment_id if experiment else self._client.create_experiment(name)
+        )
         run_id = str(self._client.create_run(experiment_id, run_name=run.name).info.run_id)
         params = []
         for key, value in run.params.items():
             allowed = re.sub(r"[^\w./ :-]", "_", key)  # the characters that MLflow allows
-            params.append(MlflowParam(allowed, value if isinstance(value, str) else json.dumps(value)))
+            params.append(
+                MlflowParam(allowed, value if isinstance(value, str) else json.dumps(value))
+            )
         for start in range(0, len(params), PARAMS_PER_BATCH):
             self._client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
         return run_id
 
 
 def truncate(folder: Path, first: int) -> int:
-    """Remove the steps from `first` on of all metrics in a folder of the store; return the step after the last one."""
+    """Remove the steps from `first` on of all metrics in a folder of the store;
+    return the step after the last one.
+    """
     next_step = 0
     for path in [path for path in sorted(folder.rglob("*")) if is_regular(path)]:
         length = 0
         for line in read_bytes(path).splitlines(keepends=True):
             fields = line.split()
-            if len(fields) != 3 or not line.endswith(b"\n") or int(fields[2]) >= first:  # or an incomplete line
+            # or an incomplete line
+            if len(fields) != 3 or not line.endswith(b"\n") or int(fields[2]) >= first:
                 break
             length, next_step = length + len(line), max(next_step, int(fields[2]) + 1)
         if length:
@@ -324,9 +375,10 @@ def _locked(directory: Path) -> Iterator[None]:
 class WeightsAndBiases:
     """Weights & Biases, offline: a run is one W&B run, whose id goes into checkpoints.
 
-    `wandb sync RUN/wandb/offline-run-*` uploads it. W&B cannot resume an offline run: a second directory of the same id
-    replaces the first one on the server. So a resumed run writes all rows again into a new directory of the same id,
-    and removes the old ones. WANDB_MODE, if set, replaces "offline".
+    `wandb sync RUN/wandb/offline-run-*` uploads it. W&B cannot resume an offline run: a second
+    directory of the same id replaces the first one on the server. So a resumed run writes all rows
+    again into a new directory of the same id, and removes the old ones. WANDB_MODE, if set,
+    replaces "offline".
     """
 
     _run: Any
@@ -340,8 +392,10 @@ class WeightsAndBiases:
         own = self._options.directory
         directory = self._directory = config_path(own) if own else run.directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # telemetry, read when wandb is imported
-        os.environ.setdefault("WANDB_CACHE_DIR", str(directory / "wandb" / "cache"))  # logs, not in $HOME
+        # telemetry, read when wandb is imported
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        # logs, not in $HOME
+        os.environ.setdefault("WANDB_CACHE_DIR", str(directory / "wandb" / "cache"))
         import wandb
 
         # The id is in the names of the files; the name of the directory may have a suffix.
@@ -365,7 +419,8 @@ class WeightsAndBiases:
         self._require_space()
 
     def close(self, status: EndStatus) -> None:
-        # Waits until the process of W&B has written all rows; its only states are "finished" and "failed".
+        # Waits until the process of W&B has written all rows; its only states are "finished" and
+        # "failed".
         self._run.finish(exit_code=int(status != "finished"))
         self._require_space()
 
@@ -376,8 +431,16 @@ class WeightsAndBiases:
 
 
 def _wandb_settings() -> JsonObject:
-    """Return settings with which W&B logs only the rows: no console, code, git, machine or packages."""
-    off = ("disable_git", "disable_code", "disable_job_creation", "x_disable_stats", "x_disable_meta")
+    """Return settings with which W&B logs only the rows: no console, code, git,
+    machine or packages.
+    """
+    off = (
+        "disable_git",
+        "disable_code",
+        "disable_job_creation",
+        "x_disable_stats",
+        "x_disable_meta",
+    )
     return {
         **dict.fromkeys((*off, "x_disable_machine_info", "silent"), True),
         "x_save_requirements": False,
@@ -394,17 +457,25 @@ LOGGERS: dict[str, Callable[[Report], Logger]] = {
 
 
 class Loggers:
-    """The loggers that `report` names, on rank 0; `run_ids` come from the checkpoint, by the name of the logger."""
+    """The loggers that `report` names, on rank 0; `run_ids` come from the checkpoint,
+    by the name of the logger.
+    """
 
     def __init__(
-        self, report: Report, run: LoggedRun, run_ids: Mapping[str, str], warn: Callable[[str], object]
+        self,
+        report: Report,
+        run: LoggedRun,
+        run_ids: Mapping[str, str],
+        warn: Callable[[str], object],
     ) -> None:
         self._report, self._run, self._warn = report, run, warn
         self.run_ids = dict(run_ids)  # including loggers that the config no longer names
         self._running: dict[str, Logger] = {}
 
     def start(self, first: int, rows: Iterable[Row]) -> None:
-        """Start all loggers at generation `first`, and write the earlier rows that a logger lacks."""
+        """Start all loggers at generation `first`,
+        and write the earlier rows that a logger lacks.
+        """
         earlier = list(rows)
         for name in self._report.all_loggers():
             with self._drop_on_error(name):
@@ -418,7 +489,9 @@ class Loggers:
                         logger.write(row)
 
     def write(self, row: Row, image: Array | None = None) -> None:
-        """Write the row of a generation to all loggers, and an observation to those that show images."""
+        """Write the row of a generation to all loggers,
+        and an observation to those that show images.
+        """
         for name, logger in list(self._running.items()):
             with self._drop_on_error(name):
                 logger.write(row)

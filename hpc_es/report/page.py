@@ -1,8 +1,10 @@
-"""The blocks of an HTML report, and the page around them: one file that loads nothing from a network.
+"""The blocks of an HTML report, and the page around them: one file that loads nothing from a
+network.
 
-Elements are built with `element` and serialised by ElementTree, which escapes all text and attributes. Scripts run only
-if their hash is in the page's content security policy, so that text from a run cannot be executed. Line charts are
-drawn by uPlot (assets/, MIT licence): 51 kB, with zoom; other charts are SVG without a script.
+Elements are built with `element` and serialised by ElementTree, which escapes all text and
+attributes. Scripts run only if their hash is in the page's content security policy, so that text
+from a run cannot be executed. Line charts are drawn by uPlot (assets/, MIT licence): 51 kB, with
+zoom; other charts are SVG without a script.
 """
 
 from __future__ import annotations
@@ -24,17 +26,24 @@ Element = ElementTree.Element
 Content = Element | str
 COLORS = 8  # of lines, --line-0 to --line-7 in page.css
 MISSING = "–"
-# What HTML does not allow, line ends other than \n, and what reverses the direction of the text around it.
+# What HTML does not allow, line ends other than \n, and what reverses the direction of the text
+# around it.
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 
 
 def element(tag: str, *content: Content | None, **attributes: str | None) -> Element:
-    """Return an element; None is left out, `class_` and `data_x` are the attributes class and data-x."""
+    """Return an element; None is left out, `class_` and
+    `data_x` are the attributes class and data-x.
+    """
     result = Element(
         tag,
-        {name.rstrip("_").replace("_", "-"): _clean(value) for name, value in attributes.items() if value is not None},
+        {
+            name.rstrip("_").replace("_", "-"): _clean(value)
+            for name, value in attributes.items()
+            if value is not None
+        },
     )
     last: Element | None = None
     for item in content:
@@ -73,7 +82,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart: points (x, y) for each horizontal axis, with a band if there are `low` and `high`."""
+    """A line of a chart: points (x, y) for each horizontal axis,
+    with a band if there are `low` and `high`.
+    """
 
     group: int  # its color
     style: str  # main, thin (population), faint (single run)
@@ -92,7 +103,9 @@ class Axis:
 
 
 def number_text(value: float | None) -> str:
-    """Return a number as text of four significant digits, whole numbers with thousands separators."""
+    """Return a number as text of four significant digits,
+    whole numbers with thousands separators.
+    """
     if value is None or math.isnan(value):
         return MISSING
     if float(value).is_integer() and abs(value) < 1e15:
@@ -130,11 +143,18 @@ def duration_text(seconds: float | None) -> str:
 
 
 def table(
-    caption: str, head: Sequence[str], rows: Sequence[Sequence[Cell | Content]], sortable: bool = False
+    caption: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[Cell | Content]],
+    sortable: bool = False,
 ) -> Element:
-    """Return a table, which scrolls sideways if it is too wide; the first cell of a row is its heading."""
+    """Return a table, which scrolls sideways if it is too wide;
+    the first cell of a row is its heading.
+    """
     columns = [
-        element("th", element("button", name, type="button") if sortable and name else name, scope="col")
+        element(
+            "th", element("button", name, type="button") if sortable and name else name, scope="col"
+        )
         for name in head
     ]
     body = element("tbody")
@@ -175,9 +195,14 @@ def chart(
     id: str, caption: str, summary: str, axes: Sequence[Axis], label: str, lines: Sequence[Line], is_log: bool,
     values: Element, groups: Mapping[int, str], note: str = "",
 ) -> Element:  # fmt: skip
-    """Return a line chart with a legend of the groups by color, and the table `values` for screen readers."""
+    """Return a line chart with a legend of the groups by color,
+    and the table `values` for screen readers.
+    """
     data: Json = {
-        "axes": [{"key": axis.key, "label": axis.label, "units": [list(unit) for unit in axis.units]} for axis in axes],
+        "axes": [
+            {"key": axis.key, "label": axis.label, "units": [list(unit) for unit in axis.units]}
+            for axis in axes
+        ],
         "label": label,
         "log": is_log,
         "lines": [
@@ -186,7 +211,10 @@ def chart(
                 "style": line.style,
                 "name": line.name,
                 "steps": line.steps,
-                "points": {key: [_rounded(column) for column in columns] for key, columns in line.points.items()},
+                "points": {
+                    key: [_rounded(column) for column in columns]
+                    for key, columns in line.points.items()
+                },
             }
             for line in lines
         ],
@@ -194,17 +222,22 @@ def chart(
     buttons = element("div", class_="choice", role="group", aria_label="Horizontal axis")
     for index, axis in enumerate(axes):
         pressed = "false" if index else "true"
-        buttons.append(element("button", axis.label, type="button", data_axis=axis.key, aria_pressed=pressed))
+        buttons.append(
+            element("button", axis.label, type="button", data_axis=axis.key, aria_pressed=pressed)
+        )
     controls = element("div", buttons if len(axes) > 1 else None, class_="controls")
     if any(line.style == "faint" for line in lines):
-        controls.append(element("label", element("input", type="checkbox", class_="runs"), " single runs"))
+        controls.append(
+            element("label", element("input", type="checkbox", class_="runs"), " single runs")
+        )
     controls.append(element("output", class_="position"))
     legend = element("ul", class_="legend")
     for color, group in groups.items():
         box = element("input", type="checkbox", checked="", data_group=str(color))
         legend.append(element("li", element("label", box, swatch(color), group), element("output")))
     keys = "Drag to zoom, double-click to reset. Keyboard: arrows move, + and - zoom, 0 resets."
-    json_text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)  # without escapes of them
+    # without escapes of them
+    json_text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     canvas = element(
         "div",
         class_="plot",
@@ -221,7 +254,8 @@ def chart(
         legend,
         element("p", f"{note} {keys}".strip(), class_="note", id=f"{id}-keys"),
         element("details", element("summary", "Values as a table"), values),
-        element("script", json_text.replace("<", "\\u003c"), type="application/json"),  # no end tag in a script element
+        # no end tag in a script element
+        element("script", json_text.replace("<", "\\u003c"), type="application/json"),
         class_="chart",
         id=id,
     )
@@ -232,9 +266,13 @@ def _rounded(values: Sequence[float]) -> list[float | None]:
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
 
 
-def details(title: Content, *content: Content | None, id: str | None = None, is_open: bool = False) -> Element:
+def details(
+    title: Content, *content: Content | None, id: str | None = None, is_open: bool = False
+) -> Element:
     """Return a block that opens by a click on its title."""
-    return element("details", element("summary", title), *content, id=id, open="" if is_open else None)
+    return element(
+        "details", element("summary", title), *content, id=id, open="" if is_open else None
+    )
 
 
 def number_cell(value: float | None) -> Cell:
@@ -243,7 +281,11 @@ def number_cell(value: float | None) -> Cell:
 
 def swatch(color: int) -> Element:
     """Return a sample of the line of a group."""
-    return element("span", class_=f"swatch dash-{color // COLORS % 3}", style=f"--color: var(--line-{color % COLORS})")
+    return element(
+        "span",
+        class_=f"swatch dash-{color // COLORS % 3}",
+        style=f"--color: var(--line-{color % COLORS})",
+    )
 
 
 def facts(pairs: Sequence[tuple[str, Content]]) -> Element:
@@ -257,16 +299,29 @@ def badge(state: str) -> Element:
     return element("span", state, class_=f"badge {state.replace(' ', '-')}")
 
 
-def page(title: str, subtitle: str, sections: Sequence[Section], refresh_seconds: int = 0, version: str = "") -> str:
+def page(
+    title: str,
+    subtitle: str,
+    sections: Sequence[Section],
+    refresh_seconds: int = 0,
+    version: str = "",
+) -> str:
     """Return the page.
 
-    With `refresh_seconds` it asks the server of `hpc-es watch` for its version, and loads itself again if that differs.
+    With `refresh_seconds` it asks the server of `hpc-es watch` for its version, and loads itself
+    again if that differs.
     """
     assets = resources.files("hpc_es.report") / "assets"
-    read = {name: (assets / name).read_text(encoding="utf-8") for name in ("uPlot.iife.min.js", "page.js")}
-    style = (assets / "uPlot.min.css").read_text(encoding="utf-8") + (assets / "page.css").read_text(encoding="utf-8")
+    read = {
+        name: (assets / name).read_text(encoding="utf-8")
+        for name in ("uPlot.iife.min.js", "page.js")
+    }
+    style = (assets / "uPlot.min.css").read_text(encoding="utf-8") + (
+        assets / "page.css"
+    ).read_text(encoding="utf-8")
     hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'" for code in read.values()
+        f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
+        for code in read.values()
     )
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; media-src data:"
     if refresh_seconds:
@@ -286,18 +341,33 @@ def page(title: str, subtitle: str, sections: Sequence[Section], refresh_seconds
     main = element("main", id="main")
     for section in sections:
         heading = element("h2", section.title, id=f"{section.id}-title")
-        main.append(element("section", heading, *section.content, id=section.id, aria_labelledby=f"{section.id}-title"))
+        main.append(
+            element(
+                "section",
+                heading,
+                *section.content,
+                id=section.id,
+                aria_labelledby=f"{section.id}-title",
+            )
+        )
     body = element(
         "body",
         element("a", "Skip to the report", href="#main", class_="skip"),
         element("header", element("h1", title), element("p", subtitle)),
         element("nav", navigation, aria_label="Sections"),
         main,
-        element("noscript", element("p", "The charts need JavaScript; their values are in the tables below them.")),
-        element("footer", element("p", "Charts: uPlot, Copyright (c) 2022 Leon Sorokin, MIT licence.")),
+        element(
+            "noscript",
+            element("p", "The charts need JavaScript; their values are in the tables below them."),
+        ),
+        element(
+            "footer", element("p", "Charts: uPlot, Copyright (c) 2022 Leon Sorokin, MIT licence.")
+        ),
         *(element("script", code) for code in read.values()),
         data_refresh=str(refresh_seconds) if refresh_seconds else None,
         data_version=version if refresh_seconds else None,
     )
     root = element("html", head, body, lang="en")
-    return "<!doctype html>\n" + ElementTree.tostring(root, encoding="unicode", method="html") + "\n"
+    return (
+        "<!doctype html>\n" + ElementTree.tostring(root, encoding="unicode", method="html") + "\n"
+    )

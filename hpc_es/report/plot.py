@@ -1,14 +1,16 @@
-"""Pictures of learning curves: the return against timesteps and wall time, one line per configuration.
+"""Pictures of learning curves: the return against timesteps and wall time, one line per
+configuration.
 
-Objectives show the best value so far against evaluations, and finished ones the best parameters if they have names;
-program searches the best reward against the number of
-programs executed. The runs of a group (`curves.grouped`) are averaged, and the shade is their standard deviation
-(n - 1); for a single run it is the standard deviation over the population.
+Objectives show the best value so far against evaluations, and finished ones the best parameters if
+they have names; program searches the best reward against the number of programs executed. The runs
+of a group (`curves.grouped`) are averaged, and the shade is their standard deviation (n - 1); for a
+single run it is the standard deviation over the population.
 
-If the runs have such metrics, a lower row shows diagnostics of the search on a logarithmic axis: step size, axis ratio
-of the distribution, length of the step-size path, archive size, and with constraints the violation of the best vector
-and the share of feasible vectors, with vertical lines at restarts; for programs, the entropy per token and the number
-of distinct programs per batch. Metrics that never change are left out.
+If the runs have such metrics, a lower row shows diagnostics of the search on a logarithmic axis:
+step size, axis ratio of the distribution, length of the step-size path, archive size, and with
+constraints the violation of the best vector and the share of feasible vectors, with vertical lines
+at restarts; for programs, the entropy per token and the number of distinct programs per batch.
+Metrics that never change are left out.
 """
 
 from __future__ import annotations
@@ -54,13 +56,18 @@ from hpc_es.storage.metrics_log import JSONL
 
 SUFFIXES = (".png", ".pdf", ".svg")
 GREY = "#555555"
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
+# Okabe and Ito 2008
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":")  # after the last colour, the colours repeat with the next dash pattern
 MOST_MARKERS = 30
 LEGEND_LETTERS = 120  # per line of the legend
 MOST_PARAMETERS = 12  # of a best vector in the legend
 LOG_DECADES = 2  # positive values that span more decades get a logarithmic axis
-UNDATED: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+UNDATED: dict[str, dict[str, None]] = {
+    "png": {},
+    "pdf": {"CreationDate": None},
+    "svg": {"Date": None},
+}
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -75,9 +82,17 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,  # text stays text
     "svg.hashsalt": "hpc_es",  # the same runs give the same file
 }
-LineStyle: TypeAlias = str | tuple[int, tuple[int, ...]]  # a name, or offset and lengths of dashes and gaps
+# a name, or offset and lengths of dashes and gaps
+LineStyle: TypeAlias = str | tuple[int, tuple[int, ...]]
 # Of the metrics that a group declares, in their order.
-DIAGNOSTIC_DASHES: Sequence[LineStyle] = ("-", ":", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+DIAGNOSTIC_DASHES: Sequence[LineStyle] = (
+    "-",
+    ":",
+    "--",
+    "-.",
+    (0, (5, 1, 1, 1, 1, 1)),
+    (0, (1, 3)),
+)
 
 
 def plot(
@@ -87,17 +102,21 @@ def plot(
     title: str | None = None,
     unreadable: dict[Path, str] | None = None,
 ) -> list[Path]:
-    """Draw the learning curves of run directories to a PNG, PDF or SVG file; return the runs that are left out.
+    """Draw the learning curves of run directories to a PNG, PDF or SVG file; return the runs that
+    are left out.
 
-    `x` is the horizontal axis; None draws one panel for each. A directory of repetitions stands for those of its runs
-    that have metrics. Each task has its own chart. Copies of a run are left out. The output is replaced atomically.
-    With `unreadable`, runs that cannot be read are left out too if there are others, and added to it with the reason.
+    `x` is the horizontal axis; None draws one panel for each. A directory of repetitions stands for
+    those of its runs that have metrics. Each task has its own chart. Copies of a run are left out.
+    The output is replaced atomically. With `unreadable`, runs that cannot be read are left out too
+    if there are others, and added to it with the reason.
 
-    Raises UserError for an unknown suffix, for a path that is not a run directory or has no metrics yet, and for runs
-    whose measures differ; RunError if the output cannot be written.
+    Raises UserError for an unknown suffix, for a path that is not a run directory or has no metrics
+    yet, and for runs whose measures differ; RunError if the output cannot be written.
     """
     if output.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(SUFFIXES)}")
+        raise UserError(
+            f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(SUFFIXES)}"
+        )
     if not runs:
         raise UserError("no run directory to plot; give at least one")
     single = [run for path in runs for run in (_repetitions(path) or [path])]
@@ -144,14 +163,18 @@ def _repetitions(path: Path) -> list[Path]:
 
 
 def _panels(groups: Sequence[RunGroup], x: X | None) -> Sequence[X]:
-    """Return the horizontal axis of each panel; UserError if the groups have different measures, or not this axis."""
+    """Return the horizontal axis of each panel;
+    UserError if the groups have different measures, or not this axis.
+    """
     first = groups[0]
     for other in groups:
         if other.measure is not first.measure:
             pair = [f"{group.runs[0].path} has a {group.measure.label}" for group in (first, other)]
             raise UserError(f"{', '.join(pair)}: plot them separately")
     if x is not None and x not in first.measure.panels:
-        raise UserError(f"--x is {x}: expected {' or '.join(first.measure.panels)} for the {first.measure.label}")
+        raise UserError(
+            f"--x is {x}: expected {' or '.join(first.measure.panels)} for the {first.measure.label}"
+        )
     return (x,) if x else first.measure.panels
 
 
@@ -161,7 +184,9 @@ def figure(groups: Sequence[RunGroup], panels: Sequence[X], title: str | None) -
     A chart has 1200 x 500 pixels, or 1200 x 750 with a lower row of diagnostics.
     """
     tasks = by_task(groups)
-    heights = [5.0 if any(_diagnostics(group) for group in same) else 10 / 3 for same in tasks.values()]
+    heights = [
+        5.0 if any(_diagnostics(group) for group in same) else 10 / 3 for same in tasks.values()
+    ]
     result = Figure(figsize=(8.0, sum(heights)), dpi=150, layout="constrained")
     if len(tasks) == 1:
         _draw_chart(result, groups, panels, title or _subject(groups))
@@ -172,12 +197,16 @@ def figure(groups: Sequence[RunGroup], panels: Sequence[X], title: str | None) -
     return result
 
 
-def _draw_chart(target: Figure | SubFigure, groups: Sequence[RunGroup], panels: Sequence[X], title: str) -> None:
+def _draw_chart(
+    target: Figure | SubFigure, groups: Sequence[RunGroup], panels: Sequence[X], title: str
+) -> None:
     """Draw the curves of the runs on one task."""
     measure = groups[0].measure
     has_lower_row = any(_diagnostics(group) for group in groups)
     heights = (3, 2) if has_lower_row else (1,)
-    grid = target.subplots(len(heights), len(panels), sharey="row", squeeze=False, height_ratios=heights)
+    grid = target.subplots(
+        len(heights), len(panels), sharey="row", squeeze=False, height_ratios=heights
+    )
     for ax, x in zip(grid[0], panels, strict=True):
         for index, group in enumerate(groups):
             if measure is VALUES:
@@ -203,7 +232,9 @@ def _look(index: int) -> tuple[str, str]:
 
 
 def _draw_returns(ax: Axes, group: RunGroup, x: X, color: str, dash: str) -> None:
-    """Draw the population mean, thin, and the evaluations of theta, bold; of program searches the best reward, bold."""
+    """Draw the population mean, thin, and the evaluations of theta, bold;
+    of program searches the best reward, bold.
+    """
     curve, is_bold = population(group, x).thinned(), group.measure.spread is None
     width, alpha = (2.0, 1.0) if is_bold else (0.8, 0.75)
     marker = "." if len(curve.x) == 1 else None
@@ -213,7 +244,18 @@ def _draw_returns(ax: Axes, group: RunGroup, x: X, color: str, dash: str) -> Non
     if theta is not None:
         theta = theta.thinned()
         every = -(-len(theta.x) // MOST_MARKERS)
-        ax.plot(theta.x, theta.mean, dash, color=color, lw=2.0, marker="o", ms=4, mec="white", mew=0.6, markevery=every)
+        ax.plot(
+            theta.x,
+            theta.mean,
+            dash,
+            color=color,
+            lw=2.0,
+            marker="o",
+            ms=4,
+            mec="white",
+            mew=0.6,
+            markevery=every,
+        )
         _shade(ax, theta, color, 0.22)
 
 
@@ -226,7 +268,9 @@ def _shade(ax: Axes, curve: Curve, color: str, alpha: float) -> None:
 
 
 def _draw_values(ax: Axes, curve: Curve, color: str, dash: str) -> None:
-    """Draw the best value of an objective: a single run as steps, a mean over runs as a line with its spread."""
+    """Draw the best value of an objective: a single run as steps,
+    a mean over runs as a line with its spread.
+    """
     style = "steps-post" if curve.runs == 1 else "default"
     marker = "." if len(curve.x) == 1 else None
     ax.plot(curve.x, curve.mean, dash, color=color, lw=1.8, drawstyle=style, marker=marker)
@@ -238,8 +282,12 @@ def _draw_values(ax: Axes, curve: Curve, color: str, dash: str) -> None:
 
 
 def _scale_values(axes: Sequence[Axes]) -> None:
-    """Make the vertical axis logarithmic if all values are positive and span more than LOG_DECADES."""
-    drawn = np.concatenate([np.asarray(line.get_ydata(), np.float64) for ax in axes for line in ax.get_lines()])
+    """Make the vertical axis logarithmic if all values are
+    positive and span more than LOG_DECADES.
+    """
+    drawn = np.concatenate(
+        [np.asarray(line.get_ydata(), np.float64) for ax in axes for line in ax.get_lines()]
+    )
     if drawn.min() > 0 and drawn.max() / drawn.min() > 10**LOG_DECADES:
         axes[0].set_yscale("log")  # the panels share it
         for ax in axes:
@@ -249,18 +297,23 @@ def _scale_values(axes: Sequence[Axes]) -> None:
 def _diagnostics(group: RunGroup) -> list[str]:
     """Return the metrics of the lower row that a group has."""
     x = group.measure.panels[0]
-    drawn = [column for column, metric in group.metrics.items() if metric.is_log]  # the panel has one axis
+    # the panel has one axis
+    drawn = [column for column, metric in group.metrics.items() if metric.is_log]
     return [column for column in drawn if diagnostic(group, column, x) is not None]
 
 
 def _looks(groups: Sequence[RunGroup]) -> dict[str, tuple[LineStyle, str]]:
     """Return dash pattern and label of each metric of the lower row."""
-    labels = {column: group.metrics[column].label for group in groups for column in _diagnostics(group)}
+    labels = {
+        column: group.metrics[column].label for group in groups for column in _diagnostics(group)
+    }
     pairs = zip(labels.items(), cycle(DIAGNOSTIC_DASHES), strict=False)
     return {column: (dash, label) for (column, label), dash in pairs}
 
 
-def _draw_diagnostics(ax: Axes, group: RunGroup, x: X, color: str, looks: Mapping[str, tuple[LineStyle, str]]) -> None:
+def _draw_diagnostics(
+    ax: Axes, group: RunGroup, x: X, color: str, looks: Mapping[str, tuple[LineStyle, str]]
+) -> None:
     for column in _diagnostics(group):
         dash, _ = looks[column]
         series = diagnostic(group, column, x)
@@ -274,8 +327,12 @@ def _draw_diagnostics(ax: Axes, group: RunGroup, x: X, color: str, looks: Mappin
     label_log_axis(ax.yaxis)
 
 
-def _add_legends(target: Figure | SubFigure, groups: Sequence[RunGroup], title: str, has_lower_row: bool) -> None:
-    """Add the meaning of the line styles above the panels, and the groups with their colours below."""
+def _add_legends(
+    target: Figure | SubFigure, groups: Sequence[RunGroup], title: str, has_lower_row: bool
+) -> None:
+    """Add the meaning of the line styles above the panels,
+    and the groups with their colours below.
+    """
     key = _value_key(groups) if groups[0].measure is VALUES else _return_key(groups)
     key += _diagnostics_key(groups)
     target.legend(
@@ -290,7 +347,8 @@ def _add_legends(target: Figure | SubFigure, groups: Sequence[RunGroup], title: 
     for index, group in enumerate(groups):
         color, dash = _look(index)
         lines.append(Line2D([], [], color=color, ls=dash, lw=2.0, label=_group_label(group)))
-    letters = max(len(str(line.get_label())) for line in lines) + 8  # about the width of the line sample
+    # about the width of the line sample
+    letters = max(len(str(line.get_label())) for line in lines) + 8
     columns = min(max(LEGEND_LETTERS // letters, 1), len(lines))
     target.legend(handles=lines, loc="outside lower center", ncols=columns, fontsize=8)
 
@@ -302,7 +360,9 @@ def _subject(groups: Sequence[RunGroup]) -> str:
 
 
 def _direction(groups: Sequence[RunGroup]) -> str:
-    """Return " (lower is better)" or " (higher is better)" for objectives with the same goal, else ""."""
+    """Return " (lower is better)" or " (higher is better)" for objectives with the same goal,
+    else "".
+    """
     goals = {stated_goal(group.runs[0].config) for group in groups}
     words = {"minimise": " (lower is better)", "maximise": " (higher is better)", None: ""}
     return words[goals.pop()] if len(goals) == 1 else ""
@@ -319,12 +379,27 @@ def _return_key(groups: Sequence[RunGroup]) -> list[Line2D | Patch]:
     several = [len(group.runs) > 1 for group in groups]
     key: list[Line2D | Patch] = []
     if groups[0].measure is REWARDS:
-        key.append(Line2D([], [], color=GREY, lw=2.0, label="best so far" + ", mean over runs" * any(several)))
+        key.append(
+            Line2D(
+                [], [], color=GREY, lw=2.0, label="best so far" + ", mean over runs" * any(several)
+            )
+        )
         if any(several):
             key.append(Patch(color=GREY, alpha=0.2, lw=0, label="± std over runs"))
         return key
     if any(evaluation(group, "timesteps") for group in groups):
-        key.append(Line2D([], [], color=GREY, lw=2.0, marker="o", ms=4, mec="white", label="evaluation of theta"))
+        key.append(
+            Line2D(
+                [],
+                [],
+                color=GREY,
+                lw=2.0,
+                marker="o",
+                ms=4,
+                mec="white",
+                label="evaluation of theta",
+            )
+        )
         if any(several):
             key.append(Patch(color=GREY, alpha=0.35, lw=0, label="± its std over runs"))
     spread = "± its std over runs" if all(several) else "± std of the population"
@@ -337,9 +412,13 @@ def _return_key(groups: Sequence[RunGroup]) -> list[Line2D | Patch]:
 
 def _diagnostics_key(groups: Sequence[RunGroup]) -> list[Line2D | Patch]:
     looks = _looks(groups).values()
-    key: list[Line2D | Patch] = [Line2D([], [], color=GREY, ls=dash, lw=1.3, label=label) for dash, label in looks]
+    key: list[Line2D | Patch] = [
+        Line2D([], [], color=GREY, ls=dash, lw=1.3, label=label) for dash, label in looks
+    ]
     if any(len(restarts(group, group.measure.panels[0])) for group in groups):
-        key.append(Line2D([], [], color=GREY, ls="none", marker="|", ms=9, mew=0.7, label="restart"))
+        key.append(
+            Line2D([], [], color=GREY, ls="none", marker="|", ms=9, mew=0.7, label="restart")
+        )
     return key
 
 
@@ -348,7 +427,8 @@ def _group_label(group: RunGroup) -> str:
     label = group.label if len(group.label) <= 64 else f"{group.label[:63]}…"
     if len(group.runs) == 1:
         run = group.runs[0]
-        is_last = run.rows > 0 and run.columns["best_value"][-1] == run.found.answer.value  # not of an earlier end
+        # not of an earlier end
+        is_last = run.rows > 0 and run.columns["best_value"][-1] == run.found.answer.value
         x = run.found.answer.x if is_last else None
         named = f": {x_text(x, MOST_PARAMETERS)}" if isinstance(x, dict) else ""
         label += f" ({_copies(group)})" if group.copies else ""
@@ -389,7 +469,9 @@ class _UnitTicks(MaxNLocator):
         self._size = size
 
     def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
-        return [self._size * tick for tick in super().tick_values(vmin / self._size, vmax / self._size)]
+        return [
+            self._size * tick for tick in super().tick_values(vmin / self._size, vmax / self._size)
+        ]
 
 
 def label_log_axis(axis: Axis) -> None:
@@ -403,7 +485,9 @@ def label_log_axis(axis: Axis) -> None:
 
 
 class LogTicks(Locator):
-    """Ticks at powers of ten; if the range has few of them, at further digits; if it has many, at every nth."""
+    """Ticks at powers of ten; if the range has few of them, at further digits; if it has many,
+    at every nth.
+    """
 
     fewest, most = 3, 7
     digits = ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 4, 6, 8))  # within a decade, tried in this order
@@ -422,7 +506,9 @@ class LogTicks(Locator):
         exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         for digits in self.digits:
             ticks = [digit * 10.0**exponent for exponent in exponents for digit in digits]
-            inside = [tick for tick in ticks if low <= tick * (1 + 1e-9) and tick <= high * (1 + 1e-9)]
+            inside = [
+                tick for tick in ticks if low <= tick * (1 + 1e-9) and tick <= high * (1 + 1e-9)
+            ]
             if len(inside) >= self.fewest:
                 return inside[:: -(-len(inside) // self.most)]
         return [float(tick) for tick in MaxNLocator(self.most - 2).tick_values(low, high)]

@@ -42,10 +42,11 @@ NO_METRICS: Mapping[str, Metric] = {}
 class Progress:
     """Print the progress of a run on rank 0.
 
-    Use it as a context manager, or call `close`, so that the terminal's cursor is restored. A full disk or a closed
-    terminal never ends the run: output that cannot be written is dropped. With the `goal` of an objective, rows are
-    printed as values and evaluations; with `scores`, as scores and evaluations, such as those of a model. `metrics` are
-    those that the algorithm and the task declare. Of several `objectives` the means are printed, by name.
+    Use it as a context manager, or call `close`, so that the terminal's cursor is restored. A full
+    disk or a closed terminal never ends the run: output that cannot be written is dropped. With the
+    `goal` of an objective, rows are printed as values and evaluations; with `scores`, as scores and
+    evaluations, such as those of a model. `metrics` are those that the algorithm and the task
+    declare. Of several `objectives` the means are printed, by name.
     """
 
     def __init__(
@@ -65,7 +66,8 @@ class Progress:
         self._goal, self._scores, self._metrics = goal, scores, metrics
         self._objectives = objectives if len(objectives) > 1 else ()
         self._info: Info = {}
-        self._rows: tuple[Row, ...] = ()  # replaced, not changed: the thread of the live display reads it
+        # replaced, not changed: the thread of the live display reads it
+        self._rows: tuple[Row, ...] = ()
         self._last_evaluation: Number = None
         self._best_evaluation: Number = None
         self._updated = self._printed = time.monotonic()  # last row, last printed row
@@ -76,12 +78,16 @@ class Progress:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
     def start(self, info: Info) -> None:
-        """Print the entries of `info` that are not None, in their order, and start the live display if there is one.
+        """Print the entries of `info` that are not None, in their order, and start the live display
+        if there is one.
 
         `best_evaluation` is the best evaluation so far of a resumed run.
         """
@@ -90,7 +96,9 @@ class Progress:
         self._best_evaluation = best if isinstance(best, float | int) else None
         self._updated = time.monotonic()
         hidden = {"best_evaluation"} if self._goal else set()  # a return, not a value
-        visible = {key: value for key, value in info.items() if value is not None and key not in hidden}
+        visible = {
+            key: value for key, value in info.items() if value is not None and key not in hidden
+        }
         entries = [f"{key.replace('_', ' ')} {value}" for key, value in visible.items()]
         self.message("  ".join(entries))
         if self._verbose and on_terminal():
@@ -100,15 +108,19 @@ class Progress:
             logged = rank_output.is_open()
             self._live = Live(
                 self,
-                console=Console(file=rank_output.terminal_errors()) if logged else Console(stderr=True),
+                console=Console(file=rank_output.terminal_errors())
+                if logged
+                else Console(stderr=True),
                 refresh_per_second=2,
-                redirect_stdout=is_terminal(sys.stdout) and not logged,  # a stdout redirected to a file stays there
+                # a stdout redirected to a file stays there
+                redirect_stdout=is_terminal(sys.stdout) and not logged,
                 redirect_stderr=not logged,
             )
             self._live.start()
 
     def update(self, row: Row, best_evaluation: float | None = None) -> None:
-        """Take the row of a generation, and print it if it is the first, has an evaluation, or a second has passed.
+        """Take the row of a generation, and print it if it is the first, has an evaluation, or a
+        second has passed.
 
         `best_evaluation` is the return of the best evaluation so far; None: the highest.
         """
@@ -122,7 +134,11 @@ class Progress:
             self._best_evaluation = highest if best_evaluation is None else best_evaluation
         self._pending = True
         first = len(self._rows) == 1
-        if first or row.get("evaluation_episodes") or self._updated - self._printed >= SECONDS_BETWEEN_LINES:
+        if (
+            first
+            or row.get("evaluation_episodes")
+            or self._updated - self._printed >= SECONDS_BETWEEN_LINES
+        ):
             self._print_row()
 
     def message(self, text: str) -> None:
@@ -135,7 +151,9 @@ class Progress:
         self._append(text)
 
     def finish(self, text: str) -> None:
-        """Print the last row unless it is printed already, then `text`, and end the live display."""
+        """Print the last row unless it is printed already, then `text`,
+        and end the live display.
+        """
         self.close()
         self.message(text)
 
@@ -167,7 +185,9 @@ class Progress:
             return  # a full disk is reported by the files that must be written
 
     def entries(self, since_row_seconds: float) -> list[tuple[str, str]]:
-        """Return the newest row as (name, text); `since_row_seconds` have passed since it arrived."""
+        """Return the newest row as (name, text);
+        `since_row_seconds` have passed since it arrived.
+        """
         row = self._rows[-1]
         total = f" of {self._stop.generations}" if self._stop.generations is not None else ""
         left = seconds_left(self._stop, self._rows)
@@ -192,15 +212,23 @@ class Progress:
         return self._objective_entries(row) if self._goal else self._centre_entries(row)
 
     def _objective_entries(self, row: Row) -> list[tuple[str, str | None]]:
-        """Return the entries of an objective: values as the objective returns them, and evaluations."""
-        sign = -1.0 if self._goal == "minimise" else 1.0  # from returns, which are maximised, to values
+        """Return the entries of an objective: values as the objective returns them,
+        and evaluations.
+        """
+        # from returns, which are maximised, to values
+        sign = -1.0 if self._goal == "minimise" else 1.0
         mean, last, best = row.get("return_mean"), self._last_evaluation, self._best_evaluation
         centre = (
-            f"{number(sign * last)} (best {number(sign * best)})" if last is not None and best is not None else None
+            f"{number(sign * last)} (best {number(sign * best)})"
+            if last is not None and best is not None
+            else None
         )
         violation, share = row.get("best_violation"), row.get("feasible_share")
         return [
-            ("value", f"{number(None if mean is None else sign * mean)} ± {number(row.get('return_std'))}"),
+            (
+                "value",
+                f"{number(None if mean is None else sign * mean)} ± {number(row.get('return_std'))}",
+            ),
             ("best value", number(row.get("best_value"))),
             ("violation", number(violation) if violation else None),
             ("feasible", f"{share:.0%}" if share is not None and not math.isnan(share) else None),
@@ -212,10 +240,15 @@ class Progress:
     def _declared_entries(self, row: Row) -> list[tuple[str, str | None]]:
         """Return the metrics that declare a short name."""
         shown = [(name, metric.short) for name, metric in self._metrics.items() if metric.short]
-        return [(short, number(row[name]) if row.get(name) is not None else None) for name, short in shown]
+        return [
+            (short, number(row[name]) if row.get(name) is not None else None)
+            for name, short in shown
+        ]
 
     def _centre_entries(self, row: Row) -> list[tuple[str, str | None]]:
-        """Return the entries of a policy, with returns and timesteps, or of a model, with scores and evaluations."""
+        """Return the entries of a policy, with returns and timesteps, or of a model,
+        with scores and evaluations.
+        """
         evaluation = None
         if self._last_evaluation is not None:
             evaluation = f"{number(self._last_evaluation)} (best {number(self._best_evaluation)})"
@@ -246,7 +279,10 @@ def _evaluation_counts(row: Row) -> list[tuple[str, str | None]]:
     evaluations, seconds = row.get("episodes_this_generation"), row.get("seconds_this_generation")
     return [
         ("evaluations", number(row.get("episodes_total"))),
-        ("evaluations/s", number(evaluations / seconds) if evaluations is not None and seconds else None),
+        (
+            "evaluations/s",
+            number(evaluations / seconds) if evaluations is not None and seconds else None,
+        ),
     ]
 
 
@@ -256,7 +292,10 @@ def _search_entries(row: Row) -> list[tuple[str, str | None]]:
     return [
         ("best reward", number(row["best_reward"])),
         ("correct program", "found" if row.get("solved") else None),
-        ("distinct", number(row["distinct_programs"]) if row.get("distinct_programs") is not None else None),
+        (
+            "distinct",
+            number(row["distinct_programs"]) if row.get("distinct_programs") is not None else None,
+        ),
         ("entropy", number(row["token_entropy"]) if row.get("token_entropy") is not None else None),
         ("NPE", number(row.get("episodes_total"))),
         ("programs/s", number(programs / seconds) if programs is not None and seconds else None),
@@ -270,7 +309,9 @@ def on_terminal() -> bool:
 
 
 def _columns() -> int | None:
-    """Return the width of the terminal that lines are printed on; None if they go elsewhere, such as into a file."""
+    """Return the width of the terminal that lines are printed on; None if they go elsewhere,
+    such as into a file.
+    """
     stream = rank_output.terminal_output()
     if stream is None or not is_terminal(stream):
         return None
@@ -281,16 +322,22 @@ def _columns() -> int | None:
 
 
 def fitting(entries: Sequence[str], columns: int | None) -> list[str]:
-    """Return the entries of a line that fit this width: first without FIRST_LEFT_OUT, then without the last ones."""
+    """Return the entries of a line that fit this width: first without FIRST_LEFT_OUT,
+    then without the last ones.
+    """
     kept = list(entries)
     while columns and len(kept) > 1 and len(SEPARATOR.join(kept)) > columns:
-        left_out = next((entry for name in FIRST_LEFT_OUT for entry in kept if entry.startswith(f"{name} ")), kept[-1])
+        left_out = next(
+            (entry for name in FIRST_LEFT_OUT for entry in kept if entry.startswith(f"{name} ")),
+            kept[-1],
+        )
         kept.remove(left_out)
     return kept
 
 
 def seconds_left(stop: Stop, rows: Sequence[Row]) -> float | None:
-    """Return the seconds until the first limit of `stop` is reached, at the mean speed of `rows`; None without a limit.
+    """Return the seconds until the first limit of `stop` is reached, at the mean speed of `rows`;
+    None without a limit.
 
     Earlier rows do not count, since a run may have been resumed on another number of ranks.
     """
@@ -309,20 +356,29 @@ def seconds_left(stop: Stop, rows: Sequence[Row]) -> float | None:
 
 
 def split(row: Row) -> str | None:
-    """Return the mean share of the ranks' time per activity, in percent; None if nothing was measured."""
+    """Return the mean share of the ranks' time per activity, in percent;
+    None if nothing was measured.
+    """
     seconds = {name: row.get(f"time_{name}_mean") or 0.0 for name in SPLIT}
     total = sum(seconds.values())
-    return " ".join(f"{name} {100 * part / total:.0f}%" for name, part in seconds.items()) if total > 0 else None
+    return (
+        " ".join(f"{name} {100 * part / total:.0f}%" for name, part in seconds.items())
+        if total > 0
+        else None
+    )
 
 
 def number(value: Number) -> str:
-    """Return a number with four digits and no exponent, in units of M or G from a million; a dash for None and NaN."""
+    """Return a number with four digits and no exponent, in units of M or G from a million;
+    a dash for None and NaN.
+    """
     if value is None or math.isnan(value):
         return "-"
     for size, letter in ((1e9, "G"), (1e6, "M")):
         if abs(value) >= size:
             return f"{value / size:.2f}{letter}"
-    return f"{value:.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value + 0.0:.4g}"  # 0, not -0
+    # 0, not -0
+    return f"{value:.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value + 0.0:.4g}"
 
 
 def clock(seconds: float) -> str:

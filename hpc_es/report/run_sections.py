@@ -1,4 +1,6 @@
-"""The sections of a report on runs, such as the table of runs, settings, time, failures and best solutions."""
+"""The sections of a report on runs, such as the table of runs, settings, time,
+failures and best solutions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ import yaml
 from hpc_es.config.yaml_text import Dumper
 from hpc_es.core.run_files import is_regular, read_bytes
 from hpc_es.report.curves import VALUES, flat, shared_config, task_text
-from hpc_es.report.group_sections import ReportedGroup, comparison_sections, curve_sections, groups_of
+from hpc_es.report.group_sections import (
+    ReportedGroup,
+    comparison_sections,
+    curve_sections,
+    groups_of,
+)
 from hpc_es.report.page import (
     MISSING,
     Cell,
@@ -42,7 +49,8 @@ MOST_FAILURES = 40  # tracebacks in the page
 MOST_MEDIA = 3_000_000  # bytes of all videos and pictures
 MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png"}
 NOT_FINISHED = ("failed", "killed", "interrupted")
-ACTIVITY_COLORS = {"environment": 0, "policy": 2, "update": 3, "messages": 4}  # idle is the empty rest of the bar
+# idle is the empty rest of the bar
+ACTIVITY_COLORS = {"environment": 0, "policy": 2, "update": 3, "messages": 4}
 
 
 def run_sections(runs: Sequence[RunSummary]) -> list[Section]:
@@ -66,7 +74,10 @@ def run_sections(runs: Sequence[RunSummary]) -> list[Section]:
 
 def unreadable_section(reasons: Mapping[Path, str]) -> Section:
     """Return a section that names the runs that cannot be shown, and why."""
-    items = [element("li", element("code", str(path)), f": {reason}", class_="bad") for path, reason in reasons.items()]
+    items = [
+        element("li", element("code", str(path)), f": {reason}", class_="bad")
+        for path, reason in reasons.items()
+    ]
     return Section("unreadable", "Unreadable", [element("ul", *items, class_="alerts")])
 
 
@@ -78,7 +89,8 @@ def _tiles(runs: Sequence[RunSummary], copies: Mapping[Path, RunSummary]) -> Ele
     if copies:
         pairs.append((str(len(copies)), "copy left out" if len(copies) == 1 else "copies left out"))
     total = {
-        name: sum(float(run.last_row.get(f"{name}_total") or 0) for run in runs) for name in ("timesteps", "seconds")
+        name: sum(float(run.last_row.get(f"{name}_total") or 0) for run in runs)
+        for name in ("timesteps", "seconds")
     }
     is_objective = all(run.measure is VALUES for run in runs)
     pairs.append((large_text(total["timesteps"]), "evaluations" if is_objective else "timesteps"))
@@ -89,7 +101,9 @@ def _tiles(runs: Sequence[RunSummary], copies: Mapping[Path, RunSummary]) -> Ele
         assert best.score
         pairs.insert(0, (number_text(best.score.value), f"best: {best.name}"))
     return element(
-        "ul", *(element("li", element("strong", value), element("span", name)) for value, name in pairs), class_="tiles"
+        "ul",
+        *(element("li", element("strong", value), element("span", name)) for value, name in pairs),
+        class_="tiles",
     )
 
 
@@ -101,17 +115,27 @@ def _alerts(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content
         state = str(run.state["state"])
         if state in NOT_FINISHED:
             reason = str(
-                run.state.get("reason") or ("its process ended without a message" if state == "killed" else "")
+                run.state.get("reason")
+                or ("its process ended without a message" if state == "killed" else "")
             )
             text = f"{': ' if reason else ''}{reason}" + (
                 "" if "the same command" in reason else ". The same command resumes the run."
             )
-            items.append(element("li", badge(state), " ", link, text, class_="bad" if state == "failed" else None))
+            items.append(
+                element(
+                    "li", badge(state), " ", link, text, class_="bad" if state == "failed" else None
+                )
+            )
         if run.failed_jobs:
             share = run.failed_jobs / max(float(run.last_row.get("episodes_total") or 0), 1)
             text = f": {run.failed_jobs:,} failed jobs ({100 * share:.3g} % of all), see "
             items.append(
-                element("li", link, text, element("a", "Failures", href="#failures") if run.failures else "the log")
+                element(
+                    "li",
+                    link,
+                    text,
+                    element("a", "Failures", href="#failures") if run.failures else "the log",
+                )
             )
         items += [element("li", link, f": {note}", class_="bad") for note in run.notes]
     return [element("ul", *items, class_="alerts")] if items else []
@@ -123,8 +147,12 @@ def _label(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     return str(run.path.resolve().relative_to(os.path.commonpath(parents)))
 
 
-def _runs_table(groups: Sequence[ReportedGroup], copies: Mapping[Path, RunSummary], ids: Mapping[Path, str]) -> Element:
-    listed = [(run, group.color if group.curves else None) for group in groups for run in group.runs]
+def _runs_table(
+    groups: Sequence[ReportedGroup], copies: Mapping[Path, RunSummary], ids: Mapping[Path, str]
+) -> Element:
+    listed = [
+        (run, group.color if group.curves else None) for group in groups for run in group.runs
+    ]
     listed += [(run, None) for run in copies.values()]
     runs = [run for run, _ in listed]
     head = [
@@ -165,7 +193,9 @@ def _runs_table(groups: Sequence[ReportedGroup], copies: Mapping[Path, RunSummar
         )
     if copies:
         text = "A copy has the config, the seed and the results of another run, and counts once with it."
-        return element("div", table("Runs", head, rows, sortable=True), element("p", text, class_="note"))
+        return element(
+            "div", table("Runs", head, rows, sortable=True), element("p", text, class_="note")
+        )
     return table("Runs", head, rows, sortable=True)
 
 
@@ -179,20 +209,31 @@ def _score_cell(run: RunSummary) -> Cell:
 
 def _settings(groups: Sequence[ReportedGroup]) -> list[Section]:
     """Return the settings in which the groups differ, and those of the first group."""
-    configs = [flat(shared_config(group.runs[0].config)) for group in groups if group.runs[0].config]
+    configs = [
+        flat(shared_config(group.runs[0].config)) for group in groups if group.runs[0].config
+    ]
     labels = [group for group in groups if group.runs[0].config]
     if not configs:
         return []
     content: list[Content] = []
-    keys = [key for key in dict.fromkeys(key for config in configs for key in config) if key != "directory"]
-    different = [key for key in keys if len({_yaml(config.get(key, MISSING)) for config in configs}) > 1]
+    keys = [
+        key
+        for key in dict.fromkeys(key for config in configs for key in config)
+        if key != "directory"
+    ]
+    different = [
+        key for key in keys if len({_yaml(config.get(key, MISSING)) for config in configs}) > 1
+    ]
     shared = [key for key in different if all(key in config for config in configs)]
     if len(configs) > 1:
         heads = ["key", *(group.label for group in labels)]
 
         def rows(chosen: Sequence[str]) -> list[list[Content]]:
             return [
-                [element("code", key), *(_yaml(config[key]) if key in config else MISSING for config in configs)]
+                [
+                    element("code", key),
+                    *(_yaml(config[key]) if key in config else MISSING for config in configs),
+                ]
                 for key in chosen
             ]
 
@@ -205,17 +246,29 @@ def _settings(groups: Sequence[ReportedGroup]) -> list[Section]:
             text = "Settings that only some of the kinds have"
             content.append(details(f"{text} ({len(partial)})", table(text, heads, rows(partial))))
     first = labels[0].runs[0]
-    text = yaml.dump(dict(first.config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110)
+    text = yaml.dump(
+        dict(first.config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110
+    )
     content.append(details(f"All settings of {labels[0].label}", element("pre", text)))
-    return [Section("settings", "Settings that differ" if len(configs) > 1 else "Settings", content)]
+    return [
+        Section("settings", "Settings that differ" if len(configs) > 1 else "Settings", content)
+    ]
 
 
 def _yaml(value: object) -> str:
-    return "null" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+    return (
+        "null"
+        if value is None
+        else value
+        if isinstance(value, str)
+        else json.dumps(value, default=str)
+    )
 
 
 def _time(groups: Sequence[ReportedGroup]) -> list[Section]:
-    """Return how the ranks spent their time: mean over the ranks, and the rank that was busy longest."""
+    """Return how the ranks spent their time: mean over the ranks,
+    and the rank that was busy longest.
+    """
     runs = [run for group in groups for run in group.runs]
     rows: list[list[Cell | Content]] = []
     for run in runs:
@@ -232,7 +285,10 @@ def _time(groups: Sequence[ReportedGroup]) -> list[Section]:
                     title=f"{name} {share:.0f} %",
                 )
             )
-        shares = [Cell(f"{100 * run.seconds[name] / total:.0f} %", run.seconds[name]) for name in ACTIVITIES]
+        shares = [
+            Cell(f"{100 * run.seconds[name] / total:.0f} %", run.seconds[name])
+            for name in ACTIVITIES
+        ]
         work = run.seconds["environment"] + run.seconds["policy"]
         worst = run.worst["environment"] + run.worst["policy"]
         balance = Cell(f"{worst / work:.2f}", worst / work) if work else Cell(MISSING)
@@ -243,11 +299,23 @@ def _time(groups: Sequence[ReportedGroup]) -> list[Section]:
     for name, color in ACTIVITY_COLORS.items():
         key.append(element("li", element("i", style=f"background: var(--line-{color})"), name))
     key.append(
-        element("li", element("i", style="background: var(--raised); box-shadow: inset 0 0 0 1px var(--rule)"), "idle")
+        element(
+            "li",
+            element(
+                "i", style="background: var(--raised); box-shadow: inset 0 0 0 1px var(--rule)"
+            ),
+            "idle",
+        )
     )
     note = "Mean over the ranks. Imbalance: environment and policy on the rank with the most, divided by the mean."
     head = ["run", "share of the time", *ACTIVITIES, "imbalance"]
-    return [Section("time", "Time", [key, table("Time by activity", head, rows), element("p", note, class_="note")])]
+    return [
+        Section(
+            "time",
+            "Time",
+            [key, table("Time by activity", head, rows), element("p", note, class_="note")],
+        )
+    ]
 
 
 def _failures(runs: Sequence[RunSummary]) -> list[Section]:
@@ -259,17 +327,27 @@ def _failures(runs: Sequence[RunSummary]) -> list[Section]:
         content.append(details(title, element("p", failure.line), text, is_open=len(entries) <= 3))
     if len(entries) > MOST_FAILURES:
         content.append(
-            element("p", f"{len(entries) - MOST_FAILURES} more kinds of failures are in the failures.log of the runs.")
+            element(
+                "p",
+                f"{len(entries) - MOST_FAILURES} more kinds of failures are in the failures.log of the runs.",
+            )
         )
     if content:
         content.insert(
-            0, element("p", "The first failure of each kind in a run; others like it are only counted.", class_="note")
+            0,
+            element(
+                "p",
+                "The first failure of each kind in a run; others like it are only counted.",
+                class_="note",
+            ),
         )
     return [Section("failures", "Failures", content)] if content else []
 
 
 def _best(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
-    """Return the best vector of objectives, the best program, or the best evaluation, and pictures of policies."""
+    """Return the best vector of objectives, the best program, or the best evaluation,
+    and pictures of policies.
+    """
     rows: list[list[Cell | Content]] = []
     media: list[Content] = []
     size = 0
@@ -278,7 +356,11 @@ def _best(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
         name = element("a", _label(run, runs), href=f"#{ids[run.path]}")
         if pairs:
             rows.append([name, pairs[0][1], *(element("code", text) for _, text in pairs[1:2])])
-        files = (path for path in run.path.glob("*") if path.suffix.lower() in MEDIA and path.stem != "curve")
+        files = (
+            path
+            for path in run.path.glob("*")
+            if path.suffix.lower() in MEDIA and path.stem != "curve"
+        )
         for file in sorted(filter(is_regular, files)):
             size += file.stat().st_size
             if size > MOST_MEDIA:
@@ -294,7 +376,9 @@ def _best(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
                 else element("img", src=data, alt=label)
             )
             media.append(element("figure", element("figcaption", label), picture))
-    content: list[Content] = [table("Best solutions", ["run", "best", "where"], rows)] if rows else []
+    content: list[Content] = (
+        [table("Best solutions", ["run", "best", "where"], rows)] if rows else []
+    )
     return [*content, element("div", *media, class_="media")] if media else content
 
 
@@ -307,7 +391,11 @@ def _best_facts(run: RunSummary) -> list[tuple[str, str]]:
     value = (NAMES[answer.kind], number_text(answer.value) + violation)
     if answer.x is not None:
         return [value, ("x", x_text(answer.x, MOST_NUMBERS))]
-    return [value, ("command", shlex.join(["hpc-es", "eval", str(run.path)]))] if answer.kind == "centre" else [value]
+    return (
+        [value, ("command", shlex.join(["hpc-es", "eval", str(run.path)]))]
+        if answer.kind == "centre"
+        else [value]
+    )
 
 
 def _details(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
@@ -327,18 +415,24 @@ def _details(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Conten
                 "details",
                 element("summary", badge(str(state["state"])), " ", _label(run, runs)),
                 facts(pairs),
-                element("pre", run.log, tabindex="0", aria_label="End of log.txt") if run.log else None,
+                element("pre", run.log, tabindex="0", aria_label="End of log.txt")
+                if run.log
+                else None,
                 class_="run",
                 id=ids[run.path],
             )
         )
     if len(runs) > MOST_DETAILED:
-        content.append(element("p", f"{len(runs) - MOST_DETAILED} more runs are in the table only."))
+        content.append(
+            element("p", f"{len(runs) - MOST_DETAILED} more runs are in the table only.")
+        )
     return content
 
 
 def _environment(runs: Sequence[RunSummary]) -> list[Section]:
-    """Return versions and machines; values in which the runs differ are listed with the number of runs."""
+    """Return versions and machines; values in which the runs
+    differ are listed with the number of runs.
+    """
     values: dict[str, Counter[str]] = {}
     for run in runs:
         for name, value in run.versions.items():

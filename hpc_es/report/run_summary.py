@@ -1,4 +1,6 @@
-"""The content of a report about one run, read from its directory; a damaged or missing file becomes a note."""
+"""The content of a report about one run, read from its directory;
+a damaged or missing file becomes a note.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ class RunSummary:
     last_row: JsonObject = field(default_factory=dict)
     found: Found = field(default_factory=Found)
     score: Score | None = None
-    seconds: dict[str, float] = field(default_factory=dict)  # by activity, mean over the ranks, summed over generations
+    # by activity, mean over the ranks, summed over generations
+    seconds: dict[str, float] = field(default_factory=dict)
     worst: dict[str, float] = field(default_factory=dict)  # the same of the rank with the most
     is_measured: bool = False  # whether a generation has a return, a value or a reward
     failed_jobs: int = 0
@@ -131,7 +134,9 @@ def _read_metrics(run: RunSummary) -> None:
     for row in each_row(run.path):
         run.first_row = run.first_row or row
         run.last_row = row
-        run.is_measured |= any(row.get(measure.y) is not None for measure in (RETURNS, VALUES, REWARDS))
+        run.is_measured |= any(
+            row.get(measure.y) is not None for measure in (RETURNS, VALUES, REWARDS)
+        )
         run.failed_jobs += int(row.get("failed_episodes") or 0)
         for name in ACTIVITIES:
             run.seconds[name] += float(row.get(f"time_{name}_mean") or 0.0)
@@ -150,7 +155,9 @@ def _read_result(run: RunSummary) -> None:
 
 
 def _read_best_vector(run: RunSummary) -> None:
-    """Read the best vector from the newest checkpoint, for a run of an earlier version that has not finished."""
+    """Read the best vector from the newest checkpoint,
+    for a run of an earlier version that has not finished.
+    """
     from hpc_es.report.export import describe_best
     from hpc_es.storage.checkpoint import load as load_checkpoint
     from hpc_es.storage.checkpoint_directory import find
@@ -162,7 +169,8 @@ def _read_best_vector(run: RunSummary) -> None:
 
 
 def _score(run: RunSummary) -> Score | None:
-    """Return the answer of a run as its score; before an evaluation of a policy, the mean of the last population.
+    """Return the answer of a run as its score; before an evaluation of a policy, the mean of the
+    last population.
 
     A vector that is infeasible has a value that cannot be compared, so it is no final score.
     """
@@ -180,7 +188,9 @@ def _read_failures(file: Path) -> list[RunFailure]:
     """Return the entries of failures.log, [] without the file; see FailuresLog."""
     if not exists(file):
         return []
-    entries = re.split(r"^=== ", read_text(file, errors="replace", most=LARGEST_LOG), flags=re.MULTILINE)[1:]
+    entries = re.split(
+        r"^=== ", read_text(file, errors="replace", most=LARGEST_LOG), flags=re.MULTILINE
+    )[1:]
     result = []
     for entry in entries:
         kind, _, rest = entry.partition("\n")

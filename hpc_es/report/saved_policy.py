@@ -1,7 +1,7 @@
 """Load what a run has trained.
 
-Policies: `policy = load_policy("runs/demo"); action = policy(observation)`; models of a task `model`:
-`model = load_model("runs/digits"); score(model.parameters, batch)`.
+Policies: `policy = load_policy("runs/demo"); action = policy(observation)`; models of a task
+`model`: `model = load_model("runs/digits"); score(model.parameters, batch)`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ from hpc_es.config.registry import policy_builder, within_config_directory
 from hpc_es.config.resolved import completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
-from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces, State, form_of, not_finite_text
+from hpc_es.core.data import (
+    Array,
+    Arrays,
+    Discrete,
+    Float32,
+    Normaliser,
+    Spaces,
+    State,
+    form_of,
+    not_finite_text,
+)
 from hpc_es.core.errors import (
     READING,
     CheckpointError,
@@ -44,14 +54,20 @@ from hpc_es.storage.results import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
 from hpc_es.storage.stepping_cache import remembered
 from hpc_es.storage.trust import Consent, Decision, decide, fingerprint
-from hpc_es.tasks.observation_statistics import REFERENCE_HASH, not_finite, random_observations, sha256
+from hpc_es.tasks.observation_statistics import (
+    REFERENCE_HASH,
+    not_finite,
+    random_observations,
+    sha256,
+)
 
 if TYPE_CHECKING:
     from hpc_es.tasks.episodes.environments import Environment, Observation
     from hpc_es.tasks.episodes.wrappers import AppliedWrappers
 
 Which = Literal["best", "last"]
-Selected: TypeAlias = str  # one of `Which`, or the name of a member of a front or archive, such as "g12j7"
+# one of `Which`, or the name of a member of a front or archive, such as "g12j7"
+Selected: TypeAlias = str
 Env = Literal["unwrapped", "wrapped"]
 Actions = Literal["greedy", "sampled"]
 
@@ -62,14 +78,18 @@ ROWS = 64  # rows per actor in a large batch: an actor stacks one copy of theta 
 
 @dataclass(frozen=True)
 class ReferenceBatch:
-    """The reference observations of a training run, which are drawn again when a policy needs them."""
+    """The reference observations of a training run,
+    which are drawn again when a policy needs them.
+    """
 
     config: Config  # of the training run
     keys: Keys
     sha256: str  # of the observations, in hexadecimal
 
     def observations(self, path: Path, count: int) -> Array:
-        """Return the observations, [count, *shape]; CheckpointError if they differ from those of the training run."""
+        """Return the observations, [count, *shape];
+        CheckpointError if they differ from those of the training run.
+        """
         task = single_episodes(self.config)
         try:
             observations = random_observations(task, self.keys, count)
@@ -84,7 +104,9 @@ class ReferenceBatch:
 
 @dataclass(frozen=True)
 class StoredPolicy:
-    """Parameters of a policy or model in a checkpoint, with the observation normaliser and the config of the run."""
+    """Parameters of a policy or model in a checkpoint,
+    with the observation normaliser and the config of the run.
+    """
 
     path: Path  # of the checkpoint
     config: Config
@@ -100,7 +122,9 @@ class StoredPolicy:
 
     @property
     def normaliser(self) -> Normaliser | None:
-        """Mean and standard deviation of the observations, float32, and the clipping limit; None if not normalised."""
+        """Mean and standard deviation of the observations, float32, and the clipping limit;
+        None if not normalised.
+        """
         if "observation_mean" not in self.shared:
             return None
         limit = self.config.setup.offers.observation_limit
@@ -121,15 +145,23 @@ class StoredPolicy:
             policy: Policy = build(with_paths(options, "policy"), spaces)
         if policy.layout.size != self.theta.size:
             sizes = f"it has {self.theta.size} parameters, but its config describes a policy with {policy.layout.size}"
-            raise CheckpointError(f"{self.path}: {sizes}; has the environment changed since the training?")
-        if (normaliser := self.normaliser) and normaliser[0].size != (size := spaces.observations.statistics):
+            raise CheckpointError(
+                f"{self.path}: {sizes}; has the environment changed since the training?"
+            )
+        if (normaliser := self.normaliser) and normaliser[0].size != (
+            size := spaces.observations.statistics
+        ):
             sizes = f"it has statistics of {normaliser[0].size} observations, but its environment has {size}"
-            raise CheckpointError(f"{self.path}: {sizes}; has the environment changed since the training?")
+            raise CheckpointError(
+                f"{self.path}: {sizes}; has the environment changed since the training?"
+            )
         if isinstance(policy, ReferencePolicy) and policy.reference_frames:
             if self.reference is None:
                 text = "expected the SHA-256 of the reference observations of the training run, found none"
                 raise CheckpointError(f"{self.path}: {text}")
-            return policy.with_reference(self.reference.observations(self.path, policy.reference_frames))
+            return policy.with_reference(
+                self.reference.observations(self.path, policy.reference_frames)
+            )
         return policy
 
     def bind(self, policy: Policy, rows: int) -> Actor:
@@ -138,10 +170,11 @@ class StoredPolicy:
 
 
 def read_policy(path: Path, which: Selected | None = None, trust: Consent = False) -> StoredPolicy:
-    """Return the policy of a run or checkpoint with the best or the last theta; see `read_theta` for `which`.
+    """Return the policy of a run or checkpoint with the best or the last theta; see `read_theta`
+    for `which`.
 
-    Raises CheckpointError without a valid checkpoint or policy, or for "best" without an evaluation; UserError if the
-    user's code in the config is not trusted, see `storage.trust`.
+    Raises CheckpointError without a valid checkpoint or policy, or for "best" without an
+    evaluation; UserError if the user's code in the config is not trusted, see `storage.trust`.
     """
     stored = read_evaluated(path, which, trust)
     if stored.config.policy is None:
@@ -150,7 +183,9 @@ def read_policy(path: Path, which: Selected | None = None, trust: Consent = Fals
     return stored
 
 
-def read_evaluated(path: Path, which: Selected | None = None, trust: Consent = False) -> StoredPolicy:
+def read_evaluated(
+    path: Path, which: Selected | None = None, trust: Consent = False
+) -> StoredPolicy:
     """Return the policy of a run or checkpoint like `read_policy`, or the parameters of a model."""
     file, snapshot, which = read_theta(path, which, trust)
     config = _parsed(file, snapshot)
@@ -160,17 +195,20 @@ def read_evaluated(path: Path, which: Selected | None = None, trust: Consent = F
     return stored_policy(file, snapshot, which)
 
 
-def read_theta(path: Path, which: Selected | None = None, trust: Consent = False) -> tuple[Path, Snapshot, Selected]:
-    """Return the file and checkpoint of a run or checkpoint that has the best or the last theta, and which of them.
+def read_theta(
+    path: Path, which: Selected | None = None, trust: Consent = False
+) -> tuple[Path, Snapshot, Selected]:
+    """Return the file and checkpoint of a run or checkpoint that has the best or the last theta,
+    and which of them.
 
     If `which` is None, this is the best theta of a file best.h5 and the last theta of any other
     file. For a run it is the better of both: the best theta by the evaluations during training,
     unless there was no evaluation, or the final evaluation of a finished run gave the last theta a
-    better result. The best theta of a killed run may be newer than its newest numbered checkpoint. The name of a member
-    of a front or archive stands for its vector.
+    better result. The best theta of a killed run may be newer than its newest numbered checkpoint.
+    The name of a member of a front or archive stands for its vector.
 
-    Raises CheckpointError without a valid checkpoint or theta, or for "best" without an evaluation; UserError if the
-    user's code in the config is not trusted, see `storage.trust`.
+    Raises CheckpointError without a valid checkpoint or theta, or for "best" without an evaluation;
+    UserError if the user's code in the config is not trusted, see `storage.trust`.
     """
     require_run(path)
     if which is not None and which not in get_args(Which):
@@ -184,7 +222,9 @@ def read_theta(path: Path, which: Selected | None = None, trust: Consent = False
         file, snapshot = _better(newest, last)
         check_snapshot(file, snapshot, trust)
     if "theta" not in snapshot.state.shared:
-        raise CheckpointError(f"{file}: holds no vector of parameters; see its contents with hpc-es inspect")
+        raise CheckpointError(
+            f"{file}: holds no vector of parameters; see its contents with hpc-es inspect"
+        )
     final = final_evaluation(path, last.state.generation) if which is None else {}
     if snapshot.best is not None and which != "last" and not is_surpassed(snapshot.best, final):
         return file, snapshot, "best"
@@ -196,7 +236,9 @@ def read_theta(path: Path, which: Selected | None = None, trust: Consent = False
 
 
 def _of_member(path: Path, name: str, trust: Consent) -> tuple[Path, Snapshot, Selected]:
-    """Return the newest checkpoint of a run with the vector of a member of its front or archive as theta."""
+    """Return the newest checkpoint of a run with the vector of a
+    member of its front or archive as theta.
+    """
     if not path.is_dir():
         text = f"{path}: expected the directory of a run, which has the file of the members, for member {name!r}"
         raise CheckpointError(f"{text}; a checkpoint has the best and the last theta")
@@ -218,10 +260,14 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Selected) -> StoredPoli
         generation, shared = snapshot.best.generation, snapshot.best.shared
     for name in ("theta", "observation_mean", "observation_std"):
         if name in shared and (shared[name].ndim != 1 or shared[name].dtype.kind != "f"):
-            raise CheckpointError(f"{path}: expected {name} to be a vector of floats, found {form_of(shared[name])}")
+            raise CheckpointError(
+                f"{path}: expected {name} to be a vector of floats, found {form_of(shared[name])}"
+            )
     if wrong := not_finite(shared):
         text = f"{path}: expected finite observation statistics, found {wrong} with infinity or NaN, from an infinite"
-        raise CheckpointError(f"{text} observation in training: use an earlier checkpoint of the run")
+        raise CheckpointError(
+            f"{text} observation in training: use an earlier checkpoint of the run"
+        )
     reference = None
     if sha256 := snapshot.provenance.get(REFERENCE_HASH):
         keys = Keys(config.seed, int(snapshot.identity.get("repetition", 0)))
@@ -230,10 +276,11 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Selected) -> StoredPoli
 
 
 def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> Decision:
-    """Make the code of a run importable; UserError if it is missing or not trusted (`storage.trust`).
+    """Make the code of a run importable; UserError if it is missing or not trusted
+    (`storage.trust`).
 
-    A decision of rank 0, or an earlier one, holds for the checkpoints that it was made for, not for what takes their
-    place.
+    A decision of rank 0, or an earlier one, holds for the checkpoints that it was made for, not for
+    what takes their place.
     """
     with damage_named(path):
         checked = fingerprint(snapshot.config_text, snapshot.provenance)
@@ -241,7 +288,9 @@ def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> Decision:
             decided = decide(path, plain_data(snapshot.config_text), snapshot.provenance, trust)
             trust = replace(decided, checked=frozenset([checked]))
         elif checked not in trust.checked:
-            raise UserError(f"{path} was replaced by a checkpoint with other code after it was checked: start again")
+            raise UserError(
+                f"{path} was replaced by a checkpoint with other code after it was checked: start again"
+            )
         trust.apply()
     return trust
 
@@ -252,7 +301,9 @@ def _parsed(path: Path, snapshot: Snapshot) -> Config:
 
 
 def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:
-    """Return best.h5 in the same directory if it is valid and better than the best theta in this checkpoint."""
+    """Return best.h5 in the same directory if it is valid and
+    better than the best theta in this checkpoint.
+    """
     beside = path.parent / BEST
     try:
         other = load(beside)
@@ -261,10 +312,15 @@ def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:
     if other.best is None:
         return path, snapshot
     if (known := snapshot.best) is not None:
-        is_later, is_higher = other.best.generation > known.generation, other.best.return_ > known.return_
-        if not (is_higher if other.best.rows is None else is_later):  # a better fitness may have a lower return
+        is_later, is_higher = (
+            other.best.generation > known.generation,
+            other.best.return_ > known.return_,
+        )
+        # a better fitness may have a lower return
+        if not (is_higher if other.best.rows is None else is_later):
             return path, snapshot
-    kinds = named_user_kinds(plain_data(snapshot.config_text))  # trusted by now, unlike others that an identity names
+    # trusted by now, unlike others that an identity names
+    kinds = named_user_kinds(plain_data(snapshot.config_text))
     same = completed(other.identity, kinds) == completed(snapshot.identity, kinds)
     return (beside, other) if same else (path, snapshot)
 
@@ -276,7 +332,9 @@ def single_episodes(config: Config) -> Any:
     """
     try:
         with remembered():
-            return build_kind("tasks", dataclasses.replace(config.task, **config.setup.offers.single_episodes))
+            return build_kind(
+                "tasks", dataclasses.replace(config.task, **config.setup.offers.single_episodes)
+            )
     except READING as error:
         text = f"expected a task that can be built, found {unreadable_reason(error)}"
         raise ConfigError([("task", text)]) from error
@@ -291,12 +349,15 @@ def require_stochastic(config: Config) -> None:
 
 
 class LoadedPolicy:
-    """A trained policy: a callable from observations to actions for `env.step`. It needs no TensorFlow.
+    """A trained policy: a callable from observations to actions for `env.step`.
 
-    A recurrent policy has memory: each row of a batch is a separate episode. Call `restart` before new episodes.
+    It needs no TensorFlow.
 
-    Attributes: `config` (of the training run), `which` ("best", "last" or a member), `generation` (number of finished
-    generations), `params` (number of parameters), `spaces` (of the network).
+    A recurrent policy has memory: each row of a batch is a separate episode. Call `restart` before
+    new episodes.
+
+    Attributes: `config` (of the training run), `which` ("best", "last" or a member), `generation`
+    (number of finished generations), `params` (number of parameters), `spaces` (of the network).
     """
 
     def __init__(
@@ -310,7 +371,8 @@ class LoadedPolicy:
         self._task, self.wrappers, self._rng = task, wrappers, rng
         self._actors: list[Actor] = []
         self._rows = 0
-        self.spaces: Spaces = task.spaces  # observations and actions of the environment with its wrappers
+        # observations and actions of the environment with its wrappers
+        self.spaces: Spaces = task.spaces
         self.config = source.config
         self.generation = source.generation
         self.which = source.which
@@ -325,9 +387,10 @@ class LoadedPolicy:
         | Box | float32[actions] | float32[n, actions] |
         | MultiDiscrete | int64[choices] | int64[n, choices] |
 
-        If wrappers are applied, actions have the shape and dtype of the environment's own action space. Raises
-        ValueError for another shape, for NaN, infinity, text and the like, for fractions if observations are whole
-        numbers, such as pixels, and if the actions are not finite.
+        If wrappers are applied, actions have the shape and dtype of the environment's own action
+        space. Raises ValueError for another shape, for NaN, infinity, text and the like, for
+        fractions if observations are whole numbers, such as pixels, and if the actions are not
+        finite.
         """
         if self.wrappers is None:
             return self._network_actions(observation)
@@ -360,10 +423,11 @@ class LoadedPolicy:
         self._actors = []
 
     def make_env(self, render_mode: str | None = None) -> Environment:
-        """Return a new environment for this policy, with the keywords and the time limit of the training run.
+        """Return a new environment for this policy, with the keywords and the time limit of the
+        training run.
 
-        It has the wrappers of the training run only if the policy was loaded with `env="wrapped"`; otherwise the policy
-        applies them itself. Raises UserError if the task has no environment.
+        It has the wrappers of the training run only if the policy was loaded with `env="wrapped"`;
+        otherwise the policy applies them itself. Raises UserError if the task has no environment.
         """
         if not hasattr(self._task, "environment"):
             raise UserError(f"a task of kind {self.config.task.kind!r} has no environment")
@@ -373,7 +437,11 @@ class LoadedPolicy:
 
     def _act(self, observations: Array) -> Array:
         if not np.isfinite(observations).all():
-            raise ValueError(not_finite_text("the observation", observations, "(its first axis is that of the batch)"))
+            raise ValueError(
+                not_finite_text(
+                    "the observation", observations, "(its first axis is that of the batch)"
+                )
+            )
         if len(observations) != self._rows or not self._actors:
             self._rows = len(observations)
             self._actors = [self._actor(len(part)) for part in _parts(observations)]
@@ -391,7 +459,9 @@ class LoadedPolicy:
 
 def _parts(observations: Array) -> Sequence[Array]:
     """Split a batch into parts of at most ROWS rows; an empty batch is one part."""
-    return [observations[start : start + ROWS] for start in range(0, max(len(observations), 1), ROWS)]
+    return [
+        observations[start : start + ROWS] for start in range(0, max(len(observations), 1), ROWS)
+    ]
 
 
 def selected(which: Which | None, member: str | None) -> Selected | None:
@@ -417,28 +487,37 @@ def load_policy(
 
     - `which`: "best" for the theta with the best evaluation during training, "last" for the newest
       one. None selects the better of them in a run: the last one if the final evaluation of a
-      finished run gave it a higher return, or if there was no evaluation. Of a checkpoint file, None
-      selects the theta of its generation, and of best.h5 the best one.
-    - `member`: in place of `which`, the name of a member of the run's front or archive, such as "g12j7"; front.csv or
-      archive.csv lists them.
-    - `trust`: import custom code (kinds, environments, wrappers) even if its source has changed since the training.
-    - `env`: the environment in which the policy acts. "unwrapped" is `gymnasium.make(env_id)` itself; the policy
-      applies `task.wrappers` to observations and actions. "wrapped" is the environment with these wrappers. `make_env`
-      makes either.
-    - `actions`: "greedy", or "sampled" from the action probabilities, which policies of `actor_critic` have.
+      finished run gave it a higher return, or if there was no evaluation. Of a checkpoint file,
+      None selects the theta of its generation, and of best.h5 the best one.
+    - `member`: in place of `which`, the name of a member of the run's front or archive, such as
+      "g12j7"; front.csv or archive.csv lists them.
+    - `trust`: import custom code (kinds, environments, wrappers) even if its source has changed
+      since the training.
+    - `env`: the environment in which the policy acts. "unwrapped" is `gymnasium.make(env_id)`
+      itself; the policy applies `task.wrappers` to observations and actions. "wrapped" is the
+      environment with these wrappers. `make_env` makes either.
+    - `actions`: "greedy", or "sampled" from the action probabilities, which policies of
+      `actor_critic` have.
     - `rng`: seed or generator for sampled actions.
 
-    Loading never runs code from the file, but it imports the modules that the config names. The environment is made
-    once to get its spaces; if wrappers are applied, two short episodes are played to test them.
+    Loading never runs code from the file, but it imports the modules that the config names. The
+    environment is made once to get its spaces; if wrappers are applied, two short episodes are
+    played to test them.
 
-    Raises CheckpointError without a valid checkpoint; UserError for untrusted code that has changed, or a wrapper that
-    cannot be applied, such as one that remembers earlier observations; ConfigError if the environment cannot be made;
-    ValueError for another value of an argument.
+    Raises CheckpointError without a valid checkpoint; UserError for untrusted code that has
+    changed, or a wrapper that cannot be applied, such as one that remembers earlier observations;
+    ConfigError if the environment cannot be made; ValueError for another value of an argument.
     """
-    for name, value, known in (("which", which, Which), ("env", env, Env), ("actions", actions, Actions)):
+    for name, value, known in (
+        ("which", which, Which),
+        ("env", env, Env),
+        ("actions", actions, Actions),
+    ):
         if value not in get_args(known) and (name, value) != ("which", None):
             choices = ", ".join(map(repr, get_args(known)))
-            raise ValueError(f"{name} is {value!r}, expected {choices}" + (" or None" if name == "which" else ""))
+            raise ValueError(
+                f"{name} is {value!r}, expected {choices}" + (" or None" if name == "which" else "")
+            )
     source = read_policy(argument(path, "path"), selected(which, member), trust)
     if actions == "sampled":
         require_stochastic(source.config)
@@ -446,9 +525,15 @@ def load_policy(
     try:
         applied = _applied_wrappers(source) if env == "unwrapped" else None
         is_wrapped = env == "wrapped" and source.config.setup.offers.wrapped
-        if is_wrapped and isinstance(task, ProbesHiddenState) and (warning := task.hidden_state_warning()):
+        if (
+            is_wrapped
+            and isinstance(task, ProbesHiddenState)
+            and (warning := task.hidden_state_warning())
+        ):
             warnings.warn(warning, stacklevel=2)
-        return LoadedPolicy(source, task, applied, np.random.default_rng(rng) if actions == "sampled" else None)
+        return LoadedPolicy(
+            source, task, applied, np.random.default_rng(rng) if actions == "sampled" else None
+        )
     finally:
         if hasattr(task, "close"):
             close(source.config.task.kind, task.close)
@@ -464,9 +549,7 @@ def _applied_wrappers(source: StoredPolicy) -> AppliedWrappers | None:
     try:
         return applied_wrappers(options)
     except ConfigError as error:
-        text = (
-            f"{source.path}: {error}; use env='wrapped' (hpc-es export: --env wrapped), with which the policy acts in"
-        )
+        text = f"{source.path}: {error}; use env='wrapped' (hpc-es export: --env wrapped), with which the policy acts in"
         raise UserError(f"{text} the wrapped environment, policy.make_env()") from error
 
 
@@ -474,7 +557,8 @@ def _applied_wrappers(source: StoredPolicy) -> AppliedWrappers | None:
 class LoadedModel:
     """The trained parameters of a task `model`."""
 
-    parameters: Any  # the first argument of score: a tree of NumPy arrays, or the Keras model with its weights
+    # the first argument of score: a tree of NumPy arrays, or the Keras model with its weights
+    parameters: Any
     arrays: Arrays  # the parameters by name, float32[*shape]
     config: Config  # of the training run
     which: Selected  # "best", "last" or the name of a member
@@ -488,15 +572,17 @@ def load_model(
 ) -> LoadedModel:
     """Load the trained parameters of a run of `task: {kind: model}`, or of one of its checkpoints.
 
-    The function of the user is imported and called, as in training. `which`, `trust` and `member` are those of
-    `load_policy`.
+    The function of the user is imported and called, as in training. `which`, `trust` and `member`
+    are those of `load_policy`.
 
-    Raises CheckpointError without a valid checkpoint or model; UserError for untrusted code that has changed;
-    ConfigError if the model cannot be made.
+    Raises CheckpointError without a valid checkpoint or model; UserError for untrusted code that
+    has changed; ConfigError if the model cannot be made.
     """
     source = read_evaluated(argument(path, "path"), selected(which, member), trust)
     if source.config.policy is not None:
-        raise CheckpointError(f"{source.path}: holds a policy and no model: hpc_es.load_policy loads it")
+        raise CheckpointError(
+            f"{source.path}: holds a policy and no model: hpc_es.load_policy loads it"
+        )
     with within_config_directory(source.config.directory):
         task = build_kind("tasks", source.config.task)
     layout = task.model.layout
@@ -505,5 +591,9 @@ def load_model(
         raise CheckpointError(f"{source.path}: {text}; has the model changed since the training?")
     arrays = {name: array.copy() for name, array in layout.split(source.theta).items()}
     return LoadedModel(
-        task.model.parameters.restored(source.theta), arrays, source.config, source.which, source.generation
+        task.model.parameters.restored(source.theta),
+        arrays,
+        source.config,
+        source.which,
+        source.generation,
     )

@@ -1,4 +1,6 @@
-"""The server of `hpc-es watch`: a page on 127.0.0.1 that is written again when files of the runs have changed."""
+"""The server of `hpc-es watch`: a page on 127.0.0.1 that is written
+again when files of the runs have changed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from threading import Lock
 
 from hpc_es.core.errors import READING, UserError, unreadable_reason
 
-WATCHED = ("status.json", "metrics.jsonl", "trial.json", "trials.json", "failures.log", "result.json", "config.yaml")
+WATCHED = (
+    "status.json",
+    "metrics.jsonl",
+    "trial.json",
+    "trials.json",
+    "failures.log",
+    "result.json",
+    "config.yaml",
+)
 DEEPEST = 50  # level of folders in which files are watched
 
 
@@ -25,13 +35,19 @@ def version_of(directories: Sequence[Path]) -> str:
     for directory in directories:
         for folder, folders, names in os.walk(directory):
             is_deep = folder.count(os.sep) - str(directory).count(os.sep) >= DEEPEST
-            folders[:] = [] if is_deep else sorted(set(folders) - {"checkpoints", "locks", "journal"})
+            folders[:] = (
+                [] if is_deep else sorted(set(folders) - {"checkpoints", "locks", "journal"})
+            )
             for name in sorted(set(names) & set(WATCHED)):
                 try:
                     entry = Path(folder, name).stat()
                 except OSError:  # replaced or removed just now
                     continue
-                digest.update(f"{folder}/{name} {entry.st_size} {entry.st_mtime_ns}\n".encode(errors="surrogateescape"))
+                digest.update(
+                    f"{folder}/{name} {entry.st_size} {entry.st_mtime_ns}\n".encode(
+                        errors="surrogateescape"
+                    )
+                )
     return digest.hexdigest()[:16]
 
 
@@ -46,7 +62,9 @@ class WatchServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # connections that wait to be accepted
 
-    def __init__(self, write: Callable[[str], str], directories: Sequence[Path], port: int = 0) -> None:
+    def __init__(
+        self, write: Callable[[str], str], directories: Sequence[Path], port: int = 0
+    ) -> None:
         self.token = secrets.token_urlsafe(12)
         self._write, self._directories = write, directories
         self._lock, self._cached = Lock(), ("", b"")
@@ -54,7 +72,9 @@ class WatchServer(ThreadingHTTPServer):
         try:
             super().__init__((ADDRESS, port), _Handler)
         except (OSError, OverflowError) as error:
-            raise UserError(f"--port {port} cannot be used: {error}; 0 selects a free one") from error
+            raise UserError(
+                f"--port {port} cannot be used: {error}; 0 selects a free one"
+            ) from error
 
     @property
     def url(self) -> str:
@@ -62,7 +82,9 @@ class WatchServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_address[1]}/{self.token}/"
 
     def page(self) -> bytes:
-        """Return the page, which is written again if files have changed; a UserError is its text."""
+        """Return the page, which is written again if files have changed;
+        a UserError is its text.
+        """
         with self._lock:
             version = version_of(self._directories)
             if version != self._cached[0]:

@@ -30,9 +30,11 @@ SECONDS_PER_FRAME = 1 / 30  # if the environment does not state a frame rate
 
 
 def prepare(output: Path) -> None:
-    """Check that the video can be written, and select off-screen rendering; call it before a simulator is imported.
+    """Check that the video can be written, and select off-screen rendering; call it before a
+    simulator is imported.
 
-    Raises UserError for another suffix than .gif and .mp4, a missing package and a missing directory.
+    Raises UserError for another suffix than .gif and .mp4, a missing package and a missing
+    directory.
     """
     if output.suffix.lower() not in {".gif", ".mp4"}:
         raise UserError(f"{output}: the suffix is {output.suffix!r}, expected .gif or .mp4")
@@ -67,15 +69,20 @@ def write_video(source: StoredPolicy, seed: int, output: Path) -> None:
     import imageio.v3 as iio
 
     with written(output) as temporary:
-        if output.suffix.lower() == ".gif":  # in hundredths of a second; viewers show 1/100 s as 1/10 s
+        # in hundredths of a second; viewers show 1/100 s as 1/10 s
+        if output.suffix.lower() == ".gif":
             hundredths = max(round(100 * seconds), 2)
             iio.imwrite(temporary, images, duration=10 * hundredths, loop=0)
         else:  # macro_block_size=2: the codec needs even sizes
             iio.imwrite(temporary, images, fps=1 / seconds, plugin="FFMPEG", macro_block_size=2)
 
 
-def _rendered(source: StoredPolicy, task: Any, seed: int, output: Path, modes: list[str]) -> tuple[list[Array], float]:
-    """Return the frames and the seconds per frame; `modes` are the render modes that the environment declares."""
+def _rendered(
+    source: StoredPolicy, task: Any, seed: int, output: Path, modes: list[str]
+) -> tuple[list[Array], float]:
+    """Return the frames and the seconds per frame;
+    `modes` are the render modes that the environment declares.
+    """
     try:
         with closing(task.name, task.environment("rgb_array")) as environment:
             images = list(frames(source, task, environment, seed))
@@ -86,14 +93,22 @@ def _rendered(source: StoredPolicy, task: Any, seed: int, output: Path, modes: l
             raise UserError(f"{output}: {text}") from error
         message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         uses_gl = any(name.partition(".")[0] in {"mujoco", "OpenGL"} for name in sys.modules)
-        backend = f" (MUJOCO_GL is {os.environ.get('MUJOCO_GL', 'not set')}; try egl or osmesa)" if uses_gl else ""
+        backend = (
+            f" (MUJOCO_GL is {os.environ.get('MUJOCO_GL', 'not set')}; try egl or osmesa)"
+            if uses_gl
+            else ""
+        )
         package = missing_package(error)
         remedy = f" ({install_command(package)})" if package else ""
-        raise UserError(f"{output}: cannot be rendered here: {message.rstrip(': ')}{backend}{remedy}") from error
+        raise UserError(
+            f"{output}: cannot be rendered here: {message.rstrip(': ')}{backend}{remedy}"
+        ) from error
 
 
 def frames(source: StoredPolicy, task: Any, environment: Environment, seed: int) -> Iterator[Array]:
-    """Yield the frames uint8[height, width, 3] after the reset and after each step, at most MOST_FRAMES."""
+    """Yield the frames uint8[height, width, 3] after the reset and after each step,
+    at most MOST_FRAMES.
+    """
     actor = source.bind(source.policy(task.spaces), 1)
     random.seed(seed)
     np.random.seed(seed)  # as in a rollout
@@ -106,7 +121,11 @@ def frames(source: StoredPolicy, task: Any, environment: Environment, seed: int)
             raise ValueError(not_finite_text("the observation", seen, at))
         action = actor.act(seen[np.newaxis])[0]
         if not np.isfinite(action).all():
-            raise ValueError(not_finite_text("the action of the policy", np.atleast_1d(action), f"{at}; {DIVERGED}"))
+            raise ValueError(
+                not_finite_text(
+                    "the action of the policy", np.atleast_1d(action), f"{at}; {DIVERGED}"
+                )
+            )
         action = int(action) if isinstance(task.spaces.actions, Discrete) else action
         observation, _, terminated, truncated, _ = step_values(environment.step(action))
         yield _frame(environment)
@@ -118,5 +137,7 @@ def frames(source: StoredPolicy, task: Any, environment: Environment, seed: int)
 def _frame(environment: Environment) -> Array:
     frame = environment.render()
     if not (isinstance(frame, np.ndarray) and frame.ndim == 3):
-        raise UserError(f"expected render() to return an array [height, width, 3], got {type(frame).__name__}")
+        raise UserError(
+            f"expected render() to return an array [height, width, 3], got {type(frame).__name__}"
+        )
     return frame

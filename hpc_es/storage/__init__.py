@@ -1,1 +1,3 @@
-"""Files of a run: checkpoints, metrics, results, status and locks; the only package that imports h5py."""
+"""Files of a run: checkpoints, metrics, results, status and locks;
+the only package that imports h5py.
+"""

@@ -1,17 +1,17 @@
-"""What a run has found: its answer and its best evaluation, in one form for every kind of run and every reader.
+"""What a run has found: its answer and its best evaluation, in one form for every kind of run and
+every reader.
 
-`Found` is written into result.json, the lines of repetitions and status.json, and `read_found` reads it back for one
-run, whether or not it has finished. Commands, reports, plots and tunings take the numbers from there.
+`Found` is written into result.json, the lines of repetitions and status.json, and `read_found`
+reads it back for one run, whether or not it has finished. Commands, reports, plots and tunings take
+the numbers from there.
 
     goal              minimise or maximise
     answer            kind, value, x, standard_error, evaluations; with constraints also violation
     best_evaluation   value, x, generation, job; with constraints also violation
 
-| kind | answer |
-|---|---|
-| evaluation | an objective: the best of all evaluated vectors |
-| centre | a policy, a model, a vector with returns: the parameters with the best evaluation, the final one included |
-| member | a search for programs: the program with the best reward |
+| kind | answer | |---|---| | evaluation | an objective: the best of all evaluated vectors | |
+centre | a policy, a model, a vector with returns: the parameters with the best evaluation, the
+final one included | | member | a search for programs: the program with the best reward |
 
 Values have the sign of the user's function: minimised ones are as the function returned them.
 """
@@ -41,7 +41,11 @@ MOST_NUMBERS = 24  # of a vector in a text
 LARGEST_X = 1000  # numbers of a vector that is listed; a longer one is in the checkpoints only
 CENTRE_JOB = -1  # in place of the number of a job: an evaluation of the centre
 KEYS = ("goal", "answer", "best_evaluation")
-NAMES: Mapping[Kind, str] = {"centre": "best return", "evaluation": "best value", "member": "best reward"}
+NAMES: Mapping[Kind, str] = {
+    "centre": "best return",
+    "evaluation": "best value",
+    "member": "best reward",
+}
 
 
 @dataclass(frozen=True)
@@ -50,15 +54,19 @@ class Answer:
 
     kind: Kind
     value: float | None = None  # None: nothing has been evaluated successfully
-    # A list, parameters by name, or the text of a program; None: there is none, or a network has the parameters.
+    # A list, parameters by name, or the text of a program; None: there is none, or a network has
+    # the parameters.
     x: Json = None
     standard_error: float | None = None  # of the value; None: unknown, as after one evaluation
     evaluations: int = 0  # that the value is the mean of: episodes of a policy, 1 for an objective
-    violation: float | None = None  # sum of the positive constraint values; None: there are no constraints
+    # sum of the positive constraint values; None: there are no constraints
+    violation: float | None = None
 
     @property
     def is_comparable(self) -> bool:
-        """Whether it has a value that can be compared with that of other runs: it is known, and x is feasible."""
+        """Whether it has a value that can be compared with that of other runs: it is known,
+        and x is feasible.
+        """
         return self.value is not None and not self.violation
 
 
@@ -104,7 +112,11 @@ class Found:
 
 def found_entry(found: Answer | BestEvaluation) -> JsonObject:
     """Return an entry of result.json, which has no violation without constraints."""
-    return {name: value for name, value in vars(found).items() if name != "violation" or value is not None}
+    return {
+        name: value
+        for name, value in vars(found).items()
+        if name != "violation" or value is not None
+    }
 
 
 def best_of(found: Sequence[Found]) -> int | None:
@@ -119,12 +131,14 @@ def best_of(found: Sequence[Found]) -> int | None:
 def read_found(run: Path) -> Found:
     """Return what a run has found: at its end, or so far if it has not finished.
 
-    A finished run has it in result.json, any run in status.json. For runs of earlier versions it is derived from other
-    entries of these files and from the last row of metrics.jsonl.
+    A finished run has it in result.json, any run in status.json. For runs of earlier versions it is
+    derived from other entries of these files and from the last row of metrics.jsonl.
     """
     status, result = read_object(run / STATUS), read_object(run / RESULT)
     if status and result:
-        is_older = (number(result.get("generations")) or 0) < (number(status.get("generation")) or 0)
+        is_older = (number(result.get("generations")) or 0) < (
+            number(status.get("generation")) or 0
+        )
         if ("generations" in result and is_older) or run_state(run)["state"] != FINISHED:
             result = {}  # of an earlier end, since which the run was continued
     for values in (result, status):
@@ -134,18 +148,26 @@ def read_found(run: Path) -> Found:
     if result:
         return found_in(result, goal)
     row = last_row(run)
-    values = {name: status.get(name) for name in ("best_return", "final_return_mean", "final_return_std")}
+    values = {
+        name: status.get(name) for name in ("best_return", "final_return_mean", "final_return_std")
+    }
     if row.get("best_value") is not None:
-        values["best"] = {"value": row["best_value"], "x": None, "violation": row.get("best_violation")}
+        values["best"] = {
+            "value": row["best_value"],
+            "x": None,
+            "violation": row.get("best_violation"),
+        }
     elif row.get("best_reward") is not None:
         values["best_reward"] = row["best_reward"]
     return found_in(values, goal)
 
 
 def found_in(values: Mapping[str, Any], goal: Goal = "maximise") -> Found:
-    """Return what result.json, a line of repetitions or status.json says; entries of another type count as missing.
+    """Return what result.json, a line of repetitions or status.json says; entries of another type
+    count as missing.
 
-    `goal` is that of the config, for lines of earlier versions, which have neither it nor the answer.
+    `goal` is that of the config, for lines of earlier versions, which have neither it nor the
+    answer.
     """
     goal = values["goal"] if values.get("goal") in get_args(Goal) else goal
     answer, best = values.get("answer"), values.get("best_evaluation")
@@ -173,12 +195,22 @@ def found_in(values: Mapping[str, Any], goal: Goal = "maximise") -> Found:
 
 
 def _found_before(values: Mapping[str, Any], goal: Goal) -> Found:
-    """Return what the files of a version before `answer` say: `best`, `best_program`, or the returns of a policy."""
+    """Return what the files of a version before `answer` say: `best`, `best_program`,
+    or the returns of a policy.
+    """
     best = values.get("best")
     if isinstance(best, dict):
-        value, x, violation = number(best.get("value")), best.get("x"), number(best.get("violation"))
-        where = BestEvaluation(value, x, _whole(best.get("generation")), _whole(best.get("job")), violation)
-        return Found(goal, Answer("evaluation", value, x, None, int(value is not None), violation), where)
+        value, x, violation = (
+            number(best.get("value")),
+            best.get("x"),
+            number(best.get("violation")),
+        )
+        where = BestEvaluation(
+            value, x, _whole(best.get("generation")), _whole(best.get("job")), violation
+        )
+        return Found(
+            goal, Answer("evaluation", value, x, None, int(value is not None), violation), where
+        )
     if "best_reward" in values:
         value, x = number(values["best_reward"]), values.get("best_program")
         answer = Answer("member", value, x, None, int(value is not None))
@@ -186,15 +218,19 @@ def _found_before(values: Mapping[str, Any], goal: Goal) -> Found:
     if goal == "minimise":  # an objective without a successful evaluation
         return Found(goal, Answer("evaluation"))
     final = values.get("final_return", values.get("final_return_mean"))
-    known = [value for value in map(number, (values.get("best_return"), final)) if value is not None]
+    known = [
+        value for value in map(number, (values.get("best_return"), final)) if value is not None
+    ]
     value = max(known, default=None)
     return Found("maximise", Answer("centre", value), BestEvaluation(value))
 
 
 def stated_goal(config: ConfigData) -> Goal | None:
-    """Return the goal of the objective of a config as plain data; None for other tasks, whose returns are maximised.
+    """Return the goal of the objective of a config as plain data; None for other tasks, whose
+    returns are maximised.
 
-    What the options of a custom task mean is not known here; results of its runs have the goal that it declares.
+    What the options of a custom task mean is not known here; results of its runs have the goal that
+    it declares.
     """
     task = config.get("task")
     if not isinstance(task, dict) or is_user_kind(task.get("kind")):
@@ -245,7 +281,11 @@ def _whole(value: object) -> int | None:
 
 def comparable_values(found: Iterable[Found]) -> list[float]:
     """Return the values of the answers that can be compared: known ones, of feasible vectors."""
-    return [one.answer.value for one in found if one.answer.is_comparable and one.answer.value is not None]
+    return [
+        one.answer.value
+        for one in found
+        if one.answer.is_comparable and one.answer.value is not None
+    ]
 
 
 # Text.
@@ -258,7 +298,9 @@ def answer_text(answer: Answer) -> str:
 
 
 def x_text(x: Json, most: int) -> str:
-    """Return a vector as text, at most this many numbers, parameters with their names, or the text of a program."""
+    """Return a vector as text, at most this many numbers, parameters with their names,
+    or the text of a program.
+    """
     if isinstance(x, Mapping):
         parts = [f"{name} = {_element_text(value)}" for name, value in x.items()]
     elif isinstance(x, str):
@@ -269,4 +311,10 @@ def x_text(x: Json, most: int) -> str:
 
 
 def _element_text(value: Json) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    return (
+        f"{value:.6g}"
+        if isinstance(value, float)
+        else value
+        if isinstance(value, str)
+        else json.dumps(value)
+    )

@@ -1,7 +1,8 @@
-"""Checkpoints: everything that a run needs to continue with identical results, in one HDF5 file, written atomically.
+"""Checkpoints: everything that a run needs to continue with identical results, in one HDF5 file,
+written atomically.
 
-The file has a header of 512 bytes of text, which HDF5 skips as its user block, followed by a plain HDF5 image, so that
-`h5py.File(path)` and `h5dump path` can read it:
+The file has a header of 512 bytes of text, which HDF5 skips as its user block, followed by a plain
+HDF5 image, so that `h5py.File(path)` and `h5dump path` can read it:
 
     hpc_es checkpoint                  every format keeps this line, the next one and the seal
     format 1
@@ -16,25 +17,31 @@ The file has a header of 512 bytes of text, which HDF5 skips as its user block, 
     /best/shared/NAME                  the arrays of State.shared at the best evaluation
     /best/evaluations                  int64; successful episodes of the best evaluation
     /best/standard_error               float64; of its return, if it has several jobs
-    /best/rows, /best/columns          uint8, JSON: rows of that evaluation, if the fitness is derived
-    /final/NAME                        arrays of State.master after the final evaluation of a finished run, and after
+    /best/rows, /best/columns          uint8, JSON: rows of that evaluation, if the fitness is
+                                       derived
+    /final/NAME                        arrays of State.master after the final evaluation of a
+                                       finished run, and after
                                        the generation that its budget has cut short
     /cut/counters, /cut/outcomes       JSON, uint8: that generation, see `CutShort`
-    /order                             JSON: {"shared": [name, ...], "master": [...], "best/shared": [...]}
+    /order                             JSON: {"shared": [name, ...], "master": [...], "best/shared":
+                                       [...]}
     /config_text, /config_hash         text (UTF-8)
     /counters, /triggers, /identity, /file_lengths, /provenance    JSON (UTF-8)
 
-Format 2 is an incremental checkpoint. In place of the arrays of State and of the best evaluation it has
+Format 2 is an incremental checkpoint. In place of the arrays of State and of the best evaluation it
+has
 
-    /since                             JSON: the full checkpoint on which it is based, and digests of the state
+    /since                             JSON: the full checkpoint on which it is based, and digests
+                                       of the state
     /learned_from/NUMBER               uint8: the inputs of the update of one later generation, see
                                        `UpdateInputs` in `training/generation.py`
 
-HDF5's `flush` does not reach the disk, and if a process is killed while it updates a file, the file may open normally
-with a mixture of two generations. Therefore the image is written under a temporary name (`.NAME.TOKEN.tmp.h5`),
-synced, read back and renamed, and the directory is synced; a small image is built in memory first. Readers check both
-digests before HDF5 reads the image. Equal content gives equal bytes. Text is not stored in attributes, which are
-limited to 64 KB, and nothing is pickled, so that reading runs no code from the file.
+HDF5's `flush` does not reach the disk, and if a process is killed while it updates a file, the file
+may open normally with a mixture of two generations. Therefore the image is written under a
+temporary name (`.NAME.TOKEN.tmp.h5`), synced, read back and renamed, and the directory is synced; a
+small image is built in memory first. Readers check both digests before HDF5 reads the image. Equal
+content gives equal bytes. Text is not stored in attributes, which are limited to 64 KB, and nothing
+is pickled, so that reading runs no code from the file.
 """
 
 from __future__ import annotations
@@ -67,10 +74,12 @@ FULL, INCREMENTAL = 1, 2  # formats
 FORMAT = INCREMENTAL  # the newest
 _MAGIC = b"hpc_es checkpoint\n"
 _HEADER_BYTES = 512  # the smallest user block HDF5 allows
-MOST_HOLES = 1 << 36  # bytes of a file that need not be on the disk, such as zeros that are compressed
+# bytes of a file that need not be on the disk, such as zeros that are compressed
+MOST_HOLES = 1 << 36
 _SEALED_BYTES = 447
 _PIECE_BYTES = 1 << 20
-LARGE_BYTES = 1 << 26  # of arrays, from which HDF5 writes into the file itself in place of an image in memory
+# of arrays, from which HDF5 writes into the file itself in place of an image in memory
+LARGE_BYTES = 1 << 26
 _INCREMENT_FIELDS = ("base", "base_sha256", "theta_sha256", "state_sha256")
 _LEARNED_FROM, _FINAL = "learned_from", "final"
 _JSON_FIELDS = ("counters", "triggers", "identity", "file_lengths", "provenance")
@@ -95,15 +104,20 @@ class Best:
 
     return_: float
     generation: int
-    shared: Arrays  # copy of State.shared, such as theta and its normaliser; empty in an incremental checkpoint
-    rows: Rows | None = None  # of the evaluation, row_dtype[jobs], if the problem derives its fitness
-    standard_error: float | None = None  # of the return; None after one job, or if a version did not record it
+    # copy of State.shared, such as theta and its normaliser; empty in an incremental checkpoint
+    shared: Arrays
+    # of the evaluation, row_dtype[jobs], if the problem derives its fitness
+    rows: Rows | None = None
+    # of the return; None after one job, or if a version did not record it
+    standard_error: float | None = None
     evaluations: int = 0  # successful episodes of the evaluation; 0 if a version did not record it
 
 
 @dataclass(frozen=True)
 class Increment:
-    """The content of an incremental checkpoint: the inputs of all updates since a full checkpoint, to be replayed."""
+    """The content of an incremental checkpoint:
+    the inputs of all updates since a full checkpoint, to be replayed.
+    """
 
     base: str  # file name of the full checkpoint, in the same directory
     base_sha256: str  # digest of its image
@@ -114,17 +128,23 @@ class Increment:
 
 @dataclass(frozen=True)
 class CutShort:
-    """The last generation of a run if its budget has cut it short: a run with a larger budget completes it."""
+    """The last generation of a run if its budget has cut it short:
+    a run with a larger budget completes it.
+    """
 
     counters: Mapping[str, float | int]  # before it, apart from seconds
-    outcomes: bytes  # of the jobs that were evaluated, see `StoredOutcomes` in `training/outcomes.py`
+    # of the jobs that were evaluated, see `StoredOutcomes` in `training/outcomes.py`
+    outcomes: bytes
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run after a generation. Mappings are stored as JSON, which keeps integers and the exact values of floats.
+    """A run after a generation.
 
-    In an incremental checkpoint `state` is that of the full checkpoint on which `increment` is based.
+    Mappings are stored as JSON, which keeps integers and the exact values of floats.
+
+    In an incremental checkpoint `state` is that of the full checkpoint on which `increment` is
+    based.
     """
 
     state: State
@@ -137,12 +157,15 @@ class Snapshot:
     file_lengths: Mapping[str, int]  # bytes of metrics.jsonl, log.csv and other logs
     provenance: JsonObject  # versions, host, number of ranks, noise, seed
     increment: Increment | None = None
-    final: Arrays = field(default_factory=dict)  # arrays of `state.master` changed by `cut` and the final evaluation
+    # arrays of `state.master` changed by `cut` and the final evaluation
+    final: Arrays = field(default_factory=dict)
     cut: CutShort | None = None  # after `state`; `counters` include it, `file_lengths` do not
 
     @property
     def outcome(self) -> Arrays:
-        """`state.master` after `cut` and the final evaluation; training continues from `state` instead."""
+        """`state.master` after `cut` and the final evaluation;
+        training continues from `state` instead.
+        """
         return {**self.state.master, **self.final}
 
     @property
@@ -170,7 +193,9 @@ def save(path: Path, snapshot: Snapshot) -> None:
         file.write(bytes(_HEADER_BYTES))
         with _ImageFile(file) as within:
             _write_image(within, snapshot)
-        header = _header(version, file.seek(0, io.SEEK_END) - _HEADER_BYTES, _digest_after_header(file))
+        header = _header(
+            version, file.seek(0, io.SEEK_END) - _HEADER_BYTES, _digest_after_header(file)
+        )
         file.seek(0)
         file.write(header)
 
@@ -179,7 +204,10 @@ def save(path: Path, snapshot: Snapshot) -> None:
             same = file.read(_HEADER_BYTES) == header
             digest = _digest_after_header(file)
         if not same or digest.encode() not in header:
-            raise OSError(errno.EIO, "the file differs from what was written: wrong SHA-256 after reading it back")
+            raise OSError(
+                errno.EIO,
+                "the file differs from what was written: wrong SHA-256 after reading it back",
+            )
 
     files.replace_by(path, write, check)
 
@@ -200,9 +228,11 @@ def _digest_after_header(file: BinaryIO) -> str:
 
 
 class _ImageFile:
-    """The bytes of a file after the header, as a file in which HDF5 writes and reads, without a copy in memory.
+    """The bytes of a file after the header, as a file in which HDF5 writes and reads, without a
+    copy in memory.
 
-    The first error of the file is raised at the end of the context, since HDF5 raises another one in its place.
+    The first error of the file is raised at the end of the context, since HDF5 raises another one
+    in its place.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -249,8 +279,8 @@ class _ImageFile:
 def load(path: Path) -> Snapshot:
     """Read a checkpoint; for an incremental one also its full checkpoint.
 
-    Raises DamagedError if either is truncated or changed, and CheckpointError if the file is missing, not from hpc_es,
-    or of a newer format.
+    Raises DamagedError if either is truncated or changed, and CheckpointError if the file is
+    missing, not from hpc_es, or of a newer format.
     """
     snapshot, _ = _read(path)
     if (increment := snapshot.increment) is None:
@@ -258,11 +288,15 @@ def load(path: Path) -> Snapshot:
     try:
         base = path.with_name(increment.base)
     except ValueError as error:
-        raise DamagedError(f"{path}: expected the name of a file that it is based on: {error}") from error
+        raise DamagedError(
+            f"{path}: expected the name of a file that it is based on: {error}"
+        ) from error
     try:
         full, digest = _read(base)
     except CheckpointError as error:
-        raise DamagedError(f"{path}: based on {base.name}, which cannot be loaded: {error}") from error
+        raise DamagedError(
+            f"{path}: based on {base.name}, which cannot be loaded: {error}"
+        ) from error
     if digest != increment.base_sha256:
         raise DamagedError(f"{path}: based on another version of {base.name}")
     same_best = snapshot.best and full.best and snapshot.best.generation == full.best.generation
@@ -271,17 +305,23 @@ def load(path: Path) -> Snapshot:
 
 @contextlib.contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """Raise CheckpointError for what the config of a checkpoint raises if its values have types that no run writes."""
+    """Raise CheckpointError for what the config of a checkpoint raises
+    if its values have types that no run writes.
+    """
     try:
         yield
     except UserError:
         raise
     except READING as error:
-        raise CheckpointError(f"{path}: its config is damaged: {unreadable_reason(error)}") from error
+        raise CheckpointError(
+            f"{path}: its config is damaged: {unreadable_reason(error)}"
+        ) from error
 
 
 def is_full(path: Path) -> bool:
-    """Return whether a checkpoint contains the state, according to its header; True if it cannot be read."""
+    """Return whether a checkpoint contains the state, according to its header;
+    True if it cannot be read.
+    """
     with contextlib.suppress(OSError), open_file(path) as file:
         return not file.read(_HEADER_BYTES).startswith(_MAGIC + f"format {INCREMENTAL}\n".encode())
     return True
@@ -299,17 +339,23 @@ def _read_image(path: Path, image: BinaryIO) -> Snapshot:
             require_plain(file, image.seek(0, io.SEEK_END))
             return _snapshot(file)
     except (*READING, RuntimeError) as error:
-        raise CheckpointError(f"{path}: the digest is right, but the content cannot be read: {error}") from error
+        raise CheckpointError(
+            f"{path}: the digest is right, but the content cannot be read: {error}"
+        ) from error
 
 
 def image_sha256(path: Path) -> str:
     """Return the digest in the header of a checkpoint."""
     with open_file(path) as file:
-        return dict(line.split(" ") for line in file.read(_HEADER_BYTES).decode().splitlines()[1:4])["image_sha256"]
+        return dict(
+            line.split(" ") for line in file.read(_HEADER_BYTES).decode().splitlines()[1:4]
+        )["image_sha256"]
 
 
 def _header(version: int, image_bytes: int, digest: str) -> bytes:
-    lines = _MAGIC + f"format {version}\nimage_bytes {image_bytes}\nimage_sha256 {digest}\n".encode()
+    lines = (
+        _MAGIC + f"format {version}\nimage_bytes {image_bytes}\nimage_sha256 {digest}\n".encode()
+    )
     sealed = lines.ljust(_SEALED_BYTES - 1) + b"\n"
     return sealed + _seal(sealed)
 
@@ -326,7 +372,9 @@ def check_digests(path: Path) -> None:
 
 @contextlib.contextmanager
 def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
-    """Yield the open file and the digest of its image after checking both digests; DamagedError, CheckpointError."""
+    """Yield the open file and the digest of its image after checking both digests;
+    DamagedError, CheckpointError.
+    """
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(open_file(path))
@@ -335,35 +383,55 @@ def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
             held = 512 * os.fstat(file.fileno()).st_blocks  # 0 where the file system does not say
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-        if held and size > max(MOST_HOLES, MOST_COMPRESSION * held):  # reading the holes would take hours
-            raise DamagedError(f"{path}: damaged: has {size:,} bytes, of which {held:,} are on the disk")
+        # reading the holes would take hours
+        if held and size > max(MOST_HOLES, MOST_COMPRESSION * held):
+            raise DamagedError(
+                f"{path}: damaged: has {size:,} bytes, of which {held:,} are on the disk"
+            )
         _check_header(path, header)
         fields = dict(line.split(" ") for line in header.decode().splitlines()[1:4])
         expected = int(fields["image_bytes"])
         if size != expected:
-            raise DamagedError(f"{path}: damaged: {size} bytes after the header, expected {expected}")
+            raise DamagedError(
+                f"{path}: damaged: {size} bytes after the header, expected {expected}"
+            )
         try:
             digest = _digest_after_header(file)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
         if digest != fields["image_sha256"]:
-            raise DamagedError(f"{path}: damaged: the SHA-256 of its content is not the one in its header")
+            raise DamagedError(
+                f"{path}: damaged: the SHA-256 of its content is not the one in its header"
+            )
         yield file, digest
 
 
 def _check_header(path: Path, header: bytes) -> None:
-    """Raise unless the header is of hpc_es, complete and of a known format, checked in this order."""
+    """Raise unless the header is of hpc_es, complete and of a known format,
+    checked in this order.
+    """
     complete = header[_SEALED_BYTES:] == _seal(header[:_SEALED_BYTES])
-    # Two marks without common bytes, because one may be damaged; a crash leaves zeros or no bytes at all.
-    is_ours = header.startswith(_MAGIC.rstrip()) or b"\nformat " in header or _MAGIC.startswith(header.rstrip(b"\0"))
+    # Two marks without common bytes, because one may be damaged; a crash leaves zeros or no bytes
+    # at all.
+    is_ours = (
+        header.startswith(_MAGIC.rstrip())
+        or b"\nformat " in header
+        or _MAGIC.startswith(header.rstrip(b"\0"))
+    )
     if not is_ours:
         raise CheckpointError(f"{path}: not a checkpoint of hpc_es: it begins with {header[:16]!r}")
     if not complete:
-        reason = f"truncated to {len(header)} bytes" if len(header) < _HEADER_BYTES else "its header has changed"
+        reason = (
+            f"truncated to {len(header)} bytes"
+            if len(header) < _HEADER_BYTES
+            else "its header has changed"
+        )
         raise DamagedError(f"{path}: damaged: {reason}")
     version = int(header.split(b"\n")[1].split()[1])
     if version > FORMAT:
-        raise CheckpointError(f"{path}: format {version}, but this hpc_es reads up to {FORMAT}: install a newer one")
+        raise CheckpointError(
+            f"{path}: format {version}, but this hpc_es reads up to {FORMAT}: install a newer one"
+        )
 
 
 def _image(snapshot: Snapshot) -> memoryview:
@@ -400,7 +468,11 @@ def _write_image(target: io.BytesIO | _ImageFile, snapshot: Snapshot) -> None:
 
 def _put_states(file: h5py.File, snapshot: Snapshot) -> None:
     state, best = snapshot.state, snapshot.best
-    groups = {"shared": state.shared, "master": state.master, **({"best/shared": best.shared} if best else {})}
+    groups = {
+        "shared": state.shared,
+        "master": state.master,
+        **({"best/shared": best.shared} if best else {}),
+    }
     for group, arrays in groups.items():
         _put_arrays(file, group, arrays)
     _put_text(file, "order", json_text({group: list(arrays) for group, arrays in groups.items()}))
@@ -411,24 +483,34 @@ def _put_states(file: h5py.File, snapshot: Snapshot) -> None:
 def _put_increment(file: h5py.File, increment: Increment) -> None:
     fields = {name: getattr(increment, name) for name in _INCREMENT_FIELDS}
     _put_text(file, "since", json_text({**fields, "generations": len(increment.learned_from)}))
-    inputs = {str(i): np.frombuffer(data, np.uint8) for i, data in enumerate(increment.learned_from)}
+    inputs = {
+        str(i): np.frombuffer(data, np.uint8) for i, data in enumerate(increment.learned_from)
+    }
     _put_arrays(file, _LEARNED_FROM, inputs)
 
 
 def _snapshot(file: h5py.File) -> Snapshot:
     generation = int(file["generation"][()])
-    final = _arrays(file, _FINAL, [unquote(name) for name in file[_FINAL]]) if _FINAL in file else {}
+    final = (
+        _arrays(file, _FINAL, [unquote(name) for name in file[_FINAL]]) if _FINAL in file else {}
+    )
     state, increment, order = State(generation, {}, {}), None, {}
     if "since" in file:
         fields = json.loads(_text(file, "since"))
         count = fields.pop("generations")
         if count != len(file[_LEARNED_FROM]):
-            raise ValueError(f"expected the inputs of {count} updates, found those of {len(file[_LEARNED_FROM])}")
+            raise ValueError(
+                f"expected the inputs of {count} updates, found those of {len(file[_LEARNED_FROM])}"
+            )
         learned_from = _arrays(file, _LEARNED_FROM, list(map(str, range(count))))
-        increment = Increment(learned_from=[array.tobytes() for array in learned_from.values()], **fields)
+        increment = Increment(
+            learned_from=[array.tobytes() for array in learned_from.values()], **fields
+        )
     else:
         order = json.loads(_text(file, "order"))
-        state = State(generation, *(_arrays(file, group, order[group]) for group in ("shared", "master")))
+        state = State(
+            generation, *(_arrays(file, group, order[group]) for group in ("shared", "master"))
+        )
     cut = None
     if "cut" in file:
         cut = CutShort(json.loads(_text(file, "cut/counters")), file["cut/outcomes"][()].tobytes())
@@ -458,7 +540,9 @@ def _snapshot(file: h5py.File) -> Snapshot:
 
 
 def _require_types(fields: JsonObject) -> None:
-    """Raise ValueError or TypeError for a field that no run writes: a checkpoint may come from somebody else."""
+    """Raise ValueError or TypeError for a field that no run writes:
+    a checkpoint may come from somebody else.
+    """
     for name, value in fields.items():
         if not isinstance(value, dict):
             raise ValueError(f"expected {name} to be an object, found {type(value).__name__}")
@@ -468,7 +552,9 @@ def _require_types(fields: JsonObject) -> None:
 
 
 def _best_rows(file: h5py.File) -> Rows | None:
-    """Return the rows of the best evaluation; None if the problem does not derive its fitness, or in older files."""
+    """Return the rows of the best evaluation; None if the problem does not derive its fitness,
+    or in older files.
+    """
     if "best/rows" not in file:
         return None
     columns = json.loads(_text(file, "best/columns"))  # [name, dtype] or [name, dtype, shape]

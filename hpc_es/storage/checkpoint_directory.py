@@ -21,7 +21,8 @@ _NAME = re.compile(r"checkpoint_(\d{10,})\.h5")
 
 @dataclass(frozen=True)
 class Store:
-    """The checkpoints of a run: the newest `keep_last`, the full checkpoint on which they are based, and best.h5.
+    """The checkpoints of a run: the newest `keep_last`, the full checkpoint on which they are
+    based, and best.h5.
 
     Only one process writes (see `run_lock.py`).
     """
@@ -31,18 +32,23 @@ class Store:
     keep_best: bool = True
 
     def save(self, snapshot: Snapshot) -> Path:
-        """Save a checkpoint under the name of its generation, then remove the oldest ones; RunError as for `save`."""
+        """Save a checkpoint under the name of its generation, then remove the oldest ones;
+        RunError as for `save`.
+        """
         path = self.path(snapshot.generation)
         self._make_directory()
         checkpoint.save(path, snapshot)
         for old in self._too_old():
-            if old != path:  # if the directory has files of a longer run, the new one is among the oldest
+            # if the directory has files of a longer run, the new one is among the oldest
+            if old != path:
                 with writing(old):
                     old.unlink(missing_ok=True)
         return path
 
     def _too_old(self) -> list[Path]:
-        """Return all but the newest checkpoints and the full one on which the oldest of these is based."""
+        """Return all but the newest checkpoints and the full
+        one on which the oldest of these is based.
+        """
         paths = self.paths()
         old, newest = paths[: -self.keep_last], paths[-self.keep_last :]
         if newest and not checkpoint.is_full(newest[0]):
@@ -55,7 +61,10 @@ class Store:
         return self.directory / f"checkpoint_{generation:010d}.h5"
 
     def save_best(self, snapshot: Snapshot) -> Path | None:
-        """Save as best.h5, which is never pruned; do nothing if `keep_best` is false. Raises RunError."""
+        """Save as best.h5, which is never pruned; do nothing if `keep_best` is false.
+
+        Raises RunError.
+        """
         if not self.keep_best:
             return None
         self._make_directory()
@@ -65,9 +74,10 @@ class Store:
     def newest(self, warn: Callable[[str], None]) -> tuple[Path, Snapshot] | None:
         """Return the checkpoint to resume from, or None for a new run.
 
-        Temporary files of killed writes are removed. After an older checkpoint was loaded, damaged files are renamed to
-        NAME.damaged, with a warning. Raises CheckpointError if all are damaged (they are kept, so that the next start
-        does not begin a new run), or if one is not from hpc_es or of a newer format.
+        Temporary files of killed writes are removed. After an older checkpoint was loaded, damaged
+        files are renamed to NAME.damaged, with a warning. Raises CheckpointError if all are damaged
+        (they are kept, so that the next start does not begin a new run), or if one is not from
+        hpc_es or of a newer format.
         """
         for name in ("checkpoint_*.h5", BEST):
             remove_leftovers(self.directory / name)
@@ -89,17 +99,22 @@ class Store:
         """Return the checkpoints of generations, oldest first, without best.h5."""
         if not self.directory.is_dir():
             return []
-        return sorted((path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)), key=_generation)
+        return sorted(
+            (path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)),
+            key=_generation,
+        )
 
     def _make_directory(self) -> None:
         with writing(self.directory):
             if not self.directory.is_dir():
-                self.directory.mkdir(exist_ok=True)  # without parents: a missing run directory is an error
+                # without parents: a missing run directory is an error
+                self.directory.mkdir(exist_ok=True)
                 sync_directory(self.directory.parent)
 
 
 def find(path: Path, full: bool = True) -> Path:
-    """Return `path` if it is a checkpoint, or the newest valid checkpoint of a run directory, which is not changed.
+    """Return `path` if it is a checkpoint, or the newest valid checkpoint of a run directory, which
+    is not changed.
 
     With `full`, incremental checkpoints are excluded. Raises CheckpointError if there is none.
     """
@@ -109,24 +124,32 @@ def find(path: Path, full: bool = True) -> Path:
             raise CheckpointError(_incremental_text(path))
         return path
     if not path.is_dir():
-        raise CheckpointError(f"{path}: expected a checkpoint or a run directory, but there is no such file")
+        raise CheckpointError(
+            f"{path}: expected a checkpoint or a run directory, but there is no such file"
+        )
     damaged: dict[Path, DamagedError] = {}
-    while candidates := [candidate for candidate in _candidates(path, full) if candidate not in damaged]:
+    while candidates := [
+        candidate for candidate in _candidates(path, full) if candidate not in damaged
+    ]:
         try:
             checkpoint.check_digests(candidates[-1])
             return candidates[-1]
         except DamagedError as error:
             damaged[candidates[-1]] = error
         except CheckpointError:
-            if candidates[-1].exists():  # else a run in progress has pruned it and written a newer one: try again
+            # else a run in progress has pruned it and written a newer one: try again
+            if candidates[-1].exists():
                 raise
     if damaged:
         raise _all_damaged(path, list(damaged.values()))
-    raise CheckpointError(f"{path}: no checkpoint_*.h5 here or in {DIRECTORY}/; the run may not have saved one yet")
+    raise CheckpointError(
+        f"{path}: no checkpoint_*.h5 here or in {DIRECTORY}/; the run may not have saved one yet"
+    )
 
 
 def all_full(path: Path) -> list[Path]:
-    """Return a checkpoint file, or all full checkpoints of a run and of its repetitions, oldest first, with best.h5.
+    """Return a checkpoint file, or all full checkpoints of a run and of its repetitions, oldest
+    first, with best.h5.
 
     Their paths are absolute. Raises CheckpointError if there is none.
     """

@@ -1,4 +1,6 @@
-"""Comparison of a checkpoint with an experiment: differing config keys, and differing arrays of the state."""
+"""Comparison of a checkpoint with an experiment: differing config keys,
+and differing arrays of the state.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,28 @@ def differences(old: JsonObject, new: JsonObject, where: str = "in the checkpoin
 
 
 def verify_restored(template: State, restored: State, growing: bool = False) -> None:
-    """Check that a restored state has the names, shapes and dtypes of the algorithm's `initial()` state.
+    """Check that a restored state has the names, shapes and dtypes of the algorithm's `initial()`
+    state.
 
-    If the state is `growing`, only the number of axes must agree. Raises CheckpointError with every array that is
-    missing, unexpected or different.
+    If the state is `growing`, only the number of axes must agree. Raises CheckpointError with every
+    array that is missing, unexpected or different.
     """
     problems = [
         *_array_problems("shared", template.shared, restored.shared, growing),
         *_array_problems("master", template.master, restored.master, growing),
     ]
     if problems:
-        raise CheckpointError("the checkpoint does not fit this algorithm and policy:\n  " + "\n  ".join(problems))
+        raise CheckpointError(
+            "the checkpoint does not fit this algorithm and policy:\n  " + "\n  ".join(problems)
+        )
 
 
 def _differences(key: str, old: object, new: object) -> Iterator[tuple[str, str, str]]:
     if isinstance(old, dict) and isinstance(new, dict):
         for name in dict.fromkeys((*old, *new)):
-            yield from _differences(f"{key}.{name}" if key else name, old.get(name, _ABSENT), new.get(name, _ABSENT))
+            yield from _differences(
+                f"{key}.{name}" if key else name, old.get(name, _ABSENT), new.get(name, _ABSENT)
+            )
     elif not _same(old, new):
         before, after = _display(old), _display(new)
         if before == after:  # the text 1 and the number 1
@@ -54,8 +61,12 @@ def _same(old: object, new: object) -> bool:
     if isinstance(old, list) and isinstance(new, list):
         return len(old) == len(new) and all(map(_same, old, new))
     # JSON text distinguishes true from 1 and gives NaN equal to NaN; for numbers it is too strict.
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (old, new))
-    return (numbers and bool(old == new)) or json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True)
+    numbers = all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in (old, new)
+    )
+    return (numbers and bool(old == new)) or json.dumps(old, sort_keys=True) == json.dumps(
+        new, sort_keys=True
+    )
 
 
 def _display(value: object) -> str:
@@ -70,6 +81,8 @@ def _array_problems(group: str, template: Arrays, restored: Arrays, growing: boo
         return f"{np.asarray(array).dtype}[{', '.join(shape)}]"
 
     for name in dict.fromkeys((*template, *restored)):
-        expected, actual = (form(arrays[name]) if name in arrays else "nothing" for arrays in (template, restored))
+        expected, actual = (
+            form(arrays[name]) if name in arrays else "nothing" for arrays in (template, restored)
+        )
         if expected != actual:
             yield f"{group}/{name}: expected {expected}, found {actual} in the checkpoint"

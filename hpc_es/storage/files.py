@@ -18,11 +18,14 @@ from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import RunError
 
 
-def replace(path: Path, pieces: Iterable[bytes | memoryview], check: Callable[[Path], None] = lambda _: None) -> None:
-    """Replace the file atomically by these bytes: at any time `path` is the complete old or new file.
+def replace(
+    path: Path, pieces: Iterable[bytes | memoryview], check: Callable[[Path], None] = lambda _: None
+) -> None:
+    """Replace the file atomically by these bytes: at any time `path` is the complete old or new
+    file.
 
-    `check` is called with the written file before it is renamed, and raises OSError to reject it. Raises RunError if
-    the disk is full or not writable; the old file is then unchanged.
+    `check` is called with the written file before it is renamed, and raises OSError to reject it.
+    Raises RunError if the disk is full or not writable; the old file is then unchanged.
     """
 
     def write(file: BinaryIO) -> None:
@@ -32,7 +35,9 @@ def replace(path: Path, pieces: Iterable[bytes | memoryview], check: Callable[[P
     replace_by(path, write, check)
 
 
-def replace_by(path: Path, write: Callable[[BinaryIO], None], check: Callable[[Path], None]) -> None:
+def replace_by(
+    path: Path, write: Callable[[BinaryIO], None], check: Callable[[Path], None]
+) -> None:
     """Replace the file atomically by what `write` writes into an empty one; see `replace`."""
     temporary = temporary_name(path)
     try:
@@ -51,12 +56,16 @@ def replace_by(path: Path, write: Callable[[BinaryIO], None], check: Callable[[P
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a unique hidden name in the same directory, with the same suffix; several tasks may write one file."""
+    """Return a unique hidden name in the same directory, with the same suffix;
+    several tasks may write one file.
+    """
     return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove temporary files of killed writers of `path`, which may be a pattern; no other process may write it."""
+    """Remove temporary files of killed writers of `path`, which may be a pattern;
+    no other process may write it.
+    """
     with writing(path):
         for leftover in path.parent.glob(f".{path.stem}.*.tmp{path.suffix}"):
             leftover.unlink(missing_ok=True)
@@ -64,7 +73,8 @@ def remove_leftovers(path: Path) -> None:
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Yield a temporary path with the same suffix, for writers that need a path; at the end rename it to `path`.
+    """Yield a temporary path with the same suffix, for writers that need a path; at the end rename
+    it to `path`.
 
     Raises RunError if the disk is full or not writable; an old file is then unchanged.
     """
@@ -134,11 +144,15 @@ def run_error(path: Path, error: Exception) -> RunError:
     elif code in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = f"make {path.parent} writable, or choose another output"
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return RunError(f"{path}: cannot be written: {reason}; {remedy}, then start the same command again")
+    return RunError(
+        f"{path}: cannot be written: {reason}; {remedy}, then start the same command again"
+    )
 
 
 def sync_directory(directory: Path) -> None:
-    """Make a rename durable; file systems that cannot sync directories return EINVAL, which is ignored."""
+    """Make a rename durable; file systems that cannot sync directories return EINVAL,
+    which is ignored.
+    """
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,6 @@
-"""Reader for the layers and weights of Keras models without Keras: `.keras` files, and `.h5` files of whole models."""
+"""Reader for the layers and weights of Keras models without Keras: `.keras` files,
+and `.h5` files of whole models.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"  # checkpoints of hpc_es begin with text instead
 
 
 def is_keras_file(path: Path) -> bool:
-    """Return whether a file is a `.keras` archive or plain HDF5, which checkpoints of hpc_es are not."""
+    """Return whether a file is a `.keras` archive or plain HDF5,
+    which checkpoints of hpc_es are not.
+    """
     if not path.is_file():
         return False
     with open_file(path.resolve()) as file:
@@ -41,7 +45,9 @@ def read_layers(path: Path) -> list[SavedLayer]:
 
 
 def _from_archive(path: Path) -> list[SavedLayer]:
-    """Read the format of Keras 3: config.json, and model.weights.h5, whose groups have the names of layers."""
+    """Read the format of Keras 3: config.json, and model.weights.h5,
+    whose groups have the names of layers.
+    """
     with zipfile.ZipFile(path) as archive:
         require_plain_archive(archive)
         if archive.getinfo("config.json").file_size > MOST_CONFIG_BYTES:
@@ -49,7 +55,9 @@ def _from_archive(path: Path) -> list[SavedLayer]:
         config, image = parse_json(archive.read("config.json")), archive.read("model.weights.h5")
     with h5py.File(io.BytesIO(image)) as file:
         require_plain(file, len(image))
-        weights = {group["vars"].attrs["name"]: _variables(group) for group in file["layers"].values()}
+        weights = {
+            group["vars"].attrs["name"]: _variables(group) for group in file["layers"].values()
+        }
     return _layers(config, weights)
 
 
@@ -60,14 +68,19 @@ def _variables(group: Any) -> tuple[Array, ...]:
 
 
 def _from_hdf5(path: Path) -> list[SavedLayer]:
-    """Read the format of Keras 1 and 2: the config is an attribute, the weights are groups by layer."""
+    """Read the format of Keras 1 and 2: the config is an attribute,
+    the weights are groups by layer.
+    """
     with h5py.File(path) as file:
         require_plain(file, path.stat().st_size)
         config = parse_json(file.attrs["model_config"])
         groups = file["model_weights"]
         weights = {}
         for name, group in groups.items():
-            parts = [part.decode() if isinstance(part, bytes) else part for part in group.attrs["weight_names"]]
+            parts = [
+                part.decode() if isinstance(part, bytes) else part
+                for part in group.attrs["weight_names"]
+            ]
             if len({*parts}) < len(parts):
                 raise ValueError(f"{name} names an array several times")
             weights[name] = tuple(np.asarray(group[part]) for part in parts)

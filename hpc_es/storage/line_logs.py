@@ -1,14 +1,16 @@
 """Line logs of a run: evaluations.csv, programs.jsonl and failures.log.
 
-evaluations.csv has every evaluated vector as the objective got it, with value, generation and job; a failed evaluation
-has the value nan, the centre is job -1. Numbers are written with enough digits to be read back exactly. programs.jsonl
-has every correct program of a search for programs. Rank 0 appends the lines of a generation in job order at its end. A
-checkpoint stores `lengths()`, and a resumed run truncates the files to them, so that their content depends neither on
-the number of ranks nor on restarts.
+evaluations.csv has every evaluated vector as the objective got it, with value, generation and job;
+a failed evaluation has the value nan, the centre is job -1. Numbers are written with enough digits
+to be read back exactly. programs.jsonl has every correct program of a search for programs. Rank 0
+appends the lines of a generation in job order at its end. A checkpoint stores `lengths()`, and a
+resumed run truncates the files to them, so that their content depends neither on the number of
+ranks nor on restarts.
 
-failures.log has the traceback, or the output of a program, of the first failure of each kind in a run. An entry begins
-with a line `=== KIND`, and each kind has one entry, however often the run is restarted; kinds beyond MAX_KINDS are
-omitted. The log is for debugging only: errors of writing it, such as a full disk, are ignored.
+failures.log has the traceback, or the output of a program, of the first failure of each kind in a
+run. An entry begins with a line `=== KIND`, and each kind has one entry, however often the run is
+restarted; kinds beyond MAX_KINDS are omitted. The log is for debugging only: errors of writing it,
+such as a full disk, are ignored.
 """
 
 from __future__ import annotations
@@ -60,14 +62,20 @@ class LinesFile:
         return file.seek(0, os.SEEK_END)
 
     def cut(self, length: int) -> bool:
-        """Truncate the file to `length` bytes, or remove it if that is 0; return False if it should exist but does not.
+        """Truncate the file to `length` bytes, or remove it if that is 0; return False if it should
+        exist but does not.
 
         Raises RunError, without changing the file, if it is shorter or no line ends there.
         """
         self.close()
         if not self.path.exists():
             return length == 0
-        check_cut(self.path, length, "line", "restore it, or remove it to continue without the lines so far")
+        check_cut(
+            self.path,
+            length,
+            "line",
+            "restore it, or remove it to continue without the lines so far",
+        )
         try:
             if length:
                 os.truncate(self.path, length)
@@ -84,7 +92,8 @@ class LinesFile:
     def close(self) -> None:
         """Close the file; the next `append` opens it again."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # of a quota on NFS; what a checkpoint needs was synced
+            # of a quota on NFS; what a checkpoint needs was synced
+            with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
 
@@ -97,11 +106,15 @@ class LinesFile:
         return self._file
 
     def _failure(self, error: OSError) -> RunError:
-        return RunError(f"{self.path} could not be written ({error.strerror}): free space there, then resume the run")
+        return RunError(
+            f"{self.path} could not be written ({error.strerror}): free space there, then resume the run"
+        )
 
 
 def check_cut(path: Path, length: int, unit: str, remedy: str) -> None:
-    """Raise RunError with the remedy unless a `unit`, a line or a row, of the file ends after `length` bytes."""
+    """Raise RunError with the remedy unless a `unit`, a line or a row,
+    of the file ends after `length` bytes.
+    """
     with open_file(path) as file:
         size = file.seek(0, os.SEEK_END)
         if size < length:
@@ -120,10 +133,13 @@ FIRST_COLUMNS = ("generation", "job", "value")
 class EvaluationsLog:
     """Writer of evaluations.csv; `names` are the names of the coordinates, () to write nothing.
 
-    A new run calls `cut({})` first, which removes the file of a run that was killed before its first checkpoint.
+    A new run calls `cut({})` first, which removes the file of a run that was killed before its
+    first checkpoint.
     """
 
-    def __init__(self, run_dir: Path, names: Sequence[str], warn: Callable[[str], object] = warnings.warn) -> None:
+    def __init__(
+        self, run_dir: Path, names: Sequence[str], warn: Callable[[str], object] = warnings.warn
+    ) -> None:
         self._file, self._warn, self._is_on = LinesFile(run_dir / EVALUATIONS), warn, bool(names)
         self._header = ",".join([*FIRST_COLUMNS, *map(_quoted, names)]) + "\n"
 
@@ -147,8 +163,9 @@ class EvaluationsLog:
     def cut(self, lengths: Mapping[str, int]) -> None:
         """Remove the rows after the checkpoint with these lengths; a missing name is a length of 0.
 
-        A missing file is replaced, with a warning, by a header and one blank line of the recorded length, so that the
-        lengths in all checkpoints stay valid. Raises RunError, without changing the file, if it is damaged.
+        A missing file is replaced, with a warning, by a header and one blank line of the recorded
+        length, so that the lengths in all checkpoints stay valid. Raises RunError, without changing
+        the file, if it is damaged.
         """
         if not self._is_on:
             return
@@ -157,7 +174,9 @@ class EvaluationsLog:
             with open_file(path) as file:
                 if file.readline() != self._header.encode():
                     remedy = "restore it, or remove it to continue without the rows so far"
-                    raise RunError(f"{path} has other columns than {self._header.strip()}: {remedy}")
+                    raise RunError(
+                        f"{path} has other columns than {self._header.strip()}: {remedy}"
+                    )
         if not self._file.cut(length):
             self._recreate(length)
 
@@ -188,20 +207,23 @@ def _quoted(name: str) -> str:
 
 
 PROGRAMS = "programs.jsonl"
-MAX_PROGRAMS = 1_000_000  # about 200 MB; a search that continues after success may find correct programs forever
+# about 200 MB; a search that continues after success may find correct programs forever
+MAX_PROGRAMS = 1_000_000
 
 
 class ProgramsLog:
-    """Writer of programs.jsonl: every correct program of a run, one JSON line per program, in the order of jobs.
+    """Writer of programs.jsonl: every correct program of a run, one JSON line per program, in the
+    order of jobs.
 
         {"generation": 7, "npe": 763, "reward": 1.0, "length": 20, "program": ">,>,.<."}
 
-    `npe` is the number of programs executed up to this one. A program is listed only once per run; after MAX_PROGRAMS
-    lines, only programs with a new best reward are added. A checkpoint stores `lengths()`; a resumed run truncates the
-    file to them with `cut` and reads the listed programs, so that the file does not depend on restarts. There is no
-    file before the first correct program.
+    `npe` is the number of programs executed up to this one. A program is listed only once per run;
+    after MAX_PROGRAMS lines, only programs with a new best reward are added. A checkpoint stores
+    `lengths()`; a resumed run truncates the file to them with `cut` and reads the listed programs,
+    so that the file does not depend on restarts. There is no file before the first correct program.
 
-    A new run calls `cut({})` first, which removes programs of a run that died before its first checkpoint.
+    A new run calls `cut({})` first, which removes programs of a run that died before its first
+    checkpoint.
     """
 
     def __init__(self, run_dir: Path, warn: Callable[[str], object] = warnings.warn) -> None:
@@ -211,7 +233,9 @@ class ProgramsLog:
         self._best = -math.inf
 
     def write(self, programs: Sequence[JsonObject]) -> None:
-        """Append the programs that are not yet listed; raises RunError if the disk is full or not writable."""
+        """Append the programs that are not yet listed;
+        raises RunError if the disk is full or not writable.
+        """
         lines = [json_text(program) + "\n" for program in programs if self._is_new(program)]
         if lines:
             self._file.append("".join(lines))
@@ -223,23 +247,31 @@ class ProgramsLog:
         self._listed.add(text)
         self._best = max(self._best, reward)
         if len(self._listed) == MAX_PROGRAMS:
-            self._warn(f"{self._file.path} has {MAX_PROGRAMS:,} programs: from now on, only better ones are added")
+            self._warn(
+                f"{self._file.path} has {MAX_PROGRAMS:,} programs: from now on, only better ones are added"
+            )
         return True
 
     def lengths(self) -> dict[str, int]:
-        """Return the length of the file in bytes, after syncing it to disk; checkpoints store it for `cut`."""
+        """Return the length of the file in bytes, after syncing it to disk;
+        checkpoints store it for `cut`.
+        """
         length = self._file.length()
         return {PROGRAMS: length} if length else {}
 
     def cut(self, lengths: Mapping[str, int]) -> None:
-        """Remove programs that were found after the checkpoint with these lengths; a missing name means 0.
+        """Remove programs that were found after the checkpoint with these lengths; a missing name
+        means 0.
 
-        A missing file is replaced, with a warning, by one blank line of the recorded length, so that the lengths in all
-        checkpoints remain valid. Raises RunError, before anything is changed, if the file was damaged.
+        A missing file is replaced, with a warning, by one blank line of the recorded length, so
+        that the lengths in all checkpoints remain valid. Raises RunError, before anything is
+        changed, if the file was damaged.
         """
         length = lengths.get(PROGRAMS, 0)
         if not self._file.cut(length):
-            self._warn(f"{self._file.path} is missing: the correct programs found before this resume are lost")
+            self._warn(
+                f"{self._file.path} is missing: the correct programs found before this resume are lost"
+            )
             self._file.append(" " * (length - 1) + "\n")
         self._listed, self._best = set(), -math.inf
         for program in read_programs(self._file.path.parent):
@@ -254,7 +286,8 @@ class ProgramsLog:
 def read_programs(run_dir: Path, length: int | None = None) -> Iterator[JsonObject]:
     """Yield the programs of a run in the order of discovery, or those in the first `length` bytes.
 
-    An incomplete last line, left by a killed process, is ignored. Raises RunError for a line that is not a program.
+    An incomplete last line, left by a killed process, is ignored. Raises RunError for a line that
+    is not a program.
     """
     path = run_dir / PROGRAMS
     if not path.exists():
@@ -269,7 +302,11 @@ def read_programs(run_dir: Path, length: int | None = None) -> Iterator[JsonObje
                 continue
             try:
                 program = parse_json(line)
-                entry = {**program, "program": str(program["program"]), "reward": float(program["reward"])}
+                entry = {
+                    **program,
+                    "program": str(program["program"]),
+                    "reward": float(program["reward"]),
+                }
             except (ValueError, KeyError, TypeError):
                 text = f"expected a program with its reward as JSON, found {line[:40]!r}"
                 remedy = "restore the file or remove the line"
@@ -296,7 +333,9 @@ class FailuresLog:
                 self._kinds = {line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)}
 
     def add(self, line: str, failure: Failure) -> None:
-        """Append a failure if it is the first of its kind; `line` says when and where it occurred."""
+        """Append a failure if it is the first of its kind;
+        `line` says when and where it occurred.
+        """
         if failure.kind in self._kinds or len(self._kinds) >= MAX_KINDS:
             return
         self._kinds.add(failure.kind)

@@ -1,8 +1,10 @@
-"""Files of a front or an archive: `front.csv` or `archive.csv` for people, and the same as .npz with the vectors.
+"""Files of a front or an archive: `front.csv` or `archive.csv` for people, and the same as .npz
+with the vectors.
 
-The columns of the table are member, generation, job, cell, the parameters (of functions and programs), the value or
-return, objectives, constraints, measures and metrics. The .npz file has `member`, `generation`, `job`, `cell` (int64),
-`vectors`, [members, params] as the search had them, and the columns of the rows.
+The columns of the table are member, generation, job, cell, the parameters (of functions and
+programs), the value or return, objectives, constraints, measures and metrics. The .npz file has
+`member`, `generation`, `job`, `cell` (int64), `vectors`, [members, params] as the search had them,
+and the columns of the rows.
 """
 
 from __future__ import annotations
@@ -75,7 +77,10 @@ def write_members(
 
 
 def _table(
-    elites: Elites, quantities: Quantities, parameters: Sequence[Mapping[str, Json]] | None, goal: Goal | None
+    elites: Elites,
+    quantities: Quantities,
+    parameters: Sequence[Mapping[str, Json]] | None,
+    goal: Goal | None,
 ) -> str:
     """Return the members as CSV."""
     columns = elites.columns
@@ -98,7 +103,12 @@ def _table(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([spreadsheet_cell(name) for name, _ in listed])
-    writer.writerows([[_cell(value) for value in row] for row in zip(*(column for _, column in listed), strict=True)])
+    writer.writerows(
+        [
+            [_cell(value) for value in row]
+            for row in zip(*(column for _, column in listed), strict=True)
+        ]
+    )
     return text.getvalue()
 
 
@@ -107,20 +117,28 @@ def _cell(value: object) -> object:
 
 
 def require_no_members(run: Path, which: str | None) -> None:
-    """Raise CheckpointError for a run with a front, which has no best vector, unless the user has chosen one."""
+    """Raise CheckpointError for a run with a front, which has no best vector,
+    unless the user has chosen one.
+    """
     table = run / table_name("front")
     if which is None and table.is_file():
-        raise CheckpointError(f"{run}: has a front and no best vector: expected --member NAME; {table.name} lists them")
+        raise CheckpointError(
+            f"{run}: has a front and no best vector: expected --member NAME; {table.name} lists them"
+        )
 
 
 def read_member(run: Path, name: str) -> Member:
-    """Return a member of the front or archive of a run by its name; CheckpointError if there is none."""
+    """Return a member of the front or archive of a run by its name;
+    CheckpointError if there is none.
+    """
     for stem in STEMS.values():
         path = run / f"{stem}.npz"
         if path.is_file():
             return _member(path, name)
     expected = "expected the directory of a run whose algorithm keeps a front or an archive"
-    raise CheckpointError(f"{run}: {expected}, found no {' or '.join(f'{stem}.npz' for stem in STEMS.values())}")
+    raise CheckpointError(
+        f"{run}: {expected}, found no {' or '.join(f'{stem}.npz' for stem in STEMS.values())}"
+    )
 
 
 def _member(path: Path, name: str) -> Member:
@@ -133,8 +151,24 @@ def _member(path: Path, name: str) -> Member:
             if vector.ndim != 1 or vector.dtype.kind != "f":
                 raise ValueError(f"the vector of {name} is {vector.dtype}{list(vector.shape)}")
             return Member(name, int(arrays["generation"][row]), vector)
-    except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+        EOFError,
+        zipfile.BadZipFile,
+    ) as error:
         raise CheckpointError(f"{path}: is damaged or not a file of members: {error}") from error
-    what = f"no member {name}" if MEMBER.fullmatch(name) else f"no member {name!r} (names are such as g12j7)"
-    some = f": {', '.join(names[:5])}{', ...' if len(names) > 5 else ''} ({path.stem}.csv lists all)" if names else ""
+    what = (
+        f"no member {name}"
+        if MEMBER.fullmatch(name)
+        else f"no member {name!r} (names are such as g12j7)"
+    )
+    some = (
+        f": {', '.join(names[:5])}{', ...' if len(names) > 5 else ''} ({path.stem}.csv lists all)"
+        if names
+        else ""
+    )
     raise CheckpointError(f"{path}: there is {what} among {len(names)}{some}")

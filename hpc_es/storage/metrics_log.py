@@ -1,11 +1,12 @@
 """metrics.jsonl, with one row per generation, and log.csv, a table computed from it.
 
-log.csv has the 21 columns of the evolution-strategies notebook in the same order, then three of OpenAI's starter. Their
-names are those of metrics.jsonl ("plain") or of the original systems ("classical"); docs/log_columns.md lists
-both. A column is the entry of its plain name in a row of metrics.jsonl, except for those in COMPUTED.
+log.csv has the 21 columns of the evolution-strategies notebook in the same order, then three of
+OpenAI's starter. Their names are those of metrics.jsonl ("plain") or of the original systems
+("classical"); docs/log_columns.md lists both. A column is the entry of its plain name in a row of
+metrics.jsonl, except for those in COMPUTED.
 
-A checkpoint stores `lengths()`; a resumed run truncates the files to them with `cut`, so that no row is lost or
-repeated.
+A checkpoint stores `lengths()`; a resumed run truncates the files to them with `cut`, so that no
+row is lost or repeated.
 """
 
 from __future__ import annotations
@@ -115,11 +116,15 @@ LONGEST_ROW = 1 << 16  # bytes of a line of metrics.jsonl
 class MetricsLog:
     """Writer of metrics.jsonl and log.csv, without buffering.
 
-    A new run calls `cut({})` first, which clears the files of a run that was killed before its first checkpoint.
+    A new run calls `cut({})` first, which clears the files of a run that was killed before its
+    first checkpoint.
     """
 
     def __init__(
-        self, run_dir: Path, warn: Callable[[str], object] = warnings.warn, columns: Columns = "plain"
+        self,
+        run_dir: Path,
+        warn: Callable[[str], object] = warnings.warn,
+        columns: Columns = "plain",
     ) -> None:
         self._columns = columns
         self._paths = {name: run_dir / name for name in (JSONL, CSV)}
@@ -127,7 +132,9 @@ class MetricsLog:
         self._warn = warn
 
     def write(self, row: Row) -> None:
-        """Append a generation's row to both files; raises RunError if the disk is full or not writable."""
+        """Append a generation's row to both files;
+        raises RunError if the disk is full or not writable.
+        """
         numbers = {key: _number(value) for key, value in row.items()}
         self._append(JSONL, json.dumps(numbers, allow_nan=False) + "\n")
         self._append(CSV, line(numbers, self._columns))
@@ -152,9 +159,10 @@ class MetricsLog:
     def cut(self, lengths: Mapping[str, int]) -> None:
         """Remove the rows after the checkpoint with these lengths; a missing name is a length of 0.
 
-        A missing file is replaced with a warning: log.csv from metrics.jsonl, and metrics.jsonl by one blank line of
-        the recorded length, so that the lengths in all checkpoints stay valid. Raises RunError, without changing the
-        files, if one is shorter than recorded or no row ends there.
+        A missing file is replaced with a warning: log.csv from metrics.jsonl, and metrics.jsonl by
+        one blank line of the recorded length, so that the lengths in all checkpoints stay valid.
+        Raises RunError, without changing the files, if one is shorter than recorded or no row ends
+        there.
         """
         self.close()
         existing = {name: path for name, path in self._paths.items() if path.exists()}
@@ -172,7 +180,8 @@ class MetricsLog:
     def close(self) -> None:
         """Close the files; the next `write` opens them again."""
         while self._files:
-            with contextlib.suppress(OSError):  # of a quota on NFS; what a checkpoint needs was synced
+            # of a quota on NFS; what a checkpoint needs was synced
+            with contextlib.suppress(OSError):
                 self._files.popitem()[1].close()
 
     def _recreate(self, name: str, length: int) -> None:
@@ -212,7 +221,8 @@ def read_metrics(run_dir: Path) -> list[dict[str, Number]]:
 
 
 def each_row(run_dir: Path) -> Iterator[dict[str, Number]]:
-    """Yield the rows of metrics.jsonl, without an incomplete last line; nothing if the file does not exist.
+    """Yield the rows of metrics.jsonl, without an incomplete last line; nothing if the file does
+    not exist.
 
     Raises RunError for any other line that is not a JSON object.
     """
@@ -232,7 +242,9 @@ def each_row(run_dir: Path) -> Iterator[dict[str, Number]]:
 
 
 def last_row(run_dir: Path) -> dict[str, Number]:
-    """Return the last complete row of metrics.jsonl, without reading the others; {} if there is none."""
+    """Return the last complete row of metrics.jsonl, without reading the others;
+    {} if there is none.
+    """
     try:
         with open_file(run_dir / JSONL) as file:
             file.seek(max(file.seek(0, os.SEEK_END) - LONGEST_ROW, 0))
@@ -251,7 +263,9 @@ def _parse(line: bytes, where: str) -> dict[str, Number]:
     except ValueError:
         row = None
     if not isinstance(row, dict):
-        raise RunError(f"{where}: expected a JSON object, found {line[:40]!r}; restore the file or remove the line")
+        raise RunError(
+            f"{where}: expected a JSON object, found {line[:40]!r}; restore the file or remove the line"
+        )
     return row
 
 
@@ -263,13 +277,21 @@ def _number(value: Number) -> Number:
 
 
 def _check(path: Path, length: int, header: str) -> None:
-    outcome = f"have it written again from {JSONL}" if path.name == CSV else "continue without the rows so far"
+    outcome = (
+        f"have it written again from {JSONL}"
+        if path.name == CSV
+        else "continue without the rows so far"
+    )
     remedy = f"restore it, or remove it to {outcome}"
     check_cut(path, length, "row", remedy)
     with open_file(path) as file:
         if length and path.name == CSV and file.readline() != header.encode():
-            raise RunError(f"{path} has other columns than this run writes (report.columns?): {remedy}")
+            raise RunError(
+                f"{path} has other columns than this run writes (report.columns?): {remedy}"
+            )
 
 
 def _failure(path: Path, error: OSError) -> RunError:
-    return RunError(f"{path} could not be written ({error.strerror}): free space there, then resume the run")
+    return RunError(
+        f"{path} could not be written ({error.strerror}): free space there, then resume the run"
+    )

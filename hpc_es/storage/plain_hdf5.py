@@ -1,4 +1,6 @@
-"""HDF5 files that hold what they say: nothing of them is in other files, and small files do not expand without end."""
+"""HDF5 files that hold what they say: nothing of them is in other files,
+and small files do not expand without end.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from hpc_es.core.array_files import MOST_COMPRESSION, SLACK_BYTES
 
 
 def require_plain(file: h5py.File, size: int) -> None:
-    """Raise ValueError if reading a file could read other files, or need more memory than it can hold data.
+    """Raise ValueError if reading a file could read other files, or need more memory than it can
+    hold data.
 
     Such a file can come from somebody else: the arrays of a dataset may lie in any file that the
     reader may read (external storage, virtual datasets, links to other files), a dataset that was
@@ -24,7 +27,8 @@ def require_plain(file: h5py.File, size: int) -> None:
     for dataset in _datasets(file["/"], set()):
         if dataset.external or dataset.is_virtual:
             raise ValueError(f"{dataset.name} is stored in another file")
-        if dataset.dtype.kind == "O" and dataset.shape != ():  # its items may all be the same text, however large
+        # its items may all be the same text, however large
+        if dataset.dtype.kind == "O" and dataset.shape != ():
             raise ValueError(f"{dataset.name} is an array of texts or references")
         is_filtered = dataset.compression or dataset.id.get_create_plist().get_nfilters()
         left -= dataset.nbytes
@@ -33,7 +37,10 @@ def require_plain(file: h5py.File, size: int) -> None:
 
 
 def _datasets(group: h5py.Group, seen: set[int]) -> Iterator[h5py.Dataset]:
-    """Yield the datasets below a group; `seen` are the addresses of known objects. ValueError for anything else."""
+    """Yield the datasets below a group; `seen` are the addresses of known objects.
+
+    ValueError for anything else.
+    """
     for name in group:
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             raise ValueError(f"{group.name}: {name!r} is a link to another place or file")

@@ -1,13 +1,13 @@
 """Results of finished repetitions, and the list of repetitions in a directory.
 
-Repetitions are divided into shards, contiguous shares for tasks of a job array and groups of ranks. The results are
-JSON lines, one file per shard:
+Repetitions are divided into shards, contiguous shares for tasks of a job array and groups of ranks.
+The results are JSON lines, one file per shard:
 
     output/results/0-of-4.jsonl    repetitions of the first of four groups of ranks or array tasks
     output/result.json             the result of a single run, in its own directory
 
-The files are append-only. An incomplete line of a killed writer is ignored: the checkpoint of that repetition shows
-that it has finished, and its line is written again.
+The files are append-only. An incomplete line of a killed writer is ignored: the checkpoint of that
+repetition shows that it has finished, and its line is written again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, JsonObject, State
 from hpc_es.core.errors import READING, CheckpointError, UserError, unreadable_reason, visible
 from hpc_es.core.quantities import Goal
-from hpc_es.core.run_files import LARGEST_CONFIG, exists, open_file, parse_json, read_bytes, read_text
+from hpc_es.core.run_files import (
+    LARGEST_CONFIG,
+    exists,
+    open_file,
+    parse_json,
+    read_bytes,
+    read_text,
+)
 from hpc_es.storage.answers import (
     MOST_NUMBERS,
     NAMES,
@@ -72,11 +79,14 @@ class Shard:
     def of_array(environ: Mapping[str, str]) -> Shard | None:
         """Return the shard of this task in its SLURM job array; None outside an array.
 
-        An array 10-30:10 has the tasks 10, 20 and 30, which are the shards 0/3, 1/3 and 2/3. Raises UserError for an
-        array with gaps, such as 1,2,7, because SLURM's variables do not say which of its tasks this is, and for
-        variables that are no array, such as one that a script has set or changed.
+        An array 10-30:10 has the tasks 10, 20 and 30, which are the shards 0/3, 1/3 and 2/3. Raises
+        UserError for an array with gaps, such as 1,2,7, because SLURM's variables do not say which
+        of its tasks this is, and for variables that are no array, such as one that a script has set
+        or changed.
         """
-        found = [environ.get(f"SLURM_ARRAY_TASK_{name}", "") for name in ("ID", "MIN", "MAX", "COUNT")]
+        found = [
+            environ.get(f"SLURM_ARRAY_TASK_{name}", "") for name in ("ID", "MIN", "MAX", "COUNT")
+        ]
         if not found[0]:
             return None
         task, first, last, count = (int(text) if text.isdecimal() else -1 for text in found)
@@ -89,11 +99,15 @@ class Shard:
         step, uneven = divmod(last - first, count - 1)
         if uneven or (task - first) % step:
             text = f"SLURM reports {count} array tasks from {first} to {last}, which are not evenly spaced"
-            raise UserError(f"{text}: pass --shard i/n, or submit an array without gaps (0-{count - 1})")
+            raise UserError(
+                f"{text}: pass --shard i/n, or submit an array without gaps (0-{count - 1})"
+            )
         return Shard((task - first) // step, count)
 
     def share(self, total: int) -> range:
-        """Return this shard's part of 0 .. total - 1: contiguous parts, whose sizes differ by at most one."""
+        """Return this shard's part of 0 .. total - 1: contiguous parts,
+        whose sizes differ by at most one.
+        """
         size, left = divmod(total, self.count)
         start = size * self.index + min(left, self.index)
         return range(start, start + size + (self.index < left))
@@ -112,7 +126,12 @@ def listed(path: Path) -> list[JsonObject]:
         status = None if state["state"] == NOT_BEGUN else state["state"]
         found = read_found(run)
         best = found.answer.value if found.answer.kind == "centre" else None
-        entry = {"path": str(run), "status": status, "generation": state.get("generation"), "best_return": best}
+        entry = {
+            "path": str(run),
+            "status": status,
+            "generation": state.get("generation"),
+            "best_return": best,
+        }
         entries.append({**entry, **found.data()})
     return entries
 
@@ -127,7 +146,9 @@ def repetitions_text(path: Path) -> str:
 
 
 def require_run(path: Path) -> None:
-    """Raise CheckpointError, with a list, if the path is a directory of repetitions rather than a run."""
+    """Raise CheckpointError, with a list, if the path is a
+    directory of repetitions rather than a run.
+    """
     if holds_repetitions(path):
         first = next(path.glob("repetition_*/")).name
         raise CheckpointError(
@@ -153,7 +174,10 @@ BUDGET = ("generations", "timesteps", "episodes", "seconds")  # of `stop:`
 
 def budget(config: Config) -> JsonObject:
     """Return the limits of a repetition and its target return."""
-    return {**{name: getattr(config.stop, name) for name in BUDGET}, "target_return": config.stop.target_return}
+    return {
+        **{name: getattr(config.stop, name) for name in BUDGET},
+        "target_return": config.stop.target_return,
+    }
 
 
 def result(
@@ -170,8 +194,9 @@ def result(
 ) -> Result:
     """Return the result of a finished repetition; `success` is None if no target is set.
 
-    `best` is the highest return of an evaluation of the centre, and `final` has the results of the final one. `more`
-    is the summary of the algorithm, such as the best program; its entries replace others of the same name.
+    `best` is the highest return of an evaluation of the centre, and `final` has the results of the
+    final one. `more` is the summary of the algorithm, such as the best program; its entries replace
+    others of the same name.
     """
     target = config.stop.target_return
     success = None if target is None else best is not None and best >= target
@@ -206,7 +231,9 @@ def theta_digest(state: State) -> str | None:
 
 
 def identity_digest(row: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return name and value of the digest that identifies the bits of a result; None if it has none."""
+    """Return name and value of the digest that identifies the bits of a result;
+    None if it has none.
+    """
     for name in ("theta_sha256", "state_sha256"):
         if row.get(name) and row[name] != DIGEST_OF_NOTHING:
             return name, str(row[name])
@@ -217,7 +244,12 @@ def digest(arrays: Arrays) -> str:
     """Return the SHA-256 of the little-endian bytes of these arrays in order, in hexadecimal."""
     sha256 = hashlib.sha256()
     for array in arrays.values():
-        sha256.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
+        sha256.update(
+            np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            .reshape(-1)
+            .view(np.uint8)
+            .data
+        )
     return sha256.hexdigest()
 
 
@@ -262,7 +294,9 @@ def read_results(directory: Path, damaged: list[str] | None = None) -> list[Resu
 
 
 def found_in_repetitions(directory: Path) -> dict[int, Found]:
-    """Return what each repetition has found, by number: finished ones from their lines, others from their directory."""
+    """Return what each repetition has found, by number: finished ones from their lines,
+    others from their directory.
+    """
     goal = goal_of(read_config(directory))
     found = {
         int(name[1]): read_found(run)
@@ -274,13 +308,18 @@ def found_in_repetitions(directory: Path) -> dict[int, Found]:
 
 
 def repetitions(directory: Path) -> int | None:
-    """Return the number of repetitions according to config.yaml in this directory; None if there is no config.yaml.
+    """Return the number of repetitions according to config.yaml in this directory; None if there is
+    no config.yaml.
 
     Raises UserError if it cannot be read.
     """
     path = directory / "config.yaml"
     try:
-        return int(plain_data(read_text(path, most=LARGEST_CONFIG)).get("repetitions", 1)) if exists(path) else None
+        return (
+            int(plain_data(read_text(path, most=LARGEST_CONFIG)).get("repetitions", 1))
+            if exists(path)
+            else None
+        )
     except READING as error:
         raise UserError(f"{path}: {unreadable_reason(error)}") from error
 
@@ -288,11 +327,14 @@ def repetitions(directory: Path) -> int | None:
 MOST_MISSING = 1000  # repetitions that are listed, as a config may name any number
 
 
-def summary(rows: Sequence[Result], total: int | None = None, goal: Goal = "maximise") -> JsonObject:
+def summary(
+    rows: Sequence[Result], total: int | None = None, goal: Goal = "maximise"
+) -> JsonObject:
     """Return statistics of the results, the success rate, the best repetition and the missing ones.
 
-    `answer` is over the answers that can be compared, and has another name for each kind: best_return, best_value or
-    best_reward. `goal` is that of the config, for results of earlier versions.
+    `answer` is over the answers that can be compared, and has another name for each kind:
+    best_return, best_value or best_reward. `goal` is that of the config, for results of earlier
+    versions.
     """
     total = total or max((row["repetitions"] for row in rows), default=0)
     finished = {row["repetition"] for row in rows}
@@ -305,14 +347,20 @@ def summary(rows: Sequence[Result], total: int | None = None, goal: Goal = "maxi
     return {
         "repetitions": total,
         "finished": len(rows),
-        "missing": list(islice((index for index in range(total) if index not in finished), MOST_MISSING)),
+        "missing": list(
+            islice((index for index in range(total) if index not in finished), MOST_MISSING)
+        ),
         "success_rate": len(successes) / len(judged) if judged else None,
         "goal": found[0].goal if found else goal,
         "answer": answers,
-        "best": None if best is None else {"repetition": rows[best]["repetition"], **found_entry(found[best].answer)},
+        "best": None
+        if best is None
+        else {"repetition": rows[best]["repetition"], **found_entry(found[best].answer)},
         "infeasible": sum(bool(one.answer.violation) for one in found),
         **{NAMES[kind].replace(" ", "_"): answers if kinds == {kind} else None for kind in NAMES},
-        "final_return": statistics([row["final_return"] for row in rows]) if kinds <= {"centre"} else None,
+        "final_return": statistics([row["final_return"] for row in rows])
+        if kinds <= {"centre"}
+        else None,
         "npe": statistics([row.get("npe") for row in rows]),
         "timesteps": statistics([row["timesteps"] for row in rows]),
         "timesteps_to_target": statistics([row["timesteps"] for row in successes]),
@@ -321,11 +369,15 @@ def summary(rows: Sequence[Result], total: int | None = None, goal: Goal = "maxi
 
 
 def statistics(values: Sequence[float | None]) -> dict[str, float] | None:
-    """Return mean, median, quartiles (linear interpolation), minimum and maximum of the finite values; None if none."""
+    """Return mean, median, quartiles (linear interpolation),
+    minimum and maximum of the finite values; None if none.
+    """
     numbers = [known for known in map(number, values) if known is not None]
     if not numbers:
         return None
-    low, median, high = (float(value) for value in np.quantile(np.array(numbers, np.float64), [0.25, 0.5, 0.75]))
+    low, median, high = (
+        float(value) for value in np.quantile(np.array(numbers, np.float64), [0.25, 0.5, 0.75])
+    )
     spread = {"quartile_1": low, "quartile_3": high, "interquartile_range": high - low}
     mean = math.fsum(numbers) / len(numbers)
     return {"mean": mean, "median": median, **spread, "min": min(numbers), "max": max(numbers)}
@@ -344,9 +396,13 @@ def summary_text(summary: JsonObject) -> str:
         if values := summary[name]:
             quartiles = f"quartiles {values['quartile_1']:.6g} to {values['quartile_3']:.6g}"
             title = name.replace("_", " ")
-            lines.append(f"{title}: mean {values['mean']:.6g}, median {values['median']:.6g}, {quartiles}")
+            lines.append(
+                f"{title}: mean {values['mean']:.6g}, median {values['median']:.6g}, {quartiles}"
+            )
     if summary["infeasible"]:
-        text = f"{summary['infeasible']} of {summary['finished']} repetitions found no feasible vector"
+        text = (
+            f"{summary['infeasible']} of {summary['finished']} repetitions found no feasible vector"
+        )
         lines.append(f"{text}: their values are left out")
     if best := summary["best"]:
         answer = found_in({"goal": summary["goal"], "answer": best}).answer

@@ -1,12 +1,14 @@
 """The lock of a run directory: a POSIX record lock, so that only one process writes there.
 
-`fcntl.lockf` locks belong to the process: the lock of a killed process is released, so that the next run can start at
-once, and a forked child, such as an environment's worker, does not inherit it. They also work over NFS. Two properties
-need care: a process never conflicts with itself, so this module records its own locks; and closing any descriptor of
-the file releases the lock, so the locking process must not open `lock` otherwise (copying the run directory would).
+`fcntl.lockf` locks belong to the process: the lock of a killed process is released, so that the
+next run can start at once, and a forked child, such as an environment's worker, does not inherit
+it. They also work over NFS. Two properties need care: a process never conflicts with itself, so
+this module records its own locks; and closing any descriptor of the file releases the lock, so the
+locking process must not open `lock` otherwise (copying the run directory would).
 
-Some file systems have no locks (Lustre without `-o flock`). Then the owner written in the file decides: the directory
-is in use if it is a live process on this host, or any process on another host.
+Some file systems have no locks (Lustre without `-o flock`). Then the owner written in the file
+decides: the directory is in use if it is a live process on this host, or any process on another
+host.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from hpc_es.core.run_files import open_descriptor
 _NAME = "lock"
 _FLOCK = "hhqqi"  # Linux struct flock: l_type, l_whence, l_start, l_len, l_pid
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_SETTLE_SECONDS = 0.2  # enough for a competing process that read the empty file earlier to write its own record
+# enough for a competing process that read the empty file earlier to write its own record
+_SETTLE_SECONDS = 0.2
 _log = logging.getLogger(__name__)
 _dead: set[tuple[str, int]] = set()  # (host, process id) of processes known to have died
 _own_locks: dict[Path, int] = {}  # path -> process id; in a forked child that of its parent
@@ -62,14 +65,19 @@ class Owner:
         return f"scancel {self.job}" if self.job else f"kill {self.pid} on {self.host}"
 
     def may_live(self) -> bool:
-        """Return whether the process may be running; an earlier process with the id of this one is not."""
+        """Return whether the process may be running;
+        an earlier process with the id of this one is not.
+        """
         if (self.host, self.pid) in _dead:
             return False
         return self.host != socket.gethostname() or (self.pid != os.getpid() and is_alive(self.pid))
 
 
 def is_held(directory: Path) -> bool | None:
-    """Return whether a process holds the lock of a run directory; None if that is unknown. Does not take the lock."""
+    """Return whether a process holds the lock of a run directory; None if that is unknown.
+
+    Does not take the lock.
+    """
     path = directory.resolve() / _NAME
     if _own_locks.get(path) == os.getpid():  # closing a descriptor would release it
         return True
@@ -97,7 +105,9 @@ def died(host: str, pid: int) -> None:
 
 
 class RunLock:
-    """The lock of a run directory: `with RunLock(directory): ...`, or `acquire()` until the process ends."""
+    """The lock of a run directory: `with RunLock(directory): ...`,
+    or `acquire()` until the process ends.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.path = directory.resolve() / _NAME
@@ -107,12 +117,14 @@ class RunLock:
     def acquire(self) -> RunLock:
         """Acquire the lock, also if the previous owner died without releasing it.
 
-        Raises InUseError if another process or another RunLock of this process holds it; RunError if the directory is
-        missing or not writable.
+        Raises InUseError if another process or another RunLock of this process holds it; RunError
+        if the directory is missing or not writable.
         """
         # Checked before `open`, because closing a second descriptor would release the lock.
         if _own_locks.get(self.path) == os.getpid():
-            raise InUseError(f"{self.path.parent} is already in use by this process ({os.getpid()})")
+            raise InUseError(
+                f"{self.path.parent} is already in use by this process ({os.getpid()})"
+            )
         try:
             # A group may share the run, as the umask says. Whoever can read the file can block it.
             descriptor = open_descriptor(self.path, os.O_RDWR | os.O_CREAT, 0o660)
@@ -143,7 +155,12 @@ class RunLock:
     def __enter__(self) -> RunLock:
         return self if self._descriptor is not None else self.acquire()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.release()
 
     def _take(self, descriptor: int) -> None:
@@ -158,11 +175,15 @@ class RunLock:
             return
         former = _read_owner(descriptor)
         if former is not None:
-            _log.info("%s: taking over from %s, which ended without releasing the lock", self.path, former)
+            _log.info(
+                "%s: taking over from %s, which ended without releasing the lock", self.path, former
+            )
         _write_owner(descriptor, Owner.this_process())
 
     def _take_by_record(self, descriptor: int) -> None:
-        _log.warning("%s: this file system has no locks; relying on the owner named in the file", self.path)
+        _log.warning(
+            "%s: this file system has no locks; relying on the owner named in the file", self.path
+        )
         former = _read_owner(descriptor)
         if former is not None and former.may_live():
             raise _in_use(self.path, former, by_record=True)
@@ -179,7 +200,12 @@ def _read_owner(descriptor: int) -> Owner | None:
     try:
         record: JsonObject = json.loads(os.pread(descriptor, 4096, 0))
         job = record["job"]
-        return Owner(str(record["host"]), int(record["pid"]), None if job is None else str(job), str(record["since"]))
+        return Owner(
+            str(record["host"]),
+            int(record["pid"]),
+            None if job is None else str(job),
+            str(record["since"]),
+        )
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -208,8 +234,12 @@ def _in_use(path: Path, owner: Owner | None, by_record: bool = False) -> InUseEr
     end = "end it" if owner is None else f"end it ({owner.remedy()})"
     stale = ""
     if by_record:
-        stale = f"; this file system has no locks, so if you are sure that it has ended, remove {path}"
-    return InUseError(f"{path.parent} is in use by {who}: wait for it, {end}, or choose another output{stale}")
+        stale = (
+            f"; this file system has no locks, so if you are sure that it has ended, remove {path}"
+        )
+    return InUseError(
+        f"{path.parent} is in use by {who}: wait for it, {end}, or choose another output{stale}"
+    )
 
 
 def _run_error(path: Path, error: OSError) -> RunError:

@@ -1,7 +1,8 @@
 """status.json: the state of a run, for scripts.
 
-Rank 0 writes it at each checkpoint and updates its `heartbeat` every HEARTBEAT_SECONDS, also during long generations,
-as long as it polls for messages. A killed process leaves the status "running"; `run_state` detects this.
+Rank 0 writes it at each checkpoint and updates its `heartbeat` every HEARTBEAT_SECONDS, also during
+long generations, as long as it polls for messages. A killed process leaves the status "running";
+`run_state` detects this.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 EndStatus = Literal["finished", "interrupted", "failed"]
 
 STATUS = "status.json"
-FINAL_IS_BEST = "final_is_best"  # whether the final evaluation is the best one, if the task derives its fitness
+# whether the final evaluation is the best one, if the task derives its fitness
+FINAL_IS_BEST = "final_is_best"
 RUNNING, FINISHED, NOT_BEGUN, UNREADABLE = "running", "finished", "not begun", "unreadable"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"  # UTC
 HEARTBEAT_SECONDS = 30.0
@@ -47,7 +49,8 @@ def this_process() -> dict[str, str | int]:
 def run_state(directory: Path) -> JsonObject:
     """Return `state` and other fields of status.json.
 
-    The state is running, killed, finished, failed, interrupted, not begun, or unreadable with a `reason`.
+    The state is running, killed, finished, failed, interrupted, not begun, or unreadable with a
+    `reason`.
     """
     try:
         status = read_json(directory / STATUS)
@@ -56,7 +59,10 @@ def run_state(directory: Path) -> JsonObject:
     except (OSError, ValueError) as error:
         return {"state": UNREADABLE, "reason": unreadable_reason(error)}
     if not isinstance(status, dict) or not isinstance(status.get("status"), str):
-        return {"state": UNREADABLE, "reason": f"{directory / STATUS}: expected a JSON object with a status"}
+        return {
+            "state": UNREADABLE,
+            "reason": f"{directory / STATUS}: expected a JSON object with a status",
+        }
     is_locked = is_held(directory)
     state = RUNNING if is_locked else status["status"]
     if state == RUNNING and not is_locked and not _may_run(status, is_known=is_locked is not None):
@@ -65,7 +71,8 @@ def run_state(directory: Path) -> JsonObject:
 
 
 def _may_run(status: JsonObject, is_known: bool) -> bool:
-    """Return whether a run may be running although no lock is visible; `is_known`: no process on this host has it.
+    """Return whether a run may be running although no lock is visible; `is_known`: no process on
+    this host has it.
 
     Some file systems have no locks, or none that are visible to other hosts.
     """
@@ -88,7 +95,9 @@ def state_text(status: JsonObject) -> str:
     job = f", SLURM job {status['job']}" if "job" in status else ""
     age = seconds_since(str(status.get("heartbeat", "")))
     beat = f", last heartbeat {max(age, 0):,.0f} s ago" if age is not None else ""
-    process = f" (process {status['pid']} on host {status['host']}{job}{beat})" if "pid" in status else ""
+    process = (
+        f" (process {status['pid']} on host {status['host']}{job}{beat})" if "pid" in status else ""
+    )
     match status["state"]:
         case "running":
             return f"running{process}"
@@ -103,7 +112,11 @@ def final_evaluation(directory: Path, generation: int | None) -> dict[str, float
     try:
         status = read_json(directory / STATUS)
         names = [name for name in status if name.startswith("final_")]
-        return {name: float(status[name]) for name in names} if status["generation"] == generation else {}
+        return (
+            {name: float(status[name]) for name in names}
+            if status["generation"] == generation
+            else {}
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

@@ -1,7 +1,7 @@
 """Cache of comparisons of native stepping with Gymnasium, in the user's cache directory.
 
-A file has the results for one set of versions on one type of processor. If it cannot be read or written, the
-comparisons are repeated.
+A file has the results for one set of versions on one type of processor. If it cannot be read or
+written, the comparisons are repeated.
 """
 
 from __future__ import annotations
@@ -37,14 +37,19 @@ def remembered() -> Iterator[None]:
         yield
         return
     stored = _read(path)
-    stepping_differences.update({key: text for key, text in stored.items() if key not in stepping_differences})
+    stepping_differences.update(
+        {key: text for key, text in stored.items() if key not in stepping_differences}
+    )
     yield
-    # Comparisons of user models are not cached, because files that a model includes are unknown here.
+    # Comparisons of user models are not cached, because files that a model includes are unknown
+    # here.
     lasting = {key: text for key, text in stepping_differences.items() if "xml_file" not in key}
     if lasting.keys() - stored.keys():
         with contextlib.suppress(OSError, RunError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, [json_text(dict(list({**stored, **lasting}.items())[-MAX_RESULTS:])).encode()])
+            replace(
+                path, [json_text(dict(list({**stored, **lasting}.items())[-MAX_RESULTS:])).encode()]
+            )
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -59,7 +64,9 @@ def _read(path: Path) -> dict[str, str]:
 
 @functools.cache
 def platform_fingerprint() -> str:
-    """Return a digest of everything on which comparisons depend: versions, code of native stepping, processor."""
+    """Return a digest of everything on which comparisons depend: versions,
+    code of native stepping, processor.
+    """
     code = hashlib.sha256()
     for file in sorted((Path(machine.__file__).parents[1] / "tasks" / "episodes").rglob("*.py")):
         code.update(file.read_bytes())

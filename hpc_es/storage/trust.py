@@ -1,14 +1,16 @@
 """Trust in the code that a run names: commands that open a run, such as `hpc-es eval`, execute it.
 
-A run that names no custom code is opened without question. Otherwise one of these must hold (docs/guides/trust.md):
+A run that names no custom code is opened without question. Otherwise one of these must hold
+(docs/guides/trust.md):
 
 - the user has said so once: --trust, trust=True;
-- the code is in the user's store of trusted code, by its digest: `hpc-es trust`, or this user has started such a run;
-- the code is that of the training, in the directories of the training, and nobody but this user and root can have
-  written the checkpoint and the code.
+- the code is in the user's store of trusted code, by its digest: `hpc-es trust`, or this user has
+  started such a run;
+- the code is that of the training, in the directories of the training, and nobody but this user and
+  root can have written the checkpoint and the code.
 
-With code from the store, nothing is imported but files whose digests are there; in the last case also other files that
-nobody else can have written.
+With code from the store, nothing is imported but files whose digests are there; in the last case
+also other files that nobody else can have written.
 """
 
 from __future__ import annotations
@@ -27,7 +29,14 @@ from typing import TypeAlias
 from hpc_es.config import user_code
 from hpc_es.config.registry import ENVIRONMENT_MODULES, is_user_kind
 from hpc_es.config.resolved import Hashes, plain_data, sources
-from hpc_es.config.source_code import MAIN, code_files, is_in_main, is_installed, source_hash, source_path
+from hpc_es.config.source_code import (
+    MAIN,
+    code_files,
+    is_in_main,
+    is_installed,
+    source_hash,
+    source_path,
+)
 from hpc_es.core.data import ConfigData, JsonObject
 from hpc_es.core.errors import UserError, visible
 from hpc_es.core.ownership import stranger
@@ -35,17 +44,21 @@ from hpc_es.storage.checkpoint import damage_named, load
 from hpc_es.storage.checkpoint_directory import DIRECTORY, all_full
 from hpc_es.storage.trust_store import Store
 
-# Of an object in a module, or of an environment, which may have a namespace: module:namespace/Name-v0.
+# Of an object in a module, or of an environment, which may have a namespace:
+# module:namespace/Name-v0.
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>/-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What may be imported for a run, as rank 0 has decided: directories, and which files there (None: all)."""
+    """What may be imported for a run, as rank 0 has decided: directories,
+    and which files there (None: all).
+    """
 
     directories: tuple[str, ...] = ()
     limits: user_code.Limits | None = None
-    checked: frozenset[str] = frozenset()  # of the checkpoints for which it was made, the results of `fingerprint`
+    # of the checkpoints for which it was made, the results of `fingerprint`
+    checked: frozenset[str] = frozenset()
 
     def apply(self) -> None:
         """Make the code importable in this process, within these limits."""
@@ -56,12 +69,18 @@ class Decision:
     def message(self) -> JsonObject:
         """Return the decision for the other ranks."""
         limits = self.limits and {"keys": sorted(self.limits.keys), "own": self.limits.own}
-        return {"directories": list(self.directories), "limits": limits, "checked": sorted(self.checked)}
+        return {
+            "directories": list(self.directories),
+            "limits": limits,
+            "checked": sorted(self.checked),
+        }
 
     @classmethod
     def from_message(cls, message: JsonObject) -> Decision:
         """Return what `message` returned on rank 0."""
-        limits = message["limits"] and user_code.Limits(frozenset(message["limits"]["keys"]), message["limits"]["own"])
+        limits = message["limits"] and user_code.Limits(
+            frozenset(message["limits"]["keys"]), message["limits"]["own"]
+        )
         return cls(tuple(message["directories"]), limits, frozenset(message["checked"]))
 
 
@@ -70,7 +89,9 @@ Consent: TypeAlias = bool | Decision  # whether the user trusts the code, or wha
 
 @dataclass(frozen=True)
 class Code:
-    """The code that a run names: its names with the SHA-256 of their sources ("": none), and all files of it."""
+    """The code that a run names: its names with the SHA-256 of their sources ("": none),
+    and all files of it.
+    """
 
     sources: Hashes
     trained_with: Mapping[str, str]  # the SHA-256 that the checkpoint has
@@ -79,10 +100,19 @@ class Code:
 
     @property
     def digest(self) -> str:
-        """What is trusted: files, names, and the texts and switches that are given to them; numbers may change."""
-        changed = {name: old for name, old in self.trained_with.items() if self.sources.get(name) != old}
+        """What is trusted: files, names, and the texts and switches that are given to them;
+        numbers may change.
+        """
+        changed = {
+            name: old for name, old in self.trained_with.items() if self.sources.get(name) != old
+        }
         files = sorted([_place(path), digest] for path, digest in self.files.items())
-        parts = {"sources": self.sources, "instead_of": changed, "files": files, "texts": self.texts}
+        parts = {
+            "sources": self.sources,
+            "instead_of": changed,
+            "files": files,
+            "texts": self.texts,
+        }
         # No file has such a digest, whatever its content is.
         return f"run-{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()}"
 
@@ -102,14 +132,24 @@ class Code:
 
 
 def _place(path: Path) -> str:
-    """Return a path relative to the directory from which it is imported, so that a run may be moved."""
-    directories = [directory for directory in user_code.import_directories() if path.is_relative_to(directory)]
+    """Return a path relative to the directory from which it is imported,
+    so that a run may be moved.
+    """
+    directories = [
+        directory for directory in user_code.import_directories() if path.is_relative_to(directory)
+    ]
     return path.relative_to(max(directories, key=len)).as_posix() if directories else path.name
 
 
 def find_code(data: ConfigData, recorded: Mapping[str, str]) -> Code:
-    """Return the code that a resolved config names, without importing it; `recorded` are hashes of the training."""
-    named = {name: section for name, section in data.items() if isinstance(section, Mapping) and any(_names(section))}
+    """Return the code that a resolved config names, without importing it;
+    `recorded` are hashes of the training.
+    """
+    named = {
+        name: section
+        for name, section in data.items()
+        if isinstance(section, Mapping) and any(_names(section))
+    }
     hashes = sources(data)
     # Also modules of entry points, which are not known before the environment is imported.
     others = {name for section in named.values() for name in _names(section)}
@@ -131,7 +171,11 @@ def _names(value: object) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _names(item)
-    elif isinstance(value, str) and _NAME.fullmatch(value) and value.partition(":")[0] not in ENVIRONMENT_MODULES:
+    elif (
+        isinstance(value, str)
+        and _NAME.fullmatch(value)
+        and value.partition(":")[0] not in ENVIRONMENT_MODULES
+    ):
         yield value
 
 
@@ -155,7 +199,8 @@ def fingerprint(config_text: str, provenance: ConfigData) -> str:
 
 @user_code.undone_if_refused()
 def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) -> Decision:
-    """Return what may be imported for the checkpoint `path` with this config; the search path is changed.
+    """Return what may be imported for the checkpoint `path` with this config; the search path is
+    changed.
 
     Raises UserError if the code is missing or not trusted.
     """
@@ -176,7 +221,8 @@ def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) 
     others = filter(None, map(stranger, code.files))
     if reason := outsider or next(others, "") or _elsewhere(code, _absolute_paths(provenance)):
         raise UserError("\n".join(_untrusted_lines(path, reason, code)))
-    # Others may add files to one of the directories, or to a folder in it, which an import could find.
+    # Others may add files to one of the directories, or to a folder in it, which an import could
+    # find.
     return Decision(directories, user_code.Limits(known | code.keys, own=True))
 
 
@@ -186,7 +232,9 @@ def _names_code(data: ConfigData, provenance: ConfigData) -> bool:
 
 
 def _located(path: Path, data: ConfigData, provenance: ConfigData) -> Code:
-    """Make the directories of a run's code importable, and return the code; UserError if some is missing."""
+    """Make the directories of a run's code importable, and return the code;
+    UserError if some is missing.
+    """
     user_code.import_from(user_code.importable(*_absolute_paths(provenance), *_directory_of(data)))
     code = find_code(data, provenance.get("sources", {}))
     _require_sources(path, data, code)
@@ -194,7 +242,9 @@ def _located(path: Path, data: ConfigData, provenance: ConfigData) -> Code:
 
 
 def _absolute_paths(provenance: ConfigData) -> list[str]:
-    """Return the directories of the training's code; a relative one could mean a directory that came with the run."""
+    """Return the directories of the training's code;
+    a relative one could mean a directory that came with the run.
+    """
     return [text for text in provenance.get("import_paths", ()) if Path(text).is_absolute()]
 
 
@@ -206,7 +256,9 @@ def _directory_of(data: ConfigData) -> list[str]:
 def combined(decisions: Iterable[Decision]) -> Decision:
     """Return what may be imported for any of several checkpoints of a run."""
     several = [*decisions]
-    directories = tuple(dict.fromkeys(directory for one in several for directory in one.directories))
+    directories = tuple(
+        dict.fromkeys(directory for one in several for directory in one.directories)
+    )
     limits = [one.limits for one in several if one.directories]
     checked = frozenset[str]().union(*(one.checked for one in several))
     known = [one for one in limits if one is not None]
@@ -233,7 +285,9 @@ def _require_unchanged(path: Path, code: Code) -> None:
 
 
 def _elsewhere(code: Code, trained_in: list[str]) -> str:
-    """Return a reason if files are in another directory than in the training, and not in the user's own path."""
+    """Return a reason if files are in another directory than in the training,
+    and not in the user's own path.
+    """
     own = [path for path in sys.path if path and path not in user_code.import_directories()]
     for file in code.files:
         if not any(file.is_relative_to(directory) for directory in (*trained_in, *own)):
@@ -285,7 +339,10 @@ def trust(store: Store, where: Path, code: Code) -> None:
     """Add the code of a run to the store; OSError if that is not possible."""
     if not code.sources:
         return
-    store.add(code.digest, {"run": str(where), "code": list(code.sources), "files": list(map(str, code.files))})
+    store.add(
+        code.digest,
+        {"run": str(where), "code": list(code.sources), "files": list(map(str, code.files))},
+    )
     for path, digest in code.files.items():
         _add_file(store, path, digest)
 
@@ -298,14 +355,17 @@ def trust_file(store: Store, path: Path) -> str:
 
 
 def trust_own(run: Path, data: ConfigData, recorded: Mapping[str, str]) -> None:
-    """Add the code of a run that this user starts, and what it has imported so far, to the store if possible.
+    """Add the code of a run that this user starts, and what it has imported so far, to the store if
+    possible.
 
     Code that has changed since it was imported, such as by somebody else, is not added.
     """
     store, executed = Store.of_user(), user_code.imported_files()
     with contextlib.suppress(OSError):  # then only its owner, or --trust, opens the run
         code = find_code(data, recorded)
-        if not code.sources or any(executed.get(path, digest) != digest for path, digest in code.files.items()):
+        if not code.sources or any(
+            executed.get(path, digest) != digest for path, digest in code.files.items()
+        ):
             return
         trust(store, run, code)
         for path in user_code.other_modules():
@@ -315,7 +375,9 @@ def trust_own(run: Path, data: ConfigData, recorded: Mapping[str, str]) -> None:
 
 
 def trust_imported() -> None:
-    """Add what was imported from the directories of this run's code, as it was executed, to the store if possible."""
+    """Add what was imported from the directories of this run's code, as it was executed,
+    to the store if possible.
+    """
     store = Store.of_user()
     with contextlib.suppress(OSError):
         for path, digest in user_code.imported_files().items():
@@ -327,7 +389,8 @@ def _add_file(store: Store, path: Path, digest: str) -> None:
 
 
 def find_checkpoint_code(path: Path) -> list[Code]:
-    """Return the code of a checkpoint, of all full checkpoints of a run, or of those of its repetitions.
+    """Return the code of a checkpoint, of all full checkpoints of a run, or of those of its
+    repetitions.
 
     Raises CheckpointError if there are none, UserError if code is missing.
     """

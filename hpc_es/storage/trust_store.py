@@ -1,4 +1,6 @@
-"""The user's store of trusted code: keys of files and digests of runs, as names of files in a private directory."""
+"""The user's store of trusted code: keys of files and digests of runs,
+as names of files in a private directory.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
 
 @dataclass(frozen=True)
 class Store:
-    """Digests of trusted code: one small file for each, in a private directory. None: this user has no directory."""
+    """Digests of trusted code: one small file for each, in a private directory.
+
+    None: this user has no directory.
+    """
 
     directory: Path | None
 
@@ -36,7 +41,9 @@ class Store:
         return frozenset(item.name for item in self.directory.iterdir())
 
     def add(self, digest: str, about: JsonObject) -> None:
-        """Add a digest, with what it is of for whoever reads the file; OSError if that is not possible."""
+        """Add a digest, with what it is of for whoever reads the file;
+        OSError if that is not possible.
+        """
         if self.directory is None:
             raise FileNotFoundError("there is no home directory")
         self.directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)

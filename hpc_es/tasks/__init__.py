@@ -1,1 +1,3 @@
-"""Tasks: environments, Atari games, functions, external programs and models, and the problems that they make."""
+"""Tasks: environments, Atari games, functions, external programs and models,
+and the problems that they make.
+"""

@@ -10,7 +10,10 @@ __all__ = ["CHARACTERS", "MAX_STEPS", "Result", "Status", "evaluate", "execute"]
 
 
 def execute(*arguments: Any, **keywords: Any) -> list[list[Result]]:
-    """Run many programs on many inputs: see `hpc_es.programs.compiled.execute`. Numba is imported on the first call."""
+    """Run many programs on many inputs: see `hpc_es.programs.compiled.execute`.
+
+    Numba is imported on the first call.
+    """
     from hpc_es.programs.compiled import execute
 
     return execute(*arguments, **keywords)

@@ -1,22 +1,26 @@
-"""`task: {kind: command}`: an external program, which reads parameters from a file and writes a result to another.
+"""`task: {kind: command}`: an external program, which reads parameters from a file and writes a
+result to another.
 
     task: {kind: command, command: ["./simulate", "{parameters}", "{result}"], dimension: 12}
 
-The program is started without a shell. `{parameters}` and `{result}` are replaced by absolute paths, `{seed}` by a
-number that is the same for both candidates of an antithetic pair, and `{config}` by the config's directory. The
-parameters are a JSON list, or a JSON object if they have names (`format: text`: one number per line). The result is a
-number, or a JSON object with a `value`, of at most 1 MB.
+The program is started without a shell. `{parameters}` and `{result}` are replaced by absolute
+paths, `{seed}` by a number that is the same for both candidates of an antithetic pair, and
+`{config}` by the config's directory. The parameters are a JSON list, or a JSON object if they have
+names (`format: text`: one number per line). The result is a number, or a JSON object with a
+`value`, of at most 1 MB.
 
-The path of the program is relative to the config; a name without a slash is searched in PATH. Each job runs in its own
-scratch directory, RUN/scratch/..., which is removed if the evaluation succeeds. The first KEPT_FAILURES directories of
-failed evaluations of a run are kept, as failed_0 ... failed_9.
+The path of the program is relative to the config; a name without a slash is searched in PATH. Each
+job runs in its own scratch directory, RUN/scratch/..., which is removed if the evaluation succeeds.
+The first KEPT_FAILURES directories of failed evaluations of a run are kept, as failed_0 ...
+failed_9.
 
-A program gets the environment of its rank without the variables that would make MPI or srun treat it as a rank: with
-them a program that starts MPI would join our job, or wait for it. So it may run `mpiexec -n 4 solver`, or srun to
-start a further step. Variables of the job (SLURM_JOB_ID, SLURM_JOB_NODELIST, SLURM_NTASKS ...) stay, since srun needs
-them.
+A program gets the environment of its rank without the variables that would make MPI or srun treat
+it as a rank: with them a program that starts MPI would join our job, or wait for it. So it may run
+`mpiexec -n 4 solver`, or srun to start a further step. Variables of the job (SLURM_JOB_ID,
+SLURM_JOB_NODELIST, SLURM_NTASKS ...) stay, since srun needs them.
 
-Programs are started by a process of their own, which ends them when the rank dies: see `functions/supervisor.py`.
+Programs are started by a process of their own, which ends them when the rank dies: see
+`functions/supervisor.py`.
 """
 
 from __future__ import annotations
@@ -67,10 +71,13 @@ from hpc_es.tasks.functions.supervisor import STDERR, STDOUT
 OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True, metrics=OF_CONSTRAINTS)
 
 PREFIXES = (  # of environment variables that a program does not get
-    *("PMI", "MPI_", "MPICH_", "MPIR_", "MPIEXEC_", "HYDRA_", "HYDI_", "HYD_", "I_MPI_HYDRA"),  # MPICH, Intel MPI
+    # MPICH, Intel MPI
+    *("PMI", "MPI_", "MPICH_", "MPIR_", "MPIEXEC_", "HYDRA_", "HYDI_", "HYD_", "I_MPI_HYDRA"),
     *("OMPI_", "OPAL_", "ORTE_", "PRTE_", "PRRTE_"),  # Open MPI
-    *("MV2_COMM_WORLD_", "PALS_", "ALPS_", "FLUX_JOB_", "FLUX_TASK_", "JSM_"),  # MVAPICH, Cray, Flux, jsrun
-    *("SLURM_STEP", "SLURM_SRUN_", "SLURM_PMI", "SLURM_MPI_", "SLURM_CPU_BIND", "SLURM_MEM_BIND"),  # of a step
+    # MVAPICH, Cray, Flux, jsrun
+    *("MV2_COMM_WORLD_", "PALS_", "ALPS_", "FLUX_JOB_", "FLUX_TASK_", "JSM_"),
+    # of a step
+    *("SLURM_STEP", "SLURM_SRUN_", "SLURM_PMI", "SLURM_MPI_", "SLURM_CPU_BIND", "SLURM_MEM_BIND"),
 )
 NAMES = frozenset(  # likewise
     (
@@ -98,7 +105,8 @@ class Options(SearchOptions):
         "program and arguments, such as ['./simulate', '{parameters}', '{result}']"
     )
     format: Format = option(
-        "format of the parameters: json (a list, or an object with names) or text (one number per line)", "json"
+        "format of the parameters: json (a list, or an object with names) or text (one number per line)",
+        "json",
     )
     environment: Mapping[str, str] = option(
         "environment variables of the program, such as {OMP_NUM_THREADS: '4'}", default_factory=dict
@@ -109,7 +117,10 @@ class Options(SearchOptions):
         yield from super().problems()
         for mark in (PARAMETERS, RESULT):
             if not any(mark in word for word in self.command[1:]):
-                yield "command", f"has no {mark} in its arguments: expected the path of this file among them"
+                yield (
+                    "command",
+                    f"has no {mark} in its arguments: expected the path of this file among them",
+                )
 
     def warnings(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for words that a shell would change."""
@@ -117,7 +128,10 @@ class Options(SearchOptions):
         for key, texts in words.items():
             for text in texts:
                 if text.startswith("~/") or SHELL_VARIABLE.search(text):
-                    yield key, f"has {text!r}, which the program gets as it is: there is no shell that replaces it"
+                    yield (
+                        key,
+                        f"has {text!r}, which the program gets as it is: there is no shell that replaces it",
+                    )
 
 
 def offers(options: Options) -> Offers:
@@ -126,7 +140,8 @@ def offers(options: Options) -> Offers:
 
 
 def sources(section: ConfigData, directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of the program and of its arguments that are files in the config's directory ({config}/...).
+    """Return the SHA-256 of the program and of its arguments that are files in the config's
+    directory ({config}/...).
 
     Nothing is executed.
     """
@@ -134,8 +149,15 @@ def sources(section: ConfigData, directory: Path) -> dict[str, str]:
     files: dict[str, Path | None] = {first: None}
     with contextlib.suppress(ValueError):  # a variable that is not set here
         files[first] = _program_path(first, directory)
-    files |= {word: directory / word.removeprefix(f"{CONFIG}/") for word in rest if word.startswith(f"{CONFIG}/")}
-    return {name: sha256_of(path) if path is not None and path.is_file() else "" for name, path in files.items()}
+    files |= {
+        word: directory / word.removeprefix(f"{CONFIG}/")
+        for word in rest
+        if word.startswith(f"{CONFIG}/")
+    }
+    return {
+        name: sha256_of(path) if path is not None and path.is_file() else ""
+        for name, path in files.items()
+    }
 
 
 def build(options: Options, repetition: int = 0) -> ObjectiveTask:
@@ -181,7 +203,9 @@ def _find_program(word: str, directory: Path) -> Path:
         text = f"there is no program {word!r} in PATH (write './{word}' for one in the config's directory)"
         raise ConfigError([("task.command", text)])
     if not path.is_file():
-        raise ConfigError([("task.command", f"there is no program {path} ({word!r} is relative to the config)")])
+        raise ConfigError(
+            [("task.command", f"there is no program {path} ({word!r} is relative to the config)")]
+        )
     if not os.access(path, os.X_OK):
         raise ConfigError([("task.command", f"{path} is not executable: chmod +x {path}")])
     return path
@@ -191,8 +215,14 @@ def _find_program(word: str, directory: Path) -> Path:
 
 
 def program_environment(environ: Mapping[str, str], additions: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of a program: `environ` without those of MPI and srun steps, and `additions`."""
-    kept = {name: value for name, value in environ.items() if name not in NAMES and not name.startswith(PREFIXES)}
+    """Return the environment variables of a program:
+    `environ` without those of MPI and srun steps, and `additions`.
+    """
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name not in NAMES and not name.startswith(PREFIXES)
+    }
     return {**kept, **additions}
 
 
@@ -223,7 +253,8 @@ class ProgramRunner:
         limit_seconds: float = math.inf,
         poll: Poll = lambda: None,
     ) -> ProgramExit:
-        """Run a program in a directory until it ends or reaches the limit; its output is in stdout.txt and stderr.txt.
+        """Run a program in a directory until it ends or reaches the limit; its output is in
+        stdout.txt and stderr.txt.
 
         An exception raised by `poll` ends the program and propagates.
         """
@@ -251,7 +282,8 @@ class ProgramRunner:
             if select.select([channel], [], [], POLL_SECONDS)[0]:
                 received = channel.recv(65536)
                 if not received:
-                    if pid is not None:  # the kernel has killed the program, but not the rest of its process group
+                    # the kernel has killed the program, but not the rest of its process group
+                    if pid is not None:
                         with contextlib.suppress(ProcessLookupError, PermissionError):
                             os.killpg(pid, signal.SIGKILL)
                     raise ConnectionError("the connection was closed")
@@ -271,8 +303,10 @@ class ProgramRunner:
                     stdin=subprocess.DEVNULL,
                     cwd="/",
                     env=program_environment(os.environ, {}),
-                    pass_fds=[supervisor_end.fileno()],  # and no other descriptor, in particular not PMI_FD
-                    start_new_session=True,  # so that it survives a kill of the rank's process group
+                    # and no other descriptor, in particular not PMI_FD
+                    pass_fds=[supervisor_end.fileno()],
+                    # so that it survives a kill of the rank's process group
+                    start_new_session=True,
                 )
         return self._channel
 
@@ -299,7 +333,8 @@ class Command:
 
     words: tuple[str, ...]  # the program, as an absolute path, and its arguments
     config_directory: Path  # replaces {config}
-    scales: Mapping[str, Scale] = field(default_factory=dict)  # of the parameters; empty: the parameters are a list
+    # of the parameters; empty: the parameters are a list
+    scales: Mapping[str, Scale] = field(default_factory=dict)
     format: Format = "json"
     quantities: Quantities = NONE
     timeout_seconds: float = math.inf
@@ -307,7 +342,12 @@ class Command:
 
     def with_paths(self, parameters: Path, result: Path, seed: int) -> list[str]:
         """Return the words with paths and seed in place of the marks."""
-        marks = {PARAMETERS: str(parameters), RESULT: str(result), SEED: str(seed), CONFIG: str(self.config_directory)}
+        marks = {
+            PARAMETERS: str(parameters),
+            RESULT: str(result),
+            SEED: str(seed),
+            CONFIG: str(self.config_directory),
+        }
         return [_replace_marks(word, marks) for word in self.words]
 
     def format_parameters(self, values: Sequence[float]) -> str:
@@ -315,7 +355,9 @@ class Command:
         named = decoded(self.scales, values) if self.scales else None
         if self.format == "text":
             items: Sequence[Value] = values if named is None else list(named.values())
-            return "".join(f"{item if isinstance(item, str) else json.dumps(item)}\n" for item in items)
+            return "".join(
+                f"{item if isinstance(item, str) else json.dumps(item)}\n" for item in items
+            )
         return json.dumps(list(values) if named is None else named) + "\n"
 
 
@@ -338,19 +380,27 @@ class SubprocessEvaluator:
         self._prefix, self._number = f"{os.getpid()}", 0
 
     def open(self, run: RunContext) -> None:
-        """Use scratch directories in the run directory, and remove those of this rank from a killed run.
+        """Use scratch directories in the run directory, and remove those of this rank from a killed
+        run.
 
         Rank 0 also removes those of ranks that do not exist in this run.
         """
         self._root, self._prefix = run.directory / SCRATCH, f"rank_{run.rank}_{os.getpid()}"
         for old in self._root.glob("rank_*"):
             rank = old.name.split("_")[1]
-            if rank == str(run.rank) or (run.rank == 0 and rank.isdigit() and int(rank) >= run.ranks):
+            if rank == str(run.rank) or (
+                run.rank == 0 and rank.isdigit() and int(rank) >= run.ranks
+            ):
                 rank_output.add_files([old / STDOUT, old / STDERR])
                 shutil.rmtree(old, ignore_errors=True)
 
-    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[EvaluationResult]:
-        return [self._evaluate_one(values, seed, poll) for values, seed in zip(vectors.tolist(), seeds, strict=True)]
+    def evaluate(
+        self, vectors: Float64, seeds: Sequence[int], poll: Poll
+    ) -> list[EvaluationResult]:
+        return [
+            self._evaluate_one(values, seed, poll)
+            for values, seed in zip(vectors.tolist(), seeds, strict=True)
+        ]
 
     def _evaluate_one(self, values: Sequence[float], seed: int, poll: Poll) -> EvaluationResult:
         scratch = self._new_scratch()
@@ -373,8 +423,12 @@ class SubprocessEvaluator:
             shutil.rmtree(scratch, ignore_errors=True)
             return result
         stderr = _end_of_file(scratch / STDERR)
-        text = "; ".join(filter(None, [result.failure.text, _last_lines(stderr), self._keep_scratch(scratch)]))
-        return EvaluationResult(math.nan, replace(result.failure, text=one_line(text), details=stderr), result.seconds)
+        text = "; ".join(
+            filter(None, [result.failure.text, _last_lines(stderr), self._keep_scratch(scratch)])
+        )
+        return EvaluationResult(
+            math.nan, replace(result.failure, text=one_line(text), details=stderr), result.seconds
+        )
 
     def _check_exit(self, ended: ProgramExit) -> None:
         """Raise ValueError if the program failed."""
@@ -398,7 +452,9 @@ class SubprocessEvaluator:
         return scratch
 
     def _keep_scratch(self, scratch: Path) -> str:
-        """Rename the directory of a failure to a free name, or remove it; return a text for the log."""
+        """Rename the directory of a failure to a free name, or remove it;
+        return a text for the log.
+        """
         assert self._root
         for number in range(KEPT_FAILURES):
             kept = self._root / f"failed_{number}"
@@ -417,14 +473,20 @@ class SubprocessEvaluator:
 
 
 def _read_result(path: Path, whole: bool = False) -> object:
-    """Return the number in a result file, or JSON that has more than a number; ValueError if there is none."""
+    """Return the number in a result file, or JSON that has more than a number;
+    ValueError if there is none.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_RESULT_BYTES + 1)
     except FileNotFoundError:
-        raise ValueError("no result was written: expected a number or JSON in the file {result}") from None
+        raise ValueError(
+            "no result was written: expected a number or JSON in the file {result}"
+        ) from None
     if len(content) > LARGEST_RESULT_BYTES:
-        raise ValueError(f"the result is larger than {LARGEST_RESULT_BYTES:,} bytes: expected a number or JSON")
+        raise ValueError(
+            f"the result is larger than {LARGEST_RESULT_BYTES:,} bytes: expected a number or JSON"
+        )
     text = content.decode(errors="replace").strip()
     with contextlib.suppress(ValueError):
         return float(text)
@@ -439,7 +501,9 @@ def _read_result(path: Path, whole: bool = False) -> object:
     value = result.get("value") if isinstance(result, dict) else result
     if isinstance(value, int | float) and not isinstance(value, bool):
         return as_float(value)
-    raise ValueError(f'the result is {escaped(text[:60])!s}: expected a number, or JSON such as {{"value": 1.5}}')
+    raise ValueError(
+        f'the result is {escaped(text[:60])!s}: expected a number, or JSON such as {{"value": 1.5}}'
+    )
 
 
 def _end_of_file(path: Path) -> str:
@@ -455,10 +519,14 @@ def _end_of_file(path: Path) -> str:
 
 def _last_lines(stderr: str) -> str:
     """Return the last lines that a program wrote, joined into one line."""
-    lines = [line.strip() for line in stderr[-LAST_CHARACTERS:].splitlines() if line.strip()][-LAST_LINES:]
+    lines = [line.strip() for line in stderr[-LAST_CHARACTERS:].splitlines() if line.strip()][
+        -LAST_LINES:
+    ]
     return f"stderr: {' | '.join(lines)}" if lines else ""
 
 
 def escaped(text: str) -> str:
     """Return the text with control characters (escape sequences, line ends) as backslash codes."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )

@@ -1,17 +1,21 @@
-"""A deceptive maze: every path to the goal first leads away from it (after Lehman and Stanley 2011).
+"""A deceptive maze: every path to the goal first leads away from it (after Lehman and Stanley
+2011).
 
     task: {env_id: "hpc_es.tasks.deceptive_maze:DeceptiveMaze-v0", behaviour: {info: [x, y]}}
 
       +-----------------+
-      |        G        |     a point robot starts at S; its reward is the decrease of its distance to the goal G;
-      |  +-----------+  |     the direct path ends at the roof of the trap, and the way out leads away from G
+      |        G        |     a point robot starts at S; its reward is the decrease of its distance
+                              to the goal G;
+      |  +-----------+  |     the direct path ends at the roof of the trap, and the way out leads
+                        away from G
       |  |           |  |
       |  |           |  |
       |        S        |
       +-----------------+
 
-It observes its position, x and y, and chooses its velocity. Nothing is random. The return is the initial distance to G
-minus the final one: 1.3 to 1.4 at the goal, which ends the episode, and 1.1 below the roof.
+It observes its position, x and y, and chooses its velocity. Nothing is random. The return is the
+initial distance to G minus the final one: 1.3 to 1.4 at the goal, which ends the episode, and 1.1
+below the roof.
 """
 
 from __future__ import annotations
@@ -27,13 +31,16 @@ NAME = "DeceptiveMaze-v0"
 STEPS = 30
 STEP_LENGTH = 0.15  # of a step at full speed, along each axis
 START, GOAL, GOAL_RADIUS = (0.0, -0.7), (0.0, 0.7), 0.1
-ROOF, SIDE, BOTTOM = 0.4, 0.6, -0.2  # the trap: a roof at y = 0.4 from x = -0.6 to 0.6, walls down to y = -0.2
+# the trap: a roof at y = 0.4 from x = -0.6 to 0.6, walls down to y = -0.2
+ROOF, SIDE, BOTTOM = 0.4, 0.6, -0.2
 SIDES, ROOFS = (-SIDE, SIDE), (ROOF,)
 GAP = 1e-6  # between the robot and a wall that it touches
 
 
 class DeceptiveMaze(gymnasium.Env):  # type: ignore[misc]
-    """The maze in the square -1 .. 1; observations are float32[2], actions float32[2] in -1 .. 1."""
+    """The maze in the square -1 .. 1; observations are float32[2],
+    actions float32[2] in -1 .. 1.
+    """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -48,7 +55,8 @@ class DeceptiveMaze(gymnasium.Env):  # type: ignore[misc]
     def step(self, action: Array) -> tuple[Float32, float, bool, bool, dict[str, object]]:
         """Move by `action`, float32[2], along x, then along y, up to a wall.
 
-        The observation is the position, float32[2]; the reward is the decrease of the distance to the goal.
+        The observation is the position, float32[2]; the reward is the decrease of the distance to
+        the goal.
         """
         before = self._distance()
         dx, dy = (min(max(speed, -1.0), 1.0) * STEP_LENGTH for speed in np.asarray(action).tolist())
@@ -79,4 +87,9 @@ def _move(start: float, distance: float, walls: tuple[float, ...]) -> float:
 
 
 if NAME not in gymnasium.registry:
-    gymnasium.register(NAME, "hpc_es.tasks.deceptive_maze:DeceptiveMaze", max_episode_steps=STEPS, order_enforce=False)
+    gymnasium.register(
+        NAME,
+        "hpc_es.tasks.deceptive_maze:DeceptiveMaze",
+        max_episode_steps=STEPS,
+        order_enforce=False,
+    )

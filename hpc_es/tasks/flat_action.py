@@ -1,4 +1,5 @@
-"""A wrapper for environments whose actions are an array that policies do not make, such as a matrix or MultiBinary.
+"""A wrapper for environments whose actions are an array that policies do not make, such as a matrix
+or MultiBinary.
 
 task: {env_id: 'robot:Arms-v0', wrappers: ['hpc_es.tasks.flat_action:FlatAction']}
 """
@@ -17,15 +18,18 @@ MOST_CHOICES = 10_000  # of an integer: the policy has an output for each
 class FlatAction(gymnasium.ActionWrapper):  # type: ignore[misc]
     """The actions of the policy are a vector: floats for a Box of floats, otherwise choices from 0.
 
-    A MultiBinary space has two choices per element, a MultiDiscrete space those of the environment, and a Box of
-    integers those between its bounds. Raises ValueError for other spaces, and for integers without close bounds.
+    A MultiBinary space has two choices per element, a MultiDiscrete space those of the environment,
+    and a Box of integers those between its bounds. Raises ValueError for other spaces, and for
+    integers without close bounds.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         inner, flat = env.action_space, flat_space(env.action_space)
         if flat is None:
-            raise ValueError(f"expected a Box, MultiBinary or MultiDiscrete action space with bounds, found {inner}")
+            raise ValueError(
+                f"expected a Box, MultiBinary or MultiDiscrete action space with bounds, found {inner}"
+            )
         self.action_space = flat
         self._shape, self._dtype = inner.shape, inner.dtype
         self._first = _first(inner)
@@ -43,7 +47,9 @@ def flat_space(space: gymnasium.Space) -> gymnasium.Space | None:
             return None
         case spaces.Box() if space.dtype.kind == "f":
             return spaces.Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype.type)
-        case spaces.Box() if space.high.astype(np.float64).max() - space.low.astype(np.float64).min() < MOST_CHOICES:
+        case spaces.Box() if (
+            space.high.astype(np.float64).max() - space.low.astype(np.float64).min() < MOST_CHOICES
+        ):
             return spaces.MultiDiscrete(space.high.ravel().astype(np.int64) - space.low.ravel() + 1)
         case spaces.MultiBinary():
             return spaces.MultiDiscrete(np.full(int(np.prod(space.shape)), 2))

@@ -2,11 +2,11 @@
 
     task: {kind: function, function: "my_model:cost", dimension: 40, initial: 1.0}
 
-The function gets float64[dimension] (with `parameters`: a keyword for each of them, of its type), the keywords in
-`arguments` and, if it has a parameter `seed`, a whole number that is the same for both candidates of an antithetic
-pair. It returns a number, or a mapping with objectives, constraints, measures or metrics that the task declares: see
-`functions/results.py`. With `batch: K` it gets float64[k, dimension], k <= K, and int64[k] seeds, and returns
-float64[k].
+The function gets float64[dimension] (with `parameters`: a keyword for each of them, of its type),
+the keywords in `arguments` and, if it has a parameter `seed`, a whole number that is the same for
+both candidates of an antithetic pair. It returns a number, or a mapping with objectives,
+constraints, measures or metrics that the task declares: see `functions/results.py`. With `batch: K`
+it gets float64[k, dimension], k <= K, and int64[k] seeds, and returns float64[k].
 
 The task `command` uses `initial_vector` and `ObjectiveTask` too.
 """
@@ -49,11 +49,13 @@ SUFFIXES = (".npy", ".json", ".txt")
 
 
 def initial_vector(search: SearchOptions, directory: Path | None = None) -> Float64 | Bounds:
-    """Return the initial vector of the objective, float64[size], or the region of initial search vectors.
+    """Return the initial vector of the objective, float64[size], or the region of initial search
+    vectors.
 
     NaN is the middle of a discrete parameter, which may be between two levels.
 
-    Raises ConfigError for `task.initial` or `task.initial_region`. `directory` is that of the config.
+    Raises ConfigError for `task.initial` or `task.initial_region`. `directory` is that of the
+    config.
     """
     values = _initial_values(search, directory)
     if isinstance(values, Bounds) or not search.parameters:
@@ -62,7 +64,12 @@ def initial_vector(search: SearchOptions, directory: Path | None = None) -> Floa
     mixed = search.coordinates().mixed
     if mixed is not None:
         values[[*mixed.ordered, *mixed.choices]] = np.nan  # the middle of their scales
-    return np.array([default if value is None else value for default, value in zip(values.tolist(), own, strict=True)])
+    return np.array(
+        [
+            default if value is None else value
+            for default, value in zip(values.tolist(), own, strict=True)
+        ]
+    )
 
 
 def _initial_values(search: SearchOptions, directory: Path | None) -> Float64 | Bounds:
@@ -72,7 +79,11 @@ def _initial_values(search: SearchOptions, directory: Path | None) -> Float64 | 
         return _initial_region(search, search.coordinates())
     if initial is None:
         coordinates = search.coordinates()
-        middle = np.zeros(coordinates.size) if coordinates.bounds is None else coordinates.bounds.middle()
+        middle = (
+            np.zeros(coordinates.size)
+            if coordinates.bounds is None
+            else coordinates.bounds.middle()
+        )
         vector: Float64 = coordinates.to_objective(middle[np.newaxis])[0][0]
         return vector
     if isinstance(initial, str):
@@ -84,16 +95,21 @@ def _initial_values(search: SearchOptions, directory: Path | None) -> Float64 | 
     else:
         values = np.array(initial, np.float64)
         values = np.full(search.size, values) if values.shape == () else values
-    coordinates = search.coordinates()  # after the file, so that its errors are reported even if the bounds are wrong
+    # after the file, so that its errors are reported even if the bounds are wrong
+    coordinates = search.coordinates()
     if values.shape != (coordinates.size,):
-        raise _error(f"expected {coordinates.size} numbers, found an array of the shape {list(values.shape)}")
+        raise _error(
+            f"expected {coordinates.size} numbers, found an array of the shape {list(values.shape)}"
+        )
     if not np.isfinite(values).all():
         raise _error(f"expected finite numbers, found {values[~np.isfinite(values)][0]}")
     bounds = None if coordinates.scales else coordinates.bounds
     if bounds is not None and (bounds.clipped(values) != values).any():
         index = int((bounds.clipped(values) != values).argmax())
         low, high = bounds.low[index], bounds.high[index]
-        raise _error(f"is {values[index]:g} in coordinate {index}: expected a number from {low:g} to {high:g}")
+        raise _error(
+            f"is {values[index]:g} in coordinate {index}: expected a number from {low:g} to {high:g}"
+        )
     return values
 
 
@@ -113,7 +129,14 @@ def _initial_region(search: SearchOptions, coordinates: Coordinates) -> Bounds:
     if wrong.any():
         index = int(wrong.argmax())
         text = f"is {low[index]:g} to {high[index]:g} in coordinate {index}: expected low <= high"
-        raise ConfigError([("task.initial_region", f"{text}, within {bounds.low[index]:g} to {bounds.high[index]:g}")])
+        raise ConfigError(
+            [
+                (
+                    "task.initial_region",
+                    f"{text}, within {bounds.low[index]:g} to {bounds.high[index]:g}",
+                )
+            ]
+        )
     return Bounds(low, high)
 
 
@@ -150,20 +173,30 @@ class Options(SearchOptions):
     """`task:` with `kind: function`."""
 
     kind: Literal["function"] = option("name of the task", "function")
-    function: str = option("module:function, such as my_model:cost, in the config's or the current directory")
+    function: str = option(
+        "module:function, such as my_model:cost, in the config's or the current directory"
+    )
     arguments: ConfigData = option("further keywords of every call", default_factory=dict)
-    batch: Natural = option("maximum number of vectors per call, passed as an array; 0: one vector per call", 0)
+    batch: Natural = option(
+        "maximum number of vectors per call, passed as an array; 0: one vector per call", 0
+    )
 
     def problems(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for each mistake that involves several options."""
         yield from super().problems()
         if self.batch and self.parameters:
-            yield "batch", f"is {self.batch}, but named parameters are passed one vector at a time: expected 0"
+            yield (
+                "batch",
+                f"is {self.batch}, but named parameters are passed one vector at a time: expected 0",
+            )
         if self.batch and self.close_at is not None:
             yield "batch", f"is {self.batch}, but close_at gives up single evaluations: expected 0"
         both = set(self.arguments) & set(self.parameters or {})
         if both:
-            yield "arguments", f"has {', '.join(sorted(both))}, which is also in task.parameters: remove it from one"
+            yield (
+                "arguments",
+                f"has {', '.join(sorted(both))}, which is also in task.parameters: remove it from one",
+            )
 
 
 class ObjectiveTask:
@@ -180,16 +213,26 @@ class ObjectiveTask:
         batch: int = 0,
         points: InitialPoints | None = None,
     ) -> None:
-        self.name, self._search, self._initial, self._evaluator, self._batch = name, search, initial, evaluator, batch
+        self.name, self._search, self._initial, self._evaluator, self._batch = (
+            name,
+            search,
+            initial,
+            evaluator,
+            batch,
+        )
         self._points = points
 
-    def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> ObjectiveProblem:
+    def problem(
+        self, searched: Searched, policy: Policy | None, keys: Keys, unit: int
+    ) -> ObjectiveProblem:
         """Return the problem of maximising this objective."""
         kind = ConstrainedProblem if self._search.constraint_names else ObjectiveProblem
         if len(self._search.quantities.objectives) > 1:
             kind = SeveralObjectives
         coordinates, points = self._search.coordinates(), self._points
-        return kind(self._search, coordinates, self._initial, self._evaluator, keys, self._batch, points)
+        return kind(
+            self._search, coordinates, self._initial, self._evaluator, keys, self._batch, points
+        )
 
     def close(self) -> None:
         """Close the evaluator."""
@@ -207,7 +250,9 @@ def sources(section: ConfigData, directory: Path) -> dict[str, str]:
 
 
 def build(options: Options, repetition: int = 0) -> ObjectiveTask:
-    """Return the task; ConfigError if the function cannot be imported or does not accept its arguments."""
+    """Return the task; ConfigError if the function cannot be
+    imported or does not accept its arguments.
+    """
     problems = Problems()
     with problems.collect():
         function, scales = import_function(options.function, KEY), options.coordinates().scales
@@ -218,5 +263,7 @@ def build(options: Options, repetition: int = 0) -> ObjectiveTask:
         points = initial_points(options)
     problems.raise_any()
     returned = returned_quantities(options)
-    evaluator = PythonEvaluator(function_objective, options.batch > 0, options.timeout_seconds, returned)
+    evaluator = PythonEvaluator(
+        function_objective, options.batch > 0, options.timeout_seconds, returned
+    )
     return ObjectiveTask(options.function, options, initial, evaluator, options.batch, points)

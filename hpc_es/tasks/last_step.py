@@ -14,26 +14,38 @@ from hpc_es.core.data import Array, Float32
 
 
 class LastStep(gymnasium.Wrapper):  # type: ignore[misc]
-    """Observations are float32[observations + 1 + actions + 1]: the observation, reward, one-hot action and time.
+    """Observations are float32[observations + 1 + actions + 1]: the observation, reward, one-hot
+    action and time.
 
-    Reward, action and time are 0 at the start of an episode. Time is the number of steps so far, divided by
-    `time_scale`. The reward in the observation is clipped to [-reward_clip, reward_clip], unless that is None; the
-    reward of the step is not. Raises ValueError unless observations are flat and actions Discrete.
+    Reward, action and time are 0 at the start of an episode. Time is the number of steps so far,
+    divided by `time_scale`. The reward in the observation is clipped to [-reward_clip,
+    reward_clip], unless that is None; the reward of the step is not. Raises ValueError unless
+    observations are flat and actions Discrete.
     """
 
-    def __init__(self, env: gymnasium.Env, time_scale: float = 100.0, reward_clip: float | None = None) -> None:
+    def __init__(
+        self, env: gymnasium.Env, time_scale: float = 100.0, reward_clip: float | None = None
+    ) -> None:
         super().__init__(env)
         observations, actions = env.observation_space, env.action_space
         if not isinstance(observations, gymnasium.spaces.Box) or len(observations.shape) != 1:
-            raise ValueError(f"expected flat observations, found {observations}: put FlattenObservation before it")
+            raise ValueError(
+                f"expected flat observations, found {observations}: put FlattenObservation before it"
+            )
         if not isinstance(actions, gymnasium.spaces.Discrete):
             raise ValueError(f"expected Discrete actions, found {actions}")
         if not time_scale > 0:
             raise ValueError(f"time_scale is {time_scale}: expected a number greater than 0")
         if reward_clip is not None and not reward_clip > 0:
-            raise ValueError(f"reward_clip is {reward_clip}: expected a number greater than 0, or null")
+            raise ValueError(
+                f"reward_clip is {reward_clip}: expected a number greater than 0, or null"
+            )
         self._reward_clip = np.inf if reward_clip is None else reward_clip
-        self._actions, self._first, self._time_scale = int(actions.n), int(actions.start), time_scale
+        self._actions, self._first, self._time_scale = (
+            int(actions.n),
+            int(actions.start),
+            time_scale,
+        )
         width = observations.shape[0] + 1 + self._actions + 1
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (width,), np.float32)
         self._steps = 0
@@ -50,7 +62,13 @@ class LastStep(gymnasium.Wrapper):  # type: ignore[misc]
         """Take a step; its action and reward are part of the observation, float32[width]."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._steps += 1
-        return self._extended(observation, float(reward), int(action)), reward, terminated, truncated, info
+        return (
+            self._extended(observation, float(reward), int(action)),
+            reward,
+            terminated,
+            truncated,
+            info,
+        )
 
     def _extended(self, observation: Array, reward: float, action: int | None) -> Float32:
         last = np.zeros(1 + self._actions + 1, np.float32)

@@ -1,14 +1,17 @@
-"""Observations: their running mean and standard deviation, and reference observations of random play.
+"""Observations: their running mean and standard deviation, and reference observations of random
+play.
 
 The statistics are merged from the sums of each job, in job order.
 
-`Moments` keeps sums and sums of squares; its standard deviation is at least 0.1, as in OpenAI-ES. `Deviations` keeps
-means and sums of squared differences from them, and yields the sample deviation, with which an input that has never
-varied becomes 0, as in ARS. Sums of squares lose small deviations of large numbers; its sums of a job are therefore of
-differences from the first observation, and jobs are merged by their means (Chan, Golub and LeVeque 1983).
+`Moments` keeps sums and sums of squares; its standard deviation is at least 0.1, as in OpenAI-ES.
+`Deviations` keeps means and sums of squared differences from them, and yields the sample deviation,
+with which an input that has never varied becomes 0, as in ARS. Sums of squares lose small
+deviations of large numbers; its sums of a job are therefore of differences from the first
+observation, and jobs are merged by their means (Chan, Golub and LeVeque 1983).
 
-Reference observations, on which virtual batch normalisation depends, are those of episodes with random actions. They
-are functions of the keys, so that every rank, and a later evaluation, plays the same episodes.
+Reference observations, on which virtual batch normalisation depends, are those of episodes with
+random actions. They are functions of the keys, so that every rank, and a later evaluation, plays
+the same episodes.
 """
 
 from __future__ import annotations
@@ -19,7 +22,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Actions, Array, Arrays, Box, Discrete, Float32, Float64, ObservationSpec, dataclass
+from hpc_es.core.data import (
+    Actions,
+    Array,
+    Arrays,
+    Box,
+    Discrete,
+    Float32,
+    Float64,
+    ObservationSpec,
+    dataclass,
+)
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Batch, Episodic
@@ -53,7 +66,8 @@ class Moments:
 
     @staticmethod
     def from_normaliser(mean: Float32, deviation: Float32, count: float) -> Moments:
-        """Return the moments of `count` observations with this mean and standard deviation, float32[observations].
+        """Return the moments of `count` observations with this mean and standard deviation,
+        float32[observations].
 
         A standard deviation is infinite for an input that has never varied.
         """
@@ -62,8 +76,13 @@ class Moments:
         return Moments(centre * count, (variance + np.square(centre)) * count, count)
 
     def plus(self, other: Moments) -> Moments:
-        """Return the moments of both. The result depends on the order of additions, which the caller must fix."""
-        return Moments(self.total + other.total, self.squares + other.squares, self.count + other.count)
+        """Return the moments of both.
+
+        The result depends on the order of additions, which the caller must fix.
+        """
+        return Moments(
+            self.total + other.total, self.squares + other.squares, self.count + other.count
+        )
 
     def mean(self) -> Float32:
         """Return the mean, float32[observations]."""
@@ -95,7 +114,9 @@ ADDED_DEVIATION = 1e-8  # added to the others, as in the code of Mania et al. 20
 
 @dataclass(frozen=True)
 class Deviations:
-    """Mean, sum of squared differences from it (float64[observations]) and count of observations."""
+    """Mean, sum of squared differences from it
+    (float64[observations]) and count of observations.
+    """
 
     centre: Float64
     scatter: Float64
@@ -110,7 +131,8 @@ class Deviations:
 
     @staticmethod
     def from_sums(total: Float64, squares: Float64, count: float, origin: Float64) -> Deviations:
-        """Return the statistics of a job from sums and sums of squares of differences from `origin`.
+        """Return the statistics of a job from sums and sums of squares of differences from
+        `origin`.
 
         All three are float64[observations].
         """
@@ -119,19 +141,29 @@ class Deviations:
 
     @staticmethod
     def from_normaliser(mean: Float32, deviation: Float32, count: float) -> Deviations:
-        """Return the statistics of `count` observations with this mean and standard deviation, float32[observations].
+        """Return the statistics of `count` observations with this mean and standard deviation,
+        float32[observations].
 
         A standard deviation is infinite for an input that has never varied.
         """
-        scatter = np.where(np.isinf(deviation), 0.0, np.square(deviation.astype(np.float64)) * (count - 1))
+        scatter = np.where(
+            np.isinf(deviation), 0.0, np.square(deviation.astype(np.float64)) * (count - 1)
+        )
         return Deviations(mean.astype(np.float64), scatter, count)
 
     def plus(self, other: Deviations) -> Deviations:
-        """Return the statistics of both. The result depends on the order of additions, which the caller must fix."""
+        """Return the statistics of both.
+
+        The result depends on the order of additions, which the caller must fix.
+        """
         if not self.count or not other.count:
             return self if self.count else other
         count, difference = self.count + other.count, other.centre - self.centre
-        scatter = self.scatter + other.scatter + np.square(difference) * (self.count * other.count / count)
+        scatter = (
+            self.scatter
+            + other.scatter
+            + np.square(difference) * (self.count * other.count / count)
+        )
         return Deviations(self.centre + difference * (other.count / count), scatter, count)
 
     def mean(self) -> Float32:
@@ -139,11 +171,15 @@ class Deviations:
         return self.centre.astype(np.float32)
 
     def deviation(self) -> Float32:
-        """Return the sample deviation, float32[observations]; infinite for an input that has never varied."""
+        """Return the sample deviation, float32[observations];
+        infinite for an input that has never varied.
+        """
         if self.count < 2:
             return np.ones(len(self.centre), np.float32)
         deviation = np.sqrt(self.scatter / (self.count - 1))
-        return np.where(deviation < SMALLEST_DEVIATION, np.inf, deviation + ADDED_DEVIATION).astype(np.float32)
+        return np.where(deviation < SMALLEST_DEVIATION, np.inf, deviation + ADDED_DEVIATION).astype(
+            np.float32
+        )
 
     def arrays(self) -> Arrays:
         """Return the statistics as named arrays, for messages and checkpoints."""
@@ -160,33 +196,47 @@ class Deviations:
         return Deviations(arrays["observation_centre"], arrays["observation_scatter"], count)
 
 
-NAMES = frozenset(f"observation_{name}" for name in ("mean", "std", "sum", "squares", "centre", "scatter", "count"))
+NAMES = frozenset(
+    f"observation_{name}"
+    for name in ("mean", "std", "sum", "squares", "centre", "scatter", "count")
+)
 
 
 def not_finite(*states: Arrays) -> str:
-    """Return the name of the first statistics in the arrays of a state that are not finite, "" if all are.
+    """Return the name of the first statistics in the arrays of a state that are not finite, "" if
+    all are.
 
-    A standard deviation is infinite for an input that has never varied. Only versions before 0.2 have added infinite
-    observations to the statistics, which then stay infinite or NaN.
+    A standard deviation is infinite for an input that has never varied. Only versions before 0.2
+    have added infinite observations to the statistics, which then stay infinite or NaN.
     """
     for name, array in (item for arrays in states for item in arrays.items()):
-        own = name.rpartition("/")[2]  # with `algorithm.delay` there are those of earlier generations
-        if own in NAMES and not (~np.isnan(array) if own == "observation_std" else np.isfinite(array)).all():
+        # with `algorithm.delay` there are those of earlier generations
+        own = name.rpartition("/")[2]
+        if (
+            own in NAMES
+            and not (~np.isnan(array) if own == "observation_std" else np.isfinite(array)).all()
+        ):
             return name
     return ""
 
 
 class ObservationSums:
-    """Sums and sums of squares of the observations of each observed job, float64[observed jobs, width].
+    """Sums and sums of squares of the observations of each observed job, float64[observed jobs,
+    width].
 
-    `width` is the size of a flat observation, or the number of channels (the last axis) of an image. For sample
-    deviations the sums are those of differences from the job's first observation.
+    `width` is the size of a flat observation, or the number of channels (the last axis) of an
+    image. For sample deviations the sums are those of differences from the job's first observation.
     """
 
     def __init__(self, batch: Batch, spec: ObservationSpec) -> None:
         width, self._is_flat = spec.statistics, spec.is_flat
-        self._per_step = spec.size // width  # numbers per observation and mean: 1, or the pixels of a channel
-        self._jobs, self._unit, self._centred = np.flatnonzero(batch.observe), batch.unit, batch.centred
+        # numbers per observation and mean: 1, or the pixels of a channel
+        self._per_step = spec.size // width
+        self._jobs, self._unit, self._centred = (
+            np.flatnonzero(batch.observe),
+            batch.unit,
+            batch.centred,
+        )
         self._offset = batch.offset
         self._index = {job: index for index, job in enumerate(self._jobs.tolist())}
         self._origin = np.zeros((len(self._jobs), width))
@@ -195,7 +245,9 @@ class ObservationSums:
         self._count = np.zeros(len(self._jobs))
 
     def add(self, observations: Array, jobs: list[int], live: list[int]) -> None:
-        """Add one step's observations [rows, *shape]; `jobs` are those of all rows, `live` the running rows."""
+        """Add one step's observations [rows, *shape]; `jobs` are those of all rows,
+        `live` the running rows.
+        """
         if not self._index:
             return
         rows = [row for row in live if jobs[row] in self._index]
@@ -206,8 +258,12 @@ class ObservationSums:
         if self._centred:
             is_first = self._count[indices] == 0
             if is_first.any():
-                self._origin[np.array(indices)[is_first]] = values[is_first] if self._is_flat else values[is_first, 0]
-            values -= self._origin[indices] if self._is_flat else self._origin[indices][:, np.newaxis]
+                self._origin[np.array(indices)[is_first]] = (
+                    values[is_first] if self._is_flat else values[is_first, 0]
+                )
+            values -= (
+                self._origin[indices] if self._is_flat else self._origin[indices][:, np.newaxis]
+            )
         squares = np.square(values)
         self._total[indices] += values if self._is_flat else values.sum(axis=1)
         self._squares[indices] += squares if self._is_flat else squares.sum(axis=1)
@@ -220,7 +276,8 @@ class ObservationSums:
         self._count[index] = count
 
     def units(self, failed: Array) -> list[list[Arrays]]:
-        """Return the statistics of each unit of jobs, or, for a unit that is not complete, of each of its jobs.
+        """Return the statistics of each unit of jobs, or, for a unit that is not complete, of each
+        of its jobs.
 
         `failed` is bool[jobs].
         """
@@ -234,7 +291,8 @@ class ObservationSums:
         return units
 
     def arrays(self, failed: Array, jobs: range) -> Arrays:
-        """Return the statistics of some jobs, in order, without failed ones; {} if none is observed.
+        """Return the statistics of some jobs, in order, without failed ones; {} if none is
+        observed.
 
         `failed` is bool[jobs of the chunk].
         """
@@ -245,23 +303,33 @@ class ObservationSums:
         statistics = kind.empty(self._total.shape[1])
         for index, job in observed:
             if not failed[job]:
-                sums = self._total[index], self._squares[index], self._count[index], self._origin[index]
+                sums = (
+                    self._total[index],
+                    self._squares[index],
+                    self._count[index],
+                    self._origin[index],
+                )
                 statistics = statistics.plus(kind.from_sums(*sums))
         arrays: Arrays = statistics.arrays()
         return arrays
 
 
-REFERENCE_HASH = "reference_observations"  # name of their SHA-256 in `Problem.environment_info` and in checkpoints
+# name of their SHA-256 in `Problem.environment_info` and in checkpoints
+REFERENCE_HASH = "reference_observations"
 INTERVAL = 10  # steps from one observation to the next, since successive ones are similar
 
 
 def random_observations(task: Episodic, keys: Keys, count: int) -> Array:
-    """Return every tenth observation of episodes with random actions, [count, *shape]; ConfigError if one fails."""
+    """Return every tenth observation of episodes with random actions, [count, *shape];
+    ConfigError if one fails.
+    """
     spec = task.spaces.observations
     observations: list[Array] = []
     steps = episode = 0
     while len(observations) < count:
-        actor = RandomActor(task.spaces.actions, keys.generator(Purpose.REFERENCE, index=episode, block=1), steps)
+        actor = RandomActor(
+            task.spaces.actions, keys.generator(Purpose.REFERENCE, index=episode, block=1), steps
+        )
         rng = keys.generator(Purpose.REFERENCE, index=episode)
         batch = Batch(
             seeds=rng.integers(2**31, size=(1, task.episodes_per_job)),
@@ -285,7 +353,9 @@ def sha256(observations: Array) -> str:
 
 
 class RandomActor:
-    """Takes random actions in an episode, and keeps the observations of the steps divisible by INTERVAL."""
+    """Takes random actions in an episode, and keeps the
+    observations of the steps divisible by INTERVAL.
+    """
 
     def __init__(self, space: Actions, rng: np.random.Generator, steps: int) -> None:
         self._space, self._rng, self.steps = space, rng, steps
@@ -305,14 +375,18 @@ class RandomActor:
 
 
 def random_actions(space: Actions, rng: np.random.Generator, rows: int) -> Array:
-    """Return uniform actions: float32[rows, actions] (Box), int64[rows] (Discrete) or int64[rows, choices].
+    """Return uniform actions: float32[rows, actions] (Box), int64[rows] (Discrete) or int64[rows,
+    choices].
 
     Those of a Box are between its bounds, where -1 and 1 replace infinite ones.
     """
     if isinstance(space, Discrete):
         return rng.integers(space.start, space.start + space.n, rows)
     if isinstance(space, Box):
-        low, high = np.where(np.isfinite(space.low), space.low, -1), np.where(np.isfinite(space.high), space.high, 1)
+        low, high = (
+            np.where(np.isfinite(space.low), space.low, -1),
+            np.where(np.isfinite(space.high), space.high, 1),
+        )
         uniform = rng.uniform(np.minimum(low, high), np.maximum(low, high), (rows, len(low)))
         return np.clip(uniform.astype(np.float32), space.low, space.high)
     return rng.integers(space.counts, size=(rows, len(space.counts)))

@@ -13,8 +13,9 @@ T = TypeVar("T")
 def in_parts(jobs: range, call: Callable[[range], T]) -> Iterator[tuple[range, T | Failure]]:
     """Yield the results of a call for these jobs, in their order.
 
-    If the call raises EvaluationError, it is made for each half of the jobs, and so on, until a job that fails is
-    alone: it gets the failure. The result of a job must not depend on the others of its call.
+    If the call raises EvaluationError, it is made for each half of the jobs, and so on, until a job
+    that fails is alone: it gets the failure. The result of a job must not depend on the others of
+    its call.
     """
     try:
         result = call(jobs)

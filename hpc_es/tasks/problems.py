@@ -41,13 +41,22 @@ from hpc_es.core.population import Layout, Population, unperturbed
 from hpc_es.core.quantities import CONSTRAINTS, NONE, OBJECTIVES, Quantities, fitness_of, ranked_by
 from hpc_es.devices import jax_setup
 from hpc_es.devices.backend import Backend, backend
-from hpc_es.tasks.observation_statistics import REFERENCE_HASH, Deviations, Moments, random_observations, sha256
+from hpc_es.tasks.observation_statistics import (
+    REFERENCE_HASH,
+    Deviations,
+    Moments,
+    random_observations,
+    sha256,
+)
 
 SPREAD = 0.3  # initial standard deviation of a coordinate, where a problem has no bounds
 
 
 class ProblemDefaults:
-    """A problem without a state, with the chunks and evaluations of the config. See `core.interfaces.Problem`."""
+    """A problem without a state, with the chunks and evaluations of the config.
+
+    See `core.interfaces.Problem`.
+    """
 
     columns: tuple[Column, ...] = ()
     is_objective = False
@@ -85,11 +94,11 @@ class ProblemDefaults:
         return carried
 
     def unit(self, parts: Sequence[Arrays]) -> Arrays:
-        """Return the only part; RunError if there are several, since only a subclass knows how to combine them."""
+        """Return the only part; RunError if there are several,
+        since only a subclass knows how to combine them.
+        """
         if len(parts) != 1:
-            text = (
-                f"{type(self).__name__}: expected 1 dict in Outcome.learned for each unit of jobs, found {len(parts)}"
-            )
+            text = f"{type(self).__name__}: expected 1 dict in Outcome.learned for each unit of jobs, found {len(parts)}"
             raise RunError(f"{text}: return 1, or define unit(parts), which combines several")
         return parts[0]
 
@@ -127,7 +136,9 @@ class ProblemDefaults:
     def on_checkpoint(self, generation: int) -> None:
         """Do nothing."""
 
-    def evaluations(self, state: State, results: Results[object], evaluation: Rows) -> Iterator[Evaluation]:
+    def evaluations(
+        self, state: State, results: Results[object], evaluation: Rows
+    ) -> Iterator[Evaluation]:
         """Yield nothing."""
         return iter(())
 
@@ -135,7 +146,8 @@ class ProblemDefaults:
 class VectorProblemDefaults(ProblemDefaults):
     """Base class of vector problems: a subclass defines `layout`, `initial` and `evaluate`.
 
-    Vectors are float64; the initial standard deviation is 0.3 for strategies whose config has no sigma.
+    Vectors are float64; the initial standard deviation is 0.3 for strategies whose config has no
+    sigma.
     """
 
     layout: Layout
@@ -168,24 +180,34 @@ class VectorTask:
         """Do nothing."""
 
 
-PARAMETER_SPREAD = 0.1  # initial standard deviation of parameters; the columns of a layer's weights have length 1
+# initial standard deviation of parameters; the columns of a layer's weights have length 1
+PARAMETER_SPREAD = 0.1
 UNIT = 16  # jobs whose observations are summed together, the default chunk size of version 0.1
-PROBE_BLOCK = 3  # of keys: evaluations in training have 0, `hpc-es eval` 1, `hpc-es bandit-report` 2
+# of keys: evaluations in training have 0, `hpc-es eval` 1, `hpc-es bandit-report` 2
+PROBE_BLOCK = 3
 
 
 @options
 class ObservationNormalization:
-    """`task.observation_normalization:`, by the running mean and standard deviation of the observations."""
+    """`task.observation_normalization:`, by the running mean and
+    standard deviation of the observations.
+    """
 
     enabled: bool = option("whether observations are normalised", False)
-    probability: Probability = option("fraction of pairs whose observations are added to the statistics", 0.01)
-    clip: Positive | None = option("maximum absolute value of normalised observations; null: no clipping", 5.0)
+    probability: Probability = option(
+        "fraction of pairs whose observations are added to the statistics", 0.01
+    )
+    clip: Positive | None = option(
+        "maximum absolute value of normalised observations; null: no clipping", 5.0
+    )
     deviation: Literal["floored", "sample"] = option(
         "divisor: the standard deviation but at least 0.1 (floored, as in OpenAI-ES), or the sample deviation, with "
         "which an input that has never varied becomes 0 (sample, as in ARS)",
         "floored",
     )
-    unit: Count = option("number of jobs whose observations are summed together; results depend on it", UNIT)
+    unit: Count = option(
+        "number of jobs whose observations are summed together; results depend on it", UNIT
+    )
 
     @property
     def limit(self) -> float:
@@ -195,43 +217,63 @@ class ObservationNormalization:
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) for each option that has no effect."""
         if not self.enabled:
-            yield from unused(self, ("probability", "clip", "deviation", "unit"), "enabled is false")
+            yield from unused(
+                self, ("probability", "clip", "deviation", "unit"), "enabled is false"
+            )
         elif not self.probability:
             text = "so mean and deviation stay 0 and 1, or those of policy.init_observations (try 0.01)"
             yield "probability", f"is 0: no observations are added, {text}"
 
 
 def refuse_normalization(normalization: ObservationNormalization) -> None:
-    """Raise ConfigError if normalisation is enabled, for an algorithm that learns from trajectories."""
+    """Raise ConfigError if normalisation is enabled,
+    for an algorithm that learns from trajectories.
+    """
     if normalization.enabled:
         text = "is true, but algorithms that differentiate trajectories do not support it: expected false"
-        raise ConfigError([("task.observation_normalization.enabled", f"{text}, or algorithm.kind: es")])
+        raise ConfigError(
+            [("task.observation_normalization.enabled", f"{text}, or algorithm.kind: es")]
+        )
 
 
 def refuse_quantities(quantities: Quantities) -> None:
-    """Raise ConfigError for an algorithm that learns from trajectories, if something but returns would rank them."""
+    """Raise ConfigError for an algorithm that learns from trajectories,
+    if something but returns would rank them.
+    """
     for group in (OBJECTIVES, CONSTRAINTS):
         if group in quantities.groups:
             text = "is set, but algorithms that differentiate trajectories follow returns: expected null"
             raise ConfigError(
-                [(f"task.{group}", f"{text}, or an algorithm that ranks jobs, such as algorithm.kind: es")]
+                [
+                    (
+                        f"task.{group}",
+                        f"{text}, or an algorithm that ranks jobs, such as algorithm.kind: es",
+                    )
+                ]
             )
 
 
 class PolicyProblem(ProblemDefaults):
-    """Search for a policy's parameters, which are evaluated in episodes; it learns the statistics of observations.
+    """Search for a policy's parameters, which are evaluated in episodes; it learns the statistics
+    of observations.
 
-    The statistics have a number for each element of a flat observation, or for each channel of an image.
+    The statistics have a number for each element of a flat observation, or for each channel of an
+    image.
 
     State, shared:
         observation_mean: float32[observations], if observation_normalization.enabled; mean
-        observation_std: float32[observations], if observation_normalization.enabled; divisor of the differences from it
+        observation_std: float32[observations], if observation_normalization.enabled; divisor of the
+            differences from it
     State, master:
         observation_count: float64[], if observation_normalization.enabled; number of observations
-        observation_sum: float64[observations], if observation_normalization.deviation is floored; sum
-        observation_squares: float64[observations], if observation_normalization.deviation is floored; sum of squares
-        observation_centre: float64[observations], if observation_normalization.deviation is sample; mean
-        observation_scatter: float64[observations], if observation_normalization.deviation is sample; squared deviations
+        observation_sum: float64[observations], if observation_normalization.deviation is floored;
+            sum
+        observation_squares: float64[observations], if observation_normalization.deviation is
+            floored; sum of squares
+        observation_centre: float64[observations], if observation_normalization.deviation is sample;
+            mean
+        observation_scatter: float64[observations], if observation_normalization.deviation is
+            sample; squared deviations
     """
 
     dtype = np.dtype(np.float32)
@@ -249,19 +291,30 @@ class PolicyProblem(ProblemDefaults):
         quantities: Quantities = NONE,
     ) -> None:
         self.columns, self.quantities = (SIGN_RETURN, *columns), quantities
-        self.derives_fitness, self.relative_fitness = ranked_by(quantities), bool(quantities.constraints)
+        self.derives_fitness, self.relative_fitness = (
+            ranked_by(quantities),
+            bool(quantities.constraints),
+        )
         if normalization.enabled and Traits.of(policy).scales_observations:
             text = "is true, but the policy scales observations itself: expected false"
             raise ConfigError([("task.observation_normalization.enabled", text)])
         self._reference_info: dict[str, str] = {}
         if isinstance(policy, ReferencePolicy) and policy.reference_frames:
             observations = random_observations(task, keys, policy.reference_frames)
-            policy, self._reference_info = policy.with_reference(observations), {REFERENCE_HASH: sha256(observations)}
+            policy, self._reference_info = (
+                policy.with_reference(observations),
+                {REFERENCE_HASH: sha256(observations)},
+            )
         traits = Traits.of(policy)
         self.cutting = cutting if traits.rows_are_independent else "fixed"
         self.call_size = traits.candidates_per_call
         self.chunk_size = unit if self.cutting == "fixed" else normalization.unit
-        self._task, self._policy, self._keys, self._normalization = task, policy, keys, normalization
+        self._task, self._policy, self._keys, self._normalization = (
+            task,
+            policy,
+            keys,
+            normalization,
+        )
         self._statistics: Any = Deviations if normalization.deviation == "sample" else Moments
         self.episodes_per_job = task.episodes_per_job
         self.layout, self.size = policy.layout, policy.layout.size
@@ -271,13 +324,16 @@ class PolicyProblem(ProblemDefaults):
         return self._policy.initial(rng)
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
-        """Return the fitness by the first objective, by default the return, and the constraints, float64[jobs]."""
+        """Return the fitness by the first objective, by default the return,
+        and the constraints, float64[jobs].
+        """
         return fitness_of(self.quantities, rows)
 
     def open(self, run: RunContext) -> None:
         """Compile the policy if a library does.
 
-        Raises RunError if rank 0 has another layout, as with names in the order of a set, which differs by process.
+        Raises RunError if rank 0 has another layout, as with names in the order of a set, which
+        differs by process.
         """
         library = _open_library(self._policy, run)
         if library is not None:
@@ -286,28 +342,41 @@ class PolicyProblem(ProblemDefaults):
     def _act_once(self) -> None:
         """Let one candidate act, which compiles calls of any candidates."""
         spec = self._task.spaces.observations
-        dtype = np.dtype(np.float32) if self._normalization.enabled else spec.dtype  # of normalised observations
-        actor = self._policy.bind(unperturbed(self.layout, np.zeros(self.size, self.dtype), 1), None)
+        # of normalised observations
+        dtype = np.dtype(np.float32) if self._normalization.enabled else spec.dtype
+        actor = self._policy.bind(
+            unperturbed(self.layout, np.zeros(self.size, self.dtype), 1), None
+        )
         actor.act(np.zeros((1, *spec.shape), dtype))
 
-    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
+    def evaluate(
+        self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll
+    ) -> Outcome:
         bind = partial(self._policy.bind, population, self._normaliser(carried))
-        actor = jax_setup.in_thread(bind, poll) if self._reference_info else bind()  # folding takes a while
+        # folding takes a while
+        actor = jax_setup.in_thread(bind, poll) if self._reference_info else bind()
         return self._task.evaluate(actor, self._batch(jobs), poll)
 
     def _normaliser(self, carried: ProblemState) -> Normaliser | None:
         if not self._normalization.enabled:
             return None
-        return carried.shared["observation_mean"], carried.shared["observation_std"], self._normalization.limit
+        return (
+            carried.shared["observation_mean"],
+            carried.shared["observation_std"],
+            self._normalization.limit,
+        )
 
     def _batch(self, jobs: Jobs) -> Batch:
-        # The seeds of a job are those of its group, so that both candidates of a pair play the same episodes.
+        # The seeds of a job are those of its group, so that both candidates of a pair play the same
+        # episodes.
         training = jobs.purpose == "train"
         seeds = {group: self._seeds(jobs, group) for group in dict.fromkeys(jobs.groups)}
         return Batch(
             seeds=np.stack([seeds[group] for group in jobs.groups]),
             training=training,
-            observe=np.array([training and self._is_observed(jobs.generation, group) for group in jobs.groups]),
+            observe=np.array(
+                [training and self._is_observed(jobs.generation, group) for group in jobs.groups]
+            ),
             action_noise_std=self._policy.action_noise_std,
             action_noise=partial(self._action_noise, jobs.generation, jobs.numbers.start),
             unit=self.chunk_size,
@@ -320,7 +389,9 @@ class PolicyProblem(ProblemDefaults):
         block = PROBE_BLOCK if jobs.purpose == "probe" else 0
         if self.episodes_per_job == 1:
             return np.array([self._keys.seed31(purpose, jobs.generation, group, block)])
-        return self._keys.borrowed(purpose, jobs.generation, group, block).integers(2**31, size=self.episodes_per_job)
+        return self._keys.borrowed(purpose, jobs.generation, group, block).integers(
+            2**31, size=self.episodes_per_job
+        )
 
     def _is_observed(self, generation: int, group: int) -> bool:
         if not self._normalization.enabled:
@@ -332,25 +403,35 @@ class PolicyProblem(ProblemDefaults):
         return self._keys.generator(Purpose.ACTION_NOISE, generation, first_job + job)
 
     def carried(self) -> ProblemState:
-        return statistics_state(self._initial_statistics()) if self._normalization.enabled else ProblemState()
+        return (
+            statistics_state(self._initial_statistics())
+            if self._normalization.enabled
+            else ProblemState()
+        )
 
     def _initial_statistics(self) -> Any:
         return self._statistics.initial(self._task.spaces.observations.statistics)
 
     def unit(self, parts: Sequence[Arrays]) -> Arrays:
         statistics = [self._statistics.from_arrays(arrays) for arrays in parts if arrays]
-        return reduce(lambda total, item: total.plus(item), statistics).arrays() if statistics else {}
+        return (
+            reduce(lambda total, item: total.plus(item), statistics).arrays() if statistics else {}
+        )
 
     def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
         if not self._normalization.enabled:
             return carried
         statistics = self._statistics.from_arrays(carried.master)
         for arrays in units:
-            statistics = statistics.plus(self._statistics.from_arrays(arrays)) if arrays else statistics
+            statistics = (
+                statistics.plus(self._statistics.from_arrays(arrays)) if arrays else statistics
+            )
         return statistics_state(statistics)
 
     def environment_info(self) -> Mapping[str, Any]:
-        """Return the SHA-256 of the reference observations, and what a policy is compiled for, if there are any."""
+        """Return the SHA-256 of the reference observations, and what a policy is compiled for,
+        if there are any.
+        """
         return {**self._reference_info, **_compiled_for(self._policy)}
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:
@@ -371,17 +452,25 @@ def _open_library(policy: Policy, run: RunContext) -> Backend | None:
     parts = str(dict(policy.layout.shapes))
     if run.call_on_rank_0(lambda: parts) != parts:
         text = f"rank {run.rank} has other parameters than rank 0, or the same in another order"
-        raise RunError(f"policy.network: {text}: expected a fixed order of layers, such as that of a list")
+        raise RunError(
+            f"policy.network: {text}: expected a fixed order of layers, such as that of a list"
+        )
     library = backend(name)
     library.use_cache(run)
     return library
 
 
 def _compiled_for(policy: Policy) -> dict[str, Any]:
-    """Return the device and the size of calls for which a policy is compiled, if its backend says so."""
+    """Return the device and the size of calls for which a policy is compiled,
+    if its backend says so.
+    """
     traits = Traits.of(policy)
     info = backend(traits.compiled_by).compilation_info() if traits.compiled_by else {}
-    return {"compiled_for": {**info, "candidates_per_call": traits.candidates_per_call}} if info else {}
+    return (
+        {"compiled_for": {**info, "candidates_per_call": traits.candidates_per_call}}
+        if info
+        else {}
+    )
 
 
 def statistics_state(statistics: Any) -> ProblemState:
@@ -404,10 +493,16 @@ class PolicyTrajectories(ProblemDefaults):
     ) -> None:
         self.columns = (SIGN_RETURN, *columns)
         self._task, self.policy = task, policy
-        self.name, self.spaces, self.episodes_per_job = task.name, task.spaces, task.episodes_per_job
+        self.name, self.spaces, self.episodes_per_job = (
+            task.name,
+            task.spaces,
+            task.episodes_per_job,
+        )
         self.time_limit = time_limit  # in steps
-        self.compiled = compiled  # functions with which a graph plays whole episodes; None: not supported
-        self.segments = segments  # creates episodes that continue from batch to batch; None: not supported
+        # functions with which a graph plays whole episodes; None: not supported
+        self.compiled = compiled
+        # creates episodes that continue from batch to batch; None: not supported
+        self.segments = segments
 
     def open(self, run: RunContext) -> None:
         """Use the compilation cache of the run, in which functions are stored on their first use.

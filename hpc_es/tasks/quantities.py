@@ -1,4 +1,5 @@
-"""`task.objectives`, `task.measures` and the like: what an evaluation yields besides its return, and where from.
+"""`task.objectives`, `task.measures` and the like: what an evaluation yields besides its return,
+and where from.
 
 The short form names them, the long form also says where the numbers come from:
 
@@ -20,7 +21,9 @@ MEMBER_COLUMNS = ("member", "generation", "job", "cell")  # of front.csv and arc
 
 
 def _with_source(data: Json) -> Json:
-    """Return a section whose key `from` has the name of its option, since `from` is a word of Python."""
+    """Return a section whose key `from` has the name of its option,
+    since `from` is a word of Python.
+    """
     if not isinstance(data, Mapping) or "from" not in data or "source" in data:
         return data
     return {"source" if name == "from" else name: value for name, value in data.items()}
@@ -30,7 +33,9 @@ def _with_source(data: Json) -> Json:
 class SourceOptions:
     """A quantity, or the text of its source."""
 
-    source: str | None = option("where the number comes from; written as `from`; null: see the task", None)
+    source: str | None = option(
+        "where the number comes from; written as `from`; null: see the task", None
+    )
 
     @staticmethod
     def _written_out(data: Json) -> Json:
@@ -54,7 +59,9 @@ class ObjectiveOptions(SourceOptions):
 class MeasureOptions(SourceOptions):
     """An item of `task.measures:`, or its range."""
 
-    range: tuple[float, float] = option("lowest and highest value, such as [0, 1]; values beyond count as the nearest")
+    range: tuple[float, float] = option(
+        "lowest and highest value, such as [0, 1]; values beyond count as the nearest"
+    )
 
     @staticmethod
     def _written_out(data: Json) -> Json:
@@ -83,7 +90,9 @@ class QuantityOptions:
     )
 
 
-def quantities_of(options: QuantityOptions, constraints: Sequence[str], metrics: Sequence[str] = ()) -> Quantities:
+def quantities_of(
+    options: QuantityOptions, constraints: Sequence[str], metrics: Sequence[str] = ()
+) -> Quantities:
     """Return what these options declare."""
     return Quantities(
         {name: item.goal for name, item in (options.objectives or {}).items()},
@@ -96,15 +105,25 @@ def quantities_of(options: QuantityOptions, constraints: Sequence[str], metrics:
 def name_problems(
     options: QuantityOptions, quantities: Quantities, taken: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (key, text) for names that something else has, by group. `taken` says whose each of them is."""
+    """Yield (key, text) for names that something else has, by group.
+
+    `taken` says whose each of them is.
+    """
     for group in ("objectives", "measures"):
         if getattr(options, group) == {}:
             yield group, "expected at least one name, or null, found none"
     taken = {**dict.fromkeys(MEMBER_COLUMNS, "a column of the tables of members"), **taken}
     listed = quantities.names
     for group, names in quantities.groups.items():
-        other = "another constraint or a parameter" if group == "constraints" else "another quantity"
-        for name in dict.fromkeys(name for name in names if name in taken or listed.count(name) > 1):
-            yield group, f"has {name}, which is also {taken.get(name, other)}: expected different names"
+        other = (
+            "another constraint or a parameter" if group == "constraints" else "another quantity"
+        )
+        for name in dict.fromkeys(
+            name for name in names if name in taken or listed.count(name) > 1
+        ):
+            yield (
+                group,
+                f"has {name}, which is also {taken.get(name, other)}: expected different names",
+            )
     if len(quantities.objectives) > MOST_OBJECTIVES:
         yield "objectives", f"has {len(quantities.objectives)}: expected at most {MOST_OBJECTIVES}"

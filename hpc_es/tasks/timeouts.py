@@ -1,4 +1,6 @@
-"""A time limit for calls of user code, which also interrupts calls that hang, and polling during long calls."""
+"""A time limit for calls of user code, which also interrupts calls that hang,
+and polling during long calls.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,20 @@ POLL_PERIOD_SECONDS = 0.01
 
 
 class EpisodeTimeout(BaseException):
-    """A call took longer than its limit. It is not an Exception, so that user code does not catch it."""
+    """A call took longer than its limit.
+
+    It is not an Exception, so that user code does not catch it.
+    """
 
 
 class Watch:
     """Wraps calls of user code and adds up their seconds for each job.
 
-    A timer signal interrupts a call that hangs in Python code, also while it waits for a lock; compiled code that never
-    returns to Python cannot be interrupted. The signal handler also calls `poll` while a call runs, so that rank 0 can
-    answer the other ranks.
-    Outside of the main thread there is no timer: the limit is checked when a call returns.
-    `what` begins the message of EpisodeTimeout, which ends with the limit.
+    A timer signal interrupts a call that hangs in Python code, also while it waits for a lock;
+    compiled code that never returns to Python cannot be interrupted. The signal handler also calls
+    `poll` while a call runs, so that rank 0 can answer the other ranks. Outside of the main thread
+    there is no timer: the limit is checked when a call returns. `what` begins the message of
+    EpisodeTimeout, which ends with the limit.
     """
 
     def __init__(
@@ -51,7 +56,8 @@ class Watch:
         if not in_main_thread():
             return self
         self._handlers = Handlers([signal.SIGALRM], self._handle_timer)
-        signal.siginterrupt(signal.SIGALRM, False)  # restart interrupted system calls of compiled code
+        # restart interrupted system calls of compiled code
+        signal.siginterrupt(signal.SIGALRM, False)
         period = min(max(self._limit / 10, 0.01), 1.0)
         if self._poll is not None:
             period = min(period, POLL_PERIOD_SECONDS)
@@ -62,7 +68,10 @@ class Watch:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if not in_main_thread():
             return
@@ -102,7 +111,9 @@ class Watch:
         return self._spent.get(job, 0.0)
 
     def timed(self, job: int, call: Callable[P, R]) -> Callable[P, R]:
-        """Return `call` with its time added to the job's; it raises EpisodeTimeout once the limit is exceeded."""
+        """Return `call` with its time added to the job's;
+        it raises EpisodeTimeout once the limit is exceeded.
+        """
 
         def timed_call(*arguments: P.args, **keywords: P.kwargs) -> R:
             self._since, self._current = time.perf_counter(), job

@@ -1,9 +1,11 @@
-"""Asynchronous updates: rank 0 sends parameters and applies each gradient as it arrives (Mnih et al. 2016).
+"""Asynchronous updates: rank 0 sends parameters and applies each gradient as it arrives (Mnih et
+al. 2016).
 
-A worker receives the shared arrays, evaluates one chunk, returns the result and receives the next; no worker waits for
-another. When a result arrives, rank 0 has usually made further updates since the worker received its theta: their
-number is the staleness of the result. The order of the results depends on the machine, so results are not
-reproducible. A job of one rank evaluates and updates in turn.
+A worker receives the shared arrays, evaluates one chunk, returns the result and receives the next;
+no worker waits for another. When a result arrives, rank 0 has usually made further updates since
+the worker received its theta: their number is the staleness of the result. The order of the results
+depends on the machine, so results are not reproducible. A job of one rank evaluates and updates in
+turn.
 """
 
 from __future__ import annotations
@@ -39,13 +41,17 @@ class AsynchronousUpdate:
 
 
 class Asynchronous:
-    """Asynchronous updates until the next evaluation is due: a phase of the training loop (`Phase`)."""
+    """Asynchronous updates until the next evaluation is due:
+    a phase of the training loop (`Phase`).
+    """
 
     def __init__(self, rank: ThisRank, commander: Commander | None) -> None:
         self._rank, self._commander = rank, commander
 
     def generations(self, command: Command, started: float) -> Generator[FinishedGeneration]:
-        """Yield updates, each as a generation; the first one has the evaluation that all ranks begin with."""
+        """Yield updates, each as a generation;
+        the first one has the evaluation that all ranks begin with.
+        """
         rank, interval = self._rank, self._rank.evaluations.interval
         evaluation = np.zeros(0, rank.parts.row)
         if interval:
@@ -55,9 +61,12 @@ class Asynchronous:
         if commander is None:
             exchange.serve_worker(rank.state)
             return
-        due = (rank.state.generation // interval + 1) * interval if interval else math.inf  # the next evaluation
+        # the next evaluation
+        due = (rank.state.generation // interval + 1) * interval if interval else math.inf
         started = time.perf_counter()
-        updates = exchange.updates(lambda: rank.state, lambda: commander.goes_on() and rank.state.generation < due)
+        updates = exchange.updates(
+            lambda: rank.state, lambda: commander.goes_on() and rank.state.generation < due
+        )
         with contextlib.closing(updates):
             for update in updates:
                 evaluated = replace(update.evaluated, evaluation=evaluation)
@@ -71,7 +80,9 @@ class Asynchronous:
 
 
 class AsynchronousExchange:
-    """The messages of a phase of asynchronous updates; rank 0 calls `updates`, every other rank `serve_worker`."""
+    """The messages of a phase of asynchronous updates; rank 0 calls `updates`,
+    every other rank `serve_worker`.
+    """
 
     def __init__(self, world: World, work: Work, executor: MpiExecutor, parts: Parts) -> None:
         self._world, self._work, self._executor, self._parts = world, work, executor, parts
@@ -79,18 +90,23 @@ class AsynchronousExchange:
         self._reports = executor.reports
         self._workers = list(range(1, world.size))
 
-    def updates(self, current: Callable[[], State], is_running: Callable[[], bool]) -> Generator[AsynchronousUpdate]:
-        """Yield results; the caller applies each to the state that `current` returns before it takes the next one.
+    def updates(
+        self, current: Callable[[], State], is_running: Callable[[], bool]
+    ) -> Generator[AsynchronousUpdate]:
+        """Yield results; the caller applies each to the state that `current` returns before it
+        takes the next one.
 
-        While `is_running` returns true, each worker receives a new chunk; after that, pending results are still
-        yielded. If the generator is closed early they are lost. The generation that the random numbers of a chunk
-        belong to is a counter of chunks.
+        While `is_running` returns true, each worker receives a new chunk; after that, pending
+        results are still yielded. If the generator is closed early they are lost. The generation
+        that the random numbers of a chunk belong to is a counter of chunks.
         """
         number = current().generation
         if not self._workers:
             while is_running():
                 state = current()
-                evaluated = self._evaluated(state, *self._executor.evaluate_here(Generation(self._parts, state)))
+                evaluated = self._evaluated(
+                    state, *self._executor.evaluate_here(Generation(self._parts, state))
+                )
                 if self._reports.pending:
                     self._reports.collect(self._world)
                 yield AsynchronousUpdate(evaluated, 0)
@@ -119,7 +135,9 @@ class AsynchronousExchange:
             self._world.send(worker, Tag.TASK, encoded(EndTask()))
 
     def _send_task(self, worker: int, number: int, state: State) -> int:
-        """Send the state and the number of a chunk to a worker; return the generation of the state."""
+        """Send the state and the number of a chunk to a worker;
+        return the generation of the state.
+        """
         self._world.send(worker, Tag.TASK, encoded(StateTask(number, state.shared)))
         return state.generation
 
@@ -135,7 +153,9 @@ class AsynchronousExchange:
 
     def _evaluated(self, state: State, outcome: Outcome, header: Header) -> Evaluated:
         rows = outcome.rows
-        results = Results[None](rows, [outcome.arrays], fitness=fitness_of(self._parts, state, rows))
+        results = Results[None](
+            rows, [outcome.arrays], fitness=fitness_of(self._parts, state, rows)
+        )
         return Evaluated(header, results, np.zeros(0, self._parts.row))
 
     def serve_worker(self, state: State) -> None:
@@ -146,7 +166,9 @@ class AsynchronousExchange:
             if not isinstance(task, StateTask):
                 return
             number = task.generation
-            generation = Generation(self._parts, replace(state, generation=number, shared=task.shared))
+            generation = Generation(
+                self._parts, replace(state, generation=number, shared=task.shared)
+            )
             outcome, header = self._executor.evaluate_here(generation)
             sent = Outcome(outcome.rows, outcome.arrays)
             failures = self._reports.take() if self._reports.pending else None

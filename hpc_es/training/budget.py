@@ -1,8 +1,9 @@
 """The budget `stop.episodes`: which runs end exactly at it, and what others use in its place.
 
-The last generation is cut to the budget: its last jobs are not evaluated, and it makes no update (see `Generation` and
-`Training._record_cut`). Searches with several generations in flight, asynchronous updates, and policies that are
-trained by gradients of episodes end with the generation that reaches the budget.
+The last generation is cut to the budget: its last jobs are not evaluated, and it makes no update
+(see `Generation` and `Training._record_cut`). Searches with several generations in flight,
+asynchronous updates, and policies that are trained by gradients of episodes end with the generation
+that reaches the budget.
 """
 
 from __future__ import annotations
@@ -26,10 +27,14 @@ def _why_whole(config: Config) -> str:
     why = needs.asynchronous or needs.in_flight
     if why is not None:
         return str(why)
-    return f"{config.algorithm.kind} needs whole batches" if needs.searches == "trajectories" else ""
+    return (
+        f"{config.algorithm.kind} needs whole batches" if needs.searches == "trajectories" else ""
+    )
 
 
-def budget_warning(config: Config, problem: Problem, used: int = 0, generation: int = 0) -> str | None:
+def budget_warning(
+    config: Config, problem: Problem, used: int = 0, generation: int = 0
+) -> str | None:
     """Return a warning if a run ends after more evaluations than `stop.episodes`, or None.
 
     `used` is the number of evaluations so far, `generation` the number of the next generation.

@@ -1,7 +1,7 @@
 """From a config to the parts of a run: task, policy, problem, noise, algorithm.
 
-Mistakes are reported before anything is built, as far as the config shows them (`compatibility.py`), and otherwise as
-soon as the task and the policy are built.
+Mistakes are reported before anything is built, as far as the config shows them
+(`compatibility.py`), and otherwise as soon as the task and the policy are built.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.closing import close
 from hpc_es.core.data import ConfigData, ProblemState, State, dataclass, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
-from hpc_es.core.interfaces import Algorithm, AnyAlgorithm, ClosableProblem, Cutting, KeepsElites, Problem, Task
+from hpc_es.core.interfaces import (
+    Algorithm,
+    AnyAlgorithm,
+    ClosableProblem,
+    Cutting,
+    KeepsElites,
+    Problem,
+    Task,
+)
 from hpc_es.core.keys import Keys
 from hpc_es.core.paths import current_directory
 from hpc_es.core.policy import Actor, Policy
@@ -52,8 +60,8 @@ from hpc_es.training.compatibility import (
 def decide_device(config: Config, world: World | None = None) -> None:
     """Decide on which device a backend or custom code computes; every rank of the world calls this.
 
-    Without a world, decide for this process alone unless the same request has been decided, and accept a missing GPU:
-    the config is only checked. Raises ConfigError, the same on every rank.
+    Without a world, decide for this process alone unless the same request has been decided, and
+    accept a missing GPU: the config is only checked. Raises ConfigError, the same on every rank.
     """
     request, decision = device_request(config), current_decision()
     if request is None:
@@ -65,25 +73,35 @@ def decide_device(config: Config, world: World | None = None) -> None:
 
 
 def unit_of(config: Config) -> int:
-    """Return the number of jobs that an algorithm requests as one unit, unless the problem determines it."""
+    """Return the number of jobs that an algorithm requests as one unit,
+    unless the problem determines it.
+    """
     return USUAL_CHUNK if config.mpi.chunk_size == "auto" else config.mpi.chunk_size
 
 
 def cutting_of(config: Config, problem: Problem) -> Cutting:
-    """Return how rounds may be cut into chunks; gradients depend on the chunks, so theirs are fixed."""
+    """Return how rounds may be cut into chunks; gradients depend on the chunks,
+    so theirs are fixed.
+    """
     cutting: Cutting = "fixed" if config.setup.needs.gradients else problem.cutting
     return cutting
 
 
 def require_contracts(config: Config, built: BuiltTask) -> None:
-    """Raise ConfigError if custom noise, a custom algorithm or the actor of a custom policy lacks methods.
+    """Raise ConfigError if custom noise, a custom algorithm or the actor of a custom policy lacks
+    methods.
 
-    An algorithm gets counter noise in place of a table. Noise that the ranks share is checked when they build it.
+    An algorithm gets counter noise in place of a table. Noise that the ranks share is checked when
+    they build it.
     """
     problems, keys, searched = Problems(), Keys(config.seed), vectors(config, built.problem)
     layout = searched.layout if searched is not None and config.setup.needs.noise else None
     noise: Noise | None = None if layout is None else CounterNoise(keys, layout.size)
-    if layout is not None and is_user_kind(config.noise.kind) and not hasattr(config.setup.noise, "share"):
+    if (
+        layout is not None
+        and is_user_kind(config.noise.kind)
+        and not hasattr(config.setup.noise, "share")
+    ):
         with problems.collect(), abstract_as_problem("noise.kind"):
             noise = build_kind("noise", config.noise, keys, layout, None)
             require_contract("noise.kind", config.noise.kind, noise, Noise)
@@ -159,8 +177,9 @@ class BuiltTask(NamedTuple):
 def valid_config(data: ConfigData, output: Path | None = None) -> Config:
     """Return the config that `data` describes.
 
-    If validation fails, ConfigError also lists the problems that `preflight` finds; those of a valid config are found
-    by the caller's own call of `preflight` or `build_task`. `output` replaces the run directory of the config.
+    If validation fails, ConfigError also lists the problems that `preflight` finds; those of a
+    valid config are found by the caller's own call of `preflight` or `build_task`. `output`
+    replaces the run directory of the config.
     """
     from hpc_es.config.loading import draft
 
@@ -174,9 +193,11 @@ def valid_config(data: ConfigData, output: Path | None = None) -> Config:
 def preflight(
     config: Config, directory: Path, problems: Problems, repetition: int = 0
 ) -> tuple[BuiltTask | None, State | None]:
-    """Check all that can be checked before a start, on rank 0, adding to `problems`; the config may be a draft.
+    """Check all that can be checked before a start, on rank 0, adding to `problems`; the config may
+    be a draft.
 
-    Return the built task, None if it has problems, and the state of `policy.init_from` for a new run in `directory`.
+    Return the built task, None if it has problems, and the state of `policy.init_from` for a new
+    run in `directory`.
     """
     built: BuiltTask | None = None
     source: State | None = None
@@ -199,7 +220,9 @@ def preflight(
 
 
 def _check_output(directory: Path) -> None:
-    """Raise ConfigError if the run directory cannot be created or written to; nothing is left behind."""
+    """Raise ConfigError if the run directory cannot be created or written to;
+    nothing is left behind.
+    """
     path = directory.absolute()
     exists = path.exists()
     if path.is_dir() and os.access(path, os.W_OK | os.X_OK):
@@ -211,15 +234,25 @@ def _check_output(directory: Path) -> None:
 
         tempfile.TemporaryDirectory(prefix=".hpc_es_", dir=path).cleanup()
     except OSError as error:
-        text = f"expected a directory to write to, found {directory}" if exists else f"{directory} cannot be created"
-        raise ConfigError([("output", f"{text}: {error.strerror}; choose another --output")]) from error
+        text = (
+            f"expected a directory to write to, found {directory}"
+            if exists
+            else f"{directory} cannot be created"
+        )
+        raise ConfigError(
+            [("output", f"{text}: {error.strerror}; choose another --output")]
+        ) from error
 
 
-def build_task(config: Config, repetition: int = 0, problems: Sequence[tuple[str, str]] = ()) -> BuiltTask:
-    """Build task, policy and problem, which finds unknown environments and parts that do not fit each other.
+def build_task(
+    config: Config, repetition: int = 0, problems: Sequence[tuple[str, str]] = ()
+) -> BuiltTask:
+    """Build task, policy and problem, which finds unknown environments and parts that do not fit
+    each other.
 
-    Raises ConfigError with all problems: an option with a problem is removed (`config.validation.without`) and building
-    is tried again. `problems` are those that are known already if the config is a draft.
+    Raises ConfigError with all problems: an option with a problem is removed
+    (`config.validation.without`) and building is tried again. `problems` are those that are known
+    already if the config is a draft.
     """
     set_config_directory(config.directory)
     known = Problems(problems)
@@ -276,16 +309,27 @@ def _build_once(config: Config, repetition: int) -> BuiltTask:
             with problems.collect():
                 searches = config.setup.needs.searches
                 with abstract_as_problem("task.kind"):
-                    problem = task.problem(searches, policy, Keys(config.seed, repetition), unit_of(config))
+                    problem = task.problem(
+                        searches, policy, Keys(config.seed, repetition), unit_of(config)
+                    )
                 require_contract("task.kind", config.task.kind, problem, PROBLEMS[searches])
-                problems.extend([*algorithm_mismatches(config, problem), *fitness_mismatches(config, problem)])
+                problems.extend(
+                    [*algorithm_mismatches(config, problem), *fitness_mismatches(config, problem)]
+                )
                 noise = config.setup.noise
-                factorisation = factorisation_of(config, problem.layout) if config.setup.needs.noise else None
+                factorisation = (
+                    factorisation_of(config, problem.layout) if config.setup.needs.noise else None
+                )
                 if config.setup.needs.noise and hasattr(noise, "check"):
                     noise.check(
-                        with_paths(config.noise, "noise"), factorisation.compact if factorisation else problem.layout
+                        with_paths(config.noise, "noise"),
+                        factorisation.compact if factorisation else problem.layout,
                     )
-                if factorisation is not None and factorisation.matrices and evaluates_factors(config, problem):
+                if (
+                    factorisation is not None
+                    and factorisation.matrices
+                    and evaluates_factors(config, problem)
+                ):
                     problem.use_factors(factorisation)
         problems.raise_any()
         return BuiltTask(task, policy, problem)
@@ -294,8 +338,11 @@ def _build_once(config: Config, repetition: int) -> BuiltTask:
         raise
 
 
-def build_parts(config: Config, world: World, built: BuiltTask, repetition: int = 0, shared: object = None) -> Parts:
-    """Build all parts; every rank of the world calls this, because the ranks of a node fill the noise table together.
+def build_parts(
+    config: Config, world: World, built: BuiltTask, repetition: int = 0, shared: object = None
+) -> Parts:
+    """Build all parts; every rank of the world calls this, because the ranks of a node fill the
+    noise table together.
 
     `shared` is the result of `shared_noise`, if there is one already.
     """
@@ -313,7 +360,9 @@ def build_parts(config: Config, world: World, built: BuiltTask, repetition: int 
         from hpc_es.algorithms.common.side_by_side import AlternatingLine, side_by_side
 
         algorithm, line = side_by_side(algorithm), AlternatingLine()
-    return Parts(task, policy, problem, noise, algorithm, row, unit, cutting, requirements.growing, line)
+    return Parts(
+        task, policy, problem, noise, algorithm, row, unit, cutting, requirements.growing, line
+    )
 
 
 def build_noise(config: Config, keys: Keys, layout: Layout, shared: object) -> Noise:
@@ -330,7 +379,8 @@ def build_noise(config: Config, keys: Keys, layout: Layout, shared: object) -> N
 
 
 def shared_noise(config: Config, world: World) -> object:
-    """Return the data that all ranks and repetitions share for a kind of noise, such as a table, or None.
+    """Return the data that all ranks and repetitions share for a kind of noise, such as a table, or
+    None.
 
     Every rank of the world calls this.
     """

@@ -1,4 +1,6 @@
-"""`--check`: finds errors and shows what would run, without training, within seconds on a login node."""
+"""`--check`: finds errors and shows what would run, without training,
+within seconds on a login node.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,16 @@ from hpc_es.config.options import build_kind, warnings_of
 from hpc_es.config.registry import is_user_kind
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import closing
-from hpc_es.core.data import Actions, Array, Box, Discrete, Jobs, MultiDiscrete, ObservationSpec, State
+from hpc_es.core.data import (
+    Actions,
+    Array,
+    Box,
+    Discrete,
+    Jobs,
+    MultiDiscrete,
+    ObservationSpec,
+    State,
+)
 from hpc_es.core.errors import ConfigError, Problems, RunError, failure_from_error
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.interfaces import (
@@ -59,11 +70,14 @@ ROWS = 2  # of the batch with which a custom policy is tested
 
 
 @restored_generators()
-def check(config: Config, ranks: int | None = None, output: Path | None = None, call: bool = True) -> int:
-    """Build the environment and the policy, look for hidden state, and print what would run; return exit status 0.
+def check(
+    config: Config, ranks: int | None = None, output: Path | None = None, call: bool = True
+) -> int:
+    """Build the environment and the policy, look for hidden state, and print what would run; return
+    exit status 0.
 
-    `ranks` is the number of ranks of the run, if known; `output` replaces the run directory of the config. With `call`,
-    a function of the user is called once. Raises ConfigError with all errors.
+    `ranks` is the number of ranks of the run, if known; `output` replaces the run directory of the
+    config. With `call`, a function of the user is called once. Raises ConfigError with all errors.
     """
     directory, problems = absolute(output or config.output or "."), Problems()
     searched, source = preflight(config, directory, problems)
@@ -88,7 +102,9 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
             differing += mismatches(config.policy, source, problem.carried())
             if state is not None and config.policy.init_optimizer:
                 apply_optimizer(state, source)
-    is_custom = policy is not None and (is_user_kind(config.policy.kind) or config.policy.kind == "network")
+    is_custom = policy is not None and (
+        is_user_kind(config.policy.kind) or config.policy.kind == "network"
+    )
     if policy is not None and is_custom and not config.setup.offers.compiled and can_compute():
         with problems.collect():
             _check_act(config, task, policy)
@@ -98,7 +114,9 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     problems.raise_any()
     lines = [f"config is valid: {config.name}"]
     lines += _searched_lines(config, task, policy, problem)
-    lines += [f"  {line}" for line in (task.check_lines if isinstance(task, DescribesItself) else ())]
+    lines += [
+        f"  {line}" for line in (task.check_lines if isinstance(task, DescribesItself) else ())
+    ]
     lines += _noise_lines(config, problem, policy) if config.setup.needs.noise else []
     lines.append(f"  chunks: {chunks(config, problem)}")
     if numbers:
@@ -110,14 +128,20 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
         idle = idle_warning(config, problem, group)
         lines.append(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them")
     over = budget_warning(config, problem)
-    of_config = (*warnings_of(config), *device_warnings(config), *rounding_warnings(config, problem))
+    of_config = (
+        *warnings_of(config),
+        *device_warnings(config),
+        *rounding_warnings(config, problem),
+    )
     warned = (*differing, *of_config, *warnings(config, task), *filter(None, (over, idle)))
     lines += [f"WARNING: {warning}" for warning in warned]
     sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0
 
 
-def _searched_lines(config: Config, task: Task, policy: Policy | None, problem: AnyProblem) -> list[str]:
+def _searched_lines(
+    config: Config, task: Task, policy: Policy | None, problem: AnyProblem
+) -> list[str]:
     """Return observations, actions and parameters of a policy, or the size of another vector."""
     lines = []
     if task.spaces is not None:
@@ -135,18 +159,25 @@ def _searched_lines(config: Config, task: Task, policy: Policy | None, problem: 
 
 
 def layer_lines(layout: Layout) -> list[str]:
-    """Return a table of the parts of a parameter vector: names, shapes and sizes; [] for a single part."""
+    """Return a table of the parts of a parameter vector: names, shapes and sizes;
+    [] for a single part.
+    """
     if len(layout.shapes) < 2:
         return []
     rows = [(name, str(list(shape)), f"{prod(shape):,}") for name, shape in layout.shapes.items()]
     hidden = rows[LAYERS:]
     widths = [max(map(len, column)) for column in zip(*rows[:LAYERS], strict=True)]
-    lines = [f"    {name:{widths[0]}}  {shape:{widths[1]}}  {size:>{widths[2]}}" for name, shape, size in rows[:LAYERS]]
+    lines = [
+        f"    {name:{widths[0]}}  {shape:{widths[1]}}  {size:>{widths[2]}}"
+        for name, shape, size in rows[:LAYERS]
+    ]
     return [*lines, *([f"    and {len(hidden)} more"] if hidden else [])]
 
 
 def _noise_lines(config: Config, problem: VectorProblem, policy: Policy | None) -> list[str]:
-    """Return the memory of the noise table, and which parts have low-rank perturbations and are formed."""
+    """Return the memory of the noise table,
+    and which parts have low-rank perturbations and are formed.
+    """
     lines, factorisation = [], factorisation_of(config, problem.layout)
     if config.noise.kind == "table":
         megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
@@ -158,11 +189,19 @@ def _noise_lines(config: Config, problem: VectorProblem, policy: Policy | None) 
         factored: Sequence[str] | None = None
         if evaluates_factors(config, problem):
             factored = problem.factored()  # type: ignore[attr-defined]
-        elif isinstance(policy, NetworkPolicy) and not config.setup.offers.compiled and config.setup.needs.max_rank > 1:
+        elif (
+            isinstance(policy, NetworkPolicy)
+            and not config.setup.offers.compiled
+            and config.setup.needs.max_rank > 1
+        ):
             factored = policy.factored(tuple(factorisation.matrices))
         if factored is not None:
             formed = [name for name in factorisation.matrices if name not in factored]
-            text = f"{', '.join(formed)}; noise.full: [...] gives them full noise" if formed else "none"
+            text = (
+                f"{', '.join(formed)}; noise.full: [...] gives them full noise"
+                if formed
+                else "none"
+            )
             lines.append(f"  matrices that have to be formed for each candidate: {text}")
     return lines
 
@@ -172,21 +211,36 @@ def _check_space(config: Config, state: State, directory: Path) -> None:
     path, kept = directory.absolute(), config.checkpoint.keep_last + config.checkpoint.keep_best + 1
     while not path.is_dir():
         path = path.parent
-    needed = kept * config.repetitions * sum(array.nbytes for array in (*state.shared.values(), *state.master.values()))
+    needed = (
+        kept
+        * config.repetitions
+        * sum(array.nbytes for array in (*state.shared.values(), *state.master.values()))
+    )
     there = sum(file.stat().st_size for file in directory.glob("**/checkpoints/*.h5"))
     free = shutil.disk_usage(path).free + there
     if needed > free:
         text = f"{directory}: expected at least {needed / 1e6:,.0f} MB for {kept} checkpoints (one is being written)"
         text += f" of {config.repetitions} repetitions" if config.repetitions > 1 else ""
-        raise ConfigError([("output", f"{text}, found {free / 1e6:,.0f} MB free in {path}: choose another --output")])
+        raise ConfigError(
+            [
+                (
+                    "output",
+                    f"{text}, found {free / 1e6:,.0f} MB free in {path}: choose another --output",
+                )
+            ]
+        )
 
 
 def _initial(config: Config, problem: AnyProblem) -> State | None:
-    """Return the first state, without a noise table; None for custom algorithms and those that only a run builds."""
+    """Return the first state, without a noise table;
+    None for custom algorithms and those that only a run builds.
+    """
     if algorithm_waits(config) or is_user_kind(config.algorithm.kind):
         return None
     unit = problem.chunk_size or unit_of(config)
-    algorithm: AnyAlgorithm = build_kind("algorithms", config.algorithm, problem, None, Keys(config.seed), unit)
+    algorithm: AnyAlgorithm = build_kind(
+        "algorithms", config.algorithm, problem, None, Keys(config.seed), unit
+    )
     state: State = problem.carried().merge_into(algorithm.initial())
     return state
 
@@ -214,7 +268,12 @@ def _wrong_actions(actions: object, space: Actions) -> tuple[str, str] | None:
     match space:
         case Box():
             shape: tuple[int, ...] = (ROWS, len(space.low))
-            kinds, low, high, expected = "f", -np.inf, np.inf, f"finite actions float32[{ROWS}, {len(space.low)}]"
+            kinds, low, high, expected = (
+                "f",
+                -np.inf,
+                np.inf,
+                f"finite actions float32[{ROWS}, {len(space.low)}]",
+            )
         case Discrete():
             kinds, shape, low, high = "iu", (ROWS,), space.start, space.start + space.n - 1
             expected = f"actions int64[{ROWS}] from {low} to {high}"
@@ -244,7 +303,10 @@ def _check_call(config: Config, problem: VectorProblem) -> None:
     first = problem.initial(Keys(config.seed).generator(Purpose.INITIAL_PARAMETERS))
     try:
         outcome = problem.evaluate(
-            unperturbed(problem.layout, first, 1), Jobs(0, range(1), (0,), "evaluate"), problem.carried(), lambda: None
+            unperturbed(problem.layout, first, 1),
+            Jobs(0, range(1), (0,), "evaluate"),
+            problem.carried(),
+            lambda: None,
         )
         failed = [failure.text for failure in outcome.failures]
     except RunError as error:  # task.on_failed_evaluation: abort
@@ -258,7 +320,11 @@ def chunks(config: Config, problem: Problem) -> str:
     """Return the size of chunks, with the reason."""
     chunk_size, unit = config.mpi.chunk_size, problem.chunk_size or unit_of(config)
     if cutting_of(config, problem) != "fixed":
-        return "as many jobs as fit the ranks" if chunk_size == "auto" else f"{chunk_size} jobs (mpi.chunk_size)"
+        return (
+            "as many jobs as fit the ranks"
+            if chunk_size == "auto"
+            else f"{chunk_size} jobs (mpi.chunk_size)"
+        )
     if config.setup.offers.compiled:
         return f"{unit} jobs (task.jobs_per_call)"
     return f"{unit} jobs: results depend on it, so it does not follow the ranks"
@@ -267,7 +333,11 @@ def chunks(config: Config, problem: Problem) -> str:
 def warnings(config: Config, task: Task) -> list[str]:
     """Return the notices of an environment, and warnings about its episodes."""
     found: list[str] = [*task.notices, *endless(config, task)] if isinstance(task, Episodes) else []
-    hidden = task.hidden_state_warning(COMPARISON_SECONDS) if isinstance(task, ProbesHiddenState) else None
+    hidden = (
+        task.hidden_state_warning(COMPARISON_SECONDS)
+        if isinstance(task, ProbesHiddenState)
+        else None
+    )
     return [*found, *([hidden] if hidden else [])]
 
 

@@ -1,4 +1,5 @@
-"""The sizes of chunks whose jobs advance together, from what a step of a chunk was measured to cost.
+"""The sizes of chunks whose jobs advance together, from what a step of a chunk was measured to
+cost.
 
 A step of a chunk has a fixed part, which its running episodes share, and a part for each of them.
 Small chunks pay the fixed part often, large ones leave ranks without work at the end of a round.
@@ -39,16 +40,19 @@ FADING = 0.995  # factor, for each plan, of costs that were not measured again, 
 # Before anything was measured: a step of a chunk, a row of it, and reading the candidates' numbers.
 FIRST_STEP_SECONDS, FIRST_ROW_SECONDS, FIRST_BYTES_PER_SECOND = 60e-6, 0.3e-6, 8e9
 FIRST_STEPS = 200.0  # of an episode
-FIRST_JOBS, FIRST_CHUNK_BYTES = 32, 2 << 20  # of a chunk: so many jobs, or as the processor's cache holds
+# of a chunk: so many jobs, or as the processor's cache holds
+FIRST_JOBS, FIRST_CHUNK_BYTES = 32, 2 << 20
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Sizes of chunks: at most `largest` jobs, fewer towards the end of a round, but at least `smallest`.
+    """Sizes of chunks: at most `largest` jobs, fewer towards the end of a round, but at least
+    `smallest`.
 
-    With 0 for both, chunks stay as the algorithm asked for them. Otherwise sizes are rounded up to multiples of
-    `multiple`, the number of jobs that are computed together, if there are that many jobs for each rank. With
-    `is_even`, each rank gets the same number of chunks, usually one, and their sizes differ by at most `multiple`.
+    With 0 for both, chunks stay as the algorithm asked for them. Otherwise sizes are rounded up to
+    multiples of `multiple`, the number of jobs that are computed together, if there are that many
+    jobs for each rank. With `is_even`, each rank gets the same number of chunks, usually one, and
+    their sizes differ by at most `multiple`.
     """
 
     largest: int = 0
@@ -59,9 +63,10 @@ class Cut:
     def sizes(self, jobs: int, ranks: int) -> Iterator[int]:
         """Yield the sizes of the chunks of a round.
 
-        Unless `is_even`, each is half of the remaining jobs, divided by the ranks. Ranks then end at nearly the same
-        time, however long episodes last (guided self-scheduling: Polychronopoulos & Kuck 1987), and sizes are even
-        numbers, because antithetic pairs share their noise.
+        Unless `is_even`, each is half of the remaining jobs, divided by the ranks. Ranks then end
+        at nearly the same time, however long episodes last (guided self-scheduling:
+        Polychronopoulos & Kuck 1987), and sizes are even numbers, because antithetic pairs share
+        their noise.
         """
         multiple = self.multiple if jobs >= self.multiple * ranks else 1
         if self.is_even:
@@ -112,7 +117,8 @@ class StepCosts:
     def add(self, chunks: npt.NDArray[np.void]) -> None:
         """Add the training chunks of a generation, CHUNK_TIME[chunks]."""
         self._measured = {
-            number: (running, seconds * FADING, age + 1) for number, (running, seconds, age) in self._measured.items()
+            number: (running, seconds * FADING, age + 1)
+            for number, (running, seconds, age) in self._measured.items()
         }
         chunks = chunks[(chunks["steps"] > 0) & (chunks["timesteps"] > 0) & (chunks["seconds"] > 0)]
         if not len(chunks):
@@ -157,7 +163,9 @@ class StepCosts:
         return result
 
 
-def simulated_seconds(cut: Cut, steps: Float64, costs: StepCosts, ranks: int, multiple: int = 1) -> float:
+def simulated_seconds(
+    cut: Cut, steps: Float64, costs: StepCosts, ranks: int, multiple: int = 1
+) -> float:
     """Return how long a round lasts whose jobs take these numbers of steps, float64[jobs].
 
     Each rank takes the next chunk when it is free. A chunk lasts as many steps as its longest job.
@@ -177,8 +185,11 @@ def simulated_seconds(cut: Cut, steps: Float64, costs: StepCosts, ranks: int, mu
     return max(end, DISPATCH_SECONDS * len(durations)) if ranks > 1 else end
 
 
-def first_cut_at_once(jobs: int, ranks: int, most: int, candidate_bytes: int, multiple: int = 1) -> Cut:
-    """Return the cut of the first generation, before anything was measured, as if all jobs were equally long.
+def first_cut_at_once(
+    jobs: int, ranks: int, most: int, candidate_bytes: int, multiple: int = 1
+) -> Cut:
+    """Return the cut of the first generation, before anything was measured, as if all jobs were
+    equally long.
 
     Chunks stay small enough to show what a step of few candidates costs, if more exceed the cache.
     """

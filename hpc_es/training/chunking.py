@@ -1,6 +1,7 @@
 """How the jobs of a round are cut into chunks and in which order chunks are handed out.
 
-Unless `cutting` is "fixed" no result depends on either, so rank 0 adapts both to the seconds that jobs take.
+Unless `cutting` is "fixed" no result depends on either, so rank 0 adapts both to the seconds that
+jobs take.
 """
 
 from __future__ import annotations
@@ -24,20 +25,31 @@ from hpc_es.core.population import FactorisedNoise
 from hpc_es.mpi.scheduler import evaluators
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts, cutting_of, unit_of
-from hpc_es.training.chunk_sizes import CHUNK_BYTES, FIRST_JOBS, Cut, StepCosts, best_cut, evenly, first_cut_at_once
+from hpc_es.training.chunk_sizes import (
+    CHUNK_BYTES,
+    FIRST_JOBS,
+    Cut,
+    StepCosts,
+    best_cut,
+    evenly,
+    first_cut_at_once,
+)
 from hpc_es.training.compatibility import algorithm_waits, vectors
 
 USUAL = USUAL_CHUNK  # jobs of a chunk; batching more of them hardly speeds a policy up
 SMALLEST_USUAL = 4  # jobs of a chunk at the end of a round
 LARGEST_SECONDS, SMALLEST_SECONDS = 0.05, 0.002  # of a chunk of cheap evaluations
 FEW_SECONDS = 0.01  # total evaluation seconds of a generation below which a rank gets one chunk
-SHARED_SECONDS = 0.0005  # total evaluation seconds of a generation below which messages cost more than they save
+# total evaluation seconds of a generation below which messages cost more than they save
+SHARED_SECONDS = 0.0005
 FEW_JOBS = 32  # jobs per rank up to which it matters whether rank 0 evaluates too
 ORDERED_SECONDS = 0.02  # mean seconds of a job from which long jobs are handed out first
 MOST_REMEMBERED = 512  # evaluated candidates, from which durations are estimated
-MOST_COORDINATES = 1 << 14  # of candidates whose durations are estimated; those remembered then take 64 MiB
+# of candidates whose durations are estimated; those remembered then take 64 MiB
+MOST_COORDINATES = 1 << 14
 NEIGHBOURS = 5  # similar candidates
-WELL_DIVIDED = 0.75  # share of the ranks' time below which a population that does not fit them is reported
+# share of the ranks' time below which a population that does not fit them is reported
+WELL_DIVIDED = 0.75
 
 FIRST_PLANS = 4  # that are made in successive generations
 PLANNING_SHARE = 0.01  # of the time
@@ -60,10 +72,12 @@ class CutPlan:
 
     cut: Cut = AS_ASKED
     evaluated: int = USUAL  # episodes per chunk of an evaluation
-    evaluation_first: bool = True  # hand out the chunks of the evaluation first, because their episodes are longer
+    # hand out the chunks of the evaluation first, because their episodes are longer
+    evaluation_first: bool = True
     ranks: int = 1  # number of ranks that chunks are cut for
     rank_0_evaluates: bool = True
-    order: tuple[int, ...] = ()  # training jobs of the first round, the longest first; (): in the order of the jobs
+    # training jobs of the first round, the longest first; (): in the order of the jobs
+    order: tuple[int, ...] = ()
 
     def in_order(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
         """Return the chunks in the order in which they are handed out."""
@@ -83,7 +97,13 @@ class CutPlan:
         """Return the plan without `order` as eight integers, for a message."""
         cut = self.cut
         sizes = cut.largest, cut.smallest, cut.multiple, int(cut.is_even)
-        return *sizes, self.evaluated, int(self.evaluation_first), self.ranks, int(self.rank_0_evaluates)
+        return (
+            *sizes,
+            self.evaluated,
+            int(self.evaluation_first),
+            self.ranks,
+            int(self.rank_0_evaluates),
+        )
 
     @staticmethod
     def from_numbers(numbers: Sequence[int]) -> CutPlan:
@@ -105,7 +125,9 @@ def first_cut(cutting: Cutting, chunk_size: ChunkSize) -> Cut:
 
 
 def cut_by_time(jobs: int, job: float, ranks: int) -> Cut:
-    """Return the cut of a generation of `jobs` jobs "one by one", cheap calls that take `job` seconds each."""
+    """Return the cut of a generation of `jobs` jobs "one by one",
+    cheap calls that take `job` seconds each.
+    """
     job = max(job, 1e-9)
     seconds = job * jobs
     timed = Cut(max(1, int(LARGEST_SECONDS / job)), max(1, round(SMALLEST_SECONDS / job)))
@@ -125,21 +147,31 @@ def most_jobs(cutting: Cutting, candidate_bytes: int) -> int:
 
 
 def rank_0_saves_time(jobs: int, ranks: int, cutting: Cutting) -> bool:
-    """Return whether a round of `jobs` jobs ends earlier if rank 0 evaluates too, though it also hands out chunks.
+    """Return whether a round of `jobs` jobs ends earlier if rank 0 evaluates too, though it also
+    hands out chunks.
 
-    This is so if the longest share then has one job less. Where rank 0 cannot answer during a job, each share must be
-    a single job.
+    This is so if the longest share then has one job less. Where rank 0 cannot answer during a job,
+    each share must be a single job.
     """
     share, without = -(-jobs // ranks), -(-jobs // max(ranks - 1, 1))
     return share < without and share <= (1 if cutting == "one by one" else FEW_JOBS)
 
 
 def evaluating_ranks(
-    jobs: int, ranks: int, cutting: Cutting, chunk_size: ChunkSize, master_evaluates: Literal["auto"] | bool
+    jobs: int,
+    ranks: int,
+    cutting: Cutting,
+    chunk_size: ChunkSize,
+    master_evaluates: Literal["auto"] | bool,
 ) -> range:
     """Return the ranks that evaluate a generation of `jobs` jobs."""
     usual = evaluators(ranks, master_evaluates)
-    may_add = master_evaluates == "auto" and len(usual) < ranks and cutting != "fixed" and chunk_size == "auto"
+    may_add = (
+        master_evaluates == "auto"
+        and len(usual) < ranks
+        and cutting != "fixed"
+        and chunk_size == "auto"
+    )
     return range(ranks) if may_add and rank_0_saves_time(jobs, ranks, cutting) else usual
 
 
@@ -168,20 +200,28 @@ def recut(chunks: Sequence[Chunk], cut: Cut, ranks: int, skipped: int = 0) -> li
         done = min(skipped, jobs)
         skipped -= done
         for size in cut.sizes(jobs - done, ranks):
-            result.append(replace(first, first_job=first.first_job + done, jobs=size, offset=done % first.jobs))
+            result.append(
+                replace(
+                    first, first_job=first.first_job + done, jobs=size, offset=done % first.jobs
+                )
+            )
             done += size
         start = stop
     return result
 
 
 def _continues(first: Chunk, jobs: int, chunk: Chunk) -> bool:
-    """Return whether a chunk follows the `jobs` jobs that start with `first`; all units but the last have one size."""
+    """Return whether a chunk follows the `jobs` jobs that start with `first`;
+    all units but the last have one size.
+    """
     follows = chunk.first_job == first.first_job + jobs and jobs % first.jobs == 0
     return follows and chunk.purpose == first.purpose and chunk.parent == first.parent
 
 
 def first_jobs(chunks: Sequence[Chunk], jobs: int) -> list[Chunk]:
-    """Return the chunks without all but the first `jobs` jobs; the last one may be shorter than it was."""
+    """Return the chunks without all but the first `jobs` jobs;
+    the last one may be shorter than it was.
+    """
     result: list[Chunk] = []
     for chunk in chunks:
         if jobs <= 0:
@@ -198,15 +238,22 @@ def without_first_jobs(chunks: Sequence[Chunk], jobs: int) -> list[Chunk]:
         done = min(jobs, chunk.jobs)
         jobs -= done
         if done < chunk.jobs:
-            rest = replace(chunk, first_job=chunk.first_job + done, jobs=chunk.jobs - done, offset=chunk.offset + done)
+            rest = replace(
+                chunk,
+                first_job=chunk.first_job + done,
+                jobs=chunk.jobs - done,
+                offset=chunk.offset + done,
+            )
             result.append(rest if done else chunk)
     return result
 
 
 class JobDurations:
-    """Estimates how long jobs take: a linear fit of the logarithm, and its mean error for similar candidates.
+    """Estimates how long jobs take: a linear fit of the logarithm, and its mean error for similar
+    candidates.
 
-    No result depends on it: the order in which jobs are handed out is all that follows from durations.
+    No result depends on it: the order in which jobs are handed out is all that follows from
+    durations.
     """
 
     def __init__(self, choices: Mapping[int, int]) -> None:
@@ -215,16 +262,22 @@ class JobDurations:
         self._logarithms: Float64 = np.zeros(0)  # of the seconds, float64[candidates]
 
     def add(self, vectors: Float64, seconds: Float64) -> None:
-        """Add candidates, float64[jobs, size], and the seconds that they took, float64[jobs], NaN if unknown."""
+        """Add candidates, float64[jobs, size], and the seconds that they took, float64[jobs],
+        NaN if unknown.
+        """
         known = seconds > 0
         features = self._features(vectors[known])
         if self._vectors is not None:
             features = np.concatenate([self._vectors, features])
         self._vectors = features[-MOST_REMEMBERED:]
-        self._logarithms = np.concatenate([self._logarithms, np.log(seconds[known])])[-MOST_REMEMBERED:]
+        self._logarithms = np.concatenate([self._logarithms, np.log(seconds[known])])[
+            -MOST_REMEMBERED:
+        ]
 
     def longest_first(self, vectors: Float64) -> tuple[int, ...]:
-        """Return the indices of candidates, float64[jobs, size], from the longest to the shortest; () if unknown."""
+        """Return the indices of candidates, float64[jobs, size],
+        from the longest to the shortest; () if unknown.
+        """
         if self._vectors is None or len(self._vectors) < NEIGHBOURS:
             return ()
         middle, scale = self._vectors.mean(axis=0), self._vectors.std(axis=0)
@@ -235,16 +288,24 @@ class JobDurations:
         if size <= MOST_REMEMBERED:  # ridge regression
             slopes = np.linalg.solve(known.T @ known + size * np.eye(size), known.T @ logarithms)
         errors = logarithms - known @ slopes
-        squared = np.square(known).sum(axis=1) + np.square(new).sum(axis=1)[:, np.newaxis] - 2 * new @ known.T
+        squared = (
+            np.square(known).sum(axis=1)
+            + np.square(new).sum(axis=1)[:, np.newaxis]
+            - 2 * new @ known.T
+        )
         nearest = np.argsort(squared, axis=1, kind="stable")[:, :NEIGHBOURS]
         weights = 1 / (np.take_along_axis(squared, nearest, axis=1).clip(min=0) + 1e-6)
         estimates = new @ slopes + (weights * errors[nearest]).sum(axis=1) / weights.sum(axis=1)
         return tuple(np.argsort(-estimates, kind="stable").tolist())
 
     def _features(self, vectors: Float64) -> Float64:
-        """Return numbers, and an indicator of each category in place of choices, float64[jobs, features]."""
+        """Return numbers, and an indicator of each category in place of choices,
+        float64[jobs, features].
+        """
         numbers = np.delete(vectors, list(self._choices), axis=1)
-        indicators = [vectors[:, [index]] == np.arange(count) for index, count in self._choices.items()]
+        indicators = [
+            vectors[:, [index]] == np.arange(count) for index, count in self._choices.items()
+        ]
         return np.concatenate([numbers, *indicators], axis=1, dtype=np.float64)
 
 
@@ -256,12 +317,18 @@ def _choices(config: Config, problem: Problem) -> Mapping[int, int]:
 class ChunkPlanner:
     """Chooses the plan of the next generation; rank 0 broadcasts its own to the others.
 
-    An evaluation of the centre has `evaluated` jobs. All `workers` evaluate, in place of the ranks of the world.
+    An evaluation of the centre has `evaluated` jobs. All `workers` evaluate, in place of the ranks
+    of the world.
     """
 
-    def __init__(self, config: Config, parts: Parts, world: World, evaluated: int, workers: int | None = None) -> None:
+    def __init__(
+        self, config: Config, parts: Parts, world: World, evaluated: int, workers: int | None = None
+    ) -> None:
         self._config, self._parts, self._world = config, parts, world
-        self._has_workers, self._count = workers is not None, world.size if workers is None else workers
+        self._has_workers, self._count = (
+            workers is not None,
+            world.size if workers is None else workers,
+        )
         self._costs, self._evaluated = StepCosts(), evaluated
         self._plans, self._planned = 0, 0.0  # number of plans by costs; when the last one was made
         self._planning_seconds = 0.0  # that it took
@@ -270,21 +337,29 @@ class ChunkPlanner:
         chunk_size, cutting = config.mpi.chunk_size, parts.cutting
         self._closes = config.setup.offers.close_at is not None
         self.is_adaptive = cutting != "fixed" and chunk_size == "auto" and not self._closes
-        self.plan = self._plan(Cut(1, 1) if self._closes else self._in_calls(first_cut(cutting, chunk_size)), 0)
+        self.plan = self._plan(
+            Cut(1, 1) if self._closes else self._in_calls(first_cut(cutting, chunk_size)), 0
+        )
 
     def _plan(self, cut: Cut, jobs: int, evaluation_first: bool = True) -> CutPlan:
         """Return a plan for the ranks that evaluate `jobs` jobs."""
         mpi, cutting, ranks = self._config.mpi, self._parts.cutting, range(self._count)
         if not self._has_workers:
-            ranks = evaluating_ranks(jobs, self._count, cutting, mpi.chunk_size, mpi.master_evaluates)
+            ranks = evaluating_ranks(
+                jobs, self._count, cutting, mpi.chunk_size, mpi.master_evaluates
+            )
         evaluated = evaluation_size(self._evaluated, cutting, mpi.chunk_size, len(ranks))
         return CutPlan(cut, evaluated, evaluation_first, len(ranks), 0 in ranks)
 
     def start(self, state: State) -> str | None:
-        """Choose who evaluates the first generation; return a warning about ranks without work, or None."""
+        """Choose who evaluates the first generation; return a warning about ranks without work,
+        or None.
+        """
         jobs = 0
         if self._config.setup.needs.asynchronous is None:
-            jobs = training_jobs(self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS))
+            jobs = training_jobs(
+                self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS)
+            )
         if not self._world.fault_handler.is_fault_tolerant:
             self.plan = self._plan(self.plan.cut, jobs)
             if self.is_adaptive and self._parts.cutting == "at once" and jobs:
@@ -293,12 +368,16 @@ class ChunkPlanner:
 
     def _first_by_model(self, plan: CutPlan, jobs: int) -> Cut:
         most, multiple = most_jobs("at once", self._candidate_bytes), self._parts.problem.call_size
-        return self._in_calls(first_cut_at_once(jobs, plan.ranks, most, self._candidate_bytes, multiple))
+        return self._in_calls(
+            first_cut_at_once(jobs, plan.ranks, most, self._candidate_bytes, multiple)
+        )
 
     def add_durations(self, state: State, seconds: Float64) -> None:
-        """Add the seconds of the training jobs of a generation, float64[jobs], NaN if unknown, if they are long.
+        """Add the seconds of the training jobs of a generation, float64[jobs], NaN if unknown, if
+        they are long.
 
-        `state` is the one that the generation was drawn from, before the update, which may overwrite it.
+        `state` is the one that the generation was drawn from, before the update, which may
+        overwrite it.
         """
         known = seconds[seconds > 0]
         is_long = len(known) > 0 and known.mean() >= ORDERED_SECONDS
@@ -308,24 +387,34 @@ class ChunkPlanner:
             self._durations.add(vectors, seconds[: len(vectors)])
 
     def order(self, state: State) -> None:
-        """Choose the order of the next generation's jobs, drawn from `state`, after `add_durations` and `update`."""
+        """Choose the order of the next generation's jobs, drawn from `state`,
+        after `add_durations` and `update`.
+        """
         self.plan = replace(self.plan, order=())
         vectors = self._candidates(state) if self._orders_jobs else None
         if vectors is not None and len(vectors) > self.plan.ranks:
             self.plan = replace(self.plan, order=self._durations.longest_first(vectors))
 
     def _candidates(self, state: State) -> Float64 | None:
-        """Return the candidates of the first round of a generation, float64[jobs, size]; None if jobs have no order."""
+        """Return the candidates of the first round of a generation, float64[jobs, size];
+        None if jobs have no order.
+        """
         algorithm = self._parts.algorithm
         if not isinstance(algorithm, Strategy) or not algorithm.has_candidates:
             return None  # searches for programs have no vectors
-        if self._parts.cutting != "one by one" or self._count == 1 or self._parts.delay_line is not None:
+        if (
+            self._parts.cutting != "one by one"
+            or self._count == 1
+            or self._parts.delay_line is not None
+        ):
             return None
         if state.theta.size > MOST_COORDINATES:
             return None
         asked = algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS)
         chunks = [chunk for chunk in asked if chunk.purpose == "train"]
-        vectors: Float64 = np.concatenate([algorithm.candidates(state, chunk).stacked() for chunk in chunks])
+        vectors: Float64 = np.concatenate(
+            [algorithm.candidates(state, chunk).stacked() for chunk in chunks]
+        )
         return vectors.astype(np.float64)
 
     def update(self, rows: Rows, evaluation: Rows, chunks: npt.NDArray[np.void]) -> None:
@@ -337,7 +426,9 @@ class ChunkPlanner:
             chunks: CHUNK_TIME[chunks] of the training jobs.
         """
         if self._world.fault_handler.is_fault_tolerant:
-            return  # surviving ranks name the chunks that they have by index, so chunks must stay as they were
+            # surviving ranks name the chunks that they have by index, so chunks must stay as they
+            # were
+            return
         evaluation_first = self.plan.evaluation_first
         if len(evaluation) and len(rows):
             evaluation_first = bool(evaluation["length"].mean() >= rows["length"].mean())
@@ -352,7 +443,9 @@ class ChunkPlanner:
             self.plan = replace(plan, cut=self._by_steps(plan, rows, chunks))
 
     def _by_steps(self, plan: CutPlan, rows: Rows, chunks: npt.NDArray[np.void]) -> Cut:
-        """Return the cut by the costs of steps; it stays the same until planning takes less than 1 % of the time."""
+        """Return the cut by the costs of steps;
+        it stays the same until planning takes less than 1 % of the time.
+        """
         started = time.perf_counter()
         is_early = self._plans < FIRST_PLANS
         if not is_early and started - self._planned < self._planning_seconds / PLANNING_SHARE:
@@ -363,19 +456,25 @@ class ChunkPlanner:
             return plan.cut
         most = most_jobs(self._parts.cutting, self._candidate_bytes)
         multiple = self._parts.problem.call_size
-        cut = best_cut(steps, self._costs, plan.ranks, most, multiple, plan.cut if self._plans else None)
+        cut = best_cut(
+            steps, self._costs, plan.ranks, most, multiple, plan.cut if self._plans else None
+        )
         self._plans += 1
         self._planned = time.perf_counter()
         self._planning_seconds = self._planned - started
         return self._in_calls(cut)
 
     def _in_calls(self, cut: Cut) -> Cut:
-        """Return the cut into chunks that fill the calls of the problem, unless the config sets the size of chunks."""
+        """Return the cut into chunks that fill the calls of the problem,
+        unless the config sets the size of chunks.
+        """
         is_free = self.is_adaptive and cut != AS_ASKED
         return replace(cut, multiple=self._parts.problem.call_size) if is_free else cut
 
     def require_independent(self, mixed_chunks: int) -> None:
-        """Raise RunError if results depend on the cut, because jobs of `mixed_chunks` chunks affected each other."""
+        """Raise RunError if results depend on the cut,
+        because jobs of `mixed_chunks` chunks affected each other.
+        """
         if self.is_adaptive and mixed_chunks:
             raise RunError(MIXED_CHUNK)
 
@@ -396,14 +495,18 @@ def jobs_of_generation(config: Config, problem: Problem) -> int:
     if algorithm_waits(config):  # the algorithm is not built, as that would use its library
         jobs = config.setup.needs.jobs or 0
     else:
-        algorithm = build_kind("algorithms", config.algorithm, problem, None, Keys(config.seed), unit)
+        algorithm = build_kind(
+            "algorithms", config.algorithm, problem, None, Keys(config.seed), unit
+        )
         state = problem.carried().merge_into(algorithm.initial())
         jobs = training_jobs(algorithm.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS))
     return jobs
 
 
 def candidate_bytes(config: Config, parts: Parts) -> int:
-    """Return the bytes of what is formed of a candidate: its factors with noise of low rank, else its parameters."""
+    """Return the bytes of what is formed of a candidate: its factors with noise of low rank,
+    else its parameters.
+    """
     if isinstance(parts.noise, FactorisedNoise):
         return 4 * parts.noise.factorisation.compact.size
     searched = vectors(config, parts.problem)
@@ -421,11 +524,14 @@ def _idle_warning(config: Config, jobs: int, cutting: Cutting, unit: int, ranks:
     mpi = config.mpi
     size = unit if cutting == "fixed" else 1 if mpi.chunk_size == "auto" else mpi.chunk_size
     busy = len(evaluating_ranks(jobs, ranks, cutting, mpi.chunk_size, mpi.master_evaluates))
-    return idle_message(jobs, size, busy, ranks, cutting != "fixed") or division_message(jobs, size, busy)
+    return idle_message(jobs, size, busy, ranks, cutting != "fixed") or division_message(
+        jobs, size, busy
+    )
 
 
 def idle_message(jobs: int, size: int, busy: int, ranks: int, is_free: bool = True) -> str | None:
-    """Return a warning if `jobs` jobs per generation, in chunks of at least `size`, leave ranks idle, or None.
+    """Return a warning if `jobs` jobs per generation, in chunks of at least `size`, leave ranks
+    idle, or None.
 
     `busy` of the `ranks` ranks evaluate.
     """
@@ -444,9 +550,11 @@ def idle_message(jobs: int, size: int, busy: int, ranks: int, is_free: bool = Tr
 
 
 def fitting_jobs(jobs: int, size: int, busy: int) -> tuple[int, int]:
-    """Return the next smaller and larger numbers of jobs that `busy` ranks can share equally, in chunks of `size`.
+    """Return the next smaller and larger numbers of jobs that `busy` ranks can share equally, in
+    chunks of `size`.
 
-    They are even if `jobs` is, since mirrored perturbations come in pairs. The smaller one is 0 if there is none.
+    They are even if `jobs` is, since mirrored perturbations come in pairs. The smaller one is 0 if
+    there is none.
     """
     chunks = -(-jobs // size)
     smaller, larger = (busy * size * times for times in ((chunks - 1) // busy, -(-chunks // busy)))
@@ -456,7 +564,9 @@ def fitting_jobs(jobs: int, size: int, busy: int) -> tuple[int, int]:
 
 
 def division_message(jobs: int, size: int, busy: int) -> str | None:
-    """Return a warning if `jobs` jobs are few more than a multiple of what `busy` ranks share, or None."""
+    """Return a warning if `jobs` jobs are few more than a multiple of what `busy` ranks share,
+    or None.
+    """
     chunks = -(-jobs // size)
     shares = -(-chunks // busy)
     if shares < 2 or chunks >= WELL_DIVIDED * busy * shares:

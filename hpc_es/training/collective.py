@@ -1,4 +1,6 @@
-"""Collective operations: decisions of rank 0, errors, broadcasts of config and state, and reports of failed jobs."""
+"""Collective operations: decisions of rank 0, errors, broadcasts of config and state,
+and reports of failed jobs.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,11 @@ def on_rank_0(
     work: Callable[[], T | ExitReason],
     message_of: Callable[[T], JsonObject] = lambda value: {},
 ) -> tuple[T | None, JsonObject]:
-    """Call `work` on rank 0; return its value there (None on other ranks) and, on every rank, a message made from it.
+    """Call `work` on rank 0; return its value there (None on other ranks) and, on every rank, a
+    message made from it.
 
-    `message_of` converts the value to JSON-able data. If `work` returns an ExitReason or raises UserError,
-    PermissionError or Exit, every rank raises CollectiveExit.
+    `message_of` converts the value to JSON-able data. If `work` returns an ExitReason or raises
+    UserError, PermissionError or Exit, every rank raises CollectiveExit.
     """
     value: T | None = None
     packet: JsonObject = {}
@@ -65,7 +68,9 @@ def on_rank_0(
             packet = {"exit": asdict(ExitReason(error.code if isinstance(error.code, int) else 2))}
         except (UserError, PermissionError) as error:
             cause = DeniedError(error) if isinstance(error, PermissionError) else error
-            packet = {"exit": asdict(ExitReason(cause.status, str(cause), isinstance(cause, InUseError)))}
+            packet = {
+                "exit": asdict(ExitReason(cause.status, str(cause), isinstance(cause, InUseError)))
+            }
     with world.patiently():
         packet = json.loads(world.broadcast_text(json.dumps(packet)))
     if "exit" in packet:
@@ -74,7 +79,9 @@ def on_rank_0(
 
 
 def on_all_ranks(work: Callable[[], T]) -> T:
-    """Return the result of `work`, which raises UserError either on every rank or on none: then CollectiveExit."""
+    """Return the result of `work`, which raises UserError either on every rank or on none:
+    then CollectiveExit.
+    """
     try:
         return work()
     except UserError as error:
@@ -84,14 +91,16 @@ def on_all_ranks(work: Callable[[], T]) -> T:
 def config_message(config: Config) -> JsonObject:
     """Return, on rank 0, what `config_from_message` needs on every rank.
 
-    Without a directory of its own, the config has the current one, which code of the user may change during the run.
+    Without a directory of its own, the config has the current one, which code of the user may
+    change during the run.
     """
     config = replace(config, directory=config.directory or str(current_directory()))
     return {"config": dump_json(config), "import_paths": list(user_code.import_directories())}
 
 
 def config_from_message(world: World, message: JsonObject) -> Config:
-    """Return the config on every rank; CollectiveExit if the source of custom code differs between ranks.
+    """Return the config on every rank; CollectiveExit if the source of custom code differs between
+    ranks.
 
     Every rank calls this.
     """
@@ -116,16 +125,19 @@ def host_of(world: World, rank: int) -> str:
     return next((host for number, host, _ in world.table() if number == rank), "")
 
 
-# Broadcast of the state: rank 0 sends the shared arrays in each generation, or all arrays once in a replicated update.
-# A read-only array that was part of the previous broadcast is not sent again, such as a large matrix that an algorithm
-# updates only now and then. Shapes are sent only when they change.
+# Broadcast of the state: rank 0 sends the shared arrays in each generation, or all arrays once in a
+# replicated update. A read-only array that was part of the previous broadcast is not sent again,
+# such as a large matrix that an algorithm updates only now and then. Shapes are sent only when they
+# change.
 
 LARGE = 1 << 20  # bytes from which an array is sent in a message of its own
 MOST = 62  # arrays that fit the bit mask of unchanged arrays; the others are always sent
 
 
 class SharedArrays:
-    """The arrays of the last broadcast on this rank; every rank calls `broadcast` with rank 0's plan."""
+    """The arrays of the last broadcast on this rank;
+    every rank calls `broadcast` with rank 0's plan.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -137,7 +149,9 @@ class SharedArrays:
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     def plan(self, shared: Arrays) -> tuple[int, int]:
-        """Return, on rank 0, a bit mask of arrays that need not be sent, and whether shapes must be sent."""
+        """Return, on rank 0, a bit mask of arrays that need not be sent,
+        and whether shapes must be sent.
+        """
         mask = 0
         for bit, (name, array) in enumerate(list(shared.items())[:MOST]):
             if self._known.get(name) is array and not array.flags.writeable:
@@ -146,7 +160,9 @@ class SharedArrays:
         return mask, int(shapes != self._shapes)
 
     def broadcast(self, shared: Arrays, plan: tuple[int, int]) -> Arrays:
-        """Return rank 0's arrays; other ranks pass arrays with the same names and dtypes, of any shape."""
+        """Return rank 0's arrays; other ranks pass arrays with the same names and dtypes,
+        of any shape.
+        """
         if self._world.rank == 0:
             shared = contiguous(shared)
         mask, reshaped = plan
@@ -155,17 +171,22 @@ class SharedArrays:
             received = json.loads(self._world.broadcast_text(shapes))
             self._shapes = {name: tuple(shape) for name, shape in received.items()}
         unchanged = [name for bit, name in enumerate(shared) if bit < MOST and mask >> bit & 1]
-        self._known = {name: self._known[name] for name in unchanged}  # frees the others before new ones arrive
+        # frees the others before new ones arrive
+        self._known = {name: self._known[name] for name in unchanged}
         to_send = {name: array for name, array in shared.items() if name not in self._known}
         self._known |= self._send(to_send) if self._world.size > 1 else to_send
         arrays = {name: self._known[name] for name in shared}
         if self._world.rank == 0:  # others are sent again, and may be large
-            self._known = {name: array for name, array in arrays.items() if not array.flags.writeable}
+            self._known = {
+                name: array for name, array in arrays.items() if not array.flags.writeable
+            }
         return arrays
 
     def _send(self, arrays: Arrays) -> dict[str, Array]:
         """Broadcast large arrays one by one, and all small ones in one message."""
-        sizes = {name: math.prod(self._shapes[name]) * array.itemsize for name, array in arrays.items()}
+        sizes = {
+            name: math.prod(self._shapes[name]) * array.itemsize for name, array in arrays.items()
+        }
         is_rank_0, received = self._world.rank == 0, dict(arrays)
         small = {name: array for name, array in arrays.items() if sizes[name] < LARGE}
         packed, start = np.empty(sum(sizes[name] for name in small), np.uint8), 0
@@ -181,13 +202,17 @@ class SharedArrays:
             self._world.broadcast(packed)
         for name, array in arrays.items():
             if name not in small:
-                received[name] = array if is_rank_0 else aligned_empty(self._shapes[name], array.dtype)
+                received[name] = (
+                    array if is_rank_0 else aligned_empty(self._shapes[name], array.dtype)
+                )
                 self._world.broadcast(received[name])
         return received
 
 
 def contiguous(arrays: Arrays) -> dict[str, Array]:
-    """Return the arrays in C order, as after a broadcast: bits of matrix products depend on the memory layout."""
+    """Return the arrays in C order, as after a broadcast:
+    bits of matrix products depend on the memory layout.
+    """
     return {name: np.asarray(array, order="C") for name, array in arrays.items()}
 
 
@@ -200,12 +225,20 @@ class Transfer(NamedTuple):
 
 
 class SharedState:
-    """The state on every rank; in a replicated update, where every rank updates it, it is sent completely and once."""
+    """The state on every rank; in a replicated update, where every rank updates it,
+    it is sent completely and once.
+    """
 
     def __init__(self, world: World, replicated: bool, initial: State) -> None:
         self._world, self._arrays, self._replicated = world, SharedArrays(world), replicated
         groups = (initial.shared, initial.master)
-        self._empty = State(0, *({name: np.empty(0, array.dtype) for name, array in group.items()} for group in groups))
+        self._empty = State(
+            0,
+            *(
+                {name: np.empty(0, array.dtype) for name, array in group.items()}
+                for group in groups
+            ),
+        )
         self._was_sent = False  # of a replicated update
 
     def reset(self) -> None:
@@ -218,17 +251,27 @@ class SharedState:
         return Transfer(0 if self._was_sent else 1, *self._arrays.plan(self._sent_arrays(state)))
 
     def without_arrays(self, state: State, to_send: int) -> State:
-        """Return the argument of `broadcast`: on ranks that receive arrays, one with empty arrays, to free memory."""
-        return state if self._world.rank == 0 or not to_send else replace(self._empty, generation=state.generation)
+        """Return the argument of `broadcast`: on ranks that receive arrays,
+        one with empty arrays, to free memory.
+        """
+        return (
+            state
+            if self._world.rank == 0 or not to_send
+            else replace(self._empty, generation=state.generation)
+        )
 
     def broadcast(self, state: State, transfer: Transfer) -> State:
-        """Return the state with rank 0's arrays; on other ranks `master` is empty unless the update is replicated."""
+        """Return the state with rank 0's arrays;
+        on other ranks `master` is empty unless the update is replicated.
+        """
         to_send, mask, reshaped = transfer
         if not to_send:
             return state
         arrays = self._arrays.broadcast(self._sent_arrays(state), (mask, reshaped))
         if not self._replicated:
-            return State(state.generation, {name: arrays[name] for name in state.shared}, state.master)
+            return State(
+                state.generation, {name: arrays[name] for name in state.shared}, state.master
+            )
         self._was_sent = True
         self._arrays.reset()  # they are not sent again
         return State(
@@ -241,11 +284,16 @@ class SharedState:
         if not self._replicated:
             return state.shared
         groups = {"shared": state.shared, "master": state.master}
-        return {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
+        return {
+            f"{group}/{name}": array
+            for group, arrays in groups.items()
+            for name, array in arrays.items()
+        }
 
 
-# Reports of failed jobs: each rank sends rank 0 the first failure of each kind, and rank 0 logs each kind once. Reports
-# follow the rows of a round, in a message that is sent only if some rank has a new kind to report.
+# Reports of failed jobs: each rank sends rank 0 the first failure of each kind, and rank 0 logs
+# each kind once. Reports follow the rows of a round, in a message that is sent only if some rank
+# has a new kind to report.
 
 MOST_KINDS = 64  # reported by a rank
 LABELS = {"train": "job", "probe": "probe", "evaluate": "evaluation"}  # by purpose of the chunk
@@ -263,13 +311,17 @@ class FailureReport:
     failure: Failure
 
     def line(self) -> str:
-        """Return the line for the log, with the number of the generation that progress lines show, from 1."""
+        """Return the line for the log, with the number of the
+        generation that progress lines show, from 1.
+        """
         job = f"{LABELS[self.purpose]} {self.job}"
         return f"[rank {self.rank}] generation {self.generation + 1}: {job}: {self.failure.text}"
 
 
 class FailureReports:
-    """The reports of this rank; on rank 0, `on_report` is called once for each kind of failure on any rank."""
+    """The reports of this rank; on rank 0, `on_report` is called
+    once for each kind of failure on any rank.
+    """
 
     def __init__(self, world: World, on_report: Callable[[FailureReport], None] | None) -> None:
         self._rank, self._host, self._on_report = world.rank, world.host, on_report
@@ -284,7 +336,9 @@ class FailureReports:
             if failure.kind not in self._kinds and len(self._kinds) < MOST_KINDS:
                 self._kinds.add(failure.kind)
                 job = chunk.first_job + failure.position
-                self.pending.append(FailureReport(generation, chunk.purpose, job, self._rank, self._host, failure))
+                self.pending.append(
+                    FailureReport(generation, chunk.purpose, job, self._rank, self._host, failure)
+                )
 
     def collect(self, world: World) -> None:
         """Send pending reports to rank 0, which writes them; every rank of `world` calls this."""
@@ -294,7 +348,9 @@ class FailureReports:
 
     def take(self) -> Bytes:
         """Return the pending reports as uint8[bytes] and clear them."""
-        packed = np.frombuffer(json.dumps([asdict(report) for report in self.pending]).encode(), np.uint8)
+        packed = np.frombuffer(
+            json.dumps([asdict(report) for report in self.pending]).encode(), np.uint8
+        )
         self.pending.clear()
         return packed
 
@@ -302,8 +358,12 @@ class FailureReports:
         """Write reports from `take` on rank 0, in job order."""
         assert self._on_report is not None
         entries = [entry for message in messages for entry in json.loads(message.tobytes())]
-        reports = [FailureReport(**{**entry, "failure": Failure(**entry["failure"])}) for entry in entries]
-        for report in sorted(reports, key=lambda report: (report.generation, report.purpose, report.job)):
+        reports = [
+            FailureReport(**{**entry, "failure": Failure(**entry["failure"])}) for entry in entries
+        ]
+        for report in sorted(
+            reports, key=lambda report: (report.generation, report.purpose, report.job)
+        ):
             if report.failure.kind not in self._written:
                 self._written.add(report.failure.kind)
                 self.first = self.first or report.failure.text

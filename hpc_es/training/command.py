@@ -41,7 +41,10 @@ class Command:
     stored: StoredOutcomes | None = None  # of the generation, which was cut short before a restart
 
     def broadcast(self, world: World) -> Command:
-        """Return the command of rank 0; every rank calls this. On other ranks `stored` has chunks without outcomes."""
+        """Return the command of rank 0; every rank calls this.
+
+        On other ranks `stored` has chunks without outcomes.
+        """
         order = np.array(self.plan.order, np.int64)
         table = np.zeros(0, np.int64) if self.stored is None else self.stored.table()
         limit = -1 if self.limit is None else self.limit
@@ -54,9 +57,26 @@ class Command:
             np.int64,
         )
         world.broadcast(header)
-        kind, generation, is_interrupted, limit, in_table, in_order, to_send, mask, reshaped, *plan = header.tolist()
+        (
+            kind,
+            generation,
+            is_interrupted,
+            limit,
+            in_table,
+            in_order,
+            to_send,
+            mask,
+            reshaped,
+            *plan,
+        ) = header.tolist()
         table, order = _received(world, table, in_table), _received(world, order, in_order)
-        stored = self.stored if world.rank == 0 else StoredOutcomes.from_table(table) if in_table else None
+        stored = (
+            self.stored
+            if world.rank == 0
+            else StoredOutcomes.from_table(table)
+            if in_table
+            else None
+        )
         return Command(
             kind=Kind(kind),
             generation=generation,
@@ -76,7 +96,9 @@ def fail(world: World, reason: str) -> NoReturn:
 
 @contextlib.contextmanager
 def failing_everywhere(world: World, before: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Rank 0: make a RunError in here, such as a full disk, end all ranks, after `before` lets them wait for it."""
+    """Rank 0: make a RunError in here, such as a full disk, end all ranks,
+    after `before` lets them wait for it.
+    """
     try:
         yield
     except RunError as error:

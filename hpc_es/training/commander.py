@@ -1,4 +1,6 @@
-"""What rank 0 decides: whether the run goes on, ends or has failed, and how many jobs the next generation may have."""
+"""What rank 0 decides: whether the run goes on, ends or has failed,
+and how many jobs the next generation may have.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,27 @@ class Commander:
     def __init__(self, rank: ThisRank, recorder: Recorder) -> None:
         self._rank, self._recorder = rank, recorder
         self._may_cut = may_be_cut(rank.config)
-        self.stored: StoredOutcomes | None = None  # of the next generation, which was cut short before a restart
+        # of the next generation, which was cut short before a restart
+        self.stored: StoredOutcomes | None = None
         self.callers_results: Results[object] | None = None  # of the next generation, from a sample
         self.is_interrupted = self.is_stopped = False  # by a signal, by the caller
         self._is_cut = False  # a budget has cut a generation short
         self.failure = ""  # why the run has failed
 
     def start(self) -> None:
-        """Begin with a generation that was cut short before the run was resumed, if there is one."""
+        """Begin with a generation that was cut short before the run was resumed,
+        if there is one.
+        """
         if self._recorder.pending is not None:
-            self.stored = StoredOutcomes.unpack(self._recorder.pending.outcomes, self._rank.parts.row)
+            self.stored = StoredOutcomes.unpack(
+                self._recorder.pending.outcomes, self._rank.parts.row
+            )
 
     def next(self) -> Kind:
-        """Choose the next command. A resumed failed run gets one more generation, if its limits allow."""
+        """Choose the next command.
+
+        A resumed failed run gets one more generation, if its limits allow.
+        """
         if self.is_interrupted or self.is_stopped:
             return Kind.STOP
         if self._recorder.replay is not None:
@@ -80,10 +90,13 @@ class Commander:
 
     def stop_reason(self) -> str | None:
         """Return the limit that was reached, or why the algorithm has finished, or None."""
-        return self._recorder.standing.stop_reason() or self._rank.parts.algorithm.finished(self._rank.state)
+        return self._recorder.standing.stop_reason() or self._rank.parts.algorithm.finished(
+            self._rank.state
+        )
 
     def jobs_left(self) -> int | None:
-        """Return the number of jobs that `stop.episodes` leaves to the next generation; None: all of them.
+        """Return the number of jobs that `stop.episodes` leaves to the next generation; None: all
+        of them.
 
         The last job may take the run beyond the limit if it has several episodes.
         """
@@ -103,7 +116,8 @@ class Commander:
     def _failure_reason(self) -> str:
         """Return why `stop.failed_generations` ends the run, or "".
 
-        An asynchronous update comes from one worker; as many updates as there are workers count as a generation.
+        An asynchronous update comes from one worker; as many updates as there are workers count as
+        a generation.
         """
         rank, failed = self._rank, int(self._recorder.standing.counters["failed_generations"])
         limit, generation = rank.config.stop.failed_generations, rank.state.generation
@@ -115,6 +129,8 @@ class Commander:
         if failed < share * (1 if nothing_succeeded else limit):
             return ""
         cause = f"; first failure: {rank.reports.first}" if rank.reports.first else ""
-        which = f"the last {failed} generations" if failed > 1 else f"generation {max(generation, 1)}"
+        which = (
+            f"the last {failed} generations" if failed > 1 else f"generation {max(generation, 1)}"
+        )
         text = f"all jobs of {which} failed{cause} (stop.failed_generations: {limit})"
         return "; ".join(filter(None, [text, self._recorder.remedy]))

@@ -1,7 +1,8 @@
 """Compatibility of task, policy and algorithm, and the contracts of custom parts.
 
-Requirements of algorithms (`NEEDS`) and capabilities of tasks (`OFFERS`) are compared before anything is built, options
-with built parts as soon as task and policy are there. Each check yields (key, text).
+Requirements of algorithms (`NEEDS`) and capabilities of tasks (`OFFERS`) are compared before
+anything is built, options with built parts as soon as task and policy are there. Each check yields
+(key, text).
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def vectors(config: Config, problem: Problem) -> VectorProblem | None:
 def evaluates_factors(config: Config, problem: Problem) -> bool:
     """Return whether a compiled task evaluates candidates from low-rank factors.
 
-    Strategies that need rank 1 scale each parameter on its own, so that their candidates are formed.
+    Strategies that need rank 1 scale each parameter on its own, so that their candidates are
+    formed.
     """
     return isinstance(problem, EvaluatesFactors) and config.setup.needs.max_rank > 1
 
@@ -66,7 +68,9 @@ def algorithm_backend(config: Config) -> Backend | None:
 
 
 def algorithm_waits(config: Config) -> bool:
-    """Return whether only the run may build the algorithm, because it uses a backend that waits for the run."""
+    """Return whether only the run may build the algorithm,
+    because it uses a backend that waits for the run.
+    """
     found = algorithm_backend(config)
     return found is not None and found.waits_for_run
 
@@ -74,7 +78,9 @@ def algorithm_waits(config: Config) -> bool:
 def require_gradient(config: Config, name: str) -> None:
     """Raise ConfigError if the algorithm has no loss; `name` is the function that needs one."""
     if not config.setup.needs.gradients:
-        others = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.gradients]
+        others = [
+            kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.gradients
+        ]
         text = f"is {config.algorithm.kind!r}, which has no loss: {name} is for {_either(others)}"
         raise ConfigError([("algorithm.kind", text)])
 
@@ -105,8 +111,14 @@ def search_mismatches(config: Config) -> Iterator[ConfigProblem]:
     problems, task = config.setup.offers.problems, config.task.kind
     searches, algorithm = config.setup.needs.searches, config.algorithm.kind
     if searches not in problems:
-        tasks = [kind for kind in kinds("tasks") if searches in module("tasks", kind).OFFERS.problems]
-        algorithms = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.searches in problems]
+        tasks = [
+            kind for kind in kinds("tasks") if searches in module("tasks", kind).OFFERS.problems
+        ]
+        algorithms = [
+            kind
+            for kind in kinds("algorithms")
+            if module("algorithms", kind).NEEDS.searches in problems
+        ]
         yield (
             "task.kind",
             f"is {task!r}, but the algorithm {algorithm!r} searches {searches}: expected {_either(tasks)}, or "
@@ -127,14 +139,19 @@ def target_mismatches(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem for each target of `stop:` that the task does not support."""
     task, offered = config.task.kind, config.setup.offers
     if not (offered.policy or offered.measures_centre) and config.stop.target_return is not None:
-        yield "stop.target_return", f"the task {task!r} has no returns of evaluation episodes: expected null"
+        yield (
+            "stop.target_return",
+            f"the task {task!r} has no returns of evaluation episodes: expected null",
+        )
     if not offered.values and config.stop.target_value is not None:
         text = f"the task {task!r} has no objective value: expected null, or set stop.target_return"
         yield "stop.target_value", text
 
 
 def patience_mismatches(config: Config) -> Iterator[ConfigProblem]:
-    """Yield a problem if `stop.patience` is set and the run has neither evaluations nor the values of an objective."""
+    """Yield a problem if `stop.patience` is set and the run has
+    neither evaluations nor the values of an objective.
+    """
     offered = config.setup.offers
     if config.stop.patience is None or offered.values:
         return
@@ -155,7 +172,9 @@ def info_mismatches(config: Config) -> Iterator[ConfigProblem]:
 
 
 def rank_mismatches(config: Config) -> Iterator[ConfigProblem]:
-    """Yield a problem if the algorithm does not support `noise.rank`, or the policy has an option for it only."""
+    """Yield a problem if the algorithm does not support `noise.rank`,
+    or the policy has an option for it only.
+    """
     rank = config.noise.rank if isinstance(config.noise, NoiseOptions) else None
     most = config.setup.needs.max_rank
     if rank is not None and rank > most and config.setup.needs.noise:
@@ -164,12 +183,19 @@ def rank_mismatches(config: Config) -> Iterator[ConfigProblem]:
             text = f"is {rank}, but {algorithm!r} sums squares of perturbations, which only rank 1 allows"
             yield "noise.rank", f"{text}: expected 1, or null for full noise"
         else:
-            able = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.max_rank >= rank]
+            able = [
+                kind
+                for kind in kinds("algorithms")
+                if module("algorithms", kind).NEEDS.max_rank >= rank
+            ]
             text = f"is {rank}, but {algorithm!r} does not support low-rank perturbations: expected null"
             yield "noise.rank", f"{text}, or algorithm.kind: {_either(able)}"
     setting = config.setup.computes.low_rank_only
     if setting is not None and (rank is None or not most):
-        yield setting.key, f"is {setting.value!r}, but noise.rank is null: remove it, or set noise.rank: 1"
+        yield (
+            setting.key,
+            f"is {setting.value!r}, but noise.rank is null: remove it, or set noise.rank: 1",
+        )
 
 
 def device_mismatches(config: Config) -> Iterator[ConfigProblem]:
@@ -178,14 +204,20 @@ def device_mismatches(config: Config) -> Iterator[ConfigProblem]:
     if request is None and config.device == "gpu":
         text = f"is gpu, but the task {config.task.kind!r}"
         computes = config.setup.computes
-        text += f" and the policy {config.policy.kind!r} (backend: {computes.backend})" if computes.backends else ""
+        text += (
+            f" and the policy {config.policy.kind!r} (backend: {computes.backend})"
+            if computes.backends
+            else ""
+        )
         remedy = "policy.backend: tensorflow, task.kind: jax_episodes or model, task.uses_gpu: true of a function or "
         remedy += "command whose own code uses a GPU, or device: auto"
         yield "device", f"{text} compute with NumPy on the CPU: expected {remedy}"
 
 
 def device_warnings(config: Config) -> Iterator[str]:
-    """Yield a warning if a GPU is requested that the installed library does not support: it may on the cluster."""
+    """Yield a warning if a GPU is requested that the installed library does not support:
+    it may on the cluster.
+    """
     request = device_request(config)
     if request is None or request.library is None or request.device != "gpu":
         return
@@ -224,7 +256,10 @@ def missing_for_report(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem for each output of `report:` whose package is not installed."""
     report = config.report
     if report.export_interval and (tensorflow := missing_text("tensorflow")):
-        yield "report.export_interval", f"is {report.export_interval}, which needs {tensorflow}, or set it to 0"
+        yield (
+            "report.export_interval",
+            f"is {report.export_interval}, which needs {tensorflow}, or set it to 0",
+        )
     if report.tensorboard and (text := missing_text("tensorboard")):
         yield "report.tensorboard", f"is true, which needs {text}, or set it to false"
     for name in report.loggers:
@@ -233,7 +268,13 @@ def missing_for_report(config: Config) -> Iterator[ConfigProblem]:
 
 
 CONFIG_CHECKS = (
-    *(search_mismatches, policy_mismatches, target_mismatches, patience_mismatches, info_mismatches),
+    *(
+        search_mismatches,
+        policy_mismatches,
+        target_mismatches,
+        patience_mismatches,
+        info_mismatches,
+    ),
     *(rank_mismatches, device_mismatches),
     *(missing_for_policy, missing_for_algorithm, missing_for_task, missing_for_report),
 )
@@ -267,7 +308,10 @@ def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPro
     yield from factorisation_mismatches(config, problem)
     if config.setup.needs.gradients and problem.derives_fitness:
         text = f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task derives its own fitness"
-        yield "algorithm.kind", f"{text}: expected an algorithm that ranks jobs, such as 'es' or 'cma_es'"
+        yield (
+            "algorithm.kind",
+            f"{text}: expected an algorithm that ranks jobs, such as 'es' or 'cma_es'",
+        )
 
 
 def quantity_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
@@ -286,18 +330,28 @@ def quantity_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProb
     if count > 1:
         for name in ("target_value", "patience"):
             if getattr(config.stop, name) is not None:
-                yield f"stop.{name}", "compares one number, but there are several objectives: expected null"
+                yield (
+                    f"stop.{name}",
+                    "compares one number, but there are several objectives: expected null",
+                )
 
 
 def closing_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
-    """Yield a problem if the task closes generations early, and its problem lacks the methods for it."""
+    """Yield a problem if the task closes generations early,
+    and its problem lacks the methods for it.
+    """
     if config.setup.offers.close_at is not None and not isinstance(problem, ClosableProblem):
         text = f"is {config.task.kind!r}, which declares Offers.close_at, but {type(problem).__name__} lacks may_close "
-        yield "task.kind", f"{text}and close_generation: define them (hpc_es.extend.ClosableProblem)"
+        yield (
+            "task.kind",
+            f"{text}and close_generation: define them (hpc_es.extend.ClosableProblem)",
+        )
 
 
 def fitness_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
-    """Yield a problem if `stop.patience` would compare evaluations that the task does not compare by their return."""
+    """Yield a problem if `stop.patience` would compare evaluations
+    that the task does not compare by their return.
+    """
     if config.stop.patience is None or config.setup.offers.values:
         return
     if problem.evaluation_episodes == 0:
@@ -331,13 +385,17 @@ def factorisation_mismatches(config: Config, problem: Problem) -> Iterator[Confi
 
 
 def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
-    """Yield a problem if the algorithm cannot use the initial points of a task, or not all of them."""
+    """Yield a problem if the algorithm cannot use the initial points of a task,
+    or not all of them.
+    """
     unknown = problem.unknown_points() if isinstance(problem, StartsFromPoints) else None
     if unknown is None:
         return
     if not config.setup.needs.injects:
         others = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.injects]
-        text = f"is set, but the candidates of {config.algorithm.kind!r} are perturbations of its own"
+        text = (
+            f"is set, but the candidates of {config.algorithm.kind!r} are perturbations of its own"
+        )
         yield "task.initial_points", f"{text}: expected algorithm.kind: {_either(others)}"
         return
     population = _first_population(config, problem)
@@ -360,7 +418,9 @@ def points_text(config: Config, problem: Problem) -> str:
 
 
 def _first_population(config: Config, problem: Problem) -> int | None:
-    """Return the size of the first population of a `DistributionStrategy`; None for other algorithms."""
+    """Return the size of the first population of a `DistributionStrategy`;
+    None for other algorithms.
+    """
     from hpc_es.algorithms.common.distribution import Options
 
     searched, options = vectors(config, problem), config.algorithm
@@ -379,8 +439,12 @@ def rounding_warnings(config: Config, problem: Problem) -> list[str]:
     return [f"{text} and often ends far from the optimum: try {_either(mixed_strategies())}"]
 
 
-def policy_option_mismatches(config: Config, task: Task, policy: Policy | None) -> Iterator[ConfigProblem]:
-    """Yield a problem for each option of the policy or its export that does not fit the policy and the task."""
+def policy_option_mismatches(
+    config: Config, task: Task, policy: Policy | None
+) -> Iterator[ConfigProblem]:
+    """Yield a problem for each option of the policy or its export
+    that does not fit the policy and the task.
+    """
     if policy is not None and task.spaces is not None and policy.action_noise_std:
         actions = task.spaces.actions
         if not isinstance(actions, Box):
@@ -412,7 +476,8 @@ def require_contract(key: str, kind: str, part: object, contract: type) -> None:
         raise ConfigError(problems)
 
 
-# Contracts of custom parts: the methods and attributes that a part lacks are reported before a run starts.
+# Contracts of custom parts: the methods and attributes that a part lacks are reported before a run
+# starts.
 
 PROBLEMS: Mapping[Searched, type] = {
     "vectors": VectorProblem,
@@ -436,13 +501,17 @@ def lacking(key: str, part: object, contract: type) -> Iterator[ConfigProblem]:
     if names:
         text = f"{type(part).__name__} lacks {', '.join(names)}: expected all methods and attributes of "
         remedy = "define what is missing"
-        if (base := BASES.get(contract)) and base not in {cls.__name__ for cls in type(part).__mro__}:
+        if (base := BASES.get(contract)) and base not in {
+            cls.__name__ for cls in type(part).__mro__
+        }:
             remedy += f", or inherit from {base}, which has defaults for most"
         yield key, f"{text}hpc_es.extend.{contract.__name__}; {remedy}"
 
 
 def members(contract: type) -> dict[str, str]:
-    """Return the members of a contract by name: methods with their arguments, such as "tell(state, results)"."""
+    """Return the members of a contract by name: methods with their arguments,
+    such as "tell(state, results)".
+    """
     texts: dict[str, str] = {}
     for base in reversed(contract.__mro__):
         if not getattr(base, "_is_protocol", False):
@@ -456,10 +525,14 @@ def members(contract: type) -> dict[str, str]:
 
 
 def _has(part: object, name: str, contract: type) -> bool:
-    """Return whether a part defines a member itself, or inherits it from another class than the contract."""
+    """Return whether a part defines a member itself,
+    or inherits it from another class than the contract.
+    """
     declared = getattr(contract, name, None)
     if inspect.isfunction(declared):
-        return callable(getattr(part, name, None)) and getattr(type(part), name, None) is not declared
+        return (
+            callable(getattr(part, name, None)) and getattr(type(part), name, None) is not declared
+        )
     return inspect.getattr_static(part, name, None) is not None or hasattr(part, name)
 
 
@@ -473,12 +546,17 @@ def _has_blocks(algorithm: Any) -> bool:
 
 
 def lacking_in_strategy(key: str, algorithm: Any) -> Iterator[ConfigProblem]:
-    """Yield a problem for each method without a default that a subclass of `Strategy` needs and does not define."""
+    """Yield a problem for each method without a default that a
+    subclass of `Strategy` needs and does not define.
+    """
     if not isinstance(algorithm, Strategy):
         return
     cls = type(algorithm)
     if cls.candidates is Strategy.candidates and cls.evaluate is Strategy.evaluate:
-        yield key, f"{cls.__name__} lacks candidates(state, chunk), or an evaluate(state, chunk, poll): define one"
+        yield (
+            key,
+            f"{cls.__name__} lacks candidates(state, chunk), or an evaluate(state, chunk, poll): define one",
+        )
     if cls.partial_update is Strategy.partial_update and _has_blocks(algorithm):
         text = "lacks partial_update(state, prepared, block): define it, since the update has blocks, or blocks(state)"
         yield key, f"{cls.__name__} {text} that returns 0"

@@ -1,10 +1,12 @@
-"""Generations in flight, for `algorithm.delay`: ranks evaluate the next generations until an update is known.
+"""Generations in flight, for `algorithm.delay`: ranks evaluate the next generations until an update
+is known.
 
-Generation t needs the updates up to t - delay only (see `algorithms/common/delay.py`), so up to delay + 1 generations
-are open at the same time. Rank 0 hands out their chunks, those of the oldest one first, collects the rows, and makes
-each update as soon as its generation is complete, even between the steps of a chunk that it evaluates itself; the
-caller records the updates afterwards, in order. While ranks evaluate, they exchange messages only: a collective
-operation would wait for all of them. Results do not depend on which rank was ready first.
+Generation t needs the updates up to t - delay only (see `algorithms/common/delay.py`), so up to
+delay + 1 generations are open at the same time. Rank 0 hands out their chunks, those of the oldest
+one first, collects the rows, and makes each update as soon as its generation is complete, even
+between the steps of a chunk that it evaluates itself; the caller records the updates afterwards, in
+order. While ranks evaluate, they exchange messages only: a collective operation would wait for all
+of them. Results do not depend on which rank was ready first.
 """
 
 from __future__ import annotations
@@ -47,11 +49,14 @@ from hpc_es.training.messages import (
 )
 from hpc_es.training.this_rank import ThisRank
 
-AHEAD_SECONDS = 0.02  # mean of chunks below which workers get the next one ahead, since they would wait for the answer
-SHARED_UPDATE_SECONDS = 0.005  # of the blocks of an update; waiting workers compute some of them if it takes longer
+# mean of chunks below which workers get the next one ahead, since they would wait for the answer
+AHEAD_SECONDS = 0.02
+# of the blocks of an update; waiting workers compute some of them if it takes longer
+SHARED_UPDATE_SECONDS = 0.005
 
 Key = tuple[int, int]  # number of a generation and index of a chunk
-Apply = Callable[[State, Evaluated, State], Update]  # called with the newest state, results, and the measured state
+# called with the newest state, results, and the measured state
+Apply = Callable[[State, Evaluated, State], Update]
 
 
 @dataclass
@@ -64,16 +69,21 @@ class OpenGeneration:
     missing: int = 0  # chunks of the current round without an outcome
     outcomes: dict[int, Outcome] = field(default_factory=dict)  # by chunk index
     timed: dict[int, TimedChunk] = field(default_factory=dict)  # by chunk index
-    sent: set[tuple[int, bool]] = field(default_factory=set)  # workers that have its state: of jobs, or of evaluations
-    messages: dict[bool, Int64] = field(default_factory=dict)  # these two states as messages, if they were sent
+    # workers that have its state: of jobs, or of evaluations
+    sent: set[tuple[int, bool]] = field(default_factory=set)
+    # these two states as messages, if they were sent
+    messages: dict[bool, Int64] = field(default_factory=dict)
     is_prepared: bool = False
-    blocks: dict[int, Arrays] = field(default_factory=dict)  # of the update, as far as they are known
+    # of the update, as far as they are known
+    blocks: dict[int, Arrays] = field(default_factory=dict)
 
     def state_message(self, is_evaluation: bool) -> Int64:
         """Return the message with the state of jobs or of evaluations, int64[...]."""
         if is_evaluation not in self.messages:
             state = self.measured if is_evaluation else self.generation.state
-            self.messages[is_evaluation] = encoded(StateTask(self.generation.number, state.shared, is_evaluation))
+            self.messages[is_evaluation] = encoded(
+                StateTask(self.generation.number, state.shared, is_evaluation)
+            )
         return self.messages[is_evaluation]
 
 
@@ -87,7 +97,9 @@ class UpdatedGeneration:
 
 
 class Delayed:
-    """Generations, several of them at the same time, until the run ends: a phase of the training loop (`Phase`)."""
+    """Generations, several of them at the same time, until the run ends:
+    a phase of the training loop (`Phase`).
+    """
 
     def __init__(self, rank: ThisRank, commander: Commander | None, line: DelayLine) -> None:
         self._rank, self._commander, self._line = rank, commander, line
@@ -95,7 +107,9 @@ class Delayed:
     def generations(self, command: Command, started: float) -> Generator[FinishedGeneration]:
         """Yield generations in order."""
         rank, commander = self._rank, self._commander
-        exchange = DelayedExchange(rank.world, rank.work, rank.mpi_executor(), rank.parts, self._line)
+        exchange = DelayedExchange(
+            rank.world, rank.work, rank.mpi_executor(), rank.parts, self._line
+        )
         if commander is None:
             exchange.serve_worker(rank.state.master)
             return
@@ -122,19 +136,36 @@ class Delayed:
 
     def _finish(self, updated: UpdatedGeneration, started: float) -> FinishedGeneration:
         """Take over the update of the next generation."""
-        rank, before, evaluated, update = self._rank, self._rank.state, updated.evaluated, updated.update
+        rank, before, evaluated, update = (
+            self._rank,
+            self._rank.state,
+            updated.evaluated,
+            updated.update,
+        )
         measured = rank.look_before_update(before, updated.measured, evaluated)
         if isinstance(update, RunError):
             raise update
         rank.state = update.state
-        return rank.finished(before, measured, evaluated, update, started=started, executor=rank.executor)
+        return rank.finished(
+            before, measured, evaluated, update, started=started, executor=rank.executor
+        )
 
 
 class DelayedExchange:
-    """The messages of such a phase, until rank 0 ends it; rank 0 calls `generations`, others `serve_worker`."""
+    """The messages of such a phase, until rank 0 ends it; rank 0 calls `generations`,
+    others `serve_worker`.
+    """
 
-    def __init__(self, world: World, work: Work, executor: MpiExecutor, parts: Parts, line: DelayLine) -> None:
-        self._world, self._work, self._executor, self._parts, self._line = world, work, executor, parts, line
+    def __init__(
+        self, world: World, work: Work, executor: MpiExecutor, parts: Parts, line: DelayLine
+    ) -> None:
+        self._world, self._work, self._executor, self._parts, self._line = (
+            world,
+            work,
+            executor,
+            parts,
+            line,
+        )
         assert executor.reports is not None
         self._reports = executor.reports
         self._open: dict[int, OpenGeneration] = {}
@@ -159,8 +190,9 @@ class DelayedExchange:
     ) -> Generator[UpdatedGeneration]:
         """Yield one generation after the other, on rank 0, with its update.
 
-        `apply` makes an update. It may be called before the previous generation is yielded, also during a chunk of rank
-        0, because other ranks may wait for the next state. `may_open(t)` says whether generation t may begin.
+        `apply` makes an update. It may be called before the previous generation is yielded, also
+        during a chunk of rank 0, because other ranks may wait for the next state. `may_open(t)`
+        says whether generation t may begin.
         """
         self._newest, self._apply, self._plan = state, apply, plan
         self._may_open, self._evaluation_jobs = may_open, evaluation_jobs
@@ -185,18 +217,25 @@ class DelayedExchange:
             drawn = self._line.drawn_around(state, number)
             generation = Generation(self._parts, drawn, self._evaluation_jobs(number), plan=plan)
             headers = np.zeros(self._world.size, HEADER)
-            self._open[number] = OpenGeneration(generation, self._line.measured(state, number), headers)
+            self._open[number] = OpenGeneration(
+                generation, self._line.measured(state, number), headers
+            )
             self._next_round(self._open[number])
 
     def _next_round(self, opened: OpenGeneration) -> None:
-        chunks = {(chunk.generation, chunk.index): chunk for chunk in opened.generation.next_chunks()}
+        chunks = {
+            (chunk.generation, chunk.index): chunk for chunk in opened.generation.next_chunks()
+        }
         opened.missing = len(chunks)
         self._chunks |= chunks
-        self._queue = deque(sorted([*self._queue, *chunks]))  # a later round of an older generation comes first
+        # a later round of an older generation comes first
+        self._queue = deque(sorted([*self._queue, *chunks]))
         self._has_new_chunks |= bool(chunks)
 
     def _evaluate_until_finished(self) -> None:
-        """Hand out chunks, collect outcomes and make updates until the update of a generation is made."""
+        """Hand out chunks, collect outcomes and make updates
+        until the update of a generation is made.
+        """
         while not self._finished:
             self._work.poll()
             self._serve()
@@ -215,8 +254,8 @@ class DelayedExchange:
     def _may_evaluate(self) -> bool:
         """Return whether rank 0 evaluates the next chunk.
 
-        If it cannot make updates meanwhile, it leaves the youngest generation to others: an update that waited for such
-        a chunk would keep all of them waiting for the next generation.
+        If it cannot make updates meanwhile, it leaves the youngest generation to others: an update
+        that waited for such a chunk would keep all of them waiting for the next generation.
         """
         if 0 not in self._work.evaluators or not self._queue:
             return False
@@ -225,7 +264,9 @@ class DelayedExchange:
 
     @property
     def _updates_while_evaluating(self) -> bool:
-        """Whether `poll` of a chunk may make an update; that of functions may be called from a signal handler."""
+        """Whether `poll` of a chunk may make an update;
+        that of functions may be called from a signal handler.
+        """
         return self._parts.cutting != "one by one"
 
     def _evaluate_here(self, key: Key) -> None:
@@ -252,7 +293,9 @@ class DelayedExchange:
         return opened.generation
 
     def _serve(self) -> None:
-        """Collect the outcomes and blocks that have arrived, and hand out chunks to their workers."""
+        """Collect the outcomes and blocks that have arrived,
+        and hand out chunks to their workers.
+        """
         workers: list[int] = []
         while self._work.arrived:
             worker, words = self._work.arrived.popleft()
@@ -271,7 +314,8 @@ class DelayedExchange:
     def _hand_out(self, workers: Sequence[int] = ()) -> None:
         """Send chunks to these workers, to all if there are new ones: first to workers without any.
 
-        Short ones are also sent ahead. A long one could wait for a still longer one, while another worker has none.
+        Short ones are also sent ahead. A long one could wait for a still longer one, while another
+        worker has none.
         """
         if self._has_new_chunks:
             workers, self._has_new_chunks = list(self._tasks), False
@@ -303,7 +347,9 @@ class DelayedExchange:
         opened.timed[key[1]] = _timed(header)
         opened.missing -= 1
         if not opened.missing:
-            own = {chunk.index: opened.outcomes[chunk.index].rows for chunk in opened.generation.chunks}
+            own = {
+                chunk.index: opened.outcomes[chunk.index].rows for chunk in opened.generation.chunks
+            }
             opened.generation.add(own)
             self._next_round(opened)
 
@@ -311,7 +357,9 @@ class DelayedExchange:
 
     def _update(self) -> None:
         """Make the updates of complete generations, in order, as far as their blocks are known."""
-        while (opened := self._open.get(self._newest.generation)) is not None and not opened.missing:
+        while (
+            opened := self._open.get(self._newest.generation)
+        ) is not None and not opened.missing:
             generation = opened.generation
             if not opened.is_prepared:
                 generation.prepare()
@@ -343,11 +391,17 @@ class DelayedExchange:
             self._open_generations()
 
     def _compute_blocks(self, opened: OpenGeneration) -> None:
-        """Compute the blocks of an update, together with workers that have nothing else to do if it takes long."""
+        """Compute the blocks of an update, together with workers
+        that have nothing else to do if it takes long.
+        """
         generation = opened.generation
         count, helpers = generation.blocks, list[int]()
         if count * self._block_seconds > SHARED_UPDATE_SECONDS:
-            waiting = [worker for worker, tasks in self._tasks.items() if not tasks and (worker, False) in opened.sent]
+            waiting = [
+                worker
+                for worker, tasks in self._tasks.items()
+                if not tasks and (worker, False) in opened.sent
+            ]
             helpers = waiting[: count - 1]
         parts = len(helpers) + 1  # rank 0 computes the last one
         for part, worker in enumerate(helpers):
@@ -381,7 +435,9 @@ class DelayedExchange:
     # Workers.
 
     def serve_worker(self, master: Arrays) -> None:
-        """Evaluate chunks until rank 0 ends the phase; `master` are the worker's own arrays of these names."""
+        """Evaluate chunks until rank 0 ends the phase;
+        `master` are the worker's own arrays of these names.
+        """
         tasks: deque[Message] = deque()
         states: dict[tuple[int, bool], State] = {}  # by generation, of jobs or of evaluations
 
@@ -396,7 +452,8 @@ class DelayedExchange:
                 self._executor.clock.add_idle()
             match tasks.popleft():
                 case StateTask(number, shared, is_evaluation):
-                    oldest = number - self._line.delay  # a rank gets the chunks of older generations first
+                    # a rank gets the chunks of older generations first
+                    oldest = number - self._line.delay
                     states = {key: state for key, state in states.items() if key[0] >= oldest}
                     states[number, is_evaluation] = State(number, shared, master)
                 case BlocksTask() as task:
@@ -406,7 +463,9 @@ class DelayedExchange:
                 case _:
                     return
 
-    def _send_outcome(self, states: Mapping[tuple[int, bool], State], chunk: Chunk, poll: Poll) -> None:
+    def _send_outcome(
+        self, states: Mapping[tuple[int, bool], State], chunk: Chunk, poll: Poll
+    ) -> None:
         state = states[chunk.generation, chunk.purpose == "evaluate"]
         outcome, header = self._executor.evaluate_one(Generation(self._parts, state), chunk, poll)
         failures = self._reports.take() if self._reports.pending else None
@@ -425,6 +484,9 @@ class DelayedExchange:
 
 
 def _timed(header: Header) -> TimedChunk:
-    """Return the times of a chunk. It took as long as its steps, because updates are made between them."""
+    """Return the times of a chunk.
+
+    It took as long as its steps, because updates are made between them.
+    """
     environment, policy = float(header["environment"][0]), float(header["policy"][0])
     return TimedChunk(environment, environment + policy, float(header["policy_calls"][0]))

@@ -1,8 +1,9 @@
-"""Executors evaluate a generation: in this process (`SerialExecutor`) or on all ranks of a job (`MpiExecutor`).
+"""Executors evaluate a generation: in this process (`SerialExecutor`) or on all ranks of a job
+(`MpiExecutor`).
 
-A third one, without MPI, is in `training/pool.py`. All of them run the same steps (`Executor.run`) and differ in how
-rows and blocks are collected. Each rank sends its timings in a header in front of its rows. `Rank0Alone` chooses
-between the first two in the jobs of cheap functions.
+A third one, without MPI, is in `training/pool.py`. All of them run the same steps (`Executor.run`)
+and differ in how rows and blocks are collected. Each rank sends its timings in a header in front of
+its rows. `Rank0Alone` chooses between the first two in the jobs of cheap functions.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
 # Over the rounds of a generation.
 SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating", "given_up")
 
-PACKED_BYTES = 1 << 26  # of small arrays that are put together, since only large ones are returned to the system
+# of small arrays that are put together, since only large ones are returned to the system
+PACKED_BYTES = 1 << 26
 ALONE_SECONDS = 0.25  # that rank 0 runs generations alone before the next one on all ranks
 LONGEST_SECONDS = 0.05  # longest generation on all ranks for which messages matter
 COMPARED = 5  # recent generations on all ranks, and alone, whose median times are compared
@@ -64,12 +66,18 @@ class RankClock:
     They are sent with the rows; later activities such as the update count for the next generation.
     """
 
-    def __init__(self, world: World | None, generation: int = 0, previous: RankClock | None = None) -> None:
+    def __init__(
+        self, world: World | None, generation: int = 0, previous: RankClock | None = None
+    ) -> None:
         self._world, self.generation = world, generation
-        self._seconds = previous.take() if previous else dict.fromkeys((*TIMES, "policy_calls"), 0.0)
+        self._seconds = (
+            previous.take() if previous else dict.fromkeys((*TIMES, "policy_calls"), 0.0)
+        )
 
     def next(self, generation: int) -> RankClock:
-        """Return the clock of another generation, which takes over the seconds that were not sent."""
+        """Return the clock of another generation,
+        which takes over the seconds that were not sent.
+        """
         return RankClock(self._world, generation, self)
 
     def take(self) -> dict[str, float]:
@@ -106,7 +114,9 @@ class RankClock:
 class Executor(ABC):
     """Evaluates generations; in a job every rank calls the same methods in the same order."""
 
-    def __init__(self, signals: Callable[[], int], reports: FailureReports | None, clock: RankClock) -> None:
+    def __init__(
+        self, signals: Callable[[], int], reports: FailureReports | None, clock: RankClock
+    ) -> None:
         self._signals, self.reports, self.clock = signals, reports, clock
         self._process = OwnProcess()
         self.profiler: Profiler | None = None  # with `report.profile`
@@ -142,13 +152,17 @@ class Executor(ABC):
             outcomes |= own
         evaluation = generation.rows("evaluate")
         if not generation.train:
-            return Evaluated(headers, Results(generation.rows("train"), []), evaluation, tail_seconds=tail)
+            return Evaluated(
+                headers, Results(generation.rows("train"), []), evaluation, tail_seconds=tail
+            )
         if generation.is_cut:
             return self._cut_short(generation, outcomes, headers, tail)
         update = self.update(generation, outcomes, bool(headers["arrays"].any()))
         times = generation.chunk_times(self._timed)
         seconds = generation.job_seconds(self._timed)
-        return Evaluated(headers, generation.results(update), evaluation, update.learned, seconds, tail, times)
+        return Evaluated(
+            headers, generation.results(update), evaluation, update.learned, seconds, tail, times
+        )
 
     def _cut_short(
         self, generation: Generation, outcomes: Mapping[int, Outcome], headers: Header, tail: float
@@ -173,8 +187,12 @@ class Executor(ABC):
         generation.replay(rows, probes)
         return generation.results(self.update(generation, {}, False), probes)
 
-    def update(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
-        """Compute the blocks of the update from all rows; collect them and the arrays of `outcomes` on rank 0."""
+    def update(
+        self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool
+    ) -> Gathered:
+        """Compute the blocks of the update from all rows;
+        collect them and the arrays of `outcomes` on rank 0.
+        """
         since = time.perf_counter()
         generation.prepare()
         self.clock.add("update", since)
@@ -189,16 +207,24 @@ class Executor(ABC):
         """Evaluate the chunks of a round; return the outcomes of this rank by chunk index."""
 
     @abstractmethod
-    def _exchange(self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]) -> Header:
+    def _exchange(
+        self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
+    ) -> Header:
         """Add the rows of the round to the generation, on every rank; return HEADER[ranks]."""
 
     @abstractmethod
-    def _collect(self, generation: Generation, outcomes: Mapping[int, Outcome]) -> Mapping[int, Outcome] | None:
+    def _collect(
+        self, generation: Generation, outcomes: Mapping[int, Outcome]
+    ) -> Mapping[int, Outcome] | None:
         """Return the outcomes of all chunks by chunk index on rank 0, None on other ranks."""
 
     @abstractmethod
-    def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
-        """Compute the blocks of the update; collect them and the arrays of chunks on rank 0, in order."""
+    def _gather(
+        self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool
+    ) -> Gathered:
+        """Compute the blocks of the update; collect them and the arrays of chunks on rank 0,
+        in order.
+        """
 
     def _evaluate_chunk(self, generation: Generation, chunk: Chunk, poll: Poll) -> Outcome:
         if self.rank_log is not None:
@@ -214,8 +240,11 @@ class Executor(ABC):
             self._process.end_forked()
         self.clock.add_outcome(outcome, since)
         self._elapsed[chunk.index] = time.perf_counter() - since
-        if outcome.failures and has_forked() and self._signals():  # launchers send SIGTERM to child processes too
-            text = "an evaluation failed after a signal, which may have ended a process that it needs"
+        # launchers send SIGTERM to child processes too
+        if outcome.failures and has_forked() and self._signals():
+            text = (
+                "an evaluation failed after a signal, which may have ended a process that it needs"
+            )
             raise GiveUp(f"{text}: {outcome.failures[0].text}")
         if outcome.failures and self.reports is not None:
             self.reports.add(generation.number, chunk, outcome.failures)
@@ -242,8 +271,12 @@ class Executor(ABC):
         # Not the clock's count: it may have been sent before ranks were lost.
         header["policy_calls"] = sum(outcome.seconds.get("policy_calls", 0.0) for outcome in values)
         header["signals"], header["chunks"] = self._signals(), len(outcomes)
-        header["arrays"] = sum(bool(outcome.arrays or any(map(any, outcome.learned))) for outcome in values)
-        header["given_up"] = sum(failure.text == GIVEN_UP for outcome in values for failure in outcome.failures)
+        header["arrays"] = sum(
+            bool(outcome.arrays or any(map(any, outcome.learned))) for outcome in values
+        )
+        header["given_up"] = sum(
+            failure.text == GIVEN_UP for outcome in values for failure in outcome.failures
+        )
         header["mixed"] = sum(outcome.mixed for outcome in values)
         header["evaluating"] = self._last_chunk_ended - self._round_started
         header["failures"] = 0 if self.reports is None else len(self.reports.pending)
@@ -251,7 +284,10 @@ class Executor(ABC):
 
 
 class SerialExecutor(Executor):
-    """Evaluates all chunks in this process, one after the other. In a job, `work` checks signals and hanging chunks."""
+    """Evaluates all chunks in this process, one after the other.
+
+    In a job, `work` checks signals and hanging chunks.
+    """
 
     def __init__(
         self,
@@ -276,17 +312,23 @@ class SerialExecutor(Executor):
                 outcomes[chunk.index] = self._evaluate_chunk(generation, chunk, self._work.poll)
         return outcomes
 
-    def _exchange(self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]) -> Header:
+    def _exchange(
+        self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
+    ) -> Header:
         header = self.header(own)
         generation.add({index: outcome.rows for index, outcome in own.items()})
         if self.reports is not None and self.reports.pending:
             self.reports.write([self.reports.take()])
         return header
 
-    def _collect(self, generation: Generation, outcomes: Mapping[int, Outcome]) -> Mapping[int, Outcome] | None:
+    def _collect(
+        self, generation: Generation, outcomes: Mapping[int, Outcome]
+    ) -> Mapping[int, Outcome] | None:
         return outcomes
 
-    def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
+    def _gather(
+        self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool
+    ) -> Gathered:
         since = time.perf_counter()
         result = gathered_here(generation, outcomes)
         self.clock.add("update", since)
@@ -294,10 +336,12 @@ class SerialExecutor(Executor):
 
 
 class MpiExecutor(Executor):
-    """Evaluates on all ranks of a job: chunks are assigned on demand, rows go to every rank, blocks to rank 0.
+    """Evaluates on all ranks of a job: chunks are assigned on demand, rows go to every rank, blocks
+    to rank 0.
 
-    With `replicated` every rank computes all blocks and receives the arrays of all chunks. With `is_large` the blocks
-    that a rank needs no message for are computed when the update reads them, if the algorithm `reads_blocks_once`.
+    With `replicated` every rank computes all blocks and receives the arrays of all chunks. With
+    `is_large` the blocks that a rank needs no message for are computed when the update reads them,
+    if the algorithm `reads_blocks_once`.
     """
 
     def __init__(
@@ -319,12 +363,16 @@ class MpiExecutor(Executor):
         return self._work.evaluators
 
     def continue_with(self, work: Work) -> None:
-        """Continue without lost ranks: distribute the work again, reusing the outcomes of this generation."""
+        """Continue without lost ranks: distribute the work again,
+        reusing the outcomes of this generation.
+        """
         self._work = work
         self._cache.ranks_lost = True
 
     def run(self, generation: Generation) -> Evaluated:
-        """Evaluate a generation; if it is repeated after the loss of ranks, reuse the outcomes of surviving ranks."""
+        """Evaluate a generation; if it is repeated after the loss of ranks,
+        reuse the outcomes of surviving ranks.
+        """
         self._cache.start(generation.number, generation.train)
         return super().run(generation)
 
@@ -333,7 +381,9 @@ class MpiExecutor(Executor):
         (chunk,) = generation.next_chunks()
         return self.evaluate_one(generation, chunk, self._work.poll)
 
-    def evaluate_one(self, generation: Generation, chunk: Chunk, poll: Poll) -> tuple[Outcome, Header]:
+    def evaluate_one(
+        self, generation: Generation, chunk: Chunk, poll: Poll
+    ) -> tuple[Outcome, Header]:
         """Evaluate a chunk on this rank; return its outcome and HEADER[1]."""
         self._round_started = time.perf_counter()
         with self._work.evaluating(chunk):
@@ -355,7 +405,9 @@ class MpiExecutor(Executor):
         self.clock.add_idle()
         return cached | new
 
-    def _exchange(self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]) -> Header:
+    def _exchange(
+        self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
+    ) -> Header:
         since = time.perf_counter()
         header = self.header(own)
         if self._world.size == 1:
@@ -378,7 +430,9 @@ class MpiExecutor(Executor):
         header: Header,
     ) -> tuple[Header, dict[int, Rows]]:
         """Return HEADER[ranks] and the rows of all chunks by index."""
-        message = packed_round(header, self._own_times(own), {index: outcome.rows for index, outcome in own.items()})
+        message = packed_round(
+            header, self._own_times(own), {index: outcome.rows for index, outcome in own.items()}
+        )
         jobs, row = {chunk.index: chunk.jobs for chunk in chunks}, generation.parts.row
         headers, rows = self._no_headers(), dict[int, Rows]()
         for rank, received in enumerate(self._world.allgather(message)):
@@ -387,7 +441,9 @@ class MpiExecutor(Executor):
             rows |= rows_of_rank
         return headers, rows
 
-    def _collect(self, generation: Generation, outcomes: Mapping[int, Outcome]) -> Mapping[int, Outcome] | None:
+    def _collect(
+        self, generation: Generation, outcomes: Mapping[int, Outcome]
+    ) -> Mapping[int, Outcome] | None:
         if self._world.size == 1:
             return outcomes
         received = self._world.gather(encode(packed_outcomes(outcomes)))
@@ -398,14 +454,22 @@ class MpiExecutor(Executor):
             collected |= unpacked_outcomes(decode(message), generation.parts.row)
         return collected
 
-    def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
-        """Send nothing if there is one block and no chunk returned arrays: rank 0 then has all results."""
+    def _gather(
+        self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool
+    ) -> Gathered:
+        """Send nothing if there is one block and no chunk returned arrays:
+        rank 0 then has all results.
+        """
         since = time.perf_counter()
         rank, size, count = self._world.rank, self._world.size, generation.blocks
         blocks, packed = dict[str, Array](), dict[str, Array]()
         pending, pending_bytes = dict[str, Array](), 0
         own_blocks = range(count) if self._replicated else range(rank, count, size)
-        on_demand = self._is_large and generation.parts.algorithm.reads_blocks_once and len(own_blocks) == count
+        on_demand = (
+            self._is_large
+            and generation.parts.algorithm.reads_blocks_once
+            and len(own_blocks) == count
+        )
         for block in () if on_demand else own_blocks:
             sums = packed_block(block, generation.partial_update(block))
             pending |= sums
@@ -437,25 +501,33 @@ class MpiExecutor(Executor):
 
 
 class OutcomeCache:
-    """This rank's outcomes of a generation, for fault tolerance; if it is repeated, also the ranks of the others."""
+    """This rank's outcomes of a generation, for fault tolerance; if it is repeated,
+    also the ranks of the others.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._generation: tuple[int, bool] | None = None  # its number, and whether it trains
-        self._outcomes: dict[tuple[int, int], Outcome] = {}  # of this rank, by generation and chunk index
+        # of this rank, by generation and chunk index
+        self._outcomes: dict[tuple[int, int], Outcome] = {}
         self._owners: dict[int, int] = {}  # by chunk index: a rank that has the outcome
         self.ranks_lost = False  # since the last call of `start`; the same on every rank
 
     def start(self, number: int, train: bool) -> None:
-        """Drop the outcomes of other generations; after the loss of ranks, exchange who has which outcomes."""
+        """Drop the outcomes of other generations; after the loss of ranks,
+        exchange who has which outcomes.
+        """
         if self._generation != (number, train):
             self._generation, self._outcomes = (number, train), {}
         self._owners = {}
         if self.ranks_lost:
             own = np.array(sorted(index for _, index in self._outcomes), np.int64)
             gathered = self._world.allgather(own.view(np.uint8))
-            for rank in reversed(range(len(gathered))):  # of two ranks with the same outcome, the first owns it
-                self._owners |= dict.fromkeys(np.frombuffer(gathered[rank].tobytes(), np.int64).tolist(), rank)
+            # of two ranks with the same outcome, the first owns it
+            for rank in reversed(range(len(gathered))):
+                self._owners |= dict.fromkeys(
+                    np.frombuffer(gathered[rank].tobytes(), np.int64).tolist(), rank
+                )
             self.ranks_lost = False
 
     def add(self, chunk: Chunk, outcome: Outcome) -> None:
@@ -469,32 +541,49 @@ class OutcomeCache:
             return {}, list(chunks)
         own = [chunk for chunk in chunks if self._owners.get(chunk.index) == self._world.rank]
         remaining = [chunk for chunk in chunks if chunk.index not in self._owners]
-        return {chunk.index: self._outcomes[chunk.generation, chunk.index] for chunk in own}, remaining
+        return {
+            chunk.index: self._outcomes[chunk.generation, chunk.index] for chunk in own
+        }, remaining
 
 
 class Rank0Alone:
-    """Runs generations on rank 0 alone when their messages cost more time than the other ranks save.
+    """Runs generations on rank 0 alone when their messages cost more time than the other ranks
+    save.
 
-    For cheap functions with few parameters rank 0 tries whether it is faster alone, and if so runs generations alone
-    for ALONE_SECONDS at a time, while the others wait for its next command. Results do not depend on which rank
-    evaluates. The generations of all ranks in between inform rank 0 of the other ranks' signals.
+    For cheap functions with few parameters rank 0 tries whether it is faster alone, and if so runs
+    generations alone for ALONE_SECONDS at a time, while the others wait for its next command.
+    Results do not depend on which rank evaluates. The generations of all ranks in between inform
+    rank 0 of the other ranks' signals.
     """
 
-    def __init__(self, world: World, parts: Parts, signals: Callable[[], int], reports: FailureReports) -> None:
+    def __init__(
+        self, world: World, parts: Parts, signals: Callable[[], int], reports: FailureReports
+    ) -> None:
         self._ranks, self._parts = world.size, parts
         self._work = Work(World(world.library), "static", True, signals)  # a world of one rank
         self.executor = SerialExecutor(self._work, signals, reports)
-        self._seconds_together, self._seconds_alone = (deque[float](maxlen=COMPARED) for _ in range(2))
+        self._seconds_together, self._seconds_alone = (
+            deque[float](maxlen=COMPARED) for _ in range(2)
+        )
         self._until = 0.0  # when to run the next generation on all ranks
         self._to_trial = self._interval = COMPARED  # generations of all ranks until the next trial
 
     @classmethod
     def from_config(
-        cls, config: Config, world: World, parts: Parts, signals: Callable[[], int], reports: FailureReports
+        cls,
+        config: Config,
+        world: World,
+        parts: Parts,
+        signals: Callable[[], int],
+        reports: FailureReports,
     ) -> Rank0Alone | None:
         """Return an instance on rank 0 if it may evaluate everything, else None."""
         mpi = config.mpi
-        is_free = parts.cutting == "one by one" and mpi.chunk_size == "auto" and mpi.master_evaluates is not False
+        is_free = (
+            parts.cutting == "one by one"
+            and mpi.chunk_size == "auto"
+            and mpi.master_evaluates is not False
+        )
         if (
             not is_free
             or world.rank
@@ -509,16 +598,23 @@ class Rank0Alone:
         """Give the generation up if an evaluation hangs."""
         self._work.abort_if_hung()
 
-    def run(self, state: State, evaluation_jobs: int, plan: CutPlan, limit: int | None) -> Evaluated:
+    def run(
+        self, state: State, evaluation_jobs: int, plan: CutPlan, limit: int | None
+    ) -> Evaluated:
         """Evaluate a generation on rank 0; the arrays of `state` are contiguous."""
         plan = replace(plan, ranks=1)
-        evaluated = self.executor.run(Generation(self._parts, state, evaluation_jobs, plan=plan, limit=limit))
-        headers = np.zeros(self._ranks, HEADER)  # the idle time of the others arrives with their next headers
+        evaluated = self.executor.run(
+            Generation(self._parts, state, evaluation_jobs, plan=plan, limit=limit)
+        )
+        # the idle time of the others arrives with their next headers
+        headers = np.zeros(self._ranks, HEADER)
         headers[0] = evaluated.headers[0]
         return replace(evaluated, headers=headers)
 
     def is_next(self, was_alone: bool, seconds: float, evaluated: Evaluated) -> bool:
-        """Return whether rank 0 runs the next generation alone, after this one, which took so many seconds."""
+        """Return whether rank 0 runs the next generation alone, after this one,
+        which took so many seconds.
+        """
         (self._seconds_alone if was_alone else self._seconds_together).append(seconds)
         if float(evaluated.headers["environment"].sum()) >= SHARED_SECONDS:
             return False
@@ -528,7 +624,9 @@ class Rank0Alone:
             return False
         from statistics import median  # here, since few ranks need it
 
-        is_faster = bool(self._seconds_alone) and median(self._seconds_alone) < median(self._seconds_together)
+        is_faster = bool(self._seconds_alone) and median(self._seconds_alone) < median(
+            self._seconds_together
+        )
         if not is_faster:
             self._to_trial -= 1
             if self._to_trial > 0:
@@ -541,8 +639,14 @@ class Rank0Alone:
 
 
 def packed_arrays(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies of arrays in one piece of memory, which can be freed at once unlike many small ones."""
-    memory, start, packed = np.empty(sum(array.nbytes for array in arrays.values()), np.uint8), 0, {}
+    """Return copies of arrays in one piece of memory,
+    which can be freed at once unlike many small ones.
+    """
+    memory, start, packed = (
+        np.empty(sum(array.nbytes for array in arrays.values()), np.uint8),
+        0,
+        {},
+    )
     for name, array in arrays.items():
         stop = start + array.nbytes
         packed[name] = memory[start:stop].view(array.dtype).reshape(array.shape)
@@ -554,10 +658,16 @@ def packed_arrays(arrays: Mapping[str, Array]) -> dict[str, Array]:
 def gathered_here(
     generation: Generation, outcomes: Mapping[int, Outcome], blocks: Sequence[Arrays] | None = None
 ) -> Gathered:
-    """Collect the arrays of all chunks, whose outcomes this rank has; compute the blocks of the update unless given."""
+    """Collect the arrays of all chunks, whose outcomes this rank has;
+    compute the blocks of the update unless given.
+    """
     if blocks is None:
         blocks = [generation.partial_update(block) for block in range(generation.blocks)]
-    arrays = [outcomes[chunk.index].arrays for chunk in generation.chunks if chunk.purpose == "train" and outcomes]
+    arrays = [
+        outcomes[chunk.index].arrays
+        for chunk in generation.chunks
+        if chunk.purpose == "train" and outcomes
+    ]
     learned: dict[int, list[Arrays]] = {}
     for _, unit, parts in learned_units(generation, outcomes):
         learned.setdefault(unit, []).extend(part for part in parts if part)
@@ -565,7 +675,9 @@ def gathered_here(
 
 
 def add_headers(headers: Header, more: Header) -> Header:
-    """Return the headers of two rounds as one, HEADER[ranks]; signals are counts since the start of the process."""
+    """Return the headers of two rounds as one, HEADER[ranks];
+    signals are counts since the start of the process.
+    """
     total: Header = more.copy()
     for name in SUMMED:
         total[name] = headers[name] + more[name]
@@ -576,7 +688,9 @@ def learned_units(
     generation: Generation, outcomes: Mapping[int, Outcome]
 ) -> Iterator[tuple[int, int, Sequence[Arrays]]]:
     """Yield (chunk index, unit number, parts) of what the problem learned, in job order."""
-    first = first_units([chunk for chunk in generation.chunks if chunk.purpose != "evaluate"], generation.parts.unit)
+    first = first_units(
+        [chunk for chunk in generation.chunks if chunk.purpose != "evaluate"], generation.parts.unit
+    )
     for index, unit in first.items():
         if index in outcomes:
             for number, parts in enumerate(outcomes[index].learned, unit):
@@ -584,7 +698,9 @@ def learned_units(
 
 
 def first_units(chunks: Sequence[Chunk], unit: int) -> dict[int, int]:
-    """Return, by chunk index, the number of the unit of `unit` jobs to which the first job of the chunk belongs."""
+    """Return, by chunk index, the number of the unit of `unit` jobs
+    to which the first job of the chunk belongs.
+    """
     numbers, following = {}, 0
     for chunk in chunks:
         numbers[chunk.index] = following - (chunk.offset > 0)

@@ -1,4 +1,6 @@
-"""How a rank ends a run that cannot continue: by an exception, or by giving up a generation that hangs."""
+"""How a rank ends a run that cannot continue: by an exception,
+or by giving up a generation that hangs.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,21 @@ OTHERS_SAVE_SECONDS = 2.0  # for other groups of ranks, which received the signa
 
 @contextlib.contextmanager
 def report_failure(world: World, writer: Recorder | None) -> Iterator[None]:
-    """Write the reason of an exception in here to status.json, or send it to rank 0, and raise the exception again.
+    """Write the reason of an exception in here to status.json, or send it to rank 0, and raise the
+    exception again.
 
-    A rank that fails aborts the job soon after (mpi/guard.py); rank 0 has RANK_0_LEAD_SECONDS to write the reason.
-    If rank 0 cannot look at messages for that long (one long step of an environment or a compiled call), or if the rank
-    was killed by a signal, status.json still says "running", and only the exit status of srun or mpiexec shows the
-    failure. The loss of a rank in a fault-tolerant run is not a failure. Exceptions of the user's that would end the
-    program become a RunError.
+    A rank that fails aborts the job soon after (mpi/guard.py); rank 0 has RANK_0_LEAD_SECONDS to
+    write the reason. If rank 0 cannot look at messages for that long (one long step of an
+    environment or a compiled call), or if the rank was killed by a signal, status.json still says
+    "running", and only the exit status of srun or mpiexec shows the failure. The loss of a rank in
+    a fault-tolerant run is not a failure. Exceptions of the user's that would end the program
+    become a RunError.
     """
 
     def write(reason: str, status: int) -> None:
         assert writer is not None
-        with contextlib.suppress(Exception):  # such as a full disk; the original exception is reported anyway
+        # such as a full disk; the original exception is reported anyway
+        with contextlib.suppress(Exception):
             writer.status("failed", exit_status=status, reason=reason)
 
     process = OwnProcess()
@@ -49,7 +54,8 @@ def report_failure(world: World, writer: Recorder | None) -> Iterator[None]:
         if writer is not None:
             write(str(error), 1)
             writer.close()
-        time.sleep(abandon_timeout(os.environ))  # the failing rank prints its error and ends the job
+        # the failing rank prints its error and ends the job
+        time.sleep(abandon_timeout(os.environ))
         world.abort(1)
     except BaseException as error:
         process.end_forked()
@@ -75,7 +81,8 @@ def give_up(world: World, writer: Recorder | None, reason: GiveUp, others_save: 
         world.send(0, Tag.GIVE_UP, [])
         streams.flush(sys.stdout, sys.stderr)  # the last line of an evaluation may not have ended
         time.sleep(abandon_timeout(os.environ))
-        # The status of srun is the highest of all ranks: that of rank 0, which knows whether another rank has failed.
+        # The status of srun is the highest of all ranks: that of rank 0, which knows whether
+        # another rank has failed.
         os._exit(1 if by_srun(os.environ) else INTERRUPTED)
     writer.save()
     writer.status("interrupted", exit_status=INTERRUPTED, reason=str(reason))

@@ -1,4 +1,6 @@
-"""A finished generation: what a phase of the training loop yields on rank 0, and what is recorded."""
+"""A finished generation: what a phase of the training loop yields on rank 0,
+and what is recorded.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from dataclasses import field
 from hpc_es.core.data import Arrays, State, dataclass
 from hpc_es.training.generation import Evaluated
 
-AfterTrainStep = Callable[[Arrays, Mapping[str, float]], object]  # of the caller; called with (sample, loss)
+# of the caller; called with (sample, loss)
+AfterTrainStep = Callable[[Arrays, Mapping[str, float]], object]
 
 
 @dataclass(frozen=True)
@@ -17,13 +20,16 @@ class Update:
 
     units: Sequence[Arrays]  # what the problem learned, in order
     after: State  # the algorithm's next state
-    state: State  # the same with the problem's arrays, and with earlier states where updates are delayed
+    # the same with the problem's arrays, and with earlier states where updates are delayed
+    state: State
     metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The state that the evaluation of a generation measured; copies of arrays that recording needs later."""
+    """The state that the evaluation of a generation measured;
+    copies of arrays that recording needs later.
+    """
 
     state: State
     is_best: bool = False  # whether its evaluation is the best so far
@@ -33,9 +39,9 @@ class Measured:
 class FinishedGeneration:
     """A generation and the update by it, with all that recording needs.
 
-    If a budget has cut the generation short, there is no update: `update.state` then is the state before it with what
-    its jobs have found, such as the best vector, for reports only. A run whose budget is raised completes the
-    generation from the state before it and from the stored outcomes.
+    If a budget has cut the generation short, there is no update: `update.state` then is the state
+    before it with what its jobs have found, such as the best vector, for reports only. A run whose
+    budget is raised completes the generation from the state before it and from the stored outcomes.
     """
 
     before: State  # the update may have overwritten theta if it is large
@@ -44,7 +50,8 @@ class FinishedGeneration:
     update: Update
     started: float  # when the generation, including its command, started; by time.perf_counter
     workers: tuple[int, int]  # number of all workers, and of those that evaluated
-    metrics: Mapping[str, float] = field(default_factory=dict)  # in addition to those of the update and the problem
+    # in addition to those of the update and the problem
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def state(self) -> State:

@@ -1,4 +1,6 @@
-"""What a run has found, from the arrays of its state and its evaluations: the writer of `storage/answers.py`."""
+"""What a run has found, from the arrays of its state and its evaluations:
+the writer of `storage/answers.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ import numpy as np
 from hpc_es.core.data import Array, Arrays, ConfigData, Float64, Json, Rows
 from hpc_es.core.quantities import Goal
 from hpc_es.programs import best_programs
-from hpc_es.storage.answers import CENTRE_JOB, LARGEST_X, Answer, BestEvaluation, Found, goal_of, number
+from hpc_es.storage.answers import (
+    CENTRE_JOB,
+    LARGEST_X,
+    Answer,
+    BestEvaluation,
+    Found,
+    goal_of,
+    number,
+)
 from hpc_es.storage.status import is_surpassed
 from hpc_es.tasks.functions.parameters import Scale, scales_of
 from hpc_es.tasks.functions.problem import BEST_AT, BEST_VALUE, BEST_X, best_report
@@ -40,7 +50,9 @@ class CentreEvaluation:
         return float(self.returns.std()) / math.sqrt(count) if count > 1 else None
 
     def final(self) -> dict[str, float]:
-        """Return the entries of status.json if this is the final evaluation; {} if all jobs failed."""
+        """Return the entries of status.json if this is the final evaluation;
+        {} if all jobs failed.
+        """
         if not len(self.returns):
             return {}
         error = self.standard_error
@@ -67,7 +79,8 @@ def found_by(
     Args:
         config: the resolved config as plain data.
         goal: of values.
-        shared, master: arrays of the state after `generation` generations; master includes the final evaluation.
+        shared, master: arrays of the state after `generation` generations; master includes the
+            final evaluation.
         best: the best evaluation of the centre.
         final: results of the final evaluation, {} before it.
     """
@@ -84,16 +97,28 @@ def found_by(
         found = best_programs.summary(master)
         value = number(found["best_reward"])
         text = None if value is None else found["best_program"]
-        return Found(goal, Answer("member", value, text, None, int(value is not None)), BestEvaluation(value, text))
+        return Found(
+            goal,
+            Answer("member", value, text, None, int(value is not None)),
+            BestEvaluation(value, text),
+        )
     answer, at = _centre(shared, generation, best, final)
-    return Found(goal, answer, BestEvaluation(answer.value, answer.x, at, None if at is None else CENTRE_JOB))
+    return Found(
+        goal, answer, BestEvaluation(answer.value, answer.x, at, None if at is None else CENTRE_JOB)
+    )
 
 
 def found_in_checkpoint(snapshot: Snapshot, config: ConfigData) -> Found:
     """Return what a run had found at the time of a checkpoint."""
     state, best = snapshot.state, snapshot.best
     return found_by(
-        config, goal_of(config), state.shared, snapshot.outcome, generation=snapshot.generation, best=best, final={}
+        config,
+        goal_of(config),
+        state.shared,
+        snapshot.outcome,
+        generation=snapshot.generation,
+        best=best,
+        final={},
     )
 
 
@@ -113,7 +138,9 @@ def _scales(config: ConfigData, size: int) -> dict[str, Scale]:
 def _centre(
     shared: Arrays, generation: int, best: Best | None, final: Mapping[str, float]
 ) -> tuple[Answer, int | None]:
-    """Return the best evaluated centre, the last one included, and the generation of the evaluation."""
+    """Return the best evaluated centre, the last one included,
+    and the generation of the evaluation.
+    """
     value = number(final.get("final_return_mean"))
     if value is not None and (best is None or is_surpassed(best, final)):
         error = number(final.get("final_standard_error"))
@@ -122,11 +149,15 @@ def _centre(
     if best is None or number(best.return_) is None:
         return Answer("centre"), None
     x = _listed(best.shared.get("theta"))
-    return Answer("centre", float(best.return_), x, best.standard_error, best.evaluations), best.generation
+    return Answer(
+        "centre", float(best.return_), x, best.standard_error, best.evaluations
+    ), best.generation
 
 
 def _listed(theta: Array | None) -> Json:
-    """Return a vector as a list; None for the parameters of networks, which are float32, and for long vectors."""
+    """Return a vector as a list; None for the parameters of networks, which are float32,
+    and for long vectors.
+    """
     if theta is None or theta.dtype != np.float64 or not 0 < theta.size <= LARGEST_X:
         return None
     return list(theta.tolist())

@@ -1,7 +1,8 @@
 """One generation: its rounds of chunks, their rows, and the update of the state.
 
-A `Generation` sends no messages. Executors (training/executors.py) evaluate its chunks and collect the results, from
-which rank 0 computes the metrics of the generation, and the counters of the run that follow from them.
+A `Generation` sends no messages. Executors (training/executors.py) evaluate its chunks and collect
+the results, from which rank 0 computes the metrics of the generation, and the counters of the run
+that follow from them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ NOTHING_CARRIED = ProblemState()
 
 
 class BlocksOnDemand:
-    """The blocks of the update of a generation, each computed when it is read, so that few of them are in memory."""
+    """The blocks of the update of a generation, each computed when it is read,
+    so that few of them are in memory.
+    """
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
@@ -60,20 +63,22 @@ class Generation:
 
         while chunks := generation.next_chunks():          a round, the same list on every rank
             outcome = generation.evaluate(chunk, poll)     each chunk on one rank
-            generation.add(rows)                           the rows of all chunks of the round, on every rank
+            generation.add(rows)                           the rows of all chunks of the round, on
+                                                           every rank
         generation.prepare()                               on every rank
         generation.partial_update(block)                   each block on one rank
         results = generation.results(gathered)             on rank 0
         update_state(algorithm, problem, state, results, units)
 
-    Chunks carry the number of their generation and all data are stored in this object, so several generations can be
-    evaluated at the same time.
+    Chunks carry the number of their generation and all data are stored in this object, so several
+    generations can be evaluated at the same time.
 
     Args:
         evaluation_jobs: jobs that evaluate the centre, in the first round.
         train: False for an evaluation without training.
         plan: sizes and order of chunks; no result depends on it unless chunks are fixed.
-        limit: number of jobs that a budget leaves; those beyond it are not evaluated, and there is no update.
+        limit: number of jobs that a budget leaves; those beyond it are not evaluated, and there is
+            no update.
         stored: outcomes of the first jobs, from an earlier run that was cut short.
     """
 
@@ -99,18 +104,24 @@ class Generation:
         self.chunks: list[Chunk] = []  # of all rounds so far
         self._rows: dict[int, Rows] = {}  # by chunk index
         self._training_rows = np.zeros(0, parts.row)
-        self._fitness = self._probe_fitness = NO_FITNESS  # float64[training jobs], float64[probes] so far
+        # float64[training jobs], float64[probes] so far
+        self._fitness = self._probe_fitness = NO_FITNESS
         self._prepared: object = None
 
     # Evaluation.
 
     def next_chunks(self) -> list[Chunk]:
-        """Return the chunks of the next round, or an empty list after the last round. Call `add` in between."""
+        """Return the chunks of the next round, or an empty list after the last round.
+
+        Call `add` in between.
+        """
         if (self.round and not self.train) or self.is_cut:
             return []
         asked: Sequence[Chunk] = ()
         if self.train:
-            asked = self.parts.algorithm.ask(self.state, self.round, self._training_rows, self._fitness)
+            asked = self.parts.algorithm.ask(
+                self.state, self.round, self._training_rows, self._fitness
+            )
         evaluated = 0 if self.round else self._evaluation_jobs
         if self._jobs_left is not None:
             asked, evaluated = self._within_limit(asked, evaluated, self._jobs_left)
@@ -125,8 +136,11 @@ class Generation:
         self.round += 1
         return chunks
 
-    def _within_limit(self, asked: Sequence[Chunk], evaluated: int, left: int) -> tuple[Sequence[Chunk], int]:
-        """Return the chunks and the number of evaluation jobs of a round that `left` jobs allow, the first ones.
+    def _within_limit(
+        self, asked: Sequence[Chunk], evaluated: int, left: int
+    ) -> tuple[Sequence[Chunk], int]:
+        """Return the chunks and the number of evaluation jobs of a round that `left` jobs allow,
+        the first ones.
 
         Evaluations of the centre come first; those of policies do not count.
         """
@@ -142,7 +156,8 @@ class Generation:
         return first_jobs(asked, left), evaluated
 
     def _as_stored(self, asked: Sequence[Chunk], evaluated: int) -> tuple[list[Chunk], list[Chunk]]:
-        """Return the chunks of evaluation jobs and the others of a round, those with stored outcomes as they were.
+        """Return the chunks of evaluation jobs and the others of a round, those with stored
+        outcomes as they were.
 
         Fixed chunks stay whole: one that was cut short is evaluated again.
         """
@@ -152,13 +167,16 @@ class Generation:
         stored = [chunk for chunk in self._stored if chunk.purpose == "evaluate"]
         evaluation, done = continued(stored, cut(evaluated, max(evaluated, 1), purpose="evaluate"))
         evaluation += cut(evaluated - done, size, done, "evaluate")
-        earlier = sum(chunk.purpose != "evaluate" for chunk in self.chunks)  # all of them are stored
+        # all of them are stored
+        earlier = sum(chunk.purpose != "evaluate" for chunk in self.chunks)
         stored = [chunk for chunk in self._stored if chunk.purpose != "evaluate"][earlier:]
         known, done = continued(stored, asked)
         return evaluation, [*known, *recut(asked, self._plan.cut, self._plan.ranks, done)]
 
     def with_stored(self, chunks: Sequence[Chunk]) -> tuple[Sequence[Chunk], dict[int, Outcome]]:
-        """Return the chunks of a round to evaluate, and the stored outcomes on rank 0 by chunk index."""
+        """Return the chunks of a round to evaluate,
+        and the stored outcomes on rank 0 by chunk index.
+        """
         if not self._stored:
             return chunks, {}
         found = {chunk.index: self._stored.get(unnumbered(chunk)) for chunk in chunks}
@@ -166,13 +184,19 @@ class Generation:
         return missing, {index: outcome for index, outcome in found.items() if outcome is not None}
 
     def in_order(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
-        """Return chunks of a round in the order in which they are handed out; those of long jobs come first."""
+        """Return chunks of a round in the order in which they are handed out;
+        those of long jobs come first.
+        """
         return self._plan.in_order(chunks) if self.round == 1 else chunks
 
     def job_seconds(self, timed: Mapping[int, TimedChunk]) -> Float64:
-        """Return the seconds of the training jobs, float64[jobs], by chunk index; NaN if unknown."""
+        """Return the seconds of the training jobs, float64[jobs], by chunk index;
+        NaN if unknown.
+        """
         chunks = [chunk for chunk in self.chunks if chunk.purpose == "train"]
-        by_chunk = [timed[chunk.index].environment if chunk.index in timed else math.nan for chunk in chunks]
+        by_chunk = [
+            timed[chunk.index].environment if chunk.index in timed else math.nan for chunk in chunks
+        ]
         seconds = [seconds / chunk.jobs for seconds, chunk in zip(by_chunk, chunks, strict=True)]
         return np.repeat(seconds, [chunk.jobs for chunk in chunks])
 
@@ -187,7 +211,9 @@ class Generation:
         return np.array(times, CHUNK_TIME)
 
     def evaluate(self, chunk: Chunk, poll: Poll) -> Outcome:
-        """Evaluate a chunk of the current round; RunError if the outcome has a wrong number of learned items."""
+        """Evaluate a chunk of the current round;
+        RunError if the outcome has a wrong number of learned items.
+        """
         outcome = self.parts.algorithm.evaluate(self.state, chunk, poll)
         if outcome.learned and chunk.purpose != "evaluate":
             require_learned(self.parts, chunk, outcome.learned)
@@ -214,7 +240,9 @@ class Generation:
 
     def _set_probes(self, rows: Rows) -> None:
         self._probe_fitness = fitness_of(self.parts, self._initial_state, rows)
-        self.state = self.parts.algorithm.with_probes(self._initial_state, rows, self._probe_fitness)
+        self.state = self.parts.algorithm.with_probes(
+            self._initial_state, rows, self._probe_fitness
+        )
 
     # Update.
 
@@ -226,7 +254,9 @@ class Generation:
 
     def prepare(self) -> None:
         """Compute what all blocks of the update need, such as utilities."""
-        self._prepared = self.parts.algorithm.prepare(self.state, self._training_rows, self._fitness)
+        self._prepared = self.parts.algorithm.prepare(
+            self.state, self._training_rows, self._fitness
+        )
 
     @property
     def blocks(self) -> int:
@@ -248,17 +278,18 @@ class Generation:
 
 
 def require_learned(parts: Parts, chunk: Chunk, learned: Sequence[Sequence[Arrays]]) -> None:
-    """Raise RunError if a chunk has more items in `Outcome.learned` than units, or an item has too many dicts.
+    """Raise RunError if a chunk has more items in `Outcome.learned` than units, or an item has too
+    many dicts.
 
     Also raised if units may be divided and the problem does not define how to combine their parts.
     """
     problem = parts.problem
     may_divide, combines = parts.cutting != "fixed" and parts.unit > 1, problem.combines_units
     if may_divide and not combines and any(map(any, learned)):
-        text = (
-            f"Outcome.learned has items, but cutting {parts.cutting!r} divides units of {parts.unit} jobs among chunks"
+        text = f"Outcome.learned has items, but cutting {parts.cutting!r} divides units of {parts.unit} jobs among chunks"
+        remedy = (
+            f"define unit(parts) in {type(problem).__name__}, which combines the parts of a unit"
         )
-        remedy = f"define unit(parts) in {type(problem).__name__}, which combines the parts of a unit"
         raise RunError(f"task {parts.task.name}: {text}: set cutting = 'fixed', or {remedy}")
     starts = range(-chunk.offset, chunk.jobs, parts.unit)
     if len(learned) > len(starts):
@@ -287,12 +318,15 @@ def fitness_of(parts: Parts, state: State, rows: Rows) -> Float64:
         return NO_FITNESS
     problem = parts.problem
     if not problem.derives_fitness:
-        return problem.fitness(rows, NOTHING_CARRIED)  # the fast path: evaluations may take microseconds
+        # the fast path: evaluations may take microseconds
+        return problem.fitness(rows, NOTHING_CARRIED)
     return derived_fitness(problem, parts.carried(state), rows)
 
 
 def derived_fitness(problem: Problem, carried: ProblemState, rows: Rows) -> Float64:
-    """Return the problem's own fitness of at least one row, float64[jobs], NaN for failed jobs; RunError for others."""
+    """Return the problem's own fitness of at least one row, float64[jobs], NaN for failed jobs;
+    RunError for others.
+    """
     values = np.array(problem.fitness(rows, carried), np.float64)
     if values.shape != rows.shape:
         expected = f"expected one number per job, float64[{len(rows)}]"
@@ -302,12 +336,17 @@ def derived_fitness(problem: Problem, carried: ProblemState, rows: Rows) -> Floa
 
 
 def update_state(
-    algorithm: AnyAlgorithm, problem: Problem, before: State, results: Results[object], units: Sequence[Arrays]
+    algorithm: AnyAlgorithm,
+    problem: Problem,
+    before: State,
+    results: Results[object],
+    units: Sequence[Arrays],
 ) -> tuple[State, State, Mapping[str, float]]:
-    """Return the algorithm's next state, the same state merged with the problem's arrays, and the update's metrics.
+    """Return the algorithm's next state, the same state merged with the problem's arrays, and the
+    update's metrics.
 
-    `units` are what the problem learned, one mapping of arrays per unit, in order. Raises RunError if theta is not
-    finite.
+    `units` are what the problem learned, one mapping of arrays per unit, in order. Raises RunError
+    if theta is not finite.
     """
     after, metrics = algorithm.tell(before, results)
     if not all(np.isfinite(after.theta[part]).all() for part in parts_of(len(after.theta))):
@@ -322,10 +361,11 @@ def update_state(
 
 @dataclass(frozen=True)
 class UpdateInputs:
-    """All that an update of a vector search depends on in addition to the state; directions follow from their keys.
+    """All that an update of a vector search depends on in addition to the state; directions follow
+    from their keys.
 
-    Between two full checkpoints these few kB per generation replace a state of any size: after a restart all ranks
-    compute the updates again.
+    Between two full checkpoints these few kB per generation replace a state of any size: after a
+    restart all ranks compute the updates again.
     """
 
     rows: Rows  # rows[training jobs]
@@ -340,23 +380,34 @@ class UpdateInputs:
         for name, rows in (("rows", self.rows), ("probes", self.probes)):
             arrays[name] = np.frombuffer(np.ascontiguousarray(rows).tobytes(), np.uint8)
         arrays["units"] = np.array(len(self.units))
-        arrays |= {f"{i}/{name}": array for i, unit in enumerate(self.units) for name, array in unit.items()}
+        arrays |= {
+            f"{i}/{name}": array
+            for i, unit in enumerate(self.units)
+            for name, array in unit.items()
+        }
         return encode(arrays).tobytes()
 
     @classmethod
     def unpack(cls, packed: bytes, row: np.dtype[np.void]) -> UpdateInputs:
-        """Return the inputs from `pack`, with the columns of `row`, matched by name, except those of `report.info`.
+        """Return the inputs from `pack`, with the columns of `row`, matched by name, except those
+        of `report.info`.
 
-        Old checkpoints store no columns; theirs are those of this run. Raises CheckpointError if a column is missing.
+        Old checkpoints store no columns; theirs are those of this run. Raises CheckpointError if a
+        column is missing.
         """
         row = without_info(np.zeros(0, row)).dtype
         arrays = decode(np.frombuffer(packed, np.uint8))
         stored = row
         if "columns" in arrays:
-            columns = json.loads(arrays.pop("columns").tobytes())  # [name, dtype] or [name, dtype, shape]
-            stored = np.dtype([(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns])
+            # [name, dtype] or [name, dtype, shape]
+            columns = json.loads(arrays.pop("columns").tobytes())
+            stored = np.dtype(
+                [(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns]
+            )
         units: list[dict[str, Array]] = [{} for _ in range(int(arrays.pop("units")))]
-        rows, probes = (with_columns_of(row, arrays.pop(name).view(stored)) for name in ("rows", "probes"))
+        rows, probes = (
+            with_columns_of(row, arrays.pop(name).view(stored)) for name in ("rows", "probes")
+        )
         for key, array in arrays.items():
             number, name = key.split("/", 1)
             units[int(number)][name] = array
@@ -373,9 +424,12 @@ class Evaluated:
     headers: npt.NDArray[np.void]  # HEADER[ranks]
     results: Results[object]  # of training jobs
     evaluation: Rows  # rows[evaluation jobs], empty without an evaluation
-    learned: Sequence[Sequence[Arrays]] = ()  # of each unit of training jobs and probes, in order: its parts
-    job_seconds: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[training jobs], NaN if unknown
-    tail_seconds: float = 0.0  # that the first rank to finish waited for the last one, summed over rounds
+    # of each unit of training jobs and probes, in order: its parts
+    learned: Sequence[Sequence[Arrays]] = ()
+    # float64[training jobs], NaN if unknown
+    job_seconds: Float64 = field(default_factory=lambda: NO_FITNESS)
+    # that the first rank to finish waited for the last one, summed over rounds
+    tail_seconds: float = 0.0
     chunk_times: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, CHUNK_TIME))
     is_cut: bool = False  # whether a budget has left out its last jobs, so that there is no update
     outcomes: StoredOutcomes | None = None  # if so, what was evaluated
@@ -385,4 +439,10 @@ MetricsRow = dict[str, float | int | None]
 Counters = dict[str, float | int]
 
 # `failed_generations` counts generations in a row without a successful evaluation.
-NOTHING_USED: Counters = {"episodes": 0, "timesteps": 0, "seconds": 0.0, "failed_episodes": 0, "failed_generations": 0}
+NOTHING_USED: Counters = {
+    "episodes": 0,
+    "timesteps": 0,
+    "seconds": 0.0,
+    "failed_episodes": 0,
+    "failed_generations": 0,
+}

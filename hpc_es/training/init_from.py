@@ -1,7 +1,7 @@
 """`policy.init_from`: start a new run from the parameters of another run or of a Keras model.
 
-Observation statistics (`init_observations`) and optimizer state (`init_optimizer`) are chosen separately: from
-`init_from`, none, or from another file.
+Observation statistics (`init_observations`) and optimizer state (`init_optimizer`) are chosen
+separately: from `init_from`, none, or from another file.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ if TYPE_CHECKING:
     from hpc_es.policies.networks.feed_forward import PolicyOptions
 
 STATISTICS = "observation_"  # prefix of the names of their arrays
-COUNT = 1e5  # observations that the statistics of a Keras model count as, as in OpenAI's `init_from`
+# observations that the statistics of a Keras model count as, as in OpenAI's `init_from`
+COUNT = 1e5
 
 
-def load_source(options: PolicyOptions, policy: Policy | None, directory: Path | None = None) -> State:
+def load_source(
+    options: PolicyOptions, policy: Policy | None, directory: Path | None = None
+) -> State:
     """Return a state with the arrays that a new run takes from the files that the options name.
 
-    Their paths are relative to `directory`, by default the current one, which code of the user may have changed.
-    Without a policy, which could not be built, the files are only read. Raises ConfigError if a file cannot be read or
-    does not fit.
+    Their paths are relative to `directory`, by default the current one, which code of the user may
+    have changed. Without a policy, which could not be built, the files are only read. Raises
+    ConfigError if a file cannot be read or does not fit.
     """
     options = _with_absolute_paths(options, directory or current_directory())
     assert options.init_from is not None
@@ -58,7 +61,9 @@ def load_source(options: PolicyOptions, policy: Policy | None, directory: Path |
         source = State(0, {**source.shared, **other.shared}, {**source.master, **other.master})
     if wrong := not_finite(source.shared, source.master):
         text = f"expected finite observation statistics, found infinity or NaN in {wrong} of the source"
-        raise ConfigError([("policy.init_observations", f"{text}: set false to begin with new ones")])
+        raise ConfigError(
+            [("policy.init_observations", f"{text}: set false to begin with new ones")]
+        )
     if optimizer is not True:
         source = _without(source, *SLOTS)
     if isinstance(optimizer, str):
@@ -79,7 +84,9 @@ def _with_absolute_paths(options: PolicyOptions, directory: Path) -> PolicyOptio
 
 
 def _difference(options: PolicyOptions, path: Path) -> str:
-    """Return how the policy of a run or checkpoint differs, in its options or else in what it observes and does."""
+    """Return how the policy of a run or checkpoint differs,
+    in its options or else in what it observes and does.
+    """
     from hpc_es.config.resolved import plain_data
     from hpc_es.storage.checkpoint import load
     from hpc_es.storage.checkpoint_directory import find
@@ -97,7 +104,8 @@ def _difference(options: PolicyOptions, path: Path) -> str:
 
 
 def _read(key: str, path: str, policy: Policy | None, kind: str = "") -> State:
-    """Return the state of a run, a checkpoint or a Keras file; reading theta from the latter needs a policy of `kind`.
+    """Return the state of a run, a checkpoint or a Keras file; reading theta from the latter needs
+    a policy of `kind`.
 
     Raises ConfigError for `key`.
     """
@@ -121,11 +129,15 @@ def _state(path: str, policy: Policy | None, kind: str) -> State:
     shared: dict[str, Array] = {}
     if policy is not None:
         if not is_exportable(kind, policy):
-            raise ConfigError([("policy.init_from", f"a policy of kind {kind!r} cannot start from a Keras model")])
+            raise ConfigError(
+                [("policy.init_from", f"a policy of kind {kind!r} cannot start from a Keras model")]
+            )
         try:
             shared["theta"] = _theta(policy, kind, Path(path), layers)
         except ValueError as error:
-            raise ConfigError([("policy.init_from", f"{path}: {error}: the networks differ")]) from error
+            raise ConfigError(
+                [("policy.init_from", f"{path}: {error}: the networks differ")]
+            ) from error
         value = value_of(layers)
         shared |= {} if value is None else {"value": value}
     normaliser = normaliser_of(layers)
@@ -152,7 +164,9 @@ def _without(state: State, *names: str) -> State:
 
 
 def _statistics_of(path: str) -> State:
-    """Return observation statistics from a run, checkpoint or Keras file, or an ob_normalization_*.npz file."""
+    """Return observation statistics from a run, checkpoint or Keras file,
+    or an ob_normalization_*.npz file.
+    """
     if path.endswith(".npz"):
         arrays = _arrays_of("policy.init_observations", path, "_sum", "sumsq", "count")
         total, squares, count = (arrays[name] for name in ("_sum", "sumsq", "count"))
@@ -171,10 +185,14 @@ def _statistics_of(path: str) -> State:
 
 
 def _slots_of(path: str) -> Arrays:
-    """Return the optimizer state of a run or checkpoint, or of an optimizer_*.npz of the ES notebook."""
+    """Return the optimizer state of a run or checkpoint,
+    or of an optimizer_*.npz of the ES notebook.
+    """
     if not path.endswith(".npz"):
         return {
-            name: array for name, array in _read("policy.init_optimizer", path, None).master.items() if name in SLOTS
+            name: array
+            for name, array in _read("policy.init_optimizer", path, None).master.items()
+            if name in SLOTS
         }
     arrays = _arrays_of("policy.init_optimizer", path, "t", "v")
     slots = {"optimizer_steps": np.asarray(arrays["t"], np.int64)}
@@ -196,9 +214,11 @@ def _arrays_of(key: str, path: str, *names: str) -> Arrays:
 
 
 def apply_source(state: State, source: State, carried: ProblemState) -> State:
-    """Return `state` with the arrays that `source` has too: theta, a value head, observation statistics.
+    """Return `state` with the arrays that `source` has too: theta, a value head, observation
+    statistics.
 
-    Counters, such as episodes, start at zero. The arrays of the problem are taken completely or not at all.
+    Counters, such as episodes, start at zero. The arrays of the problem are taken completely or not
+    at all.
     """
     shared, master = dict(state.shared), dict(state.master)
     statistics = _problem_arrays(source, carried)
@@ -215,7 +235,8 @@ def apply_source(state: State, source: State, carried: ProblemState) -> State:
 def _problem_arrays(source: State, carried: ProblemState) -> ProblemState | None:
     """Return the arrays of the problem from the source, None if it lacks them.
 
-    Statistics of another kind, or mean and standard deviation alone, are converted to those of the new run.
+    Statistics of another kind, or mean and standard deviation alone, are converted to those of the
+    new run.
     """
     if _has(source.shared, carried.shared) and _has(source.master, carried.master):
         return carried.extract_from(source)
@@ -229,11 +250,15 @@ def _problem_arrays(source: State, carried: ProblemState) -> ProblemState | None
 
 def _has(arrays: Arrays, wanted: Arrays) -> bool:
     """Return whether `arrays` has arrays with the names and shapes of `wanted`."""
-    return all(name in arrays and arrays[name].shape == array.shape for name, array in wanted.items())
+    return all(
+        name in arrays and arrays[name].shape == array.shape for name, array in wanted.items()
+    )
 
 
 def mismatches(options: PolicyOptions, source: State, carried: ProblemState) -> Iterator[str]:
-    """Yield warnings if observations are normalised in only one of the runs; ConfigError if files do not fit."""
+    """Yield warnings if observations are normalised in only one of the runs;
+    ConfigError if files do not fit.
+    """
     had, has = "observation_mean" in source.shared, "observation_mean" in carried.shared
     path, enabled = options.init_from, "task.observation_normalization.enabled"
     if had and not has and isinstance(options.init_observations, str):
@@ -252,13 +277,26 @@ def mismatches(options: PolicyOptions, source: State, carried: ProblemState) -> 
         )
     elif had and has and _problem_arrays(source, carried) is None:
         expected, actual = (arrays.shared["observation_mean"].size for arrays in (carried, source))
-        raise ConfigError([("policy.init_observations", f"expected statistics of {expected} numbers, found {actual}")])
+        raise ConfigError(
+            [
+                (
+                    "policy.init_observations",
+                    f"expected statistics of {expected} numbers, found {actual}",
+                )
+            ]
+        )
 
 
 def apply_optimizer(state: State, source: State) -> State:
-    """Return `state` with the optimizer state of `source`; ConfigError if it is that of another optimizer."""
+    """Return `state` with the optimizer state of `source`;
+    ConfigError if it is that of another optimizer.
+    """
     slots = [name for name in state.master if name in SLOTS]
-    wrong = [name for name in slots if _shape_text(source.master.get(name)) != _shape_text(state.master[name])]
+    wrong = [
+        name
+        for name in slots
+        if _shape_text(source.master.get(name)) != _shape_text(state.master[name])
+    ]
     wrong += [name for name in source.master if name in SLOTS and name not in slots]
     if wrong:
         differences = "; ".join(

@@ -1,4 +1,6 @@
-"""Incremental checkpoints store the inputs of each update instead of the state; a resumed run computes them again."""
+"""Incremental checkpoints store the inputs of each update instead of the state;
+a resumed run computes them again.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,14 @@ from hpc_es.training.generation import UpdateInputs
 
 
 class UpdateReplay:
-    """The updates since the last full checkpoint, to be computed again before the first new generation."""
+    """The updates since the last full checkpoint,
+    to be computed again before the first new generation.
+    """
 
     def __init__(self, since: Increment, state: State, best_generation: int | None) -> None:
         self._since, self._first, self._best_generation = since, state.generation, best_generation
-        self.best: Arrays | None = None  # the shared arrays of the best evaluation, once they were computed
+        # the shared arrays of the best evaluation, once they were computed
+        self.best: Arrays | None = None
 
     @property
     def message(self) -> str:
@@ -26,7 +31,9 @@ class UpdateReplay:
         return f"recomputing {count} update{'s'[: count > 1]} since {self._since.base}"
 
     def next(self, state: State, measured: State) -> bytes:
-        """Return the packed inputs of the update after this state; its generation measured the other state."""
+        """Return the packed inputs of the update after this state;
+        its generation measured the other state.
+        """
         if state.generation == self._best_generation:
             self.best = {name: array.copy() for name, array in measured.shared.items()}
         return self._since.learned_from[state.generation - self._first]
@@ -50,15 +57,20 @@ class UpdateJournal:
     """The inputs of the updates since the last full checkpoint."""
 
     def __init__(self, interval: int) -> None:
-        self._interval = interval  # maximum number of updates between full checkpoints; 0: all are full
-        self._base: tuple[str, str, int] | None = None  # name, SHA-256 and generation of the last full checkpoint
+        # maximum number of updates between full checkpoints; 0: all are full
+        self._interval = interval
+        # name, SHA-256 and generation of the last full checkpoint
+        self._base: tuple[str, str, int] | None = None
         self._inputs: list[bytes] = []
 
     def begin(self, path: Path, snapshot: Snapshot) -> None:
         """Continue from this checkpoint, which was loaded or written just now."""
         since, generation = snapshot.increment, snapshot.state.generation
         if since is not None:
-            self._base, self._inputs = (since.base, since.base_sha256, generation), list(since.learned_from)
+            self._base, self._inputs = (
+                (since.base, since.base_sha256, generation),
+                list(since.learned_from),
+            )
         elif self._interval:
             try:
                 self._base, self._inputs = (path.name, image_sha256(path), generation), []
@@ -67,19 +79,29 @@ class UpdateJournal:
                 raise RunError(f"{text}; the previous checkpoints are unchanged") from error
 
     def add(self, results: Results[object], units: Sequence[Arrays]) -> None:
-        """Add the inputs of an update; if they include arrays of chunks, the next checkpoint must be whole."""
+        """Add the inputs of an update; if they include arrays of chunks,
+        the next checkpoint must be whole.
+        """
         if any(results.chunk_arrays):
             self._base = None
         if self._interval and self._base:
             # without the columns of `report.info`, which a restart may change
-            self._inputs.append(UpdateInputs(without_info(results.rows), without_info(results.probes), units).pack())
+            self._inputs.append(
+                UpdateInputs(without_info(results.rows), without_info(results.probes), units).pack()
+            )
 
     def since(self, state: State) -> tuple[int, Increment] | None:
-        """Return (generation of the full checkpoint, updates since) in place of this state; None: save a full one."""
+        """Return (generation of the full checkpoint, updates since) in place of this state;
+        None: save a full one.
+        """
         if not self._interval or self._base is None or len(self._inputs) >= self._interval:
             return None
         name, sha256, generation = self._base
         arrays = {**state.shared, **state.master}
-        if generation == state.generation or sum(map(len, self._inputs)) > sum(a.nbytes for a in arrays.values()):
+        if generation == state.generation or sum(map(len, self._inputs)) > sum(
+            a.nbytes for a in arrays.values()
+        ):
             return None
-        return generation, Increment(name, sha256, self._inputs, digest({"theta": state.theta}), digest(arrays))
+        return generation, Increment(
+            name, sha256, self._inputs, digest({"theta": state.theta}), digest(arrays)
+        )

@@ -1,8 +1,9 @@
-"""The training loop: generations until a limit, a signal or a failure; every rank of a job runs the same loop.
+"""The training loop: generations until a limit, a signal or a failure; every rank of a job runs the
+same loop.
 
-Rank 0 chooses a command (`Commander`) and broadcasts it with the shared arrays of the state. In the phase that follows
-from it (`phases.py`, `delayed.py`, `asynchronous.py`) all ranks evaluate; on rank 0 it yields generations with their
-updates, which are recorded (`Recording`).
+Rank 0 chooses a command (`Commander`) and broadcasts it with the shared arrays of the state. In the
+phase that follows from it (`phases.py`, `delayed.py`, `asynchronous.py`) all ranks evaluate; on
+rank 0 it yields generations with their updates, which are recorded (`Recording`).
 """
 
 from __future__ import annotations
@@ -40,14 +41,17 @@ if TYPE_CHECKING:
 
 
 class Training:
-    """A run on one rank; only rank 0 has a `recorder`. `exit_status` and `final` are valid after the loop has ended.
+    """A run on one rank; only rank 0 has a `recorder`.
+
+    `exit_status` and `final` are valid after the loop has ended.
 
     Args:
         signals: returns the number of signals received so far.
         after_train_step: of the caller; on rank 0.
         profiler: with `report.profile`.
         rank_log: with `report.rank_logs`.
-        make_executor: of an executor in place of one for the ranks of the world, which then is a single one.
+        make_executor: of an executor in place of one for the ranks of the world, which then is a
+            single one.
     """
 
     def __init__(
@@ -66,7 +70,13 @@ class Training:
     ) -> None:
         self.config, self.world, self.parts, self.recorder = config, world, parts, recorder
         self._rank = rank = ThisRank(
-            config, world, parts, signals=signals, recorder=recorder, state=state, make_executor=make_executor
+            config,
+            world,
+            parts,
+            signals=signals,
+            recorder=recorder,
+            state=state,
+            make_executor=make_executor,
         )
         self._alone = Rank0Alone.from_config(config, world, parts, signals, rank.reports)
         for executor in (rank.executor, *([self._alone.executor] if self._alone else [])):
@@ -85,7 +95,9 @@ class Training:
 
     @property
     def state(self) -> State:
-        """The state after the last finished generation; on ranks other than 0 only its shared arrays are valid."""
+        """The state after the last finished generation;
+        on ranks other than 0 only its shared arrays are valid.
+        """
         return self._rank.state
 
     def close(self) -> None:
@@ -93,7 +105,9 @@ class Training:
         self._rank.executor.close()
 
     def check_messages(self) -> None:
-        """Check for signals and requests of other ranks; called while this rank waits for others."""
+        """Check for signals and requests of other ranks;
+        called while this rank waits for others.
+        """
         self._rank.work.check_messages()
 
     def abort_if_hung(self) -> None:
@@ -115,7 +129,9 @@ class Training:
             self._commander.is_stopped = True
 
     def learn_next(self, results: Results[object]) -> None:
-        """Rank 0: let the next generation learn from these results in place of those of its jobs."""
+        """Rank 0: let the next generation learn from these
+        results in place of those of its jobs.
+        """
         assert self._commander is not None
         self._commander.callers_results = results
 
@@ -123,7 +139,11 @@ class Training:
         """Rank 0: evaluate the next generation without an update; the run does not depend on it."""
         rank = self._rank
         work = Work(World(self.world.library), "static", True, rank.signals)  # a world of one rank
-        return SerialExecutor(work, rank.signals, rank.reports).run(Generation(self.parts, rank.state)).results
+        return (
+            SerialExecutor(work, rank.signals, rank.reports)
+            .run(Generation(self.parts, rank.state))
+            .results
+        )
 
     # The loop.
 
@@ -140,14 +160,17 @@ class Training:
                         try:
                             yield metrics
                         except GeneratorExit:  # not one that code of the user's raised
-                            if process.is_forked():  # at the end of a child that the caller has forked
+                            # at the end of a child that the caller has forked
+                            if process.is_forked():
                                 return
                             generations.close()
                             self._broadcast(Kind.STOP)
                             break
                 self._finish()
             except GiveUp as reason:
-                give_up(self.world, self.recorder, reason, others_save=self.config.repetition_groups > 1)
+                give_up(
+                    self.world, self.recorder, reason, others_save=self.config.repetition_groups > 1
+                )
 
     def _generations(self) -> Generator[MetricsRow]:
         rank = self._rank
@@ -169,7 +192,9 @@ class Training:
                     yield metrics
 
     def _start(self) -> None:
-        """Show warnings on rank 0, and restore a generation that was cut short before the run was resumed."""
+        """Show warnings on rank 0, and restore a generation that
+        was cut short before the run was resumed.
+        """
         if self.recorder is None or self._commander is None:
             return
         used, generation = int(self.recorder.standing.counters["episodes"]), self.state.generation
@@ -196,7 +221,9 @@ class Training:
         return InStep(rank, commander, self._alone)
 
     def _record(self, finished: FinishedGeneration) -> MetricsRow:
-        assert self._commander is not None and self._recording is not None, "only rank 0 finishes generations"
+        assert self._commander is not None and self._recording is not None, (
+            "only rank 0 finishes generations"
+        )
         self._commander.note_signals(int(finished.evaluated.headers["signals"].max()))
         if finished.evaluated.is_cut:
             metrics = self._recording.add_cut(finished, self._commander.stored)
@@ -208,7 +235,8 @@ class Training:
     def _broadcast(self, kind: Kind) -> Command:
         """Broadcast rank 0's command and, unless it ends the run, the shared arrays of its state.
 
-        Raises RunFailedError on every rank for FAIL, which rank 0 records before the others learn of it.
+        Raises RunFailedError on every rank for FAIL, which rank 0 records before the others learn
+        of it.
         """
         rank, since, command, newest = self._rank, time.perf_counter(), Command(kind=kind), None
         if self._commander is not None:
@@ -244,12 +272,16 @@ class Training:
     # The end.
 
     def _finish(self) -> None:
-        """Save, then evaluate the last theta; neither the best theta nor a resumed run depends on this evaluation."""
+        """Save, then evaluate the last theta;
+        neither the best theta nor a resumed run depends on this evaluation.
+        """
         is_interrupted = self.exit_status == INTERRUPTED
         if self.recorder is not None:
             self.recorder.finish_triggers(whole=not is_interrupted)
         with self.world.patiently():
-            command = self._broadcast(Kind.EVALUATE if self._needs_final_evaluation() else Kind.STOP)
+            command = self._broadcast(
+                Kind.EVALUATE if self._needs_final_evaluation() else Kind.STOP
+            )
         if command.kind is Kind.EVALUATE:
             self._evaluate_at_end(command)
         if self._profiler is not None:
@@ -259,7 +291,9 @@ class Training:
         reason = "a signal" if is_interrupted else self._commander.stop_reason() or "the caller"
         status, standing = "interrupted" if is_interrupted else "finished", self.recorder.standing
         self.recorder.status(status, exit_status=self.exit_status, reason=reason, **self.final)
-        self.recorder.finish(standing.end_message(status, reason, self.state.generation, self.final))
+        self.recorder.finish(
+            standing.end_message(status, reason, self.state.generation, self.final)
+        )
 
     def _needs_final_evaluation(self) -> bool:
         """Rank 0: return whether the final evaluation of this theta is unknown."""
@@ -277,6 +311,8 @@ class Training:
         if self.final and problem.derives_fitness:
             from hpc_es.storage.status import FINAL_IS_BEST
 
-            self.final[FINAL_IS_BEST] = float(self.recorder.standing.is_better(self.state, evaluation))
+            self.final[FINAL_IS_BEST] = float(
+                self.recorder.standing.is_better(self.state, evaluation)
+            )
         if not command.is_interrupted:
             self.recorder.measured_at_end(problem.evaluation_units(self.state, evaluation))

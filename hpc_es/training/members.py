@@ -18,7 +18,8 @@ class MembersWriter:
     def __init__(self, config: Config, parts: Parts) -> None:
         self._incumbent, self._parts = config.setup.needs.incumbent, parts
         self._goal = config.setup.offers.goal
-        self._written: tuple[Path, int] | None = None  # the directory, and the generation of the files in it
+        # the directory, and the generation of the files in it
+        self._written: tuple[Path, int] | None = None
         self.count = 0  # of members in the files
 
     @property
@@ -27,7 +28,9 @@ class MembersWriter:
         return f"{table_name(self._incumbent)}: {self.count:,} member{'s' * (self.count != 1)}"
 
     def write(self, run: Path, state: State) -> None:
-        """Write the members of a state, unless it was the last one to be written; RunError if that fails."""
+        """Write the members of a state, unless it was the last one to be written;
+        RunError if that fails.
+        """
         algorithm, problem = self._parts.algorithm, self._parts.problem
         assert isinstance(algorithm, KeepsElites)  # as the checks before a run have seen
         if self._written == (run, state.generation):

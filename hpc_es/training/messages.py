@@ -1,7 +1,9 @@
-"""What ranks send each other about a generation: rows with timings, outcomes, states, and parts of an update.
+"""What ranks send each other about a generation: rows with timings, outcomes, states, and parts of
+an update.
 
-The rows of a round, which every rank sends in each generation, are plain records. Everything else is named arrays in
-the bytes of `mpi.world.encode`, where a name like block/3/sums has the place of an array in front of its own name.
+The rows of a round, which every rank sends in each generation, are plain records. Everything else
+is named arrays in the bytes of `mpi.world.encode`, where a name like block/3/sums has the place of
+an array in front of its own name.
 """
 
 from __future__ import annotations
@@ -37,11 +39,18 @@ def places(arrays: Arrays) -> dict[str, dict[str, Array]]:
 TIMES = ("environment", "policy", "update", "messages", "idle")
 HEADER = np.dtype(
     [
-        *(("signals", "<i8"), ("policy_calls", "<f8"), *((name, "<f8") for name in TIMES), ("chunks", "<i8")),
+        *(
+            ("signals", "<i8"),
+            ("policy_calls", "<f8"),
+            *((name, "<f8") for name in TIMES),
+            ("chunks", "<i8"),
+        ),
         ("arrays", "<i8"),  # number of chunks that returned arrays in addition to rows
         ("mixed", "<i8"),  # number of chunks whose jobs affected each other's random numbers
-        ("evaluating", "<f8"),  # seconds from the start of a round to the end of the rank's last chunk
-        ("given_up", "<i8"),  # number of jobs that were given up, because the generation was closed early
+        # seconds from the start of a round to the end of the rank's last chunk
+        ("evaluating", "<f8"),
+        # number of jobs that were given up, because the generation was closed early
+        ("given_up", "<i8"),
         ("failures", "<i8"),  # number of new kinds of failure that the rank has to report
     ]
 )
@@ -58,7 +67,9 @@ class TimedChunk(NamedTuple):
     steps: float  # that its jobs took together; 0 if they take none
 
 
-def packed_round(header: Header, times: Mapping[int, TimedChunk], rows: Mapping[int, Rows]) -> Bytes:
+def packed_round(
+    header: Header, times: Mapping[int, TimedChunk], rows: Mapping[int, Rows]
+) -> Bytes:
     """Return the message of a rank; `times` and `rows` are those of its chunks, by index."""
     timed = np.array([(index, *chunk) for index, chunk in times.items()], TIMED)
     parts = [header.tobytes(), timed.tobytes(), *(rows[index].tobytes() for index in times)]
@@ -68,7 +79,9 @@ def packed_round(header: Header, times: Mapping[int, TimedChunk], rows: Mapping[
 def unpacked_round(
     message: Bytes, row: np.dtype[np.void], jobs: Mapping[int, int]
 ) -> tuple[Header, dict[int, TimedChunk], dict[int, Rows]]:
-    """Return the header, times and rows in a message from `packed_round`, given the jobs of all chunks by index."""
+    """Return the header, times and rows in a message from `packed_round`,
+    given the jobs of all chunks by index.
+    """
     memory = message.tobytes()
     header = np.frombuffer(memory, HEADER, 1)
     start = HEADER.itemsize
@@ -100,12 +113,16 @@ def packed_outcome(outcome: Outcome) -> dict[str, Array]:
 
 def unpacked_outcome(packed: Arrays, row: np.dtype[np.void]) -> Outcome:
     """Return the outcome from the result of `packed_outcome`, with rows of this dtype."""
-    learned: list[list[dict[str, Array]]] = [[{} for _ in range(count)] for count in packed["learned"].tolist()]
+    learned: list[list[dict[str, Array]]] = [
+        [{} for _ in range(count)] for count in packed["learned"].tolist()
+    ]
     by_place = places({key: array for key, array in packed.items() if "/" in key})
     for key, array in by_place.get("learned", {}).items():
         unit, part, name = key.split("/", 2)
         learned[int(unit)][int(part)][name] = array
-    return Outcome(np.frombuffer(packed["rows"].tobytes(), row), by_place.get("array", {}), learned=learned)
+    return Outcome(
+        np.frombuffer(packed["rows"].tobytes(), row), by_place.get("array", {}), learned=learned
+    )
 
 
 def packed_outcomes(outcomes: Mapping[int, Outcome]) -> dict[str, Array]:
@@ -118,10 +135,13 @@ def packed_outcomes(outcomes: Mapping[int, Outcome]) -> dict[str, Array]:
 
 def unpacked_outcomes(packed: Arrays, row: np.dtype[np.void]) -> dict[int, Outcome]:
     """Return the outcomes from the result of `packed_outcomes`, by number and in its order."""
-    return {int(number): unpacked_outcome(outcome, row) for number, outcome in places(packed).items()}
+    return {
+        int(number): unpacked_outcome(outcome, row) for number, outcome in places(packed).items()
+    }
 
 
-# What rank 0 gets for an update in addition to rows, from every rank: blocks, and the arrays and units of chunks.
+# What rank 0 gets for an update in addition to rows, from every rank: blocks, and the arrays and
+# units of chunks.
 
 
 @dataclass(frozen=True)
@@ -130,7 +150,8 @@ class Gathered:
 
     blocks: Iterable[Arrays] = ()  # of the update, in block order
     chunk_arrays: Sequence[Arrays] = ()  # of each training chunk, in chunk order
-    learned: Sequence[Sequence[Arrays]] = ()  # of each unit of training jobs and probes, in order: its parts
+    # of each unit of training jobs and probes, in order: its parts
+    learned: Sequence[Sequence[Arrays]] = ()
 
 
 def packed_block(block: int, sums: Arrays) -> dict[str, Array]:
@@ -144,12 +165,16 @@ def packed_chunk_arrays(index: int, arrays: Arrays) -> dict[str, Array]:
 
 
 def packed_unit(unit: int, index: int, part: int, arrays: Arrays) -> dict[str, Array]:
-    """Return a part of what the problem learned from a unit, which the chunk `index` has, as named arrays."""
+    """Return a part of what the problem learned from a unit, which the chunk `index` has,
+    as named arrays.
+    """
     return under(f"unit/{unit}.{index}.{part}", arrays)
 
 
 def gathered(messages: Sequence[Arrays], blocks: int, chunks: Sequence[int]) -> Gathered:
-    """Return what is in the named arrays of all ranks, given the number of blocks and the indices of the chunks."""
+    """Return what is in the named arrays of all ranks,
+    given the number of blocks and the indices of the chunks.
+    """
     groups: dict[str, dict[str, dict[str, Array]]] = {"block": {}, "chunk": {}, "unit": {}}
     for message in messages:
         for key, array in message.items():
@@ -165,8 +190,8 @@ def gathered(messages: Sequence[Arrays], blocks: int, chunks: Sequence[int]) -> 
     )
 
 
-# Messages between rank 0 and a worker while generations overlap: Tag.TASK of rank 0, and Tag.RESULT of the worker.
-# The first of the named arrays, which are numbers, has the name of the class.
+# Messages between rank 0 and a worker while generations overlap: Tag.TASK of rank 0, and Tag.RESULT
+# of the worker. The first of the named arrays, which are numbers, has the name of the class.
 
 
 @dataclass(frozen=True)
@@ -250,7 +275,9 @@ class EndTask:
 
 @dataclass(frozen=True)
 class ChunkResult:
-    """The outcome of a chunk, with the header of the worker and its reports of failures, if there are any."""
+    """The outcome of a chunk, with the header of the worker and its reports of failures,
+    if there are any.
+    """
 
     NAME: ClassVar = "outcome"
     generation: int
@@ -263,10 +290,17 @@ class ChunkResult:
         """Return the message as named arrays."""
         numbers = np.array([self.generation, self.index], np.int64)
         failures = {} if self.failures is None else {"failures": self.failures}
-        return {self.NAME: numbers, "header": self.header.view(np.uint8), **failures, **packed_outcome(self.outcome)}
+        return {
+            self.NAME: numbers,
+            "header": self.header.view(np.uint8),
+            **failures,
+            **packed_outcome(self.outcome),
+        }
 
     @classmethod
-    def unpacked(cls, numbers: Sequence[int], arrays: Arrays, row: np.dtype[np.void]) -> ChunkResult:
+    def unpacked(
+        cls, numbers: Sequence[int], arrays: Arrays, row: np.dtype[np.void]
+    ) -> ChunkResult:
         """Return the message from the result of `packed`."""
         generation, index = numbers
         header = np.frombuffer(arrays["header"].tobytes(), HEADER)
@@ -284,10 +318,15 @@ class BlockResult:
 
     def packed(self) -> dict[str, Array]:
         """Return the message as named arrays."""
-        return {self.NAME: np.array([self.generation, self.block], np.int64), **under("sums", self.sums)}
+        return {
+            self.NAME: np.array([self.generation, self.block], np.int64),
+            **under("sums", self.sums),
+        }
 
     @classmethod
-    def unpacked(cls, numbers: Sequence[int], arrays: Arrays, row: np.dtype[np.void]) -> BlockResult:
+    def unpacked(
+        cls, numbers: Sequence[int], arrays: Arrays, row: np.dtype[np.void]
+    ) -> BlockResult:
         """Return the message from the result of `packed`."""
         generation, block = numbers
         return cls(generation, block, places(arrays).get("sums", {}))
@@ -295,7 +334,8 @@ class BlockResult:
 
 Message: TypeAlias = StateTask | ChunkTask | BlocksTask | EndTask | ChunkResult | BlockResult
 MESSAGES: Mapping[str, type[Message]] = {
-    kind.NAME: kind for kind in (StateTask, ChunkTask, BlocksTask, EndTask, ChunkResult, BlockResult)
+    kind.NAME: kind
+    for kind in (StateTask, ChunkTask, BlocksTask, EndTask, ChunkResult, BlockResult)
 }
 
 
@@ -305,7 +345,9 @@ def encoded(message: Message) -> Int64:
 
 
 def decoded(words: Int64, row: np.dtype[np.void]) -> Message:
-    """Return the message in the result of `encoded`, with rows of this dtype; its arrays are views of the words."""
+    """Return the message in the result of `encoded`, with rows of this dtype;
+    its arrays are views of the words.
+    """
     arrays = decode(from_words(words))
     name = next(iter(arrays))
     return MESSAGES[name].unpacked(arrays.pop(name).tolist(), arrays, row)

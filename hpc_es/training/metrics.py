@@ -26,8 +26,9 @@ def metrics_row(
 ) -> MetricsRow:
     """Return all metrics of a generation.
 
-    Returns, lengths and infos are None if no episode ended. Probes count as episodes and timesteps, because updates
-    depend on them. For objectives, so do evaluations of the centre: each has its cost and may be the best value.
+    Returns, lengths and infos are None if no episode ended. Probes count as episodes and timesteps,
+    because updates depend on them. For objectives, so do evaluations of the centre: each has its
+    cost and may be the best value.
 
     Args:
         counters: totals of the run before this generation.
@@ -55,10 +56,12 @@ def metrics_row(
         "episodes_total": int(counters["episodes"]) + episodes,
         "timesteps_this_generation": timesteps,
         "timesteps_total": int(counters["timesteps"]) + timesteps,
-        "failed_episodes": failed_jobs * problem.episodes_per_job,  # one failed episode drops all episodes of its job
+        # one failed episode drops all episodes of its job
+        "failed_episodes": failed_jobs * problem.episodes_per_job,
         "ranks": workers,
         "evaluating_ranks": evaluators,
-        "busy_ranks": int((evaluated.headers["chunks"] > 0).sum()),  # that evaluated at least one chunk
+        # that evaluated at least one chunk
+        "busy_ranks": int((evaluated.headers["chunks"] > 0).sum()),
         **update.metrics,
         **problem_metrics(problem, before, update.state),
         **finished.metrics,
@@ -71,7 +74,9 @@ def metrics_row(
 
 
 def problem_metrics(problem: Problem, before: State, after: State) -> dict[str, float]:
-    """Return the problem's own metrics; if it counts observations, also the number that this generation added."""
+    """Return the problem's own metrics; if it counts observations,
+    also the number that this generation added.
+    """
     carried = problem.carried()
     metrics = dict(problem.metrics(carried.extract_from(after)))
     if (count := metrics.get("observation_count")) is not None:
@@ -113,7 +118,9 @@ def _info_means(prefix: str, keys: Sequence[str], rows: Rows) -> MetricsRow:
 
 
 def _times(headers: Array) -> MetricsRow:
-    """Return mean and maximum time over HEADER[ranks] by activity, and the time of a policy call (a batch of rows)."""
+    """Return mean and maximum time over HEADER[ranks] by activity,
+    and the time of a policy call (a batch of rows).
+    """
     times: MetricsRow = {}
     for name in TIMES:
         times[f"time_{name}_mean"] = float(headers[name].mean())
@@ -125,6 +132,8 @@ def _times(headers: Array) -> MetricsRow:
         **times,
         "predict_microseconds_min": float(mean.min()) if any_calls else None,
         "predict_microseconds_max": float(mean.max()) if any_calls else None,
-        "predict_microseconds_mean": float(1e6 * seconds.sum() / calls.sum()) if any_calls else None,
+        "predict_microseconds_mean": float(1e6 * seconds.sum() / calls.sum())
+        if any_calls
+        else None,
         "predict_microseconds_count": int(calls.sum()),
     }

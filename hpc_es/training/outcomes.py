@@ -18,7 +18,9 @@ NUMBERS = 5  # of a chunk in `StoredOutcomes.table`
 
 @dataclass(frozen=True)
 class StoredOutcomes:
-    """The chunks of a generation that was cut short, those of evaluations first, and their outcomes on rank 0."""
+    """The chunks of a generation that was cut short, those of evaluations first,
+    and their outcomes on rank 0.
+    """
 
     chunks: Sequence[Chunk]  # with index 0 and generation 0
     outcomes: Sequence[Outcome] = ()  # on other ranks none
@@ -27,11 +29,15 @@ class StoredOutcomes:
     def of(cls, chunks: Sequence[Chunk], outcomes: Mapping[int, Outcome]) -> StoredOutcomes:
         """Return the chunks of all rounds of a generation with their outcomes, by chunk index."""
         ordered = sorted(chunks, key=lambda chunk: chunk.purpose != "evaluate")
-        return cls([unnumbered(chunk) for chunk in ordered], [outcomes[chunk.index] for chunk in ordered])
+        return cls(
+            [unnumbered(chunk) for chunk in ordered], [outcomes[chunk.index] for chunk in ordered]
+        )
 
     def jobs(self, with_evaluations: bool) -> int:
         """Return the number of jobs, with or without those that evaluate the centre."""
-        return sum(chunk.jobs for chunk in self.chunks if with_evaluations or chunk.purpose != "evaluate")
+        return sum(
+            chunk.jobs for chunk in self.chunks if with_evaluations or chunk.purpose != "evaluate"
+        )
 
     def by_chunk(self) -> dict[Chunk, Outcome | None]:
         """Return the outcomes by chunk; None on ranks that do not have them."""
@@ -43,14 +49,19 @@ class StoredOutcomes:
 
     def table(self) -> Int64:
         """Return the chunks as numbers, int64[NUMBERS * chunks]."""
-        numbers = [(c.first_job, c.jobs, PURPOSES.index(c.purpose), c.parent, c.offset) for c in self.chunks]
+        numbers = [
+            (c.first_job, c.jobs, PURPOSES.index(c.purpose), c.parent, c.offset)
+            for c in self.chunks
+        ]
         return np.array(numbers, np.int64).reshape(-1)
 
     @classmethod
     def from_table(cls, table: Int64) -> StoredOutcomes:
         """Return the chunks from the result of `table`, without outcomes."""
         rows = table.reshape(-1, NUMBERS).tolist()
-        return cls([Chunk(0, first, jobs, PURPOSES[which], *more) for first, jobs, which, *more in rows])
+        return cls(
+            [Chunk(0, first, jobs, PURPOSES[which], *more) for first, jobs, which, *more in rows]
+        )
 
     # Chunks and outcomes in a checkpoint.
 
@@ -66,16 +77,21 @@ class StoredOutcomes:
 
     @classmethod
     def unpack(cls, packed: bytes, row: np.dtype[np.void]) -> StoredOutcomes:
-        """Return the result of `pack` with rows of this dtype; CheckpointError if a column is missing.
+        """Return the result of `pack` with rows of this dtype; CheckpointError if a column is
+        missing.
 
         Numbers of `report.info` that were not recorded are NaN.
         """
         arrays = decode(np.frombuffer(packed, np.uint8))
         chunks = cls.from_table(arrays.pop("table")).chunks
-        columns = json.loads(arrays.pop("columns").tobytes())  # [name, dtype] or [name, dtype, shape]
+        # [name, dtype] or [name, dtype, shape]
+        columns = json.loads(arrays.pop("columns").tobytes())
         stored = np.dtype([(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns])
         outcomes = unpacked_outcomes(arrays, stored).values()
-        return cls(chunks, [replace(outcome, rows=with_columns_of(row, outcome.rows)) for outcome in outcomes])
+        return cls(
+            chunks,
+            [replace(outcome, rows=with_columns_of(row, outcome.rows)) for outcome in outcomes],
+        )
 
 
 def unnumbered(chunk: Chunk) -> Chunk:
@@ -87,7 +103,9 @@ def continued(stored: Sequence[Chunk], asked: Sequence[Chunk]) -> tuple[list[Chu
     """Return the stored chunks that the asked jobs begin with, and the number of their jobs."""
     if not stored:
         return [], 0
-    jobs = [(chunk.purpose, chunk.parent, number) for chunk in asked for number in chunk.job_numbers]
+    jobs = [
+        (chunk.purpose, chunk.parent, number) for chunk in asked for number in chunk.job_numbers
+    ]
     known: list[Chunk] = []
     done = 0
     for chunk in stored:
@@ -100,7 +118,8 @@ def continued(stored: Sequence[Chunk], asked: Sequence[Chunk]) -> tuple[list[Chu
 
 
 def with_columns_of(row: np.dtype[np.void], rows: Rows) -> Rows:
-    """Return rows with the columns of `row`, matched by name; numbers of `report.info` may be missing, as NaN.
+    """Return rows with the columns of `row`, matched by name; numbers of `report.info` may be
+    missing, as NaN.
 
     Raises CheckpointError if another column is missing.
     """
@@ -108,9 +127,13 @@ def with_columns_of(row: np.dtype[np.void], rows: Rows) -> Rows:
         return rows
     mapped = np.zeros(len(rows), row)
     for name in row.names or ():
-        is_missing = name not in (rows.dtype.names or ()) or rows.dtype[name].shape != row[name].shape
+        is_missing = (
+            name not in (rows.dtype.names or ()) or rows.dtype[name].shape != row[name].shape
+        )
         if is_missing and name != INFO:
             text = f"the rows of the checkpoint have no column {name!r} {row[name]}, which this run needs"
-            raise CheckpointError(f"{text}; they have {rows.dtype.descr}: resume with the code that wrote it")
+            raise CheckpointError(
+                f"{text}; they have {rows.dtype.descr}: resume with the code that wrote it"
+            )
         mapped[name] = np.nan if is_missing else rows[name]
     return mapped

@@ -1,7 +1,8 @@
 """The phases of the training loop in which all ranks take each step of a generation together.
 
-In a phase, ranks do what the last command of rank 0 asks for. Delayed and asynchronous updates are phases too, in files
-of their own. `Training` chooses the phase, and records the generations that it yields.
+In a phase, ranks do what the last command of rank 0 asks for. Delayed and asynchronous updates are
+phases too, in files of their own. `Training` chooses the phase, and records the generations that it
+yields.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ class Phase(Protocol):
     """What the ranks do until rank 0 chooses the next command."""
 
     def generations(self, command: Command, started: float) -> Generator[FinishedGeneration]:
-        """Yield finished generations on rank 0, each before the next one is finished; nothing on other ranks.
+        """Yield finished generations on rank 0, each before the next one is finished; nothing on
+        other ranks.
 
-        The state of the rank is then the one after the generation. `started` is when the command was chosen. A RunError
-        that all ranks can hear of ends all of them. If rank 0 closes the generator, the others wait for a command.
+        The state of the rank is then the one after the generation. `started` is when the command
+        was chosen. A RunError that all ranks can hear of ends all of them. If rank 0 closes the
+        generator, the others wait for a command.
         """
         ...
 
@@ -44,7 +47,9 @@ class Phase(Protocol):
 class InStep:
     """One generation on all ranks, and perhaps some on rank 0 alone after it."""
 
-    def __init__(self, rank: ThisRank, commander: Commander | None, alone: Rank0Alone | None) -> None:
+    def __init__(
+        self, rank: ThisRank, commander: Commander | None, alone: Rank0Alone | None
+    ) -> None:
         self._rank, self._commander, self._alone = rank, commander, alone
         self._seconds = 0.0  # that the last generation took
 
@@ -63,12 +68,16 @@ class InStep:
             started = time.perf_counter()
             rank.state = replace(rank.state, shared=contiguous(rank.state.shared))
             evaluation_jobs = rank.evaluations.due(rank.state.generation)
-            evaluated = alone.run(rank.state, evaluation_jobs, rank.planner.plan, self._commander.jobs_left())
+            evaluated = alone.run(
+                rank.state, evaluation_jobs, rank.planner.plan, self._commander.jobs_left()
+            )
             yield self._finish(evaluated, started, alone.executor)
             if not alone.is_next(True, self._seconds, evaluated):
                 return
 
-    def _finish(self, evaluated: Evaluated, started: float, executor: Executor) -> FinishedGeneration:
+    def _finish(
+        self, evaluated: Evaluated, started: float, executor: Executor
+    ) -> FinishedGeneration:
         with failing_everywhere(self._rank.world):
             finished = self._rank.finish(evaluated, started, executor)
         self._seconds = time.perf_counter() - started
@@ -76,7 +85,9 @@ class InStep:
 
 
 class Learning:
-    """One generation with results of the caller's in place of its jobs; all ranks evaluate the centre if it is due."""
+    """One generation with results of the caller's in place of its jobs;
+    all ranks evaluate the centre if it is due.
+    """
 
     def __init__(self, rank: ThisRank, commander: Commander | None) -> None:
         self._rank, self._commander = rank, commander
@@ -88,14 +99,18 @@ class Learning:
             evaluation = rank.evaluate_centre(command).evaluation
         if self._commander is None:
             return
-        evaluated = Evaluated(np.zeros(rank.world.size, HEADER), self._commander.take_results(), evaluation)
+        evaluated = Evaluated(
+            np.zeros(rank.world.size, HEADER), self._commander.take_results(), evaluation
+        )
         with failing_everywhere(rank.world):
             finished = rank.finish(evaluated, started, rank.executor)
         yield finished
 
 
 class Replay:
-    """The next update since the last full checkpoint, computed again from its stored inputs after a restart."""
+    """The next update since the last full checkpoint,
+    computed again from its stored inputs after a restart.
+    """
 
     def __init__(self, rank: ThisRank, commander: Commander | None) -> None:
         self._rank, self._commander = rank, commander
@@ -129,7 +144,9 @@ class Replay:
 
 
 def update_replica(rank: ThisRank, results: Results[object], units: Sequence[Arrays]) -> None:
-    """Make a replicated update on a rank other than 0, which has the same RunError and reports it."""
+    """Make a replicated update on a rank other than 0,
+    which has the same RunError and reports it.
+    """
     since = time.perf_counter()
     with contextlib.suppress(RunError):
         rank.state = rank.updates.update(rank.state, results, units).state

@@ -1,7 +1,9 @@
-"""An executor without MPI: processes on this machine, or any map-like callable, evaluate the chunks of a generation.
+"""An executor without MPI: processes on this machine, or any map-like callable, evaluate the chunks
+of a generation.
 
-A worker builds the parts of the run itself, as a rank does, and gets with each chunk the state from which it is drawn.
-Results do not depend on which worker evaluates a chunk, nor on the number of workers.
+A worker builds the parts of the run itself, as a rank does, and gets with each chunk the state from
+which it is drawn. Results do not depend on which worker evaluates a chunk, nor on the number of
+workers.
 """
 
 from __future__ import annotations
@@ -40,7 +42,12 @@ class PoolExecutor(SerialExecutor):
     """Evaluates the chunks with workers, and very cheap ones and updates in this process."""
 
     def __init__(
-        self, recipe: Recipe, workers: Workers, signals: Callable[[], int], work: Work, reports: FailureReports
+        self,
+        recipe: Recipe,
+        workers: Workers,
+        signals: Callable[[], int],
+        work: Work,
+        reports: FailureReports,
     ) -> None:
         super().__init__(work, signals, reports)
         self._poll, self._recipe = work.poll, recipe
@@ -73,10 +80,14 @@ class PoolExecutor(SerialExecutor):
             outcomes = super()._evaluate(generation, ordered)
         else:
             outcomes = self._evaluate_elsewhere(generation, ordered)
-        self._last_seconds = sum(outcome.seconds.get("environment", 0.0) for outcome in outcomes.values())
+        self._last_seconds = sum(
+            outcome.seconds.get("environment", 0.0) for outcome in outcomes.values()
+        )
         return outcomes
 
-    def _evaluate_elsewhere(self, generation: Generation, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
+    def _evaluate_elsewhere(
+        self, generation: Generation, chunks: Sequence[Chunk]
+    ) -> dict[int, Outcome]:
         outcomes: dict[int, Outcome] = {}
         for chunk, reply in zip(chunks, self._replies(generation, chunks), strict=True):
             outcome = outcomes[chunk.index] = reply.outcome
@@ -90,23 +101,31 @@ class PoolExecutor(SerialExecutor):
     def _replies(self, generation: Generation, chunks: Sequence[Chunk]) -> Iterable[Reply]:
         state = encode(generation.state.shared).tobytes()
         recipe = self._recipe if self._processes is None else None
-        items = [Item(self._recipe.key, generation.number, state, chunk, recipe) for chunk in chunks]
+        items = [
+            Item(self._recipe.key, generation.number, state, chunk, recipe) for chunk in chunks
+        ]
         if self._processes is not None:
             return self._processes.evaluate(items)
         assert callable(self._map)
         return _as_replies(self._map(evaluate, items), len(items))
 
     def _count(self, reply: Reply) -> None:
-        """Add the seconds of a reply to those of its worker; of more workers than expected to the last one's."""
+        """Add the seconds of a reply to those of its worker;
+        of more workers than expected to the last one's.
+        """
         number = self._numbers.setdefault(reply.worker, min(len(self._numbers), self.workers - 1))
         row, seconds = self._round[number], reply.outcome.seconds
         for name in ("environment", "policy"):
             row[name] += seconds.get(name, 0.0)
-        row["update"] += max(reply.seconds - seconds.get("environment", 0.0) - seconds.get("policy", 0.0), 0.0)
+        row["update"] += max(
+            reply.seconds - seconds.get("environment", 0.0) - seconds.get("policy", 0.0), 0.0
+        )
         row["evaluating"] += reply.seconds
         row["chunks"] += 1
 
-    def _exchange(self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]) -> Header:
+    def _exchange(
+        self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
+    ) -> Header:
         here, headers = super()._exchange(generation, chunks, own), self._round
         if headers["chunks"].any():
             here["chunks"] = here["evaluating"] = 0  # they are those of the workers
@@ -119,12 +138,16 @@ class PoolExecutor(SerialExecutor):
 
 
 def _as_replies(results: Iterable[object], count: int) -> Iterator[Reply]:
-    """Yield what a map-like callable returns; RunError unless these are the results of the evaluations, in order."""
+    """Yield what a map-like callable returns;
+    RunError unless these are the results of the evaluations, in order.
+    """
     expected = f"expected {count} results from the callable in `workers`, as those of `map`"
     number = 0
     for result in results:
         if not isinstance(result, Reply):
-            raise RunError(f"{expected}, found {type(result).__name__}: wait for it in the callable")
+            raise RunError(
+                f"{expected}, found {type(result).__name__}: wait for it in the callable"
+            )
         number += 1
         yield result
     if number != count:
@@ -134,22 +157,29 @@ def _as_replies(results: Iterable[object], count: int) -> Iterator[Reply]:
 def alone(workers: object) -> World:
     """Return the world of a process that has workers in place of other ranks.
 
-    Raises ConfigError unless `workers` is a positive number or a callable. Raises UserError for a number if a launcher
-    has started other ranks; a callable may use them, as that of `mpi4py.futures` does.
+    Raises ConfigError unless `workers` is a positive number or a callable. Raises UserError for a
+    number if a launcher has started other ranks; a callable may use them, as that of
+    `mpi4py.futures` does.
     """
-    is_number = isinstance(workers, Integral) and not isinstance(workers, bool) and int(workers) >= 1
+    is_number = (
+        isinstance(workers, Integral) and not isinstance(workers, bool) and int(workers) >= 1
+    )
     if not is_number and not callable(workers):
         text = f"is {workers!r}: expected a number of processes, or a callable such as the map of a pool"
         raise ConfigError([("workers", text)])
     count, variable = tasks_started(os.environ)
     if count > 1 and is_number:
-        raise UserError(f"workers are for a single process, but {variable} says that {count} ranks were started")
+        raise UserError(
+            f"workers are for a single process, but {variable} says that {count} ranks were started"
+        )
     return World("none")
 
 
 @contextlib.contextmanager
 def one_thread(workers: Workers | None) -> Iterator[None]:
-    """Let linear algebra use one thread, as in jobs, if there are workers: results depend on the number."""
+    """Let linear algebra use one thread, as in jobs, if there are workers:
+    results depend on the number.
+    """
     if workers is None:
         yield
         return
@@ -168,7 +198,9 @@ def require_pool(config: Config) -> None:
     if decision is not None and decision.kind == "gpu":
         why = why or f"{decision.request.key} is gpu, which workers would share"
     if why:
-        raise UserError(f"{why}: start the config with MPI instead of workers (mpiexec or srun hpc-es train)")
+        raise UserError(
+            f"{why}: start the config with MPI instead of workers (mpiexec or srun hpc-es train)"
+        )
     for key, value in (
         ("report.profile", config.report.profile),
         ("report.rank_logs", config.report.rank_logs),

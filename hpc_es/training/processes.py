@@ -1,7 +1,8 @@
 """Processes on this machine that evaluate chunks for a `PoolExecutor`; one that dies is replaced.
 
-They are started by a fresh server process (forkserver), so that a threaded library or MPI in this process does no harm.
-Functions that only this process knows, such as those of a notebook, are inherited by fork instead.
+They are started by a fresh server process (forkserver), so that a threaded library or MPI in this
+process does no harm. Functions that only this process knows, such as those of a notebook, are
+inherited by fork instead.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Processes:
         try:
             while following < len(items):
                 while left and len(self._busy) < self._count:
-                    worker = self._idle.pop() if self._idle else _Worker(self._context, self._recipe)
+                    worker = (
+                        self._idle.pop() if self._idle else _Worker(self._context, self._recipe)
+                    )
                     self._busy[worker] = left.popleft()
                     worker.send(items[self._busy[worker]])
                 ready = wait([worker.connection for worker in self._busy], POLL_SECONDS)
@@ -84,7 +87,9 @@ class _Worker:
 
     def __init__(self, context: Any, recipe: Recipe) -> None:
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, recipe, blas_threads()), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(theirs, recipe, blas_threads()), daemon=True
+        )
         with _without_main():
             self._process.start()
         theirs.close()
@@ -114,7 +119,9 @@ class _Worker:
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Keep new processes from running the user's script again, which needs no `if __name__ == "__main__"` then."""
+    """Keep new processes from running the user's script again,
+    which needs no `if __name__ == "__main__"` then.
+    """
     main = sys.modules["__main__"]
     names: tuple[str, ...] = ("__file__", "__spec__")
     before = {name: vars(main).pop(name) for name in names if name in vars(main)}
@@ -126,7 +133,9 @@ def _without_main() -> Iterator[None]:
 
 
 def _start_method(recipe: Recipe) -> str:
-    """Return how processes start; UserError if a function is only known here, and a fork would not be safe."""
+    """Return how processes start; UserError if a function is only known here,
+    and a fork would not be safe.
+    """
     try:
         is_known_elsewhere = b"__main__" not in pickle.dumps(recipe)
     except (pickle.PicklingError, AttributeError, TypeError):

@@ -1,7 +1,8 @@
 """The profile of a run, with `report.profile`: the time of each function in evaluations, by rank.
 
-Every rank profiles its evaluations with cProfile and writes profile/rank_NNNN.pstats at the end of the run. Rank 0
-writes the sums over all ranks to profile.txt. A profile covers the run since its last start.
+Every rank profiles its evaluations with cProfile and writes profile/rank_NNNN.pstats at the end of
+the run. Rank 0 writes the sums over all ranks to profile.txt. A profile covers the run since its
+last start.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from hpc_es.storage.files import replace, write_text, writing
 from hpc_es.training.generation import Generation
 
 PROFILE, FOLDER = "profile.txt", "profile"
-MOST_SENT = 100  # functions with the longest times that a rank sends to rank 0, for each order and for the user's code
+# functions with the longest times that a rank sends to rank 0, for each order and for the user's
+# code
+MOST_SENT = 100
 MOST_LISTED = 25  # functions in a table
 MOST_RANKS = 64  # listed one by one
 
@@ -60,7 +63,9 @@ class RankProfile:
         """Return the profile from the result of `to_json`."""
         values = json.loads(text)
         entries = values.pop("functions")
-        return RankProfile(functions={(f, n, name): FunctionTime(*t) for f, n, name, *t in entries}, **values)
+        return RankProfile(
+            functions={(f, n, name): FunctionTime(*t) for f, n, name, *t in entries}, **values
+        )
 
 
 class Profiler:
@@ -85,7 +90,8 @@ class Profiler:
     def write(self, message: Callable[[str], object]) -> None:
         """Write the profile of this rank, and on rank 0 the common one; every rank calls this.
 
-        Rank 0 calls `message` with the path of the profile, and with a warning for each rank that cannot write.
+        Rank 0 calls `message` with the path of the profile, and with a warning for each rank that
+        cannot write.
         """
         world, error = self._world, ""
         self._profile.create_stats()
@@ -120,13 +126,21 @@ class Profiler:
             for key, (_, calls, own, cumulative, _) in self._profile.stats.items()
         }
         users = {key: value for key, value in functions.items() if is_user_file(key[0])}
-        chosen = [*_longest(functions, "own"), *_longest(functions, "cumulative"), *_longest(users, "cumulative")]
+        chosen = [
+            *_longest(functions, "own"),
+            *_longest(functions, "cumulative"),
+            *_longest(users, "cumulative"),
+        ]
         sent = {key: functions[key] for key in chosen}
         total = time.perf_counter() - self._started
-        return RankProfile(self._world.rank, self._world.host, self._chunks, self._evaluating, total, sent)
+        return RankProfile(
+            self._world.rank, self._world.host, self._chunks, self._evaluating, total, sent
+        )
 
 
-def _longest(functions: Mapping[Function, FunctionTime], order: str, most: int = MOST_SENT) -> list[Function]:
+def _longest(
+    functions: Mapping[Function, FunctionTime], order: str, most: int = MOST_SENT
+) -> list[Function]:
     """Return the functions with the longest times, by the field `order`."""
     return sorted(functions, key=lambda key: (-getattr(functions[key], order), key))[:most]
 
@@ -135,7 +149,10 @@ def profile_text(profiles: Sequence[RankProfile]) -> str:
     """Return the tables of profile.txt."""
     functions = summed(profiles)
     users = {key: value for key, value in functions.items() if is_user_file(key[0])}
-    chunks, seconds = sum(profile.chunks for profile in profiles), sum(profile.evaluating for profile in profiles)
+    chunks, seconds = (
+        sum(profile.chunks for profile in profiles),
+        sum(profile.evaluating for profile in profiles),
+    )
     lines = [
         f"Time in evaluations since the last start: {len(profiles)} ranks, {chunks:,} chunks, {seconds:.2f} s",
         "Seconds include the cost of measuring each call. Shares are those of a rank's time in evaluations.",
@@ -159,18 +176,25 @@ def summed(profiles: Sequence[RankProfile]) -> dict[Function, FunctionTime]:
         for key, time_ in profile.functions.items():
             before = functions.get(key, FunctionTime(0, 0.0, 0.0))
             functions[key] = FunctionTime(
-                before.calls + time_.calls, before.own + time_.own, before.cumulative + time_.cumulative
+                before.calls + time_.calls,
+                before.own + time_.own,
+                before.cumulative + time_.cumulative,
             )
     return functions
 
 
 def _rank_lines(profiles: Sequence[RankProfile]) -> list[str]:
-    """Return the share of each rank's time in evaluations; for many ranks only the lowest and the highest ones."""
+    """Return the share of each rank's time in evaluations;
+    for many ranks only the lowest and the highest ones.
+    """
     listed = list(profiles)
     lines = [f"{'rank':>6}  {'chunks':>8}  {'evaluating':>10}  {'of its time':>11}  host"]
     if len(profiles) > MOST_RANKS:
         by_time = sorted(profiles, key=lambda profile: profile.evaluating)
-        listed = sorted(by_time[: MOST_RANKS // 2] + by_time[-MOST_RANKS // 2 :], key=lambda profile: profile.rank)
+        listed = sorted(
+            by_time[: MOST_RANKS // 2] + by_time[-MOST_RANKS // 2 :],
+            key=lambda profile: profile.rank,
+        )
         lines.insert(0, f"The {MOST_RANKS} ranks with the shortest and the longest times:")
     for profile in listed:
         share = 100 * profile.evaluating / max(profile.total, 1e-9)
@@ -180,14 +204,23 @@ def _rank_lines(profiles: Sequence[RankProfile]) -> list[str]:
     return lines
 
 
-def _table(profiles: Sequence[RankProfile], functions: Mapping[Function, FunctionTime], order: str) -> list[str]:
-    """Return a table of the functions with the longest times; the share of the ranks is that of the time `order`."""
+def _table(
+    profiles: Sequence[RankProfile], functions: Mapping[Function, FunctionTime], order: str
+) -> list[str]:
+    """Return a table of the functions with the longest times;
+    the share of the ranks is that of the time `order`.
+    """
     total = max(sum(profile.evaluating for profile in profiles), 1e-9)
     chosen = _longest(functions, order, MOST_LISTED)
-    lines = [f"{'self':>10}  {'cumulative':>10}  {'share':>6}  {'by rank':>12}  {'calls':>12}    function"]
+    lines = [
+        f"{'self':>10}  {'cumulative':>10}  {'share':>6}  {'by rank':>12}  {'calls':>12}    function"
+    ]
     for key in chosen:
         time_ = functions[key]
-        shares = [100 * _seconds(profile, key, order) / max(profile.evaluating, 1e-9) for profile in profiles]
+        shares = [
+            100 * _seconds(profile, key, order) / max(profile.evaluating, 1e-9)
+            for profile in profiles
+        ]
         by_rank = f"{min(shares):.0f}-{max(shares):.0f} %"
         share = 100 * float(getattr(time_, order)) / total
         mark = "*" if is_user_file(key[0]) else " "

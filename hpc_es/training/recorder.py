@@ -50,14 +50,19 @@ class Recorder(Protocol):
     # A generation.
 
     def keep(self, measured: State, evaluation: Rows, is_overwritten: bool) -> Measured:
-        """Return the state that an evaluation measured for `add`, with copies of arrays that would change until then.
+        """Return the state that an evaluation measured for `add`, with copies of arrays that would
+        change until then.
 
         Called before the update, which overwrites the state if `is_overwritten`.
         """
         ...
 
-    def add(self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
-        """Record a finished generation with its metrics and new correct programs, which `standing` counts already."""
+    def add(
+        self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]
+    ) -> None:
+        """Record a finished generation with its metrics and new correct programs,
+        which `standing` counts already.
+        """
         ...
 
     def add_cut(
@@ -141,7 +146,9 @@ class MemoryRecorder:
         """Copy nothing: evaluations of the centre are not recorded."""
         return Measured(measured)
 
-    def add(self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
+    def add(
+        self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]
+    ) -> None:
         """Continue with the state after a generation."""
         self.standing.state = finished.state
 
@@ -197,7 +204,9 @@ class MemoryRecorder:
 
 
 class Notices:
-    """The notices of an algorithm, of which each is shown once unless it was absent for QUIET_GENERATIONS."""
+    """The notices of an algorithm, of which each is shown once
+    unless it was absent for QUIET_GENERATIONS.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}  # generation of each notice
@@ -211,7 +220,9 @@ class Notices:
 
 
 def long_wait_message(standing: Standing, wait: LongWait, task: str) -> str:
-    """Return the message that no evaluation of the task has finished for long, and which limits its options offer."""
+    """Return the message that no evaluation of the task has finished for long,
+    and which limits its options offer.
+    """
     offers = standing.config.setup.offers
     unset = " or ".join(f"task.{key}" for key in offers.unset_limits)
     remedy = f"; if a job may not end, set {unset}" if unset else ""

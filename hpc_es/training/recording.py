@@ -1,4 +1,6 @@
-"""Recording a finished generation, on rank 0: its metrics, and what follows from them for the next generations."""
+"""Recording a finished generation, on rank 0: its metrics,
+and what follows from them for the next generations.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from hpc_es.training.this_rank import ThisRank
 class Recording:
     """Computes the metrics of finished generations and passes both to the recorder."""
 
-    def __init__(self, rank: ThisRank, recorder: Recorder, after_train_step: AfterTrainStep | None) -> None:
+    def __init__(
+        self, rank: ThisRank, recorder: Recorder, after_train_step: AfterTrainStep | None
+    ) -> None:
         self._rank, self._recorder, self._after_train_step = rank, recorder, after_train_step
         self._info = list(rank.config.report.reductions())
         self._notices = Notices()
@@ -29,7 +33,9 @@ class Recording:
         algorithm, results = self._rank.parts.algorithm, evaluated.results
         self._call_after_train_step(finished)
         row = self._row(finished)
-        self._recorder.standing.count(row, counters_after(self._recorder.standing.counters, row, results.rows))
+        self._recorder.standing.count(
+            row, counters_after(self._recorder.standing.counters, row, results.rows)
+        )
         self._recorder.add(finished, row, algorithm.solutions(before, results))
         planner.update(results.rows, evaluated.evaluation, evaluated.chunk_times)
         planner.order(finished.state)
@@ -49,7 +55,9 @@ class Recording:
         is_new = stored is None or list(stored.chunks) != list(outcomes.chunks)
         failed = int(standing.counters["failed_generations"])
         has_succeeded = bool(np.isfinite(results.rows["return_"]).any())
-        nothing_succeeded = len(results.rows) > 0 and not has_succeeded and failed >= before.generation
+        nothing_succeeded = (
+            len(results.rows) > 0 and not has_succeeded and failed >= before.generation
+        )
         row, counters_before = self._row(finished), dict(standing.counters)
         counters = counters_after(standing.counters, row, results.rows)
         if not (has_succeeded or nothing_succeeded):  # the few jobs that are left say little
@@ -81,4 +89,6 @@ class Recording:
 
     def _row(self, finished: FinishedGeneration) -> MetricsRow:
         seconds, counters = time.perf_counter() - finished.started, self._recorder.standing.counters
-        return metrics_row(finished, self._rank.parts.problem, counters, seconds=seconds, info=self._info)
+        return metrics_row(
+            finished, self._rank.parts.problem, counters, seconds=seconds, info=self._info
+        )

@@ -1,8 +1,8 @@
 """One run on every rank: open the directory, build the parts, restore the state, train, close.
 
-Only rank 0 imports what reads and writes the run directory (h5py among it). A fault-tolerant run that loses a rank
-repeats the generation without it if rank 0 survived (`Run.rows`); otherwise the surviving ranks restart from the last
-checkpoint (`with_recovery`).
+Only rank 0 imports what reads and writes the run directory (h5py among it). A fault-tolerant run
+that loses a rank repeats the generation without it if rank 0 survived (`Run.rows`); otherwise the
+surviving ranks restart from the last checkpoint (`with_recovery`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
 from hpc_es.core.data import Array, Arrays, JsonObject, State, dataclass
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
-from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, LearnsFromSamples, ProbesHiddenState, RunContext
+from hpc_es.core.interfaces import (
+    AnyAlgorithm,
+    GradientAlgorithm,
+    LearnsFromSamples,
+    ProbesHiddenState,
+    RunContext,
+)
 from hpc_es.core.machine import keep_freed_memory, stepping_differences
 from hpc_es.core.paths import kept_directory
 from hpc_es.core.quiet import quiet_stderr
@@ -53,7 +59,8 @@ if TYPE_CHECKING:
     from hpc_es.training.run_writer import RunWriter
     from hpc_es.training.triggers import IntervalTrigger
 
-LOCK_TRIES, LOCK_SECONDS = 60, 2.0  # file servers may keep the lock of a dead node for a while (NFS: 90 s)
+# file servers may keep the lock of a dead node for a while (NFS: 90 s)
+LOCK_TRIES, LOCK_SECONDS = 60, 2.0
 
 OnRow = Callable[[int, MetricsRow], bool]
 RunResult = JsonObject
@@ -67,7 +74,8 @@ class RunRequest:
     resume: Resume = "auto"
     repetition: int = 0
     shared_noise: object = None  # the result of build.shared_noise, if several runs share it
-    on_row: OnRow | None = None  # called on rank 0 with the metrics of each generation; False ends the run early
+    # called on rank 0 with the metrics of each generation; False ends the run early
+    on_row: OnRow | None = None
     show_progress: bool = True  # on the console of rank 0
     triggers: Sequence[IntervalTrigger] = ()  # of the caller; on rank 0
     ends_program: bool = False  # whether the program ends after this run
@@ -79,7 +87,9 @@ class RunRequest:
 def run_once(
     world: World, signals: Signals, config: Config, request: RunRequest
 ) -> tuple[ExitReason, RunResult | None]:
-    """Run to the end, on every rank; return how the run ended and, on rank 0 of a finished run, its result."""
+    """Run to the end, on every rank; return how the run ended and, on rank 0 of a finished run,
+    its result.
+    """
     with kept_directory():  # code of the user may change it, and the next run starts in it
         return _run_once(world, signals, config, request)
 
@@ -108,7 +118,9 @@ def _run_once(
 
 
 def with_recovery(world: World, run: Callable[[bool], ExitReason]) -> ExitReason:
-    """Call `run(restarted)` until all surviving ranks have finished it; all of them return the same reason."""
+    """Call `run(restarted)` until all surviving ranks have finished it;
+    all of them return the same reason.
+    """
     from hpc_es.mpi.fault_tolerance import enable_fault_tolerance  # which few runs need
     from hpc_es.storage import run_lock
 
@@ -135,7 +147,10 @@ def with_recovery(world: World, run: Callable[[bool], ExitReason]) -> ExitReason
         except Exception as error:
             if not world.fault_handler.is_rank_loss(error):
                 raise
-        if world.fault_handler.regroup(reason is not None, can_continue=False) is Regroup.DONE and reason is not None:
+        if (
+            world.fault_handler.regroup(reason is not None, can_continue=False) is Regroup.DONE
+            and reason is not None
+        ):
             return reason
         restarted = True
 
@@ -151,7 +166,10 @@ class PreparedRun:
 
 
 def prepare_run(config: Config, request: RunRequest) -> PreparedRun:
-    """Check the config and open the directory, on rank 0. Raise UserError if the run cannot start."""
+    """Check the config and open the directory, on rank 0.
+
+    Raise UserError if the run cannot start.
+    """
     from hpc_es.storage.stepping_cache import remembered
     from hpc_es.training.run_directory import open_run
 
@@ -169,12 +187,18 @@ def prepare_run(config: Config, request: RunRequest) -> PreparedRun:
 
 
 def start_run(world: World, signals: Signals, config: Config, request: RunRequest) -> Run:
-    """Do all that precedes the first generation, on every rank; CollectiveExit if rank 0 cannot prepare the run."""
+    """Do all that precedes the first generation, on every rank;
+    CollectiveExit if rank 0 cannot prepare the run.
+    """
 
     def message(prepared: PreparedRun | None) -> JsonObject:
         assert prepared is not None
         directory = str(prepared.opened.directory.resolve())
-        return {"differences": stepping_differences, "directory": directory, "sizes": dict(prepared.sizes)}
+        return {
+            "differences": stepping_differences,
+            "directory": directory,
+            "sizes": dict(prepared.sizes),
+        }
 
     keep_freed_memory()
     if world.rank == 0 and request.show_progress:
@@ -186,7 +210,9 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
     if config.report.rank_logs:
         from hpc_es.storage.status import now
 
-        title = f"=== {now()}: rank {world.rank} of {world.size} on {world.host}, process {os.getpid()}"
+        title = (
+            f"=== {now()}: rank {world.rank} of {world.size} on {world.host}, process {os.getpid()}"
+        )
         log = RankLog.open(directory, world.rank, title)
     try:
         parts = build_run(world, config, request, prepared.built if prepared else None)
@@ -196,7 +222,13 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
 
         is_replaced = prepared is None or prepared.opened.snapshot is not None
         context = RunContext(
-            directory, world.rank, world.size, call_on_rank_0, world.node_rank, world.barrier, is_replaced
+            directory,
+            world.rank,
+            world.size,
+            call_on_rank_0,
+            world.node_rank,
+            world.barrier,
+            is_replaced,
         )
         parts.problem.open(context)
         profiler: Profiler | None = None
@@ -217,7 +249,9 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
 
 
 def announce_library() -> None:
-    """Say that the library that computes starts, if it has not been imported yet: that takes seconds."""
+    """Say that the library that computes starts, if it has not been imported yet:
+    that takes seconds.
+    """
     decision = current_decision()
     if decision is None or decision.request.library is None:
         return
@@ -256,17 +290,27 @@ def start_writer(
 
         members = MembersWriter(config, parts)
     writer = RunWriter(
-        opened, config, parts.problem, state, world, request.triggers, request.show_progress, members=members
+        opened,
+        config,
+        parts.problem,
+        state,
+        world,
+        request.triggers,
+        request.show_progress,
+        members=members,
     )
     with report_failure(world, writer):
         writer.started(parts.task.name, request.repetition)
     return state, writer
 
 
-def initial_state(parts: Parts, prepared: PreparedRun, config: Config) -> tuple[State, Sequence[str]]:
+def initial_state(
+    parts: Parts, prepared: PreparedRun, config: Config
+) -> tuple[State, Sequence[str]]:
     """Return the state of the checkpoint, or that of a new run, and warnings, on rank 0.
 
-    Raises CheckpointError if the checkpoint does not match the config, ConfigError if `policy.init_from` does not.
+    Raises CheckpointError if the checkpoint does not match the config, ConfigError if
+    `policy.init_from` does not.
     """
     from hpc_es.storage.compare import verify_restored
 
@@ -288,10 +332,14 @@ def initial_state(parts: Parts, prepared: PreparedRun, config: Config) -> tuple[
 
 
 def gradient_algorithm(algorithm: AnyAlgorithm) -> GradientAlgorithm[Any]:
-    """Return the algorithm as one with a loss; UserError if it lacks these methods, as a custom kind may."""
+    """Return the algorithm as one with a loss; UserError if it lacks these methods,
+    as a custom kind may.
+    """
     if not isinstance(algorithm, GradientAlgorithm):
         name = type(algorithm).__name__
-        raise UserError(f"{name} follows a gradient, but lacks methods of core.interfaces.GradientAlgorithm")
+        raise UserError(
+            f"{name} follows a gradient, but lacks methods of core.interfaces.GradientAlgorithm"
+        )
     return algorithm
 
 
@@ -310,7 +358,13 @@ class Run:
         log: RankLog | None = None,
         profiler: Profiler | None = None,
     ) -> None:
-        self.world, self.config, self._request, self._parts, self._writer = world, config, request, parts, writer
+        self.world, self.config, self._request, self._parts, self._writer = (
+            world,
+            config,
+            request,
+            parts,
+            writer,
+        )
         self._log = log
         make_executor: Callable[[Work, FailureReports], Executor] | None = None
         if (workers := request.workers) is not None:
@@ -338,7 +392,8 @@ class Run:
 
     @property
     def state(self) -> State:
-        """State after the last finished generation; on ranks other than 0 only its shared arrays are valid.
+        """State after the last finished generation; on ranks other than 0 only its shared arrays
+        are valid.
 
         The next update overwrites the arrays of a large state.
         """
@@ -357,10 +412,12 @@ class Run:
     def rows(self) -> Generator[MetricsRow]:
         """Train, yielding the metrics of each generation on rank 0 and nothing on other ranks.
 
-        In a fault-tolerant run, continue after the loss of a rank if rank 0 survived; the caller must then exhaust the
-        generator. Raises RestartFromCheckpoint after any other loss.
+        In a fault-tolerant run, continue after the loss of a rank if rank 0 survived; the caller
+        must then exhaust the generator. Raises RestartFromCheckpoint after any other loss.
         """
-        return self._fault_tolerant_rows() if self.config.mpi.fault_tolerance else self.training.run()
+        return (
+            self._fault_tolerant_rows() if self.config.mpi.fault_tolerance else self.training.run()
+        )
 
     def _fault_tolerant_rows(self) -> Generator[MetricsRow]:
         decision = Regroup.CONTINUE
@@ -383,7 +440,9 @@ class Run:
         self.training.stop()
 
     def loss(self, sample: Arrays | None) -> Mapping[str, float] | None:
-        """Return the parts of the loss of a sample, or of the next batch, evaluated on rank 0; None on other ranks."""
+        """Return the parts of the loss of a sample, or of the next batch, evaluated on rank 0;
+        None on other ranks.
+        """
         if self.world.rank:
             return None
         require_gradient(self.config, "loss()")
@@ -391,19 +450,28 @@ class Run:
         if sample is not None:
             return algorithm.sample_losses(self.state, sample)
         if not self._is_open:
-            raise UserError("the run has ended and its environments are closed: pass a sample to loss()")
+            raise UserError(
+                "the run has ended and its environments are closed: pass a sample to loss()"
+            )
         if not self.config.setup.needs.independent_batches:
-            raise UserError("with algorithm.update_every the next batch depends on the last one: pass loss() a sample")
+            raise UserError(
+                "with algorithm.update_every the next batch depends on the last one: pass loss() a sample"
+            )
         return algorithm.losses(self.state, self.training.next_batch())
 
     def learn_next(self, sample: Arrays) -> None:
-        """Rank 0: let the next generation learn from a sample; UserError if it cannot. Other ranks do nothing."""
+        """Rank 0: let the next generation learn from a sample; UserError if it cannot.
+
+        Other ranks do nothing.
+        """
         if self.world.rank:
             return
         require_gradient(self.config, "update()")
         algorithm = gradient_algorithm(self._parts.algorithm)
         if not isinstance(algorithm, LearnsFromSamples):
-            raise UserError(f"algorithm.kind is {self.config.algorithm.kind!r}, expected 'actor_critic' for update()")
+            raise UserError(
+                f"algorithm.kind is {self.config.algorithm.kind!r}, expected 'actor_critic' for update()"
+            )
         if (why := self.config.setup.needs.asynchronous) is not None:
             raise UserError(f"{why}, expected 'synchronous' for update()")
         if not self._is_open:
@@ -411,7 +479,10 @@ class Run:
         self.training.learn_next(algorithm.results_of(self.state, sample))
 
     def checkpoint(self) -> Path | None:
-        """Save the last finished generation now; return the file, None on ranks other than 0. RunError."""
+        """Save the last finished generation now; return the file, None on ranks other than 0.
+
+        RunError.
+        """
         return None if self._writer is None else self._writer.save()
 
     def result(self) -> RunResult | None:
@@ -420,12 +491,15 @@ class Run:
             return None
         with report_failure(self.world, self._writer):
             summary = self._parts.algorithm.summary(self._writer.standing.outcome)
-            return self._writer.result(self._parts.task.name, self._request.repetition, self.training.final, summary)
+            return self._writer.result(
+                self._parts.task.name, self._request.repetition, self.training.final, summary
+            )
 
     def close(self, status: int = 0) -> None:
         """Close files, release the directory and close the environments; further calls do nothing.
 
-        If an environment cannot be closed, all ranks end with this status, provided that the run ends the program.
+        If an environment cannot be closed, all ranks end with this status, provided that the run
+        ends the program.
         """
         if not self._is_open:
             return
@@ -434,7 +508,11 @@ class Run:
         if self._writer is not None:
             self._writer.close()
         task = self._parts.task
-        close(task.name, task.close, stuck=(lambda: self.world.abort(status)) if self._request.ends_program else None)
+        close(
+            task.name,
+            task.close,
+            stuck=(lambda: self.world.abort(status)) if self._request.ends_program else None,
+        )
         if self._log is not None:
             self._log.close()
         self._polling.close()
@@ -443,6 +521,9 @@ class Run:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close(0 if error is None else 1)

@@ -1,4 +1,6 @@
-"""Rank 0 opens the run directory: it locks it and checks that the newest checkpoint belongs to this experiment."""
+"""Rank 0 opens the run directory: it locks it and checks that the
+newest checkpoint belongs to this experiment.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,14 @@ class OpenedRun:
 
 
 def open_run(
-    directory: Path, config: Config, resume: Resume, repetition: int = 0, info: Mapping[str, Json] = NO_INFO
+    directory: Path,
+    config: Config,
+    resume: Resume,
+    repetition: int = 0,
+    info: Mapping[str, Json] = NO_INFO,
 ) -> OpenedRun:
-    """Create and lock the run directory, and load the newest checkpoint, which must belong to this experiment.
+    """Create and lock the run directory, and load the newest checkpoint, which must belong to this
+    experiment.
 
     `info` is the `environment_info` of the problem.
 
@@ -66,20 +73,28 @@ def open_run(
         raise InUseError(f"{error}{text}") from error
     warnings: list[str] = []
     identity = full_identity(config, repetition)
-    store = Store(directory / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best)
+    store = Store(
+        directory / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best
+    )
     try:
-        is_used = any((directory / name).exists() for name in ("metrics.jsonl", "checkpoints", CONFIG))
+        is_used = any(
+            (directory / name).exists() for name in ("metrics.jsonl", "checkpoints", CONFIG)
+        )
         if resume == "never" and is_used:
             text = f"{directory} already holds a run, and --resume is never: choose another --output, or --resume auto"
             raise UserError(text)
         if any(directory.glob("repetition_*")):
-            raise UserError(f"{directory} holds repetitions, not a single run: choose another --output")
+            raise UserError(
+                f"{directory} holds repetitions, not a single run: choose another --output"
+            )
         newest = store.newest(warnings.append)
         if newest is None and resume == "require":
             raise UserError(f"--resume require: there is no checkpoint in {directory}")
         snapshot = newest[1] if newest else None
         if newest is not None and snapshot is not None:
-            different = differences(completed(snapshot.identity, named_user_kinds(resolved(config))), identity)
+            different = differences(
+                completed(snapshot.identity, named_user_kinds(resolved(config))), identity
+            )
             if different:
                 lines = "\n  ".join(different)
                 text = f"{directory} holds another experiment; these may not change on resume:\n  {lines}\n"
@@ -114,9 +129,9 @@ def _has_initial_parameters(config: Config) -> bool:
 def require_own_entries(directory: Path, depth: int = 2) -> None:
     """Raise UserError if a run here would write through a link of another user, or wait for a pipe.
 
-    In a directory that others write to, a link named checkpoints could point to any directory of the user who starts
-    the run. Links of the user's own to directories, such as on a larger disk, are followed; files are never opened
-    through links (`core.run_files`).
+    In a directory that others write to, a link named checkpoints could point to any directory of
+    the user who starts the run. Links of the user's own to directories, such as on a larger disk,
+    are followed; files are never opened through links (`core.run_files`).
     """
     for entry in os.scandir(directory):
         status = entry.stat(follow_symlinks=False)
@@ -125,20 +140,32 @@ def require_own_entries(directory: Path, depth: int = 2) -> None:
         if stat.S_ISLNK(status.st_mode) and status.st_uid not in (os.geteuid(), 0):
             text = f"{entry.path} is a link of another user (uid {status.st_uid}), through which the run would write"
             raise UserError(f"{text}: remove it, or choose another --output")
-        if not stat.S_ISLNK(status.st_mode) and not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        if (
+            not stat.S_ISLNK(status.st_mode)
+            and not stat.S_ISREG(status.st_mode)
+            and not stat.S_ISDIR(status.st_mode)
+        ):
             raise UserError(
                 f"expected files and directories in {directory}, found {entry.name}: choose another --output"
             )
 
 
 def _require_finite_statistics(store: Store, path: Path, snapshot: Snapshot) -> None:
-    """Raise CheckpointError if observation statistics are not finite; it names an earlier checkpoint."""
+    """Raise CheckpointError if observation statistics are not finite;
+    it names an earlier checkpoint.
+    """
     state = snapshot.state
     wrong = not_finite(state.shared, state.master)
     if not wrong:
         return
-    earlier = [other.name for other in store.paths() if other != path and _has_finite_statistics(other)]
-    remedy = f"remove the checkpoints after {earlier[-1]} to continue from that one, or " if earlier else ""
+    earlier = [
+        other.name for other in store.paths() if other != path and _has_finite_statistics(other)
+    ]
+    remedy = (
+        f"remove the checkpoints after {earlier[-1]} to continue from that one, or "
+        if earlier
+        else ""
+    )
     raise CheckpointError(
         f"{path}: expected finite observation statistics, found infinity or NaN in {wrong}, from an infinite "
         f"observation of the environment, with which every further episode would fail: {remedy}choose another "
@@ -154,6 +181,8 @@ def _has_finite_statistics(path: Path) -> bool:
 
 
 def full_identity(config: Config, repetition: int = 0) -> JsonObject:
-    """Return the values that must not change on resume: experiment, random numbers, and number of BLAS threads."""
+    """Return the values that must not change on resume: experiment, random numbers,
+    and number of BLAS threads.
+    """
     which = {"repetition": repetition} if repetition else {}
     return {**identity(config), **which, "blas_threads": blas_threads()}

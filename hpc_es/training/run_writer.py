@@ -1,4 +1,6 @@
-"""Rank 0 writes a run directory: checkpoints, logs, status, exports, and the progress shown to the user."""
+"""Rank 0 writes a run directory: checkpoints, logs, status, exports,
+and the progress shown to the user.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from hpc_es.config import user_code
 from hpc_es.config.options import warnings_of
-from hpc_es.config.resolved import config_hash, dump, resolved, software_warning, sources, with_history
+from hpc_es.config.resolved import (
+    config_hash,
+    dump,
+    resolved,
+    software_warning,
+    sources,
+    with_history,
+)
 from hpc_es.config.schema import Config, Report
 from hpc_es.core.data import IMAGE, Array, Arrays, JsonObject, Rows, State, without_info
 from hpc_es.core.errors import RunError, UserError
@@ -67,10 +76,11 @@ MOST_LISTED_RANKS = 64  # above this, the log lists hosts with their ranks inste
 class MetricsFiles:
     """The metrics of a run in metrics.jsonl, log.csv and the loggers.
 
-    Rows are written every `report.metrics_interval` generations, for generations with an evaluation, and for the last
-    one. Which generation is the last is known only at the end: its row is then written beyond the lengths that the last
-    checkpoint records, so that a resumed run cuts it off, and has the same file as a run without interruption. If
-    nothing is left to train, it is written again.
+    Rows are written every `report.metrics_interval` generations, for generations with an
+    evaluation, and for the last one. Which generation is the last is known only at the end: its row
+    is then written beyond the lengths that the last checkpoint records, so that a resumed run cuts
+    it off, and has the same file as a run without interruption. If nothing is left to train, it is
+    written again.
 
     Args:
         lengths: file lengths of the checkpoint that training resumes from, by name.
@@ -100,7 +110,8 @@ class MetricsFiles:
         self._lengths: dict[str, int] | None = None  # before the last row
 
     def add(self, row: MetricsRow, has_evaluation: bool, image: Array | None = None) -> None:
-        """Write the row of a generation if it is due; otherwise keep it, in case it is the last one.
+        """Write the row of a generation if it is due; otherwise keep it, in case it is the last
+        one.
 
         `image` is an observation for the loggers, [height, width] or with channels.
         """
@@ -120,7 +131,9 @@ class MetricsFiles:
             self._write()
 
     def write_answer(self, generation: int, answer: Answer) -> None:
-        """Show the answer of a finished run in the loggers, as the step after the last generation."""
+        """Show the answer of a finished run in the loggers,
+        as the step after the last generation.
+        """
         if self._loggers is not None and answer.value is not None:
             values = {"answer_value": answer.value, "answer_standard_error": answer.standard_error}
             self._loggers.write({"generation": generation, **values})
@@ -152,7 +165,8 @@ def _last_row(run_dir: Path, generation: int) -> MetricsRow | None:
     return None
 
 
-SAVING_SHARE = 0.02  # of the time, that checkpoints by generation may take with `checkpoint.interval: auto`
+# of the time, that checkpoints by generation may take with `checkpoint.interval: auto`
+SAVING_SHARE = 0.02
 
 
 class RunWriter:
@@ -189,24 +203,31 @@ class RunWriter:
         if old:
             self.standing.counters |= old.counters
             self.standing.best, self.standing.final = old.best, old.final
-        self._cut: CutShort | None = None  # the last generation if it was cut short, after the state
+        # the last generation if it was cut short, after the state
+        self._cut: CutShort | None = None
         self._lengths_before_cut: dict[str, int] | None = None
         self._after_pending = (self.standing.counters, self.standing.final)  # after `pending`
         if old and old.cut:
             seconds = {"seconds": old.counters["seconds"]}
-            self.standing.counters, self.standing.final = {**NOTHING_USED, **old.cut.counters, **seconds}, {}
+            self.standing.counters, self.standing.final = (
+                {**NOTHING_USED, **old.cut.counters, **seconds},
+                {},
+            )
             self.pending = old.cut
         generation = old.generation if old else None
         self.measured: Mapping[str, float] = final_evaluation(self.directory, generation)
         self._saved_generation = old.generation if old else -1
-        self._saved_at, self._saving_seconds = time.monotonic(), 0.0  # end of the last checkpoint, and its time
+        # end of the last checkpoint, and its time
+        self._saved_at, self._saving_seconds = time.monotonic(), 0.0
         self._journal = UpdateJournal(
             config.checkpoint.full_interval if config.setup.needs.searches == "vectors" else 0
         )
         if old:
             self._journal.begin(opened.store.path(old.generation), old)
         if old and old.increment:
-            self.replay = UpdateReplay(old.increment, old.state, old.best.generation if old.best else None)
+            self.replay = UpdateReplay(
+                old.increment, old.state, old.best.generation if old.best else None
+            )
         self._triggers = TriggerList([*triggers, *self._own_triggers()])
         if old:
             self._triggers.restore(old.triggers)
@@ -227,22 +248,39 @@ class RunWriter:
         )
         self._open_logs(old)
         self._failures = FailuresLog(self.directory, keep=bool(old))
-        self.remedy = f"see {self._failures.path}, fix the cause, and the same command resumes the run"
-        self._process, self._status, self._last_beat = this_process(), dict[str, object](), time.monotonic()
+        self.remedy = (
+            f"see {self._failures.path}, fix the cause, and the same command resumes the run"
+        )
+        self._process, self._status, self._last_beat = (
+            this_process(),
+            dict[str, object](),
+            time.monotonic(),
+        )
         self._end_status: EndStatus = "interrupted"
         self._export_env: Env = "unwrapped"  # the environment that policy.keras is made for
         if changed:
             self._warn(changed)
-        for warning in (*opened.warnings, *warnings_of(config), *rounding_warnings(config, problem), *problem.notices):
+        for warning in (
+            *opened.warnings,
+            *warnings_of(config),
+            *rounding_warnings(config, problem),
+            *problem.notices,
+        ):
             self._warn(warning)
 
     def _open_logs(self, old: Snapshot | None) -> None:
-        """Open the files that grow with each generation, and cut them to the lengths in the checkpoint."""
+        """Open the files that grow with each generation,
+        and cut them to the lengths in the checkpoint.
+        """
         config, directory = self.config, self.directory
         lengths, generation = (old.file_lengths, old.generation) if old else ({}, 0)
         run_ids = old.provenance.get("loggers", {}) if old else {}
-        self._loggers = self._new_loggers(run_ids) if config.report.all_loggers() or run_ids else None
-        self._metrics = MetricsFiles(directory, config.report, lengths, generation, self._loggers, self._warn)
+        self._loggers = (
+            self._new_loggers(run_ids) if config.report.all_loggers() or run_ids else None
+        )
+        self._metrics = MetricsFiles(
+            directory, config.report, lengths, generation, self._loggers, self._warn
+        )
         self._programs = ProgramsLog(directory, self._warn)
         self._programs.cut(lengths)
         self._evaluations = EvaluationsLog(directory, self._problem.coordinate_names, self._warn)
@@ -256,17 +294,29 @@ class RunWriter:
         config, name = self.config, self.config.name or self.directory.name
         if config.repetitions > 1:
             name = f"{name}/{self.directory.name}"
-        return Loggers(config.report, LoggedRun(self.directory, name, flat(resolved(config))), run_ids, self._warn)
+        return Loggers(
+            config.report,
+            LoggedRun(self.directory, name, flat(resolved(config))),
+            run_ids,
+            self._warn,
+        )
 
     def _own_triggers(self) -> list[IntervalTrigger]:
-        """Return triggers for plot, export and checkpoints, which come last: they save the others' state."""
+        """Return triggers for plot, export and checkpoints, which come last:
+        they save the others' state.
+        """
         report, checkpoint = self.config.report, self.config.checkpoint
         return [
-            IntervalTrigger(self.draw, report.plot_interval_seconds, unit=Unit.SECONDS, name="plot"),
+            IntervalTrigger(
+                self.draw, report.plot_interval_seconds, unit=Unit.SECONDS, name="plot"
+            ),
             IntervalTrigger(self.export, report.export_interval, name="export"),
             IntervalTrigger(self.save_if_cheap, checkpoint.generations, name="checkpoint"),
             IntervalTrigger(
-                self.save_in_between, checkpoint.interval_seconds, unit=Unit.SECONDS, name="checkpoint_seconds"
+                self.save_in_between,
+                checkpoint.interval_seconds,
+                unit=Unit.SECONDS,
+                name="checkpoint_seconds",
             ),
         ]
 
@@ -294,7 +344,9 @@ class RunWriter:
         self.progress.start(
             {
                 "name": config.name,
-                "repetition": f"{repetition} of {config.repetitions}" if config.repetitions > 1 else None,
+                "repetition": f"{repetition} of {config.repetitions}"
+                if config.repetitions > 1
+                else None,
                 "task": task,
                 "goal": config.setup.offers.goal,
                 "params": state.theta.size or None,
@@ -309,7 +361,8 @@ class RunWriter:
             self.message(text)
         if self.replay is not None:
             self.message(self.replay.message)
-        self._opened = dataclasses.replace(self._opened, snapshot=None)  # frees memory after the first update
+        # frees memory after the first update
+        self._opened = dataclasses.replace(self._opened, snapshot=None)
         if self._saved_generation < 0:
             self.save()
         else:
@@ -318,7 +371,9 @@ class RunWriter:
     # A generation.
 
     def keep(self, measured: State, evaluation: Rows, is_overwritten: bool) -> Measured:
-        """Return the state that an evaluation measured, as a copy if its arrays are recorded (see `Recorder.keep`)."""
+        """Return the state that an evaluation measured,
+        as a copy if its arrays are recorded (see `Recorder.keep`).
+        """
         is_best = len(evaluation) > 0 and self.standing.is_better(measured, evaluation)
         is_listed = len(evaluation) > 0 and bool(self._problem.coordinate_names)
         if is_best or (is_listed and is_overwritten):
@@ -326,8 +381,12 @@ class RunWriter:
             measured = dataclasses.replace(measured, shared=shared)
         return Measured(measured, is_best)
 
-    def add(self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
-        """Record a finished generation: logs, progress, best evaluation, triggers (see `Recorder.add`)."""
+    def add(
+        self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]
+    ) -> None:
+        """Record a finished generation: logs, progress, best evaluation,
+        triggers (see `Recorder.add`).
+        """
         self._journal.add(finished.evaluated.results, finished.update.units)
         self._write_evaluations(finished)
         self.standing.state, self.standing.final = finished.state, {}
@@ -347,7 +406,9 @@ class RunWriter:
         counters: Counters,
         is_new: bool,
     ) -> None:
-        """Record such a generation; its lines are not part of the next checkpoint (see `Recorder.add_cut`)."""
+        """Record such a generation; its lines are not part of the
+        next checkpoint (see `Recorder.add_cut`).
+        """
         used = {name: value for name, value in counters.items() if name != "seconds"}
         self._cut, self._lengths_before_cut = CutShort(used, outcomes.pack()), self._file_lengths()
         self._write_evaluations(finished)
@@ -364,10 +425,14 @@ class RunWriter:
     def _write_evaluations(self, finished: FinishedGeneration) -> None:
         if self._problem.coordinate_names:
             evaluated, measured = finished.evaluated, finished.measured.state
-            evaluations = self._problem.evaluations(measured, evaluated.results, evaluated.evaluation)
+            evaluations = self._problem.evaluations(
+                measured, evaluated.results, evaluated.evaluation
+            )
             self._evaluations.write(measured.generation, evaluations)
 
-    def _add(self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]) -> None:
+    def _add(
+        self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]
+    ) -> None:
         """Record new programs, the best evaluation and the progress."""
         if solutions:
             self._programs.write(solutions)
@@ -378,7 +443,9 @@ class RunWriter:
             measured = CentreEvaluation(evaluation, self._problem.episodes_per_job)
             generation, error = int(row["generation"] or 0), measured.standard_error
             shared = finished.measured.state.shared
-            self.standing.best = Best(float(mean), generation, shared, rows, error, measured.episodes)
+            self.standing.best = Best(
+                float(mean), generation, shared, rows, error, measured.episodes
+            )
         best = self.standing.best
         self.progress.update(row, best.return_ if best else None)
         if is_best:
@@ -390,7 +457,9 @@ class RunWriter:
         self._failures.add(f"{report.line()} (on {report.host})", report.failure)
 
     def replayed(self, state: State) -> None:
-        """Continue from this state, after the updates since the last full checkpoint were computed again."""
+        """Continue from this state, after the updates since the
+        last full checkpoint were computed again.
+        """
         assert self.replay
         self.replay.require_same(state)
         best = self.standing.best
@@ -433,10 +502,16 @@ class RunWriter:
         )
 
     def _file_lengths(self) -> dict[str, int]:
-        return {**self._metrics.lengths(), **self._programs.lengths(), **self._evaluations.lengths()}
+        return {
+            **self._metrics.lengths(),
+            **self._programs.lengths(),
+            **self._evaluations.lengths(),
+        }
 
     def save(self) -> Path:
-        """Write a full checkpoint of the last finished generation unless there is one; return its file."""
+        """Write a full checkpoint of the last finished generation unless there is one;
+        return its file.
+        """
         return self._save(whole=True)
 
     def save_in_between(self) -> None:
@@ -444,9 +519,14 @@ class RunWriter:
         self._save(whole=False)
 
     def save_if_cheap(self) -> None:
-        """Write a checkpoint that is due by its generation; with `auto` only while they take little of the time."""
+        """Write a checkpoint that is due by its generation;
+        with `auto` only while they take little of the time.
+        """
         is_auto = self.config.checkpoint.interval == "auto"
-        if not is_auto or (time.monotonic() - self._saved_at) * SAVING_SHARE >= self._saving_seconds:
+        if (
+            not is_auto
+            or (time.monotonic() - self._saved_at) * SAVING_SHARE >= self._saving_seconds
+        ):
             self.save_in_between()
 
     def _save(self, whole: bool) -> Path:
@@ -454,7 +534,9 @@ class RunWriter:
         path = self._opened.store.path(max(self._saved_generation, state.generation))
         is_saved = state.generation == self._saved_generation and (not whole or is_full(path))
         if not self.state_is_whole:
-            text = f"the update of generation {state.generation + 1} failed while it changed the state"
+            text = (
+                f"the update of generation {state.generation + 1} failed while it changed the state"
+            )
             raise RunError(f"{text}, which cannot be saved: resume from the last checkpoint")
         if self.replay is None and not is_saved:
             snapshot = self._snapshot(None if whole else self._journal.since(state))
@@ -482,11 +564,16 @@ class RunWriter:
         gc.collect()  # figures are reference cycles, which would pile up until Python collects them
 
     def export(self) -> None:
-        """Save a checkpoint and refresh policy.keras from it; with `report.export_numbered`, also a numbered copy."""
+        """Save a checkpoint and refresh policy.keras from it; with `report.export_numbered`,
+        also a numbered copy.
+        """
         from hpc_es.report.export import ExportOptions, export
 
         self.save()
-        options, file = ExportOptions("last", self._export_env, trust=True), self.directory / "policy.keras"
+        options, file = (
+            ExportOptions("last", self._export_env, trust=True),
+            self.directory / "policy.keras",
+        )
         try:
             export(self.directory, file, options)
         except UserError as error:
@@ -496,7 +583,9 @@ class RunWriter:
             self._export_env = "wrapped"
             export(self.directory, file, dataclasses.replace(options, env="wrapped"))
         if self.config.report.export_numbered:
-            with written(self.directory / f"policy_{self.standing.state.generation:06d}.keras") as temporary:
+            with written(
+                self.directory / f"policy_{self.standing.state.generation:06d}.keras"
+            ) as temporary:
                 shutil.copyfile(file, temporary)
 
     # The end.
@@ -517,7 +606,9 @@ class RunWriter:
             self._members.write(self.directory, self.standing.state)
 
     def measured_at_end(self, units: Sequence[Arrays]) -> None:
-        """Save what the problem learned from the final evaluation, apart from the state, which a resume continues."""
+        """Save what the problem learned from the final evaluation, apart from the state,
+        which a resume continues.
+        """
         if self.standing.add_learned(units):
             self._saved_generation = -1
             self.save()
@@ -527,7 +618,12 @@ class RunWriter:
         standing = self.standing
         if state in get_args(EndStatus):
             self._end_status = cast(EndStatus, state)
-        self._status = {"status": state, "generation": standing.state.generation, **standing.counters, **more}
+        self._status = {
+            "status": state,
+            "generation": standing.state.generation,
+            **standing.counters,
+            **more,
+        }
         self._status |= this_run(os.environ)
         self._write_status()
         if state == FINISHED:
@@ -535,7 +631,9 @@ class RunWriter:
             self._metrics.write_answer(standing.state.generation, answer)
 
     def _write_status(self) -> None:
-        """Replace status.json, with what the run has found until now: a generation may take longer than a heartbeat."""
+        """Replace status.json, with what the run has found until now:
+        a generation may take longer than a heartbeat.
+        """
         self._last_beat = time.monotonic()
         found = self.standing.found(final_results(self._status))
         best = self._best_return(found)
@@ -546,20 +644,30 @@ class RunWriter:
         write_json(self.directory / STATUS, finite(values))
 
     def _best_return(self, found: Found) -> float | None:
-        """Return the return of the best evaluated centre: the answer, or for an objective that of a centre."""
+        """Return the return of the best evaluated centre: the answer,
+        or for an objective that of a centre.
+        """
         if found.answer.kind == "centre":
             return found.answer.value
         best = self.standing.best
         return None if best is None else best.return_
 
     def beat(self) -> None:
-        """Renew the heartbeat in status.json if it is due; called often, also between the steps of an evaluation."""
-        if time.monotonic() - self._last_beat < HEARTBEAT_SECONDS or self._status.get("status") != RUNNING:
+        """Renew the heartbeat in status.json if it is due; called often,
+        also between the steps of an evaluation.
+        """
+        if (
+            time.monotonic() - self._last_beat < HEARTBEAT_SECONDS
+            or self._status.get("status") != RUNNING
+        ):
             return
-        with contextlib.suppress(RunError):  # an environment may be running now; the next checkpoint reports the error
+        # an environment may be running now; the next checkpoint reports the error
+        with contextlib.suppress(RunError):
             self._write_status()
 
-    def result(self, task: str, repetition: int, final: Mapping[str, float], summary: JsonObject) -> JsonObject:
+    def result(
+        self, task: str, repetition: int, final: Mapping[str, float], summary: JsonObject
+    ) -> JsonObject:
         """Return the result of the finished run, and write it to result.json."""
         standing, target = self.standing, self.config.stop.target_value
         found = standing.found(final)
@@ -592,7 +700,10 @@ class RunWriter:
 
 def _image(finished: FinishedGeneration) -> Array | None:
     """Return the first image that a chunk has sent, or None."""
-    return next((arrays[IMAGE] for arrays in finished.evaluated.results.chunk_arrays if IMAGE in arrays), None)
+    return next(
+        (arrays[IMAGE] for arrays in finished.evaluated.results.chunk_arrays if IMAGE in arrays),
+        None,
+    )
 
 
 def final_results(status: Mapping[str, Any]) -> dict[str, float]:
@@ -601,15 +712,29 @@ def final_results(status: Mapping[str, Any]) -> dict[str, float]:
 
 
 def rank_table_lines(table: Sequence[tuple[int, str, int]]) -> list[str]:
-    """Return lines for (rank, host, process id): `rank=host:pid`, or for many ranks `ranks=host`, ten per line."""
+    """Return lines for (rank, host, process id): `rank=host:pid`,
+    or for many ranks `ranks=host`, ten per line.
+    """
     if len(table) <= MOST_LISTED_RANKS:
         return ["rank=host:pid  " + "  ".join(f"{rank}={host}:{pid}" for rank, host, pid in table)]
-    runs = [(host, [rank for rank, _, _ in ranks]) for host, ranks in groupby(table, key=lambda entry: entry[1])]
-    items = [f"{ranks[0]}-{ranks[-1]}={host}" if len(ranks) > 1 else f"{ranks[0]}={host}" for host, ranks in runs]
+    runs = [
+        (host, [rank for rank, _, _ in ranks])
+        for host, ranks in groupby(table, key=lambda entry: entry[1])
+    ]
+    items = [
+        f"{ranks[0]}-{ranks[-1]}={host}" if len(ranks) > 1 else f"{ranks[0]}={host}"
+        for host, ranks in runs
+    ]
     if len(items) > len(table) // 2:  # ranks alternate between hosts
         by_host: dict[str, list[int]] = {}
         for rank, host, _ in table:
             by_host.setdefault(host, []).append(rank)
-        items = [f"{ranks[0]},{ranks[1]}..{ranks[-1]}={host}" for host, ranks in by_host.items() if len(ranks) > 1]
+        items = [
+            f"{ranks[0]},{ranks[1]}..{ranks[-1]}={host}"
+            for host, ranks in by_host.items()
+            if len(ranks) > 1
+        ]
         items += [f"{ranks[0]}={host}" for host, ranks in by_host.items() if len(ranks) == 1]
-    return ["ranks=host  " + "  ".join(items[start : start + 10]) for start in range(0, len(items), 10)]
+    return [
+        "ranks=host  " + "  ".join(items[start : start + 10]) for start in range(0, len(items), 10)
+    ]

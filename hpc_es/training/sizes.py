@@ -1,4 +1,6 @@
-"""Sizes that a config leaves open (`auto`): chosen at the first start of a run, and stored in its config.yaml."""
+"""Sizes that a config leaves open (`auto`): chosen at the first start of a run,
+and stored in its config.yaml.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from hpc_es.training.compatibility import factorisation_of, vectors
 def with_sizes(
     config: Config, built: BuiltTask, directory: Path | None = None, repetition: int = 0
 ) -> tuple[Config, BuiltTask, Mapping[str, int]]:
-    """Return config and task with numbers in place of `auto`, and these numbers by option of the task.
+    """Return config and task with numbers in place of `auto`, and these numbers by option of the
+    task.
 
     Args:
         config: a valid config.
@@ -48,18 +51,32 @@ def sizes(config: Config, built: BuiltTask, directory: Path | None = None) -> Ma
         return {}
     decision = current_decision()
     searched = vectors(config, built.problem)
-    layout = built.policy.layout if built.policy is not None else searched.layout if searched is not None else None
+    layout = (
+        built.policy.layout
+        if built.policy is not None
+        else searched.layout
+        if searched is not None
+        else None
+    )
     parameters = layout.size if layout is not None else 1
-    if layout is not None and config.setup.needs.noise and (factorisation := factorisation_of(config, layout)):
+    if (
+        layout is not None
+        and config.setup.needs.noise
+        and (factorisation := factorisation_of(config, layout))
+    ):
         parameters = factorisation.compact.size
     platform = "cpu" if decision is None else decision.kind
-    chosen = options.automatic(SearchSize(platform, jobs_of_generation(config, built.problem), parameters))
+    chosen = options.automatic(
+        SearchSize(platform, jobs_of_generation(config, built.problem), parameters)
+    )
     before = _stored(directory, config.task.kind) if directory is not None else {}
     return {name: before.get(name, number) for name, number in chosen.items()}
 
 
 def _stored(directory: Path, kind: str) -> Mapping[str, int]:
-    """Return the numbers in the section `task` of a run's config.yaml, if its task is of this kind."""
+    """Return the numbers in the section `task` of a run's config.yaml,
+    if its task is of this kind.
+    """
     from hpc_es.storage.answers import read_config
 
     task = read_config(directory).get("task")

@@ -1,4 +1,6 @@
-"""Where a run stands, on rank 0: its state, counters and best evaluation, and what follows from them."""
+"""Where a run stands, on rank 0: its state, counters and best evaluation,
+and what follows from them.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow, deriv
 if TYPE_CHECKING:
     from hpc_es.storage.checkpoint import Best
 
-# Counters of `stop.patience`: evaluations since the last improvement, the value then (higher is better), and the sum of
-# its constraint violations. Only runs with a patience have them.
+# Counters of `stop.patience`: evaluations since the last improvement, the value then (higher is
+# better), and the sum of its constraint violations. Only runs with a patience have them.
 PLATEAU = ("evaluations_without_improvement", "improved_value", "improved_violation")
 
 
@@ -36,10 +38,12 @@ class StopRule:
     sign: int  # from value to return
 
     def count(self, counters: Counters, row: MetricsRow) -> None:
-        """Update the counters of `stop.patience` with the metrics of a generation; without it, remove them.
+        """Update the counters of `stop.patience` with the metrics of a generation; without it,
+        remove them.
 
-        Values are compared with the last one that was an improvement, so that slow progress adds up. With constraints,
-        a smaller violation of the best vector is an improvement too, and so is the first feasible vector.
+        Values are compared with the last one that was an improvement, so that slow progress adds
+        up. With constraints, a smaller violation of the best vector is an improvement too, and so
+        is the first feasible vector.
         """
         stop = self.stop
         if stop.patience is None:
@@ -47,10 +51,17 @@ class StopRule:
                 counters.pop(name, None)
             return
         if (value := row.get("best_value")) is not None:
-            evaluations, violation = int(row["episodes_this_generation"] or 0), float(row.get("best_violation") or 0)
+            evaluations, violation = (
+                int(row["episodes_this_generation"] or 0),
+                float(row.get("best_violation") or 0),
+            )
             value *= self.sign
         else:
-            evaluations, violation, value = int(bool(row["evaluation_episodes"])), 0.0, row["evaluation_return_mean"]
+            evaluations, violation, value = (
+                int(bool(row["evaluation_episodes"])),
+                0.0,
+                row["evaluation_return_mean"],
+            )
         stale, last, last_violation = (counters.get(name) for name in PLATEAU)
         is_valid = value is not None and not math.isnan(value)
         if evaluations and is_valid and value is not None:
@@ -64,7 +75,9 @@ class StopRule:
 
     def evaluations_left(self, counters: Counters) -> int | None:
         """Return how many evaluations `stop.episodes` leaves; None without this limit."""
-        return None if self.stop.episodes is None else self.stop.episodes - int(counters["episodes"])
+        return (
+            None if self.stop.episodes is None else self.stop.episodes - int(counters["episodes"])
+        )
 
     def reached(self, standing: Standing) -> str | None:
         """Return the first limit that a run has reached, or None."""
@@ -74,7 +87,11 @@ class StopRule:
             limit = getattr(stop, name)
             if limit is not None and used[name] >= limit:
                 return f"stop.{name}: {limit:g}" if name == "seconds" else f"stop.{name}: {limit}"
-        if stop.target_return is not None and best is not None and best.return_ >= stop.target_return:
+        if (
+            stop.target_return is not None
+            and best is not None
+            and best.return_ >= stop.target_return
+        ):
             return f"stop.target_return: {stop.target_return:g}"
         if stop.target_value is not None and standing.is_reached(stop.target_value):
             return f"stop.target_value: {stop.target_value:g}"
@@ -92,7 +109,8 @@ class Standing:
     state: State
     counters: Counters = field(default_factory=lambda: dict(NOTHING_USED))
     best: Best | None = None  # the best evaluation of a policy
-    # Arrays in place of those of the state, after a generation that was cut short and the final evaluation.
+    # Arrays in place of those of the state, after a generation that was cut short and the final
+    # evaluation.
     final: Arrays = field(default_factory=dict)
 
     @cached_property
@@ -102,7 +120,9 @@ class Standing:
 
     @property
     def outcome(self) -> State:
-        """The state with what a generation that was cut short and the final evaluation have found."""
+        """The state with what a generation that was cut
+        short and the final evaluation have found.
+        """
         return replace(self.state, master={**self.state.master, **self.final})
 
     def carried(self) -> ProblemState:
@@ -115,11 +135,15 @@ class Standing:
         self.rule.count(self.counters, row)
 
     def cut_short(self, after: State) -> None:
-        """Remain in this state, as a generation was cut short; what its jobs have found is in the other one."""
+        """Remain in this state, as a generation was cut short;
+        what its jobs have found is in the other one.
+        """
         self.final = _changed(self.state.master, after.master)
 
     def add_learned(self, units: Sequence[Arrays]) -> bool:
-        """Add what the problem learned from the final evaluation; return whether anything changed."""
+        """Add what the problem learned from the final evaluation;
+        return whether anything changed.
+        """
         before = self.carried().master
         changed = _changed(before, self.problem.merge(self.carried(), units).master)
         self.final = {**self.final, **changed}
@@ -134,10 +158,11 @@ class Standing:
         return self.problem.is_reached(self.carried(), target)
 
     def is_better(self, state: State, evaluation: Rows) -> bool:
-        """Return whether an evaluation of the centre of this state is better than the best one so far.
+        """Return whether an evaluation of the centre of this state is better than the best one so
+        far.
 
-        It is if its mean fitness is higher; by default the fitness is the return. A derived fitness may rank rows
-        relative to each other, so one call gets the rows of both evaluations.
+        It is if its mean fitness is higher; by default the fitness is the return. A derived fitness
+        may rank rows relative to each other, so one call gets the rows of both evaluations.
         """
         returns = evaluation["return_"][~np.isnan(evaluation["return_"])]
         if not len(returns) or self.best is None:
@@ -145,15 +170,20 @@ class Standing:
         if not self.problem.derives_fitness:
             return float(returns.mean()) > self.best.return_
         known, rows = self.best.rows, without_info(evaluation)
-        if known is None or known.dtype != rows.dtype:  # the best evaluation is of a version that compared returns
+        # the best evaluation is of a version that compared returns
+        if known is None or known.dtype != rows.dtype:
             return True
         carried = ProblemState({name: state.shared[name] for name in self.problem.carried().shared})
         fitness = derived_fitness(self.problem, carried, np.concatenate([known, rows]))
-        old, new = (values[~np.isnan(values)] for values in (fitness[: len(known)], fitness[len(known) :]))
+        old, new = (
+            values[~np.isnan(values)] for values in (fitness[: len(known)], fitness[len(known) :])
+        )
         return len(new) > 0 and (not len(old) or float(new.mean()) > float(old.mean()))
 
     def found(self, final: Mapping[str, float]) -> Found:
-        """Return what the run has found so far; `final` has the results of the final evaluation, {} before it."""
+        """Return what the run has found so far;
+        `final` has the results of the final evaluation, {} before it.
+        """
         state = self.state
         return found_by(
             self._plain_config,
@@ -177,8 +207,12 @@ class Standing:
             return "programs"
         return "evaluations" if offered.values or offered.measures_centre else "episodes"
 
-    def end_message(self, status: str, reason: str, generations: int, final: Mapping[str, float]) -> str:
-        """Return the last line of a run; `final` has the results of the final evaluation, if there was one."""
+    def end_message(
+        self, status: str, reason: str, generations: int, final: Mapping[str, float]
+    ) -> str:
+        """Return the last line of a run; `final` has the results of the final evaluation,
+        if there was one.
+        """
         counters, jobs = self.counters, self.jobs_name
         used = f"{counters['timesteps']:,} timesteps"
         if jobs != "episodes":
@@ -186,13 +220,16 @@ class Standing:
         sign = self.config.setup.offers.sign  # from return to value
         work = f"{generations} generations, {used}, {counters['failed_episodes']:,} failed {jobs}"
         answer = self.found(final).answer
-        best = f"  best evaluation {sign * self.best.return_ + 0.0:.4g}" if self.best else ""  # + 0.0: not -0
+        # + 0.0: not -0
+        best = f"  best evaluation {sign * self.best.return_ + 0.0:.4g}" if self.best else ""
         if answer.kind == "evaluation":
             best = "" if answer.value is None else f"  best value {answer.value + 0.0:.4g}"
             best += f" (violation {answer.violation:.4g})" if answer.violation else ""
         if status == "failed":
             return f"failed after {work}{best}: {reason}"
-        final_text = f"  final evaluation {sign * final['final_return_mean'] + 0.0:.4g}" if final else ""
+        final_text = (
+            f"  final evaluation {sign * final['final_return_mean'] + 0.0:.4g}" if final else ""
+        )
         is_last_better = answer.kind == "centre" and is_surpassed(self.best, final)
         better = " (the last theta did better)" if is_last_better else ""
         again = "; the same command resumes the run" if status == "interrupted" else ""
@@ -201,4 +238,6 @@ class Standing:
 
 def _changed(before: Arrays, after: Arrays) -> dict[str, Array]:
     """Return the arrays that differ from those of the same names before."""
-    return {name: array for name, array in after.items() if array.tobytes() != before[name].tobytes()}
+    return {
+        name: array for name, array in after.items() if array.tobytes() != before[name].tobytes()
+    }

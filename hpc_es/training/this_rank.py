@@ -1,4 +1,6 @@
-"""What the phases of the training loop use on one rank: its state, and who evaluates its generations."""
+"""What the phases of the training loop use on one rank: its state,
+and who evaluates its generations.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ class EvaluationSchedule:
     @classmethod
     def from_config(cls, config: Config, problem: Problem) -> EvaluationSchedule:
         """Return the schedule of a config; some problems determine the number of jobs."""
-        jobs = config.evaluation.episodes if problem.evaluation_episodes is None else problem.evaluation_episodes
+        jobs = (
+            config.evaluation.episodes
+            if problem.evaluation_episodes is None
+            else problem.evaluation_episodes
+        )
         return cls(jobs, config.evaluation.interval if jobs else 0)
 
     def due(self, generation: int) -> int:
@@ -46,9 +52,11 @@ class EvaluationSchedule:
 
 
 class ThisRank:
-    """The state of a run on this rank, and what evaluates and updates it; only rank 0 has a `recorder`.
+    """The state of a run on this rank, and what evaluates and updates it; only rank 0 has a
+    `recorder`.
 
-    On ranks other than 0 only the shared arrays of `state` are valid, unless updates are replicated.
+    On ranks other than 0 only the shared arrays of `state` are valid, unless updates are
+    replicated.
     """
 
     def __init__(
@@ -66,7 +74,9 @@ class ThisRank:
         self.signals, self.state = signals, state
         self.has_trained = False  # since the start of this process
         self._generation: Generation | None = None  # while it is evaluated
-        self.is_replicated = config.mpi.update == "replicated" and config.setup.needs.searches == "vectors"
+        self.is_replicated = (
+            config.mpi.update == "replicated" and config.setup.needs.searches == "vectors"
+        )
         self.closes = config.setup.offers.close_at is not None
         self.reports = FailureReports(world, recorder.failed if recorder else None)
         self.updates = Updates(parts, state, recorder)
@@ -98,7 +108,9 @@ class ThisRank:
             recorder.beat if recorder else lambda: None,
             self.config.setup.offers.close_at,
             may_close,
-            on_long_wait=lambda wait: recorder.long_wait(wait, self.parts.task.name) if recorder else None,
+            on_long_wait=lambda wait: (
+                recorder.long_wait(wait, self.parts.task.name) if recorder else None
+            ),
         )
 
     def mpi_executor(self) -> MpiExecutor:
@@ -112,7 +124,9 @@ class ThisRank:
         self.mpi_executor().continue_with(self.work)
 
     def drawn_around(self) -> State:
-        """Rank 0: return the state that the next generation is drawn around, which with a delay is an earlier one."""
+        """Rank 0: return the state that the next generation is drawn around,
+        which with a delay is an earlier one.
+        """
         line = self.parts.delay_line
         return self.state if line is None else line.drawn_around(self.state, self.state.generation)
 
@@ -121,19 +135,30 @@ class ThisRank:
     def evaluate(self, command: Command, jobs: int) -> Evaluated:
         """Evaluate the next generation on all ranks, with so many jobs that evaluate the centre."""
         plan, limit, stored = command.plan, command.limit, command.stored
-        self._generation = Generation(self.parts, self.state, jobs, plan=plan, limit=limit, stored=stored)
+        self._generation = Generation(
+            self.parts, self.state, jobs, plan=plan, limit=limit, stored=stored
+        )
         evaluated = self.executor.run(self._generation)
         self._generation = None  # frees memory: it has the state before the update
         return evaluated
 
     def evaluate_centre(self, command: Command) -> Evaluated:
         """Evaluate the centre on all ranks, without a training job."""
-        return self.executor.run(Generation(self.parts, self.state, self.evaluations.jobs, False, command.plan))
+        return self.executor.run(
+            Generation(self.parts, self.state, self.evaluations.jobs, False, command.plan)
+        )
 
     def finish(
-        self, evaluated: Evaluated, started: float, executor: Executor, *, metrics: Mapping[str, float] = NO_METRICS
+        self,
+        evaluated: Evaluated,
+        started: float,
+        executor: Executor,
+        *,
+        metrics: Mapping[str, float] = NO_METRICS,
     ) -> FinishedGeneration:
-        """Rank 0: update the state by a generation that was drawn from it, unless a budget has cut it short."""
+        """Rank 0: update the state by a generation that was drawn from it,
+        unless a budget has cut it short.
+        """
         before, since, updates = self.state, time.perf_counter(), self.updates
         if evaluated.is_cut:
             return self._finish_cut(evaluated, started, executor)
@@ -141,12 +166,18 @@ class ThisRank:
         update = updates.update(before, evaluated.results, updates.units(evaluated, before))
         self.state = update.state
         executor.clock.add("update", since)
-        return self.finished(before, measured, evaluated, update, started=started, executor=executor, metrics=metrics)
+        return self.finished(
+            before, measured, evaluated, update, started=started, executor=executor, metrics=metrics
+        )
 
-    def _finish_cut(self, evaluated: Evaluated, started: float, executor: Executor) -> FinishedGeneration:
+    def _finish_cut(
+        self, evaluated: Evaluated, started: float, executor: Executor
+    ) -> FinishedGeneration:
         self._require_independent(evaluated)
         before = self.state
-        update = self.updates.found(before, evaluated.results, self.updates.units(evaluated, before))
+        update = self.updates.found(
+            before, evaluated.results, self.updates.units(evaluated, before)
+        )
         measured = self._keep(before, evaluated, is_overwritten=False)
         return FinishedGeneration(
             before=before,
@@ -159,7 +190,8 @@ class ThisRank:
         )
 
     def look_before_update(self, before: State, measured: State, evaluated: Evaluated) -> Measured:
-        """Rank 0: check a generation, and take from its states what is needed after they are overwritten.
+        """Rank 0: check a generation, and take from its states what is needed after they are
+        overwritten.
 
         It was drawn before the update of `before`; its evaluation measured the other state.
         """
@@ -181,7 +213,9 @@ class ThisRank:
         metrics: Mapping[str, float] = NO_METRICS,
     ) -> FinishedGeneration:
         """Rank 0: return a generation with its update."""
-        given_up = {"given_up_jobs": float(evaluated.headers["given_up"].sum())} if self.closes else {}
+        given_up = (
+            {"given_up_jobs": float(evaluated.headers["given_up"].sum())} if self.closes else {}
+        )
         return FinishedGeneration(
             before=before,
             measured=measured,

@@ -1,7 +1,9 @@
-"""Triggers call functions at intervals of generations, timesteps or seconds, like the IntervalTrigger of TF-Agents.
+"""Triggers call functions at intervals of generations, timesteps or seconds, like the
+IntervalTrigger of TF-Agents.
 
-A trigger fires when its value has grown by the interval since it last fired, and counts from there: with interval 10,
-the values 7, 14, 21, 28 fire at 14 and 28, even though 21 has passed a second multiple of 10.
+A trigger fires when its value has grown by the interval since it last fired, and counts from there:
+with interval 10, the values 7, 14, 21, 28 fire at 14 and 28, even though 21 has passed a second
+multiple of 10.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class Unit(str, enum.Enum):
 
 
 class RunInProgress(Protocol):
-    """The run as a trigger's function receives it; the run of `hpc_es.train` has more attributes."""
+    """The run as a trigger's function receives it;
+    the run of `hpc_es.train` has more attributes.
+    """
 
     @property
     def state(self) -> State:
@@ -42,13 +46,16 @@ class RunInProgress(Protocol):
 class IntervalTrigger:
     """Calls `function` whenever the value has grown by `interval` since the last call.
 
-    A function with two required arguments receives the number of finished generations and the run of `hpc_es.train`;
-    any other function is called without arguments. An interval of 0 or less disables the trigger, also when forced.
+    A function with two required arguments receives the number of finished generations and the run
+    of `hpc_es.train`; any other function is called without arguments. An interval of 0 or less
+    disables the trigger, also when forced.
     """
 
     # Set by the owner of the run: the run, and the context in which the function is called.
     run: Callable[[], RunInProgress | None] = staticmethod(lambda: None)
-    context: Callable[[str], AbstractContextManager[None]] = staticmethod(lambda name: nullcontext())
+    context: Callable[[str], AbstractContextManager[None]] = staticmethod(
+        lambda name: nullcontext()
+    )
 
     def __init__(
         self,
@@ -74,9 +81,11 @@ class IntervalTrigger:
         return self._last
 
     def __call__(self, value: float, force: bool = False) -> None:
-        """Fire if due, or if forced and not fired at this value already; exceptions of the function are raised.
+        """Fire if due, or if forced and not fired at this value already; exceptions of the function
+        are raised.
 
-        `last` changes before the function is called, so that a checkpoint saves its own trigger as fired.
+        `last` changes before the function is called, so that a checkpoint saves its own trigger as
+        fired.
         """
         if self._interval <= 0:
             return
@@ -100,10 +109,12 @@ class IntervalTrigger:
 
 
 class TriggerList:
-    """Calls triggers in order; the one that saves checkpoints must be the last, because it saves the others' state.
+    """Calls triggers in order; the one that saves checkpoints must be the last, because it saves
+    the others' state.
 
-    Triggers are IntervalTriggers or callables f(value, force) with a `name` or `__name__`, and optionally a `unit`
-    (default: generations). Raises ValueError if two have the same name, which is the key in the checkpoint.
+    Triggers are IntervalTriggers or callables f(value, force) with a `name` or `__name__`, and
+    optionally a `unit` (default: generations). Raises ValueError if two have the same name, which
+    is the key in the checkpoint.
     """
 
     def __init__(self, triggers: Iterable[Trigger]) -> None:
@@ -114,7 +125,9 @@ class TriggerList:
             raise ValueError(f"expected triggers with different names, got {', '.join(names)}")
 
     def __call__(self, values: Mapping[Unit, float], force: bool = False) -> None:
-        """Call every trigger with the value of its unit; `values` must have all units that occur."""
+        """Call every trigger with the value of its unit;
+        `values` must have all units that occur.
+        """
         for trigger in self._triggers:
             trigger(values[getattr(trigger, "unit", Unit.GENERATION)], force)
             self._process.end_forked()
@@ -124,7 +137,8 @@ class TriggerList:
         return {trigger.name: trigger.last for trigger in self._intervals()}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Restore a saved `state()`; triggers without an entry keep their start, other entries are ignored.
+        """Restore a saved `state()`; triggers without an entry keep their start, other entries are
+        ignored.
 
         Neither is an error, because triggers may change between runs.
         """
@@ -132,7 +146,11 @@ class TriggerList:
             if trigger.name in state:
                 trigger.set_start(state[trigger.name])
             else:
-                _log.info("trigger %s is not in the checkpoint: it counts from %s", trigger.name, trigger.last)
+                _log.info(
+                    "trigger %s is not in the checkpoint: it counts from %s",
+                    trigger.name,
+                    trigger.last,
+                )
 
     def _intervals(self) -> list[IntervalTrigger]:
         return [trigger for trigger in self._triggers if isinstance(trigger, IntervalTrigger)]
@@ -144,7 +162,9 @@ def _takes_run(function: Callable[..., object]) -> bool:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some C functions have no signature
         return False
-    return [item.default for item in parameters if item.kind in _POSITIONAL] == [inspect.Parameter.empty] * 2
+    return [item.default for item in parameters if item.kind in _POSITIONAL] == [
+        inspect.Parameter.empty
+    ] * 2
 
 
 def _name(function: Callable[..., object]) -> str:

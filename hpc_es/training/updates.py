@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from hpc_es.training.recorder import Recorder
 
 NO_METRICS: Mapping[str, float] = {}
-OVERWRITTEN = 1 << 22  # parameters of theta from which updates overwrite theta and the optimizer's slots
+# parameters of theta from which updates overwrite theta and the optimizer's slots
+OVERWRITTEN = 1 << 22
 
 
 class Updates:
@@ -26,18 +27,32 @@ class Updates:
 
     def __init__(self, parts: Parts, initial: State, recorder: Recorder | None) -> None:
         self._parts, self._recorder = parts, recorder
-        self.overwrite = initial.theta.size >= OVERWRITTEN and parts.delay_line is None  # the state before
+        # the state before
+        self.overwrite = initial.theta.size >= OVERWRITTEN and parts.delay_line is None
 
     def units(self, evaluated: Evaluated, measured: State) -> Sequence[Arrays]:
-        """Return what the problem learned in a generation, by unit; its evaluation measured this state."""
+        """Return what the problem learned in a generation, by unit;
+        its evaluation measured this state.
+        """
         problem = self._parts.problem
-        return [*map(problem.unit, evaluated.learned), *problem.evaluation_units(measured, evaluated.evaluation)]
+        return [
+            *map(problem.unit, evaluated.learned),
+            *problem.evaluation_units(measured, evaluated.evaluation),
+        ]
 
     def update(self, before: State, results: Results[object], units: Sequence[Arrays]) -> Update:
-        """Return the update of a state, whose earlier states a delay line keeps; RunError if theta is not finite."""
-        line, algorithm, problem = self._parts.delay_line, self._parts.algorithm, self._parts.problem
+        """Return the update of a state, whose earlier states a delay line keeps;
+        RunError if theta is not finite.
+        """
+        line, algorithm, problem = (
+            self._parts.delay_line,
+            self._parts.algorithm,
+            self._parts.problem,
+        )
         if line is not None:
-            after, merged, metrics = update_state(algorithm, problem, without_earlier(before), results, units)
+            after, merged, metrics = update_state(
+                algorithm, problem, without_earlier(before), results, units
+            )
             return Update(units, after, line.advance(before, merged), metrics)
         if self.overwrite:
             return_freed_memory()  # that of candidates

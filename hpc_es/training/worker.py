@@ -1,4 +1,6 @@
-"""What a worker of a `PoolExecutor` does: it builds the parts of the run, as a rank does, and evaluates chunks."""
+"""What a worker of a `PoolExecutor` does: it builds the parts of the run, as a rank does,
+and evaluates chunks.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +63,12 @@ class RunRecipe:
         config, world = parse_resolved(self.config), World("none")
         decide_device(config, world)
         parts = build_parts(config, world, build_task(config, self.repetition), self.repetition)
-        # Numbers of processes name their scratch files; those of dead ones are removed by the main process, rank 0.
+        # Numbers of processes name their scratch files; those of dead ones are removed by the main
+        # process, rank 0.
         number = os.getpid()
-        parts.problem.open(RunContext(Path(self.directory), number, number + 1, lambda make: make()))
+        parts.problem.open(
+            RunContext(Path(self.directory), number, number + 1, lambda make: make())
+        )
         return parts
 
 

@@ -1,4 +1,6 @@
-"""A tuning file: its options, the objective of a trial, and the check of all trials before the first one runs."""
+"""A tuning file: its options, the objective of a trial,
+and the check of all trials before the first one runs.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,14 @@ MEASURES = ("success_rate", "programs_seen_fraction")  # beside the objective
 
 
 def objective(rows: Sequence[ConfigData], wanted: Any) -> float:
-    """Return the objective of a trial from the results of its repetitions; ValueError if there is none.
+    """Return the objective of a trial from the results of its repetitions; ValueError if there is
+    none.
 
-    `wanted` is "final_return" (the mean), "answer" (the mean of the answers, in the sign of the task's goal),
-    "best_reward" (the mean, for program searches), or {success_rate_weight: w} for
-    w * success_rate + (1 - w) * (1 - fraction), where fraction is the mean fraction of the budget that was used, 1
-    for a repetition without success. For program searches, programs count until the first correct one.
+    `wanted` is "final_return" (the mean), "answer" (the mean of the answers, in the sign of the
+    task's goal), "best_reward" (the mean, for program searches), or {success_rate_weight: w} for w
+    * success_rate + (1 - w) * (1 - fraction), where fraction is the mean fraction of the budget
+    that was used, 1 for a repetition without success. For program searches, programs count until
+    the first correct one.
     """
     if not rows:
         raise ValueError("there are no results")
@@ -48,11 +52,17 @@ def objective(rows: Sequence[ConfigData], wanted: Any) -> float:
         returns = [row["final_return"] for row in rows]
         lacking = [row["repetition"] for row in rows if row["final_return"] is None]
         if lacking:
-            raise ValueError(f"the final evaluation failed in repetition {', '.join(map(str, lacking))}")
+            raise ValueError(
+                f"the final evaluation failed in repetition {', '.join(map(str, lacking))}"
+            )
         value = fmean(returns)
     elif wanted in (ANSWER, BEST_REWARD):
         found = [found_in(row) for row in rows]
-        lacking = [row["repetition"] for row, one in zip(rows, found, strict=True) if not one.answer.is_comparable]
+        lacking = [
+            row["repetition"]
+            for row, one in zip(rows, found, strict=True)
+            if not one.answer.is_comparable
+        ]
         if lacking:
             text = f"no evaluation was successful and feasible in repetition {', '.join(map(str, lacking))}"
             raise ValueError(f"there is no {wanted.replace('_', ' ')}: {text}")
@@ -60,7 +70,9 @@ def objective(rows: Sequence[ConfigData], wanted: Any) -> float:
     else:
         weight = float(wanted[WEIGHT])
         used = [fraction(row, row["budget"]) if row["success"] else 1.0 for row in rows]
-        value = weight * fmean(bool(row["success"]) for row in rows) + (1 - weight) * (1 - fmean(used))
+        value = weight * fmean(bool(row["success"]) for row in rows) + (1 - weight) * (
+            1 - fmean(used)
+        )
     if not math.isfinite(value):
         raise ValueError(f"the objective is {value}")
     return value
@@ -72,23 +84,32 @@ def is_minimised(config: Config, wanted: Any) -> bool:
 
 
 def measures(rows: Sequence[ConfigData]) -> dict[str, float]:
-    """Return the success rate of the repetitions of a trial, and the mean fraction of programs executed until success.
+    """Return the success rate of the repetitions of a trial, and the mean fraction of programs
+    executed until success.
 
-    `success_rate` needs repetitions with a target; `programs_seen_fraction` needs a program search with a limit of
-    programs: the mean of npe / limit, 1 for a repetition without success (Abolafia et al. 2018).
+    `success_rate` needs repetitions with a target; `programs_seen_fraction` needs a program search
+    with a limit of programs: the mean of npe / limit, 1 for a repetition without success (Abolafia
+    et al. 2018).
     """
     values: dict[str, float] = {}
     if rows and all(row["success"] is not None for row in rows):
         values["success_rate"] = fmean(bool(row["success"]) for row in rows)
         if all("npe" in row and row["budget"]["episodes"] for row in rows):
-            fractions = [min(row["npe"] / row["budget"]["episodes"], 1.0) if row["success"] else 1.0 for row in rows]
+            fractions = [
+                min(row["npe"] / row["budget"]["episodes"], 1.0) if row["success"] else 1.0
+                for row in rows
+            ]
             values["programs_seen_fraction"] = fmean(fractions)
     return values
 
 
 def limits(budget: ConfigData) -> dict[str, float]:
-    """Return the limits that end every repetition; seconds only if there is no other limit, as clocks are inexact."""
-    names = [name for name in sorted(budget) if name != "target_return" and budget[name] is not None]
+    """Return the limits that end every repetition; seconds only if there is no other limit,
+    as clocks are inexact.
+    """
+    names = [
+        name for name in sorted(budget) if name != "target_return" and budget[name] is not None
+    ]
     exact = [name for name in names if name != "seconds"]
     return {name: float(budget[name]) for name in exact or names}
 
@@ -104,7 +125,9 @@ MOST_PER_KEY = 3  # errors per key that are shown; a random search may have one 
 
 
 def probes(space: Space) -> list[Hyperparameters]:
-    """Return trials with each value, or end of a range, once, together with the first values of the other keys."""
+    """Return trials with each value, or end of a range, once,
+    together with the first values of the other keys.
+    """
     first = {key: entry.ends[0] for key, entry in space.items()}
     return [{**first, key: value} for key, entry in space.items() for value in entry.ends]
 
@@ -112,7 +135,9 @@ def probes(space: Space) -> list[Hyperparameters]:
 def problems_of(
     validate: Callable[[Hyperparameters], object], trials: Iterable[Hyperparameters]
 ) -> list[ConfigProblem]:
-    """Return the distinct errors that `validate` raises for the trials, at most MOST_PER_KEY per key."""
+    """Return the distinct errors that `validate` raises for the trials,
+    at most MOST_PER_KEY per key.
+    """
     errors: dict[ConfigProblem, None] = {}
     for hyperparameters in trials:
         try:
@@ -146,11 +171,18 @@ class Tuning:
     )
     search: Literal["grid", "random", "optuna"] = option("method of choosing trials", "grid")
     sampler: SamplerName = option(
-        "sampler of an Optuna search: tpe, or cma_es for mixed spaces (CMA-ES with margin, CatCMA)", "tpe"
+        "sampler of an Optuna search: tpe, or cma_es for mixed spaces (CMA-ES with margin, CatCMA)",
+        "tpe",
     )
-    space: Annotated[ConfigData, Limits(min_length=1)] = option("search space: dotted keys and their values")
-    trials: Count | None = option("number of trials, for random and optuna; a larger number later adds trials", None)
-    repetitions: Count | None = option("repetitions per trial; null: those of the base config", None)
+    space: Annotated[ConfigData, Limits(min_length=1)] = option(
+        "search space: dotted keys and their values"
+    )
+    trials: Count | None = option(
+        "number of trials, for random and optuna; a larger number later adds trials", None
+    )
+    repetitions: Count | None = option(
+        "repetitions per trial; null: those of the base config", None
+    )
     objective: Literal["final_return", "answer", "best_reward"] | ConfigData = option(
         "objective to maximise; answer: in the direction of task.goal", FINAL_RETURN
     )
@@ -158,11 +190,17 @@ class Tuning:
     def problems(self) -> Iterator[ConfigProblem]:
         """Yield errors that involve several keys."""
         if self.search == "grid" and self.trials is not None:
-            yield "trials", "a grid has as many as its lists make: remove the key, or take search: random"
+            yield (
+                "trials",
+                "a grid has as many as its lists make: remove the key, or take search: random",
+            )
         if self.search != "grid" and self.trials is None:
             yield "trials", f"search: {self.search} needs to know how many, such as trials: 20"
         if self.search != "optuna" and self.sampler != "tpe":
-            yield "sampler", f"is {self.sampler}, but search is {self.search}: take search: optuna, or remove the key"
+            yield (
+                "sampler",
+                f"is {self.sampler}, but search is {self.search}: take search: optuna, or remove the key",
+            )
         if isinstance(self.objective, dict) and not _is_weight(self.objective):
             names = ", ".join(map(repr, BY_NAME))
             text = f"expected {names} or {{{WEIGHT}: w}} with w from 0 to 1, found {as_text(self.objective)}"
@@ -190,7 +228,8 @@ class TuningPlan:
     def seed(self) -> int:
         """Seed of the search and of all trials: that of the base config."""
         seed = self.base.get("seed", 0)
-        return seed if isinstance(seed, int) and seed >= 0 else 0  # if not, the check of the trials says so
+        # if not, the check of the trials says so
+        return seed if isinstance(seed, int) and seed >= 0 else 0
 
     def table(self) -> list[Hyperparameters]:
         """Return the hyperparameters of all trials, none for Optuna, which chooses them later."""
@@ -201,12 +240,19 @@ class TuningPlan:
         config = validate(varied(self.base, hyperparameters))
         directory = config.directory or self.directory
         repetitions = self.options.repetitions or config.repetitions
-        return dataclasses.replace(config, name=f"trial_{number:04d}", repetitions=repetitions, directory=directory)
+        return dataclasses.replace(
+            config, name=f"trial_{number:04d}", repetitions=repetitions, directory=directory
+        )
 
     def identity(self) -> ConfigData:
         """Return the values that must not change in a tuning directory."""
         o = self.options
-        same = {"search": o.search, "trials": self.trials, "repetitions": o.repetitions, "objective": o.objective}
+        same = {
+            "search": o.search,
+            "trials": self.trials,
+            "repetitions": o.repetitions,
+            "objective": o.objective,
+        }
         sampler = {} if o.sampler == "tpe" else {"sampler": o.sampler}  # earlier versions have none
         return {"base": self.base, "space": self.raw, **same, **sampler, "seed": self.seed}
 
@@ -219,7 +265,8 @@ def varied(base: ConfigData, hyperparameters: Hyperparameters) -> ConfigData:
 def load(path: Path, fixed: Iterable[str] = ()) -> TuningPlan:
     """Return the plan of a tuning file; each "key=value" of `fixed` replaces a key of the space.
 
-    Raises ConfigError with all errors: the valid part of the space is also tried on the base config.
+    Raises ConfigError with all errors: the valid part of the space is also tried on the base
+    config.
     """
     user_code.make_importable(path.parent)
     data, problems = _with_fixed(read_yaml(path), fixed)
@@ -235,12 +282,16 @@ def load(path: Path, fixed: Iterable[str] = ()) -> TuningPlan:
     problems += [*space_problems, *unread]
     size = grid_size(space)
     if search == "grid" and size > LARGEST_GRID:
-        text = f"the grid has {size:,} trials, expected at most {LARGEST_GRID:,}: take search: random"
+        text = (
+            f"the grid has {size:,} trials, expected at most {LARGEST_GRID:,}: take search: random"
+        )
         problems.append(("space", text))
     if problems or tuning is None:
         tried = problems_of(lambda h: validate(varied(base, h)), probes(space)) if base else []
         raise ConfigError([*problems, *tried])
-    return TuningPlan(tuning, space, base, raw, size if tuning.trials is None else tuning.trials, directory)
+    return TuningPlan(
+        tuning, space, base, raw, size if tuning.trials is None else tuning.trials, directory
+    )
 
 
 def _with_fixed(data: ConfigData, fixed: Iterable[str]) -> tuple[ConfigData, list[ConfigProblem]]:
@@ -267,19 +318,28 @@ def _base(path: Path, name: object) -> tuple[ConfigData, str | None, list[Config
     user_code.make_importable(path.parent, directory)
     try:
         return (
-            (config_strings.parse_config_string(name) if is_string else read_config(path.parent / name)),
+            (
+                config_strings.parse_config_string(name)
+                if is_string
+                else read_config(path.parent / name)
+            ),
             str(directory),
             [],
         )
     except ConfigError as error:
-        return {}, None, [("base", text if key in text else f"{key}: {text}") for key, text in error.problems]
+        return (
+            {},
+            None,
+            [("base", text if key in text else f"{key}: {text}") for key, text in error.problems],
+        )
 
 
 def check(plan: TuningPlan, ranks: int | None) -> None:
-    """Validate the config of every trial, for Optuna at the ends of its ranges; ConfigError with all errors.
+    """Validate the config of every trial, for Optuna at the ends of its ranges; ConfigError with
+    all errors.
 
-    If all are valid, each distinct environment and policy is built once. `ranks` is the number of ranks per trial, if
-    known.
+    If all are valid, each distinct environment and policy is built once. `ranks` is the number of
+    ranks per trial, if known.
     """
     configs: list[Config] = []
 
@@ -297,26 +357,50 @@ def check(plan: TuningPlan, ranks: int | None) -> None:
         raise ConfigError(problems)
 
 
-def _unfit(config: Config, objective: str | ConfigData, ranks: int | None) -> Iterator[ConfigProblem]:
+def _unfit(
+    config: Config, objective: str | ConfigData, ranks: int | None
+) -> Iterator[ConfigProblem]:
     """Yield why a valid config cannot be a trial."""
     programs = config.setup.needs.searches == "programs"
     has_centre = config.policy is not None or config.setup.offers.measures_centre
     if objective == FINAL_RETURN and not has_centre:
         others = f"{BEST_REWARD if programs else ANSWER!r} or {{{WEIGHT}: w}}"
-        yield "objective", f"a task without a policy has no final return: expected {others}, found {FINAL_RETURN!r}"
+        yield (
+            "objective",
+            f"a task without a policy has no final return: expected {others}, found {FINAL_RETURN!r}",
+        )
     elif objective == BEST_REWARD and not programs:
         other = FINAL_RETURN if has_centre else ANSWER
-        yield "objective", f"{BEST_REWARD!r} is for program searches: expected {other!r} or {{{WEIGHT}: w}}"
+        yield (
+            "objective",
+            f"{BEST_REWARD!r} is for program searches: expected {other!r} or {{{WEIGHT}: w}}",
+        )
     elif objective in (FINAL_RETURN, ANSWER) and has_centre and not config.evaluation.interval:
-        yield "evaluation.interval", f"is 0, but the objective {objective} needs evaluations (try 10)"
-    if isinstance(objective, dict) and config.policy is not None and config.stop.target_return is None:
-        yield "stop.target_return", "is null, but the objective is the fraction of repetitions that reach it: set it"
+        yield (
+            "evaluation.interval",
+            f"is 0, but the objective {objective} needs evaluations (try 10)",
+        )
+    if (
+        isinstance(objective, dict)
+        and config.policy is not None
+        and config.stop.target_return is None
+    ):
+        yield (
+            "stop.target_return",
+            "is null, but the objective is the fraction of repetitions that reach it: set it",
+        )
     if not limits(budget(config)):
-        yield "stop", "expected a limit, because every trial must end: set stop.generations or stop.timesteps"
+        yield (
+            "stop",
+            "expected a limit, because every trial must end: set stop.generations or stop.timesteps",
+        )
     if config.mpi.fault_tolerance:
         yield "mpi.fault_tolerance", "is true, but tuning does not support it (expected false)"
     if ranks is not None and config.repetition_groups > ranks:
-        yield "repetition_groups", f"is {config.repetition_groups}, but the job has {ranks} ranks: each group needs one"
+        yield (
+            "repetition_groups",
+            f"is {config.repetition_groups}, but the job has {ranks} ranks: each group needs one",
+        )
 
 
 def _unmakeable(configs: Iterable[Config]) -> list[ConfigProblem]:
@@ -324,7 +408,9 @@ def _unmakeable(configs: Iterable[Config]) -> list[ConfigProblem]:
     from hpc_es.training.build import build_task
 
     different = {
-        json.dumps([resolved(config)[part] for part in ("task", "policy", "algorithm", "noise")]): config
+        json.dumps(
+            [resolved(config)[part] for part in ("task", "policy", "algorithm", "noise")]
+        ): config
         for config in configs
     }
     problems: dict[ConfigProblem, None] = {}

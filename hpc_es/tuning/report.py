@@ -53,7 +53,9 @@ WIDE = 100.0  # positive values of a list that differ by this factor are drawn o
 
 @dataclass(frozen=True)
 class TuningReport:
-    """The trials of a directory: the complete ones by objective, best first, then the others by number."""
+    """The trials of a directory: the complete ones by objective, best first,
+    then the others by number.
+    """
 
     directory: Path
     identity: JsonObject
@@ -67,7 +69,9 @@ class TuningReport:
     @property
     def repetitions(self) -> int:
         """Number of repetitions of each trial."""
-        return int(self.identity.get("repetitions") or self.identity["base"].get("repetitions") or 1)
+        return int(
+            self.identity.get("repetitions") or self.identity["base"].get("repetitions") or 1
+        )
 
     @property
     def keys(self) -> list[str]:
@@ -128,7 +132,11 @@ def _row_of(trial: Trial, record: JsonObject, hyperparameters: JsonObject) -> Tr
 
 def _sort_key(row: TrialRow) -> tuple[int, float, int]:
     sign = 1.0 if row["goal"] == "minimise" else -1.0
-    return ORDER.index(row["state"]), sign * row["objective"] if row["state"] == COMPLETE else 0.0, row["trial"]
+    return (
+        ORDER.index(row["state"]),
+        sign * row["objective"] if row["state"] == COMPLETE else 0.0,
+        row["trial"],
+    )
 
 
 def content(report: TuningReport) -> JsonObject:
@@ -150,16 +158,30 @@ def report_text(report: TuningReport) -> str:
     head = ["trial", "state", "objective", *report.measures, *report.keys]
     cells = [[*_cells(row, report.measures, report.keys)] for row in report.rows]
     widths = [max(len(line[column]) for line in [head, *cells]) for column in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in [head, *cells]]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        for line in [head, *cells]
+    ]
     states = Counter(row["state"] for row in report.rows)
     lines.append("  ".join(f"{states[state]} {state}" for state in ORDER if states[state]))
-    lines += [f"trial {row['trial']} {row['state']}: {row['reason']}" for row in report.rows if row["state"] == FAILED]
+    lines += [
+        f"trial {row['trial']} {row['state']}: {row['reason']}"
+        for row in report.rows
+        if row["state"] == FAILED
+    ]
     if report.numbers(FAILED):
-        lines.append("(to run a failed trial again, remove its directory and start the same command)")
+        lines.append(
+            "(to run a failed trial again, remove its directory and start the same command)"
+        )
     complete = len(report.numbers(COMPLETE))
     if report.repetitions == 1 and complete > 1:
-        lines.append(f"each trial was run once, so the best of {complete} is in part the luckiest: {AGAIN}")
-    for state, words in ((MISSING, "not started yet"), (STARTED, "started, and running or interrupted")):
+        lines.append(
+            f"each trial was run once, so the best of {complete} is in part the luckiest: {AGAIN}"
+        )
+    for state, words in (
+        (MISSING, "not started yet"),
+        (STARTED, "started, and running or interrupted"),
+    ):
         if numbers := report.numbers(state):
             lines.append(f"{words}: {_runs(numbers)}")
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -169,7 +191,12 @@ def _cells(row: TrialRow, measures: Sequence[str], keys: Sequence[str]) -> list[
     numbers = ["" if row[name] is None else f"{row[name]:.6g}" for name in ("objective", *measures)]
     values = [row["hyperparameters"].get(key) for key in keys]
     texts = [f"{value:.6g}" if isinstance(value, float) else as_text(value) for value in values]
-    return [str(row["trial"]), row["state"], *numbers, *("" if text == "null" else text for text in texts)]
+    return [
+        str(row["trial"]),
+        row["state"],
+        *numbers,
+        *("" if text == "null" else text for text in texts),
+    ]
 
 
 def _runs(numbers: Sequence[int]) -> str:
@@ -187,7 +214,9 @@ def _runs(numbers: Sequence[int]) -> str:
 
 
 def write(report: TuningReport) -> list[Path]:
-    """Write the CSV and, if a trial is complete, the picture and the best config; return their paths. RunError."""
+    """Write the CSV and, if a trial is complete, the picture and the best config;
+    return their paths. RunError.
+    """
     paths = [report.directory / CSV]
     write_text(paths[0], _csv(report))
     if report.best is not None:
@@ -204,10 +233,15 @@ def _csv(report: TuningReport) -> str:
     """Return the trials as CSV, with numbers in full precision and lists as JSON."""
     file = io.StringIO()
     out = csv.writer(file, lineterminator="\n")
-    out.writerow(["trial", "state", "objective", *report.measures, *report.keys, "generation", "reason"])
+    out.writerow(
+        ["trial", "state", "objective", *report.measures, *report.keys, "generation", "reason"]
+    )
     for row in report.rows:
         values = [row["hyperparameters"].get(key) for key in report.keys]
-        plain = [value if isinstance(value, str | float | int | None) else json.dumps(value) for value in values]
+        plain = [
+            value if isinstance(value, str | float | int | None) else json.dumps(value)
+            for value in values
+        ]
         numbers = [row[name] for name in ("objective", *report.measures)]
         cells = [row["trial"], row["state"], *numbers, *plain, row["generation"], row["reason"]]
         out.writerow(map(spreadsheet_cell, cells))
@@ -219,18 +253,27 @@ def best_config(report: TuningReport, best: TrialRow) -> str:
     config = dict(varied(report.identity["base"], best["hyperparameters"]))
     config.pop("output", None)  # of the base config
     config = {"name": f"{config.pop('name', None) or report.directory.name}_best", **config}
-    if directory := _config_directory(report, best):  # of the base config, because this file is elsewhere
+    # of the base config, because this file is elsewhere
+    if directory := _config_directory(report, best):
         config["directory"] = directory
     goal = report.identity["objective"]
     goal = goal if goal in BY_NAME else as_text(goal)
     head = [
         f"# Trial {best['trial']} of {report.directory}: the best of {len(report.numbers(COMPLETE))}",
         f"# complete trials, with {goal} {best['objective']:.6g}.",
-        *([f"# Each trial was run once, so it is in part the luckiest: {AGAIN}."] if report.repetitions == 1 else []),
+        *(
+            [f"# Each trial was run once, so it is in part the luckiest: {AGAIN}."]
+            if report.repetitions == 1
+            else []
+        ),
         f"# Run:    python -m hpc_es.main {shlex.quote(str(report.directory / BEST))}",
         *(f"# {key}: {as_text(value)}" for key, value in sorted(best["hyperparameters"].items())),
     ]
-    return "\n".join(head) + "\n" + yaml.dump(config, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return (
+        "\n".join(head)
+        + "\n"
+        + yaml.dump(config, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+    )
 
 
 def _config_directory(report: TuningReport, best: TrialRow) -> str | None:
@@ -240,7 +283,9 @@ def _config_directory(report: TuningReport, best: TrialRow) -> str | None:
 
 
 def draw(report: TuningReport, output: Path) -> None:
-    """Draw the objective of complete trials against each hyperparameter into a PNG; RunError if that fails."""
+    """Draw the objective of complete trials against each hyperparameter into a PNG;
+    RunError if that fails.
+    """
     import matplotlib as mpl
 
     from hpc_es.report.plot import STYLE
@@ -277,7 +322,10 @@ def figure(report: TuningReport) -> Figure:
         ax.set_xlabel(key)
         if index % columns == 0:
             ax.set_ylabel(_goal(report))
-    result.suptitle(f"{report.directory.name}: {len(complete)} complete of {len(report.rows)} trials", fontsize=10)
+    result.suptitle(
+        f"{report.directory.name}: {len(complete)} complete of {len(report.rows)} trials",
+        fontsize=10,
+    )
     return result
 
 
@@ -285,7 +333,9 @@ def _positions(ax: Axes, entry: ValueList | ValueRange, values: Sequence[Value])
     """Return the positions of the values on the axis, and set its ticks and scale."""
     from hpc_es.report.plot import label_log_axis
 
-    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.ends)
+    numeric = all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in entry.ends
+    )
     if not numeric:
         texts = [value if isinstance(value, str) else as_text(value) for value in entry.ends]
         ax.set_xticks(range(len(texts)), texts, rotation=20 if max(map(len, texts)) > 6 else 0)
@@ -302,4 +352,8 @@ def _positions(ax: Axes, entry: ValueList | ValueRange, values: Sequence[Value])
 
 def _goal(report: TuningReport) -> str:
     objective = report.identity["objective"]
-    return objective.replace("_", " ") if objective in BY_NAME else f"objective ({WEIGHT} {objective[WEIGHT]:g})"
+    return (
+        objective.replace("_", " ")
+        if objective in BY_NAME
+        else f"objective ({WEIGHT} {objective[WEIGHT]:g})"
+    )

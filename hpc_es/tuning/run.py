@@ -89,7 +89,9 @@ class Master:
     """Makes all decisions of a tuning task."""
 
     def __init__(self, request: TuneRequest, ranks: int) -> None:
-        """Read and check the tuning; UserError for every error that is known before the first trial runs."""
+        """Read and check the tuning; UserError for every error
+        that is known before the first trial runs.
+        """
         shard = Shard.parse(request.shard) if request.shard else Shard.of_array(os.environ)
         self._shard = shard or Shard()
         self._plan = load(request.tuning, request.fixed)
@@ -102,19 +104,24 @@ class Master:
             from hpc_es.tuning.study import Study
 
             plan = self._plan
-            self._study = Study(self._directory, plan.space, plan.trials, plan.seed, plan.options.sampler)
+            self._study = Study(
+                self._directory, plan.space, plan.trials, plan.seed, plan.options.sampler
+            )
         else:  # until this process ends; a study needs no lock, since any task takes any trial
             lock(self._directory, f"shard_{self._shard.index}_of_{self._shard.count}").acquire()
         mine = [Trial(self._directory, number) for number in self._shard.share(len(self._table))]
         unfinished = (trial for trial in mine if not trial.over)
-        self._remaining = sorted(unfinished, key=Trial.fruitless_starts)  # of equal ones the lower number first
+        # of equal ones the lower number first
+        self._remaining = sorted(unfinished, key=Trial.fruitless_starts)
         self._running: RunningTrial | None = None
         self._status_values: JsonObject = {}  # content of the status file except `generation`
         self._other_generations = 0  # of the trials that are not running
         self._written = 0.0
 
     def _frozen(self, ranks: int) -> list[Hyperparameters]:
-        """Return the trials of the directory, up to the requested number; missing ones are added to its table."""
+        """Return the trials of the directory, up to the requested number;
+        missing ones are added to its table.
+        """
         identity = self._plan.identity()
         from hpc_es.training.run_directory import require_own_entries
 
@@ -129,7 +136,9 @@ class Master:
         assert on_disk is not None
         trials = self._plan.table()
         table: list[Hyperparameters] = on_disk["trials"]
-        more = grown(on_disk, identity, trials)["identity"]["trials"] - on_disk["identity"]["trials"]
+        more = (
+            grown(on_disk, identity, trials)["identity"]["trials"] - on_disk["identity"]["trials"]
+        )
         if more > 0:
             check(self._plan, ranks)
             with holding(lock(self._directory, "table")):
@@ -140,7 +149,10 @@ class Master:
     # The next trial.
 
     def next(self, ended: ExitReason | None, stop: bool) -> JsonObject | ExitReason:
-        """Record how the last trial ended; return what all ranks run next, or how the command ends. UserError."""
+        """Record how the last trial ended; return what all ranks run next, or how the command ends.
+
+        UserError.
+        """
         try:
             return self._next(ended, stop)
         except UserError as error:
@@ -161,10 +173,15 @@ class Master:
                 self._running = running
                 self._announce(running)
                 pruned = running.trial.path / PRUNED_FILE if self._study else None
-                paths = {"output": str(running.trial.path), "pruned": str(pruned) if pruned else None}
+                paths = {
+                    "output": str(running.trial.path),
+                    "pruned": str(pruned) if pruned else None,
+                }
                 return {**config_message(running.config), **paths}
         self._status("interrupted", exit_status=INTERRUPTED, reason="a signal")
-        return ExitReason(INTERRUPTED, "interrupted by a signal; the same command resumes the tuning")
+        return ExitReason(
+            INTERRUPTED, "interrupted by a signal; the same command resumes the tuning"
+        )
 
     def _choose(self) -> tuple[Trial, RunLock, Hyperparameters] | None:
         if self._study is not None:
@@ -177,14 +194,18 @@ class Master:
             claim.release()
         return None
 
-    def _start_trial(self, trial: Trial, claim: RunLock, hyperparameters: Hyperparameters) -> RunningTrial | None:
+    def _start_trial(
+        self, trial: Trial, claim: RunLock, hyperparameters: Hyperparameters
+    ) -> RunningTrial | None:
         """Start a trial and return it; None if it ended without running."""
         pruned = trial.pruned()
         if pruned is not None:
             trial.end(hyperparameters, PRUNED, reason=pruned)
         elif trial.begin(hyperparameters):
             try:
-                return RunningTrial(trial, claim, hyperparameters, self._plan.config(hyperparameters, trial.number))
+                return RunningTrial(
+                    trial, claim, hyperparameters, self._plan.config(hyperparameters, trial.number)
+                )
             except UserError as error:
                 trial.end(hyperparameters, FAILED, reason=str(error))
         self._over(trial, claim)
@@ -198,7 +219,9 @@ class Master:
     # The running trial.
 
     def row(self, repetition: int, row: MetricsRow) -> None:
-        """Report a generation of the running trial, and prune it if its first repetition is below the median."""
+        """Report a generation of the running trial,
+        and prune it if its first repetition is below the median.
+        """
         assert self._running
         running, value = self._running, self._intermediate(row)
         if time.monotonic() - self._written > STATUS_SECONDS:
@@ -215,7 +238,9 @@ class Master:
             running.trial.prune(reason)
 
     def _intermediate(self, row: MetricsRow) -> float | None:
-        """Return the value of a generation by which running trials are compared; higher is better."""
+        """Return the value of a generation by which running trials are compared;
+        higher is better.
+        """
         value = row.get("best_value")
         if self._plan.options.objective != ANSWER or "best_value" not in row:
             return row["evaluation_return_mean"]
@@ -248,12 +273,18 @@ class Master:
         try:
             rows = results.read_results(running.trial.path)
             if len(rows) != running.config.repetitions:
-                raise ValueError(f"{len(rows)} of {running.config.repetitions} repetitions have results")
+                raise ValueError(
+                    f"{len(rows)} of {running.config.repetitions} repetitions have results"
+                )
             value = objective(rows, self._plan.options.objective)
         except (UserError, ValueError) as error:
             running.trial.end(running.hyperparameters, FAILED, reason=str(error))
         else:
-            goal = {"goal": "minimise"} if is_minimised(running.config, self._plan.options.objective) else {}
+            goal = (
+                {"goal": "minimise"}
+                if is_minimised(running.config, self._plan.options.objective)
+                else {}
+            )
             running.trial.end(running.hyperparameters, COMPLETE, value, **goal, **measures(rows))
 
     def _over(self, trial: Trial, claim: RunLock) -> None:
@@ -261,7 +292,11 @@ class Master:
             self._study.tell(trial)
         claim.release()
         record = trial.record()
-        outcome = f"objective {record['objective']:.6g}" if record["state"] == COMPLETE else record["reason"]
+        outcome = (
+            f"objective {record['objective']:.6g}"
+            if record["state"] == COMPLETE
+            else record["reason"]
+        )
         say(f"{trial.name} {record['state']}: {outcome}\n")
 
     # The task as a whole.
@@ -277,9 +312,15 @@ class Master:
         states = Counter(str(trial.record().get("state")) for trial in self._trials())
         if states[FAILED] and not states[COMPLETE]:
             ended = ExitReason(1, f"all trials failed, see: hpc-es tune-report {quoted}")
-        counts = ", ".join(f"{states[state]} {state}" for state in (*OVER, STARTED) if states[state])
+        counts = ", ".join(
+            f"{states[state]} {state}" for state in (*OVER, STARTED) if states[state]
+        )
         say(f"{sum(states.values())} trials: {counts or 'none'}; hpc-es tune-report {quoted}\n")
-        self._status("failed" if ended.status else "finished", exit_status=ended.status, reason=ended.text or "done")
+        self._status(
+            "failed" if ended.status else "finished",
+            exit_status=ended.status,
+            reason=ended.text or "done",
+        )
         return ended
 
     def _status(self, status: str, **more: object) -> None:
@@ -289,7 +330,11 @@ class Master:
             record = trial.record()
             states[record.get("state", "missing")] += 1
             if self._running is None or trial != self._running.trial:
-                generations += int(record["generation"]) if record.get("state") in OVER else trial.generations()
+                generations += (
+                    int(record["generation"])
+                    if record.get("state") in OVER
+                    else trial.generations()
+                )
         self._status_values = {"status": status, "trials": states, **more, **this_run(os.environ)}
         self._other_generations = generations
         self._write_status()
@@ -297,8 +342,13 @@ class Master:
     def _write_status(self) -> None:
         """Write the status file with the current generation of the running trial."""
         self._written = time.monotonic()
-        generation = self._other_generations + (self._running.trial.generations() if self._running else 0)
-        write_json(self._directory / status_name(self._shard), {"generation": generation, **self._status_values})
+        generation = self._other_generations + (
+            self._running.trial.generations() if self._running else 0
+        )
+        write_json(
+            self._directory / status_name(self._shard),
+            {"generation": generation, **self._status_values},
+        )
 
 
 # Every rank.
@@ -319,7 +369,9 @@ def tune(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str | N
         return end.reason.status
 
 
-def _next(world: World, signals: Signals, master: Master | None, ended: ExitReason | None) -> JsonObject:
+def _next(
+    world: World, signals: Signals, master: Master | None, ended: ExitReason | None
+) -> JsonObject:
     """Return the trial that all ranks run next. Raise CollectiveExit if there is none."""
 
     def ask() -> JsonObject | ExitReason:
@@ -329,7 +381,9 @@ def _next(world: World, signals: Signals, master: Master | None, ended: ExitReas
     return on_rank_0(world, ask, dict)[1]
 
 
-def _trial(world: World, signals: Signals, message: JsonObject, master: Master | None) -> ExitReason:
+def _trial(
+    world: World, signals: Signals, message: JsonObject, master: Master | None
+) -> ExitReason:
     pruned = Path(message["pruned"]) if message["pruned"] else None
 
     def on_row(repetition: int, row: MetricsRow) -> bool:

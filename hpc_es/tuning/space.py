@@ -1,4 +1,5 @@
-"""The search space: lists of values and ranges of numbers, and the trials of grids and random searches.
+"""The search space: lists of values and ranges of numbers, and the trials of grids and random
+searches.
 
 The hyperparameters of a trial follow from its number alone, so they are the same in every task.
 """
@@ -37,7 +38,9 @@ def grid_size(space: Space) -> int:
 
 def grid_trial(space: Space, number: int) -> Hyperparameters:
     """Return a trial of a grid: keys in alphabetical order, the first varies fastest."""
-    lists = {key: entry.values for key, entry in sorted(space.items()) if isinstance(entry, ValueList)}
+    lists = {
+        key: entry.values for key, entry in sorted(space.items()) if isinstance(entry, ValueList)
+    }
     places = mixed_base_digits(number, [len(values) for values in lists.values()])
     return {key: values[digit] for (key, values), digit in zip(lists.items(), places, strict=True)}
 
@@ -56,7 +59,8 @@ def all_trials(search: str, space: Space, trials: int, seed: int) -> list[Hyperp
     if search == "optuna":
         return []
     return [
-        grid_trial(space, number) if search == "grid" else random_trial(space, number, seed) for number in range(trials)
+        grid_trial(space, number) if search == "grid" else random_trial(space, number, seed)
+        for number in range(trials)
     ]
 
 
@@ -127,11 +131,16 @@ def _key_problems(data: ConfigData) -> Iterator[ConfigProblem]:
     for key in sorted(data):
         above = [other for other in data if key.startswith(f"{other}.")]
         if above:
-            yield f"space.{key}", f"is a part of {above[0]!r}, which is in the space too: remove one of them"
+            yield (
+                f"space.{key}",
+                f"is a part of {above[0]!r}, which is in the space too: remove one of them",
+            )
         if not all(key.split(".")):
             yield f"space.{key}", f"expected a dotted key such as 'algorithm.sigma', found {key!r}"
         if key in RESERVED:
-            remedy = "write it beside `space`" if key == "repetitions" else "set it in the base config"
+            remedy = (
+                "write it beside `space`" if key == "repetitions" else "set it in the base config"
+            )
             yield f"space.{key}", f"is the same for all trials: {remedy}"
 
 
@@ -140,15 +149,21 @@ def _entry(data: Value, search: str) -> SpaceEntry:
         return _values(data)
     if search == "grid":
         ranges = "; for ranges take search: random or optuna" if isinstance(data, Mapping) else ""
-        raise ValueError(f"expected a list of values, such as [0.1, 0.2], found {found_text(data)}{ranges}")
+        raise ValueError(
+            f"expected a list of values, such as [0.1, 0.2], found {found_text(data)}{ranges}"
+        )
     names = [*RANGES, "choice"]
     if not isinstance(data, Mapping) or len(data) != 1:
-        raise ValueError(f"expected a list of values or one of {', '.join(names)}, {EXAMPLE}, found {found_text(data)}")
+        raise ValueError(
+            f"expected a list of values or one of {', '.join(names)}, {EXAMPLE}, found {found_text(data)}"
+        )
     ((kind, bounds),) = data.items()
     if kind == "choice":
         return _values(bounds)
     if kind not in RANGES:
-        raise ValueError(f"expected one of {', '.join(names)}, {EXAMPLE}, found {kind!r}{nearest(kind, names)}")
+        raise ValueError(
+            f"expected one of {', '.join(names)}, {EXAMPLE}, found {kind!r}{nearest(kind, names)}"
+        )
     return _range(kind, bounds)
 
 
@@ -167,13 +182,19 @@ def _range(kind: Literal["uniform", "log_uniform", "integer"], data: Value) -> V
     numbers = (int,) if kind == "integer" else (int, float)
     words = "whole numbers" if kind == "integer" else "numbers"
     if not is_pair or any(isinstance(item, bool) or not isinstance(item, numbers) for item in data):
-        raise ValueError(f"expected {{{kind}: [low, high]}} with two {words}, found {found_text(data)}")
+        raise ValueError(
+            f"expected {{{kind}: [low, high]}} with two {words}, found {found_text(data)}"
+        )
     low, high = data
     if not low < high or not math.isfinite(high - low):
         raise ValueError(f"expected {{{kind}: [low, high]}} with low < high, found {as_text(data)}")
     if kind == "log_uniform" and low <= 0:
         raise ValueError(f"expected {{{kind}: [low, high]}} with low > 0, found {as_text(data)}")
-    return ValueRange(kind, low, high) if kind == "integer" else ValueRange(kind, float(low), float(high))
+    return (
+        ValueRange(kind, low, high)
+        if kind == "integer"
+        else ValueRange(kind, float(low), float(high))
+    )
 
 
 def as_text(value: Value) -> str:

@@ -1,8 +1,9 @@
 """An Optuna study (TPE or CMA-ES) in a journal file that several tasks use at the same time.
 
-The study stores the trials and their hyperparameters; their results are in their directories. The locks, of the journal
-and of the choice of a trial, end with their process, and an incomplete line of a killed process is removed before the
-next one is appended, so a kill at any time leaves a valid study.
+The study stores the trials and their hyperparameters; their results are in their directories. The
+locks, of the journal and of the choice of a trial, end with their process, and an incomplete line
+of a killed process is removed before the next one is appended, so a kill at any time leaves a valid
+study.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
@@ -38,7 +44,9 @@ FINISHED_FIRST = 5  # trials that must finish before any is pruned
 
 
 class JournalLock(JournalFileOpenLock):
-    """The lock of the journal, in place of Optuna's lock file, which a killed process would leave behind."""
+    """The lock of the journal, in place of Optuna's lock file,
+    which a killed process would leave behind.
+    """
 
     def __init__(self, directory: Path) -> None:
         super().__init__(str(directory / JOURNAL))
@@ -65,9 +73,16 @@ class JournalLock(JournalFileOpenLock):
 class Study:
     """The Optuna study of a directory, in one task."""
 
-    def __init__(self, directory: Path, space: Space, trials: int, seed: int, sampler: SamplerName = "tpe") -> None:
+    def __init__(
+        self, directory: Path, space: Space, trials: int, seed: int, sampler: SamplerName = "tpe"
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._directory, self._space, self._trials, self._keys = directory, space, trials, Keys(seed)
+        self._directory, self._space, self._trials, self._keys = (
+            directory,
+            space,
+            trials,
+            Keys(seed),
+        )
         distributions = {key: _distribution(entry) for key, entry in space.items()}
         self._cma_es = Sampler(distributions, seed=seed) if sampler == "cma_es" else None
         backend = JournalFileBackend(str(directory / JOURNAL), lock_obj=JournalLock(directory))
@@ -101,7 +116,11 @@ class Study:
                     continue
                 with contextlib.suppress(InUseError):
                     claim = trial.claim()
-                    return trial, claim, self._suggested(optuna.Trial(self._study, frozen._trial_id))
+                    return (
+                        trial,
+                        claim,
+                        self._suggested(optuna.Trial(self._study, frozen._trial_id)),
+                    )
             if len(trials) >= self._trials:
                 return None
             new = self._study.ask()
@@ -111,12 +130,16 @@ class Study:
     def _suggested(self, trial: optuna.Trial) -> Hyperparameters:
         """Return the hyperparameters of a trial, from the study or newly sampled.
 
-        For TPE, each trial has its own sampler, seeded by its number: otherwise tasks that start together would sample
-        the same.
+        For TPE, each trial has its own sampler, seeded by its number: otherwise tasks that start
+        together would sample the same.
         """
         frozen = self._study.get_trials(deepcopy=False)[trial.number]
         known = frozen.intermediate_values
-        self._trial, self._best, self._step = trial, max(known.values(), default=None), max(known, default=-1)
+        self._trial, self._best, self._step = (
+            trial,
+            max(known.values(), default=None),
+            max(known, default=-1),
+        )
         seed = self._keys.seed31(Purpose.TUNING, index=trial.number)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # optuna calls some of its options experimental
@@ -125,10 +148,11 @@ class Study:
         return {key: _suggest(trial, key, entry) for key, entry in self._space.items()}
 
     def report(self, value: float, share: float, sign: float = 1.0) -> str | None:
-        """Report an evaluation after this fraction of the budget; return why the trial should be pruned, or None.
+        """Report an evaluation after this fraction of the budget; return why the trial should be
+        pruned, or None.
 
-        `value` is higher for a better one; times `sign` it is as the user knows it. A step stores the best evaluation
-        so far, so that trials with other evaluation times can be compared.
+        `value` is higher for a better one; times `sign` it is as the user knows it. A step stores
+        the best evaluation so far, so that trials with other evaluation times can be compared.
         """
         assert self._trial
         step = int(share * STEPS)
@@ -152,7 +176,9 @@ class Study:
             self._tell(trial)
 
     def _tell(self, trial: Trial) -> None:
-        """Inform the study; the caller holds the lock, because a second call for a trial by another task would fail."""
+        """Inform the study; the caller holds the lock,
+        because a second call for a trial by another task would fail.
+        """
         record = trial.record()
         assert record["state"] in OVER
         states = {COMPLETE: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}
@@ -164,11 +190,15 @@ class Study:
 
 @contextlib.contextmanager
 def _damage_named(journal: Path) -> Iterator[None]:
-    """Raise an error in one line for a journal that is too large, and for lines in it that are not of Optuna."""
+    """Raise an error in one line for a journal that is too large,
+    and for lines in it that are not of Optuna.
+    """
     if journal.exists():
         with open_file(journal) as file:
             if (size := file.seek(0, os.SEEK_END)) > LARGEST_JOURNAL:
-                raise UnusualFileError(journal, f"has {size:,} bytes, more than {LARGEST_JOURNAL:,}")
+                raise UnusualFileError(
+                    journal, f"has {size:,} bytes, more than {LARGEST_JOURNAL:,}"
+                )
     try:
         yield
     except (*READING, AssertionError) as error:
@@ -179,7 +209,8 @@ def _damage_named(journal: Path) -> Iterator[None]:
 
 
 def _distribution(entry: SpaceEntry) -> BaseDistribution:
-    if not isinstance(entry, ValueRange):  # as text: Optuna's choices are scalars, and it confuses 1 and true
+    # as text: Optuna's choices are scalars, and it confuses 1 and true
+    if not isinstance(entry, ValueRange):
         return CategoricalDistribution([as_text(value) for value in entry.values])
     if entry.kind == "integer":
         return IntDistribution(int(entry.low), int(entry.high))

@@ -1,10 +1,13 @@
 """The trials of a tuning directory: the table of all trials, and the record of each one.
 
-    output/trials.json              the identity of the tuning and the hyperparameters of every trial
-    output/trial_0007/trial.json    the state of a trial (begun, complete, pruned or failed), beside its run
+    output/trials.json              the identity of the tuning and the hyperparameters of every
+                                    trial
+    output/trial_0007/trial.json    the state of a trial (begun, complete, pruned or failed), beside
+                                    its run
     output/locks/trial_0007/lock    held by the task that runs the trial, until its process ends
 
-The table is written at first use. It may grow: random and Optuna searches by more trials, grids by more values.
+The table is written at first use. It may grow: random and Optuna searches by more trials, grids by
+more values.
 """
 
 from __future__ import annotations
@@ -25,7 +28,14 @@ from hpc_es.core.data import ConfigData, Json, JsonObject
 from hpc_es.core.errors import InUseError, UserError
 from hpc_es.core.run_files import count_lines, read_json
 from hpc_es.storage.compare import differences
-from hpc_es.storage.files import json_text, run_error, sync_directory, temporary_name, write_json, writing
+from hpc_es.storage.files import (
+    json_text,
+    run_error,
+    sync_directory,
+    temporary_name,
+    write_json,
+    writing,
+)
 from hpc_es.storage.metrics_log import JSONL
 from hpc_es.storage.run_lock import RunLock
 from hpc_es.tuning.space import Hyperparameters
@@ -80,12 +90,18 @@ class Trial:
     def fruitless_starts(self) -> int:
         """Return the number of starts since the last new generation of the trial."""
         before = self.record()
-        return int(before.get("begun", 0)) if self.generations() <= int(before.get("generation", 0)) else 0
+        return (
+            int(before.get("begun", 0))
+            if self.generations() <= int(before.get("generation", 0))
+            else 0
+        )
 
     def begin(self, hyperparameters: Hyperparameters) -> bool:
-        """Record that the trial starts or resumes; if it has used up MAX_FRUITLESS_STARTS, fail it and return False.
+        """Record that the trial starts or resumes; if it has used up MAX_FRUITLESS_STARTS, fail it
+        and return False.
 
-        Otherwise a trial that ends the whole job each time would keep the other trials from running.
+        Otherwise a trial that ends the whole job each time would keep the other trials from
+        running.
         """
         starts = self.fruitless_starts()
         if starts >= MAX_FRUITLESS_STARTS:
@@ -100,15 +116,24 @@ class Trial:
         """Record that a signal interrupted the trial, which does not count as a fruitless start."""
         self._write(hyperparameters, STARTED, begun=0, generation=self.generations())
 
-    def end(self, hyperparameters: Hyperparameters, state: str, objective: float | None = None, **more: Json) -> None:
+    def end(
+        self,
+        hyperparameters: Hyperparameters,
+        state: str,
+        objective: float | None = None,
+        **more: Json,
+    ) -> None:
         """Record how the trial ended."""
-        self._write(hyperparameters, state, objective=objective, generation=self.generations(), **more)
+        self._write(
+            hyperparameters, state, objective=objective, generation=self.generations(), **more
+        )
 
     def _write(self, hyperparameters: Hyperparameters, state: str, **more: Json) -> None:
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         write_json(
-            self.path / TRIAL_FILE, {"trial": self.number, "state": state, "hyperparameters": hyperparameters, **more}
+            self.path / TRIAL_FILE,
+            {"trial": self.number, "state": state, "hyperparameters": hyperparameters, **more},
         )
 
     def prune(self, reason: str) -> None:
@@ -123,14 +148,19 @@ class Trial:
             return None
 
     def claim(self) -> RunLock:
-        """Lock the trial for this task until its process ends; InUseError names the process that has it."""
+        """Lock the trial for this task until its process ends;
+        InUseError names the process that has it.
+        """
         return lock(self.directory, self.name).acquire()
 
 
 def started_trials(directory: Path) -> Iterator[Trial]:
     """Yield the trials of a directory that have a record, by number."""
     names = sorted(path.parent.name for path in directory.glob(f"trial_*/{TRIAL_FILE}"))
-    return (Trial(directory, number) for number in sorted(int(name.removeprefix("trial_")) for name in names))
+    return (
+        Trial(directory, number)
+        for number in sorted(int(name.removeprefix("trial_")) for name in names)
+    )
 
 
 def lock(directory: Path, name: str) -> RunLock:
@@ -160,7 +190,8 @@ def holding(run_lock: RunLock) -> Iterator[None]:
 
 
 TABLE_FILE = "trials.json"
-NO_RESULT_DEPENDS = ("name", "output", "repetition_groups", "checkpoint", "report")  # on these keys of the base
+# on these keys of the base
+NO_RESULT_DEPENDS = ("name", "output", "repetition_groups", "checkpoint", "report")
 GROWTH = {
     "grid": "a grid may get further values in its lists, but keeps those that it has",
     "random": "only `trials` may change, since the space decides what is drawn",
@@ -170,7 +201,8 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 MOST_TRIALS = 1_000_000
-_IDENTITY: Mapping[str, Hint] = {  # the types of what reports need: a table may come from somebody else
+# the types of what reports need: a table may come from somebody else
+_IDENTITY: Mapping[str, Hint] = {
     "search": str,
     "objective": str | ConfigData,
     "base": ConfigData,
@@ -180,7 +212,9 @@ _IDENTITY: Mapping[str, Hint] = {  # the types of what reports need: a table may
 
 
 def read_table(directory: Path) -> JsonObject | None:
-    """Return the table of a directory (`hash`, `identity` and `trials`), None without one; UserError if damaged."""
+    """Return the table of a directory (`hash`, `identity` and `trials`), None without one;
+    UserError if damaged.
+    """
     path = directory / TABLE_FILE
     try:
         table = read_json(path)
@@ -198,7 +232,8 @@ def read_table(directory: Path) -> JsonObject | None:
 
 
 def matching_trials(directory: Path, identity: JsonObject) -> list[Hyperparameters] | None:
-    """Return the trials of the table, None before first use; UserError if the identity would change them.
+    """Return the trials of the table, None before first use; UserError if the identity would change
+    them.
 
     The identity may have more or fewer trials (see `grown`).
     """
@@ -209,7 +244,9 @@ def matching_trials(directory: Path, identity: JsonObject) -> list[Hyperparamete
     if different := differences(_with_room(old, new), new, "in the directory"):
         lines = "\n  ".join(different)
         why = GROWTH.get(str(old.get("search")), "")
-        text = f"{directory} holds another tuning, whose trials these would change:\n  {lines}\n{why}"
+        text = (
+            f"{directory} holds another tuning, whose trials these would change:\n  {lines}\n{why}"
+        )
         raise UserError(f"{text.rstrip()}\nchoose another --output")
     return list(table["trials"])
 
@@ -218,7 +255,8 @@ def canonical(identity: JsonObject) -> JsonObject:
     """Return the part of an identity that results depend on."""
     base = identity.get("base", {})
     decisive = {key: value for key, value in base.items() if key not in NO_RESULT_DEPENDS}
-    decisive["mpi"] = {"chunk_size": (base.get("mpi") or {}).get("chunk_size", "auto")}  # not who has which share
+    # not who has which share
+    decisive["mpi"] = {"chunk_size": (base.get("mpi") or {}).get("chunk_size", "auto")}
     return {**identity, "base": decisive, "space": dict(identity.get("space", {}))}
 
 
@@ -228,7 +266,9 @@ def _with_room(old: JsonObject, new: JsonObject) -> JsonObject:
     if old.get("search") == "grid":
         for key, values in space.items():
             others = new.get("space", {}).get(key)
-            if isinstance(others, list) and all(digest(value) in map(digest, others) for value in values):
+            if isinstance(others, list) and all(
+                digest(value) in map(digest, others) for value in values
+            ):
                 space[key] = others
     return {**old, "space": space, "trials": new.get("trials")}
 
@@ -236,7 +276,8 @@ def _with_room(old: JsonObject, new: JsonObject) -> JsonObject:
 def grown(table: JsonObject, identity: JsonObject, trials: Sequence[Hyperparameters]) -> JsonObject:
     """Return a table with missing trials appended; the existing ones keep their numbers.
 
-    `identity` is one that `matching_trials` accepts, with the key names of the table, and `trials` are its trials.
+    `identity` is one that `matching_trials` accepts, with the key names of the table, and `trials`
+    are its trials.
     """
     old, there = table["identity"], list(table["trials"])
     if old["search"] == "grid":
@@ -249,8 +290,13 @@ def grown(table: JsonObject, identity: JsonObject, trials: Sequence[Hyperparamet
     return {"hash": digest(new), "identity": new, "trials": there}
 
 
-def extend(directory: Path, identity: JsonObject, trials: Sequence[Hyperparameters]) -> list[Hyperparameters]:
-    """Append missing trials to the table and return all; the caller holds the lock of the table. RunError."""
+def extend(
+    directory: Path, identity: JsonObject, trials: Sequence[Hyperparameters]
+) -> list[Hyperparameters]:
+    """Append missing trials to the table and return all; the caller holds the lock of the table.
+
+    RunError.
+    """
     table = read_table(directory)
     assert table is not None
     longer = grown(table, identity, trials)
@@ -259,10 +305,13 @@ def extend(directory: Path, identity: JsonObject, trials: Sequence[Hyperparamete
     return list(longer["trials"])
 
 
-def freeze(directory: Path, identity: JsonObject, trials: Sequence[Hyperparameters]) -> list[Hyperparameters]:
+def freeze(
+    directory: Path, identity: JsonObject, trials: Sequence[Hyperparameters]
+) -> list[Hyperparameters]:
     """Write the table, or return the trials of another task that wrote it first.
 
-    The file is created atomically. Raises UserError like `matching_trials`, and RunError if it cannot be written.
+    The file is created atomically. Raises UserError like `matching_trials`, and RunError if it
+    cannot be written.
     """
     path = directory / TABLE_FILE
     temporary = temporary_name(path)
@@ -298,4 +347,6 @@ def _link(temporary: Path, path: Path) -> None:
 
 def digest(value: object) -> str:
     """Return the SHA-256 of a value as canonical JSON."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()

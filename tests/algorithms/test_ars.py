@@ -59,7 +59,9 @@ def test_both_halves_of_a_pair_use_nu_and_the_same_episodes() -> None:
 
 
 def test_ties_between_directions_are_resolved_in_job_order() -> None:
-    """All have the maximum 1: only 0 is used, w = (1 - 0) / .5 = 2, so the step is .02 * 2 * delta_0."""
+    """All have the maximum 1: only 0 is used, w = (1 - 0) / .5 = 2,
+    so the step is .02 * 2 * delta_0.
+    """
     step, *_ = first_step(directed([1, 0, 1, 0], [0, 1, 0, 1], top_directions=1))
     assert step == pytest.approx([0.02, -0.04, 0.01])
 
@@ -67,10 +69,14 @@ def test_ties_between_directions_are_resolved_in_job_order() -> None:
 @pytest.mark.parametrize("wrong", [NAN, math.inf, -math.inf])
 def test_failed_half_drops_its_direction(wrong: float) -> None:
     """As without direction 3, the best: 1 and 0 remain for b = 3 with 2; sigma_R of 3 2.5 1 0."""
-    result, metrics, _ = first_step(directed([1, 3, NAN, 0.5], [0, 2.5, 1, wrong], top_directions=3))
+    result, metrics, _ = first_step(
+        directed([1, 3, NAN, 0.5], [0, 2.5, 1, wrong], top_directions=3)
+    )
     deviation = np.sqrt(np.square(np.array([3, 2.5, 1, 0]) - 1.625).mean())
     assert metrics["return_deviation"] == pytest.approx(deviation)
-    expected = 0.02 / (2 * deviation) * (np.array([0.5, -1, 0.25]) + 0.5 * np.array([1.5, 0.75, -0.5]))
+    expected = (
+        0.02 / (2 * deviation) * (np.array([0.5, -1, 0.25]) + 0.5 * np.array([1.5, 0.75, -0.5]))
+    )
     assert result == pytest.approx(expected)
 
 
@@ -78,10 +84,16 @@ def test_failed_half_drops_its_direction(wrong: float) -> None:
     ("plus", "minus", "why"),
     [
         ([0.1] * 4, [0.1] * 4, "all returns of the best directions are equal: no update"),
-        ([NAN, 1, NAN, 2], [0, NAN, NAN, NAN], "every direction has a failed evaluation: no update"),
+        (
+            [NAN, 1, NAN, 2],
+            [0, NAN, NAN, NAN],
+            "every direction has a failed evaluation: no update",
+        ),
     ],
 )
-def test_ars_without_information_keeps_theta_with_a_reason(plus: list[float], minus: list[float], why: str) -> None:
+def test_ars_without_information_keeps_theta_with_a_reason(
+    plus: list[float], minus: list[float], why: str
+) -> None:
     created = directed(plus, minus, anneal_updates=2)
     step, metrics, notices = first_step(created)
     assert (step.tolist(), metrics["skipped_update"], notices) == ([0, 0, 0], 1, [why])
@@ -95,11 +107,15 @@ def test_learning_rate_decays_linearly() -> None:
         new = following(created, state)
         steps.append((new.theta - state.theta)[0])
         state = new
-    assert steps == pytest.approx([0.01555634919 * share for share in (1, 0.75, 0.5, 0.25, 0, 0)], rel=1e-6, abs=1e-12)
+    assert steps == pytest.approx(
+        [0.01555634919 * share for share in (1, 0.75, 0.5, 0.25, 0, 0)], rel=1e-6, abs=1e-12
+    )
 
 
 def test_without_sigma_perturbations_have_the_problems_deviations() -> None:
-    """Deviations 1, 2, 4: nu is their geometric mean 2, with the factors .5, 1, 2 for candidates and step."""
+    """Deviations 1, 2, 4: nu is their geometric mean 2, with the factors .5, 1,
+    2 for candidates and step.
+    """
     created = directed(sigma=None)
     created.problem.spread = np.array([1.0, 2.0, 4.0])
     step, *_ = first_step(created)
@@ -108,7 +124,9 @@ def test_without_sigma_perturbations_have_the_problems_deviations() -> None:
 
 
 def test_ars_minimises_a_sphere() -> None:
-    created = strategy("ars", sphere, np.full(10, 0.2), sigma=0.02, learning_rate=0.01, anneal_updates=150)
+    created = strategy(
+        "ars", sphere, np.full(10, 0.2), sigma=0.02, learning_rate=0.01, anneal_updates=150
+    )
     assert sphere(after(created, 150).theta) < 1e-3 * sphere(created.initial().theta)
 
 
@@ -116,7 +134,10 @@ def test_ars_minimises_a_sphere() -> None:
     ("options", "text"),
     [
         ({"population_size": 7}, r"population_size: is 7: .*even number \(try 8\)"),
-        ({"population_size": 8, "top_directions": 5}, r"top_directions: is 5, .* has 4 directions \(try 4\)"),
+        (
+            {"population_size": 8, "top_directions": 5},
+            r"top_directions: is 5, .* has 4 directions \(try 4\)",
+        ),
     ],
 )
 def test_invalid_ars_options_are_refused(options: dict[str, Any], text: str) -> None:
@@ -126,6 +147,15 @@ def test_invalid_ars_options_are_refused(options: dict[str, Any], text: str) -> 
 
 def test_ars_presets_are_a_zero_linear_policy_and_normalised_observations() -> None:
     config = validate({"task": {"env_id": "CartPole-v1"}, "algorithm": {"kind": "ars"}})
-    assert (config.policy.hidden_dims, config.policy.bias, config.policy.initial) == ((), False, "zeros")
+    assert (config.policy.hidden_dims, config.policy.bias, config.policy.initial) == (
+        (),
+        False,
+        "zeros",
+    )
     observed = config.task.observation_normalization
-    assert (observed.enabled, observed.probability, observed.clip, observed.deviation) == (True, 1.0, None, "sample")
+    assert (observed.enabled, observed.probability, observed.clip, observed.deviation) == (
+        True,
+        1.0,
+        None,
+        "sample",
+    )

@@ -1,4 +1,6 @@
-"""CR-FM-NES: constants, weights, the covariance I + v v^T and updates, by hand and against the package crfmnes."""
+"""CR-FM-NES: constants, weights, the covariance I + v v^T and updates,
+by hand and against the package crfmnes.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,38 @@ from tests.helpers.toys import nothing
 
 # sigma, the first and last coordinate of m, v and D, by the start and the number of generations.
 NEAR = {  # m = 1, sigma = 0.5
-    1: (0.5150431928, 1.264050214, 0.3527494978, 0.0278918678, 0.767996612, 0.9567843209, 0.8950748731),
-    3: (0.4288358088, 1.167398834, 0.0151321943, 0.09189231735, 0.554052256, 0.9412058818, 0.8850981796),
+    1: (
+        0.5150431928,
+        1.264050214,
+        0.3527494978,
+        0.0278918678,
+        0.767996612,
+        0.9567843209,
+        0.8950748731,
+    ),
+    3: (
+        0.4288358088,
+        1.167398834,
+        0.0151321943,
+        0.09189231735,
+        0.554052256,
+        0.9412058818,
+        0.8850981796,
+    ),
 }
 FAR = (0.125643803, 30.20534511, 29.38642484, -0.2896678947, 1.111891122, 0.9259196, 0.922379196)
 
 
-def after(start: float, sigma: float, generations: int, dtype: Any = np.float64, **options: Any) -> tuple[Any, State]:
-    """The strategy of the test vectors and its state: six parameters, eight samples, v = (1, ..., 6) / 10."""
+def after(
+    start: float, sigma: float, generations: int, dtype: Any = np.float64, **options: Any
+) -> tuple[Any, State]:
+    """The strategy of the test vectors and its state: six parameters, eight samples,
+    v = (1, ..., 6) / 10.
+    """
     theta = np.full(6, start, dtype)
-    created = strategy("cr_fm_nes", elli, theta, Waves(4, 6), sigma=sigma, population_size=8, **options)
+    created = strategy(
+        "cr_fm_nes", elli, theta, Waves(4, 6), sigma=sigma, population_size=8, **options
+    )
     state = created.initial()
     state = replace(state, shared={**state.shared, "v": np.arange(1, 7).astype(dtype) / dtype(10)})
     for _ in range(generations):
@@ -55,9 +79,9 @@ def test_degenerate_covariance_ends_the_search() -> None:
         v = np.array([length, 1.0, 1.0, 1.0, 1.0, 1.0])
         grown = replace(state, shared={**state.shared, "v": v})
         assert created.view(grown).condition == pytest.approx(1 + length**2 + 5)
-        assert (created.finished(stepping.following(created, grown)) or "").count("tolconditioncov") == (
-            reason is not None
-        )
+        assert (created.finished(stepping.following(created, grown)) or "").count(
+            "tolconditioncov"
+        ) == (reason is not None)
 
 
 def numbers(state: State) -> list[float]:
@@ -68,7 +92,15 @@ def numbers(state: State) -> list[float]:
 def test_constants_of_six_parameters_and_eight_samples() -> None:
     c = constants(6, 8)
     result = (c.mu_eff, c.c_sigma, c.c_c, c.c_1(8), c.eta_b(8), c.alpha(8), c.eta_sigma(0.5, 8))
-    expected = (2.84061043, 0.3497396632, 0.4086496883, 0.005938530345, 0.1931457104, 1.074796922, 0.875254292)
+    expected = (
+        2.84061043,
+        0.3497396632,
+        0.4086496883,
+        0.005938530345,
+        0.1931457104,
+        1.074796922,
+        0.875254292,
+    )
     assert result == pytest.approx(expected, rel=1e-8)
     assert c.eta_sigma(1.0, 8) == 1
     assert c.eta_sigma(0.05, 8) == pytest.approx(2 * np.tanh(14.7 / 10))
@@ -94,7 +126,9 @@ def test_cr_fm_nes_equals_another_implementation_on_the_ellipsoid(generations: i
 def test_distance_weights_apply_while_the_path_is_long() -> None:
     """From generation 2 on, whose path is 1.3188 times as long as expected."""
     created, second = after(30.0, 0.1, 2)
-    assert float(second.shared["path_length"]) / created.constants(second).chi_n == pytest.approx(1.3188, abs=1e-4)
+    assert float(second.shared["path_length"]) / created.constants(second).chi_n == pytest.approx(
+        1.3188, abs=1e-4
+    )
     assert numbers(after(30.0, 0.1, 4)[1]) == pytest.approx(FAR, rel=1e-8)
 
 
@@ -114,7 +148,9 @@ def test_deviations_stay_above_zero() -> None:
     """A path some hundred times longer than usual would make a coordinate's deviation negative."""
     created, state = after(1.0, 0.5, 1)
     path = np.array([0.0, 0, 0, 0, 300, 1000])
-    state = stepping.following(created, replace(state, master={**state.master, "covariance_path": path}))
+    state = stepping.following(
+        created, replace(state, master={**state.master, "covariance_path": path})
+    )
     assert (state.shared["scales"] > 0).all() and np.isfinite(state.theta).all()
 
 
@@ -127,12 +163,18 @@ def test_rows_hold_the_norm_and_the_projection_of_z() -> None:
     assert rows["along"][1::2].tolist() == (-rows["along"][::2]).tolist()
     assert rows["norm"] == pytest.approx(np.repeat(np.linalg.norm(z, axis=1), 2))
     evaluated = created.evaluate(state, Chunk(0, 0, 3, "evaluate"), nothing).rows
-    assert evaluated.dtype == rows.dtype and not evaluated["along"].any() and not evaluated["norm"].any()
+    assert (
+        evaluated.dtype == rows.dtype
+        and not evaluated["along"].any()
+        and not evaluated["norm"].any()
+    )
 
 
 @pytest.mark.parametrize(("path", "kinds"), [(3.0, 1), (4.0, 2)])
 def test_distance_weighted_sums_are_computed_only_if_needed(path: float, kinds: int) -> None:
-    """If halves are equal the path only shrinks, to 0.65 of its length; chi of six parameters is 2.35."""
+    """If halves are equal the path only shrinks, to 0.65 of its length;
+    chi of six parameters is 2.35.
+    """
     created, state = after(1.0, 0.5, 1)
     rows = generation(created, state).rows
     rows["return_"] = np.arange(8) // 2
@@ -152,11 +194,16 @@ def test_failed_evaluation_gets_the_weight_of_the_largest_cost_and_is_not_feasib
 
 def test_default_population_is_even() -> None:
     """4 + 3 ln 5 is 8.8 and 4 + 3 ln 6 is 9.4."""
-    assert [strategy("cr_fm_nes", sphere, np.ones(size)).first_population for size in (1, 5, 6, 10)] == [4, 8, 10, 10]
+    assert [
+        strategy("cr_fm_nes", sphere, np.ones(size)).first_population for size in (1, 5, 6, 10)
+    ] == [4, 8, 10, 10]
 
 
 def test_odd_population_is_refused_with_the_nearest_even_one() -> None:
-    with pytest.raises(ConfigError, match=r"population_size: is 7: mirrored sampling needs an even number \(try 8\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"population_size: is 7: mirrored sampling needs an even number \(try 8\)",
+    ):
         strategy("cr_fm_nes", sphere, np.ones(6), population_size=7)
 
 
@@ -169,16 +216,18 @@ def test_populations_of_restarts_are_even() -> None:
 
 def test_stalled_search_is_reported() -> None:
     """Every generation has the same returns, so the best one is from the first."""
-    created = strategy("cr_fm_nes", [1.0, 2, 3, 4, 5, 6, 7, 8], np.ones(6), Waves(4, 6), population_size=8)
+    created = strategy(
+        "cr_fm_nes", [1.0, 2, 3, 4, 5, 6, 7, 8], np.ones(6), Waves(4, 6), population_size=8
+    )
     state, message = created.initial(), []
     for _ in range(STALLED + 2):
         results = generation(created, state)
         after = created.tell(state, results)[0]
-        message.append([text for text in created.notices(state, results, after) if "better" in text])
+        message.append(
+            [text for text in created.notices(state, results, after) if "better" in text]
+        )
         state = after
-    text = (
-        "no better return in 100 generations: a population of 8 may be too small for 6 parameters, or sigma too large"
-    )
+    text = "no better return in 100 generations: a population of 8 may be too small for 6 parameters, or sigma too large"
     assert message == [[]] * STALLED + [[text]] * 2
 
 
@@ -192,9 +241,13 @@ def test_ask_tell_finds_the_result_of_minimize() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1 << 20])
-def test_cached_samples_are_used_for_the_same_state_and_chunk_only(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_samples_are_used_for_the_same_state_and_chunk_only(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hpc_es.algorithms.cr_fm_nes.MAX_CACHED", kept)
-    created, other = (strategy("cr_fm_nes", sphere, np.ones(6), population_size=8) for _ in range(2))
+    created, other = (
+        strategy("cr_fm_nes", sphere, np.ones(6), population_size=8) for _ in range(2)
+    )
     first = created.initial()
     second = stepping.following(other, first)
     chunks = Chunk(0, 0, 8), Chunk(0, 2, 3)
@@ -227,17 +280,27 @@ def test_failed_samples_rank_last_by_length() -> None:
 
 def test_equal_samples_have_equal_weights() -> None:
     lengths = np.array([1.0, 2.0, 3.0, 3.0])
-    assert by_rank(np.array([3.0, 1.0, 4.0, 2.0]), lengths)[[2, 0, 3, 1]] == pytest.approx(UTILITIES, rel=1e-8)
-    assert by_rank(np.array([1.0, 1.0, 0.0, 0.5]), lengths) == pytest.approx([0.25, 0.25, -0.25, -0.25])
+    assert by_rank(np.array([3.0, 1.0, 4.0, 2.0]), lengths)[[2, 0, 3, 1]] == pytest.approx(
+        UTILITIES, rel=1e-8
+    )
+    assert by_rank(np.array([1.0, 1.0, 0.0, 0.5]), lengths) == pytest.approx(
+        [0.25, 0.25, -0.25, -0.25]
+    )
 
 
 def test_distance_weights_grow_with_the_distance_of_good_samples_only() -> None:
-    """Before subtracting 1/4: .7304 and .2696 for the two good ones; the second is ln 2 / alpha farther."""
+    """Before subtracting 1/4: .7304 and .2696 for the two good ones;
+    the second is ln 2 / alpha farther.
+    """
     lengths = np.array([1.0, 1 + math.log(2) / 3, 50.0, 1.0])
     result = by_distance(np.array(UTILITIES), lengths, 3.0)
     total = 0.7304227103 + 2 * 0.26957728969
-    assert result == pytest.approx([0.7304227103 / total - 0.25, 0.5391545794 / total - 0.25, -0.25, -0.25], rel=1e-8)
-    assert np.isfinite(by_distance(np.array(UTILITIES), np.array([990.0, 1000, 1010, 1000]), 5.0)).all()
+    assert result == pytest.approx(
+        [0.7304227103 / total - 0.25, 0.5391545794 / total - 0.25, -0.25, -0.25], rel=1e-8
+    )
+    assert np.isfinite(
+        by_distance(np.array(UTILITIES), np.array([990.0, 1000, 1010, 1000]), 5.0)
+    ).all()
 
 
 def test_sums_over_pairs_are_sums_over_samples() -> None:
@@ -266,9 +329,13 @@ def test_samples_have_the_rank_one_covariance() -> None:
 
 
 def natural(v: Float64, y: Float64) -> tuple[Float64, Float64]:
-    """The inverse Fisher matrix of (log D, v) of a normal distribution, times the gradient of its log density at y."""
+    """The inverse Fisher matrix of (log D, v) of a normal distribution,
+    times the gradient of its log density at y.
+    """
     covariance, eye = np.eye(len(v)) + np.outer(v, v), np.eye(len(v))
-    of_scales = [np.outer(e, row) + np.outer(row, e) for e, row in zip(eye, covariance, strict=True)]
+    of_scales = [
+        np.outer(e, row) + np.outer(row, e) for e, row in zip(eye, covariance, strict=True)
+    ]
     of_v = [np.outer(e, v) + np.outer(v, e) for e in eye]
     changes = [np.linalg.solve(covariance, change) for change in (*of_scales, *of_v)]
     fisher = np.array([[np.trace(a @ b) / 2 for b in changes] for a in changes])

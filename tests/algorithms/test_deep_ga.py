@@ -36,7 +36,9 @@ class Counted(CounterNoise):
         return super().direction(generation, pair, start, stop)
 
 
-def deep_ga(size: int = 3, noise: Any = None, dtype: Any = np.float64, random: bool = False, **options: Any) -> Any:
+def deep_ga(
+    size: int = 3, noise: Any = None, dtype: Any = np.float64, random: bool = False, **options: Any
+) -> Any:
     """The strategy on a sphere, from ones or from a random vector of each key."""
     created = strategy("deep_ga", sphere, np.ones(size, dtype), noise, **options)
     if random:
@@ -50,13 +52,17 @@ def rows_of(returns: Sequence[float]) -> Any:
     return rows
 
 
-def next_state(created: Any, state: State, returns: Sequence[float], validation: Sequence[float] = ()) -> State:
+def next_state(
+    created: Any, state: State, returns: Sequence[float], validation: Sequence[float] = ()
+) -> State:
     """The state after these returns of children and of validation episodes."""
     result: State = created.tell(state, results_of(created, state, returns, validation))[0]
     return result
 
 
-def results_of(created: Any, state: State, returns: Sequence[float], validation: Sequence[float] = ()) -> Results:
+def results_of(
+    created: Any, state: State, returns: Sequence[float], validation: Sequence[float] = ()
+) -> Results:
     """The results of children and of validation episodes with these returns."""
     rows, probes = rows_of(returns), rows_of(validation)
     fitness, of_probes = rows["return_"], probes["return_"]
@@ -83,7 +89,10 @@ def test_first_generation_has_initial_vectors_and_the_next_their_mutations() -> 
     created = deep_ga(noise=D4, random=True, population_size=4, parents=1, sigma=0.1)
     state = created.initial()
     keys = Keys(1)
-    drawn = [keys.generator(Purpose.INITIAL_PARAMETERS, 0, child).standard_normal(3) for child in range(4)]
+    drawn = [
+        keys.generator(Purpose.INITIAL_PARAMETERS, 0, child).standard_normal(3)
+        for child in range(4)
+    ]
     assert np.array_equal([created.genomes.vector(state, child) for child in range(4)], drawn)
     assert np.array_equal(state.theta, drawn[0])
     state = next_state(created, state, [0, 1, 5, 2], [0.0] * 30 * 5)
@@ -101,7 +110,10 @@ def test_fixed_initial_vector_is_mutated_in_the_first_generation() -> None:
 
 def test_deep_ga_can_start_from_the_theta_of_another_run() -> None:
     """policy.init_from sets it in the initial state."""
-    created, theta = deep_ga(noise=D4, random=True, population_size=4, parents=1, sigma=0.1), np.array([5.0, 6, 7])
+    created, theta = (
+        deep_ga(noise=D4, random=True, population_size=4, parents=1, sigma=0.1),
+        np.array([5.0, 6, 7]),
+    )
     state = created.initial()
     state = State(0, {**state.shared, "theta": theta}, state.master)
     assert created.genomes.vector(state, 2) == pytest.approx(theta + 0.1 * Z[2], rel=1e-12)
@@ -109,14 +121,18 @@ def test_deep_ga_can_start_from_the_theta_of_another_run() -> None:
         created, state, [0, 1, 5, 2], np.repeat([0.0, 1, 0, 0, 0], 30).tolist()
     )  # child 2 is the next elite
     again = deep_ga(noise=D4, random=True, population_size=4, parents=1, sigma=0.1)
-    assert again.genomes.vector(state, 3) == pytest.approx(theta + 0.1 * Z[2] + 0.1 * Z[3], rel=1e-12)
+    assert again.genomes.vector(state, 3) == pytest.approx(
+        theta + 0.1 * Z[2] + 0.1 * Z[3], rel=1e-12
+    )
 
 
 def test_cached_vectors_are_used_for_their_own_origin_only() -> None:
     created, chains = deep_ga(noise=D4, sigma=0.1), pack_chains([chain((0, 0), (0, 2))])
     for origin in (np.ones(3), np.zeros(3)):
         state = State(1, {"theta": np.ones(3), "origin": origin, **chains}, {})
-        assert created.genomes.vector(state, 3) == pytest.approx(origin + 0.1 * Z[2] + 0.1 * Z[3], rel=1e-12)
+        assert created.genomes.vector(state, 3) == pytest.approx(
+            origin + 0.1 * Z[2] + 0.1 * Z[3], rel=1e-12
+        )
 
 
 def test_sigma_decays_by_generation() -> None:
@@ -136,24 +152,38 @@ def test_sigma_defaults_to_a_fifth_of_the_problems_deviation() -> None:
 
 def test_parents_are_drawn_uniformly() -> None:
     created = deep_ga(population_size=900)
-    state = State(1, {**created.initial().shared, **pack_chains([chain((0, child)) for child in range(3)])}, {})
+    state = State(
+        1,
+        {**created.initial().shared, **pack_chains([chain((0, child)) for child in range(3)])},
+        {},
+    )
     first = [int(created.genomes.chain(state, child)[0, 1]) for child in range(900)]
-    assert np.bincount(first) == pytest.approx([300] * 3, abs=4 * (900 * 2 / 9) ** 0.5)  # four deviations
+    # four deviations
+    assert np.bincount(first) == pytest.approx([300] * 3, abs=4 * (900 * 2 / 9) ** 0.5)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rebuilt_parent_equals_a_cached_one_bit_for_bit(dtype: Any) -> None:
     """Rebuilt in each generation, as after a restart; theta is the chain of the elite."""
-    created = deep_ga(7, dtype=dtype, random=True, population_size=12, parents=4, validation_episodes=1)
+    created = deep_ga(
+        7, dtype=dtype, random=True, population_size=12, parents=4, validation_episodes=1
+    )
     state = created.initial()
     for _ in range(15):
         state = following(created, state)
         new = deep_ga(7, dtype=dtype, random=True, population_size=12, parents=4)
         for child in range(12):
-            assert new.genomes.vector(state, child).tobytes() == created.genomes.vector(state, child).tobytes()
-        elite = State(state.generation, {**state.shared, **pack_chains([state.master["elite_chain"]])}, {})
+            assert (
+                new.genomes.vector(state, child).tobytes()
+                == created.genomes.vector(state, child).tobytes()
+            )
+        elite = State(
+            state.generation, {**state.shared, **pack_chains([state.master["elite_chain"]])}, {}
+        )
         new.genomes.cache.keep(elite.shared, state.shared["origin"])
-        assert new.genomes.cache.vector(state.master["elite_chain"]).tobytes() == state.theta.tobytes()
+        assert (
+            new.genomes.cache.vector(state.master["elite_chain"]).tobytes() == state.theta.tobytes()
+        )
 
 
 def test_long_chains_are_evaluated_as_cheaply_as_short_ones() -> None:
@@ -176,7 +206,8 @@ def test_long_chains_are_evaluated_as_cheaply_as_short_ones() -> None:
 
 def test_parents_are_the_best_jobs_ties_in_job_order_without_failures() -> None:
     created = deep_ga(population_size=5, parents=2, validation_episodes=1, random=True)
-    state = next_state(created, created.initial(), [3, 7, 7, np.nan, 5], [0, 1, 0, 0, 0])  # child 1 is the elite
+    # child 1 is the elite
+    state = next_state(created, created.initial(), [3, 7, 7, np.nan, 5], [0, 1, 0, 0, 0])
     assert keys_of(state) == [[[0, 1]], [[0, 2]]]
     created = deep_ga(population_size=5, parents=5, validation_episodes=1, random=True)
     state = next_state(created, created.initial(), [3, 7, 7, np.nan, 5], [0, 1, 0, 0, 0])
@@ -186,18 +217,28 @@ def test_parents_are_the_best_jobs_ties_in_job_order_without_failures() -> None:
 def test_elite_is_added_before_the_parents() -> None:
     created = deep_ga(population_size=5, parents=2, validation_episodes=1, random=True)
     first = created.initial()
-    assert keys_of(next_state(created, first, [1, 2, 3, 4, 5], [9, 0, 0, 0, 0, 0])) == [[[0, 0]], [[0, 4]]]
-    state = next_state(created, first, [1, 2, 3, 4, 5], [0, 1, 2, 9, 0, 0])  # validated: elite, 4, 3, 2, ...
+    assert keys_of(next_state(created, first, [1, 2, 3, 4, 5], [9, 0, 0, 0, 0, 0])) == [
+        [[0, 0]],
+        [[0, 4]],
+    ]
+    # validated: elite, 4, 3, 2, ...
+    state = next_state(created, first, [1, 2, 3, 4, 5], [0, 1, 2, 9, 0, 0])
     assert keys_of(state) == [[[0, 2]], [[0, 4]]]
     assert state.master["elite_chain"].tolist() == [[0, 2]]
     assert float(state.master["elite_mean"]) == 9
     assert np.array_equal(state.theta, created.genomes.vector(first, 2))
 
 
-@pytest.mark.parametrize(("means", "elite"), [((9, 5, 9, 9), 0), ((5, 9, 9, 5), 2), ((np.nan, -1, 0, np.nan), 3)])
-def test_elite_is_the_first_with_the_best_validation_mean(means: Sequence[float], elite: int) -> None:
+@pytest.mark.parametrize(
+    ("means", "elite"), [((9, 5, 9, 9), 0), ((5, 9, 9, 5), 2), ((np.nan, -1, 0, np.nan), 3)]
+)
+def test_elite_is_the_first_with_the_best_validation_mean(
+    means: Sequence[float], elite: int
+) -> None:
     """Candidates are the previous elite, which is genome 0, then the children 2, 3 and 1."""
-    created = deep_ga(population_size=4, parents=1, validation_episodes=2, validate_top=4, random=True)
+    created = deep_ga(
+        population_size=4, parents=1, validation_episodes=2, validate_top=4, random=True
+    )
     validation = np.repeat(np.array(means, float), 2) + np.tile([-1.0, 1.0], 4)
     state = next_state(created, created.initial(), [0, 1, 9, 5], validation.tolist())
     assert state.master["elite_chain"].tolist() == [[0, elite]]
@@ -212,7 +253,10 @@ def test_failed_validation_episodes_are_left_out() -> None:
 def test_without_validation_the_elite_keeps_its_return() -> None:
     created = deep_ga(population_size=3, parents=1, validation_episodes=0, random=True)
     state = next_state(created, created.initial(), [1, 7, 2])
-    assert (state.master["elite_chain"].tolist(), float(state.master["elite_mean"])) == ([[0, 1]], 7)
+    assert (state.master["elite_chain"].tolist(), float(state.master["elite_mean"])) == (
+        [[0, 1]],
+        7,
+    )
     state = next_state(created, state, [6, 5, 4])
     assert (keys_of(state), float(state.master["elite_mean"])) == ([[[0, 1]]], 7)
     assert keys_of(next_state(created, state, [8, 5, 4])) == [[[0, 1], [2, 0]]]
@@ -248,7 +292,9 @@ def test_deep_ga_without_information_keeps_its_state(returns: list[float], notic
 
 
 def test_best_children_and_elite_share_validation_episodes() -> None:
-    """Chunks of one centre: the elite is 0, child i is i + 1; of five returns the elite replaces the third best."""
+    """Chunks of one centre: the elite is 0, child i is i + 1;
+    of five returns the elite replaces the third best.
+    """
     created = deep_ga(population_size=5, validate_top=3, validation_episodes=6)
     state = created.initial()
     rows = rows_of([1, 5, np.nan, 4, 2])
@@ -266,10 +312,18 @@ def test_best_children_and_elite_share_validation_episodes() -> None:
 
 def test_validation_uses_one_evaluation_or_thirty_episodes() -> None:
     created, rows = deep_ga(population_size=3), rows_of([1, 2, 3])
-    assert sum(item.jobs for item in created.ask(created.initial(), 1, rows, rows["return_"])) == 4 * 30
+    assert (
+        sum(item.jobs for item in created.ask(created.initial(), 1, rows, rows["return_"]))
+        == 4 * 30
+    )
     created.problem.evaluation_episodes = 1
     assert sum(item.jobs for item in created.ask(created.initial(), 1, rows, rows["return_"])) == 4
-    assert deep_ga(population_size=3, validation_episodes=0).ask(created.initial(), 1, rows, rows["return_"]) == []
+    assert (
+        deep_ga(population_size=3, validation_episodes=0).ask(
+            created.initial(), 1, rows, rows["return_"]
+        )
+        == []
+    )
 
 
 def test_metrics_describe_the_elite_and_the_parents() -> None:
@@ -278,9 +332,14 @@ def test_metrics_describe_the_elite_and_the_parents() -> None:
     results = generation(created, state)
     new, metrics = created.tell(state, results)
     lengths = [len(item) for item in unpack_chains(new.shared)]
-    assert (metrics["chain_length_mean"], metrics["chain_length_max"]) == (np.mean(lengths), max(lengths))
+    assert (metrics["chain_length_mean"], metrics["chain_length_max"]) == (
+        np.mean(lengths),
+        max(lengths),
+    )
     assert metrics["sigma"] == 0.1 * 0.25
-    assert metrics["parents_return_mean"] == pytest.approx(np.sort(results.rows["return_"])[-2:].mean())
+    assert metrics["parents_return_mean"] == pytest.approx(
+        np.sort(results.rows["return_"])[-2:].mean()
+    )
     assert metrics["elite_return_mean"] == pytest.approx(-sphere(new.theta))
     assert created.summary(new)["elite_mutations"] == len(new.master["elite_chain"]) - 1
 
@@ -292,7 +351,12 @@ def test_decaying_sigma_finds_the_minimum_of_a_sphere() -> None:
 
 
 def test_more_parents_than_children_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"algorithm.parents: is 30, but a generation has 20 children.*try 20"):
+    with pytest.raises(
+        ConfigError, match=r"algorithm.parents: is 30, but a generation has 20 children.*try 20"
+    ):
         validate(
-            {"task": {"env_id": "CartPole-v1"}, "algorithm": {"kind": "deep_ga", "population_size": 20, "parents": 30}}
+            {
+                "task": {"env_id": "CartPole-v1"},
+                "algorithm": {"kind": "deep_ga", "population_size": 20, "parents": 30},
+            }
         )

@@ -1,4 +1,6 @@
-"""Evolution strategies: the update by hand and by statistics, and the candidates and seeds of jobs."""
+"""Evolution strategies: the update by hand and by statistics,
+and the candidates and seeds of jobs.
+"""
 
 from __future__ import annotations
 
@@ -71,12 +73,18 @@ class Plain:
 
 
 class Function:
-    """A task whose return is a function of the parameters; it records the arguments of `evaluate`."""
+    """A task whose return is a function of the parameters;
+    it records the arguments of `evaluate`.
+    """
 
     name = "function"
 
-    def __init__(self, function: Callable[[Array], float], length: int = 1, episodes_per_job: int = 1) -> None:
-        self.spaces = Spaces(flat_observations(3), Box(np.zeros(1, np.float32), np.ones(1, np.float32)))
+    def __init__(
+        self, function: Callable[[Array], float], length: int = 1, episodes_per_job: int = 1
+    ) -> None:
+        self.spaces = Spaces(
+            flat_observations(3), Box(np.zeros(1, np.float32), np.ones(1, np.float32))
+        )
         self.episodes_per_job = episodes_per_job
         self._function, self._length = function, length
         self.actors: list[Any] = []
@@ -108,7 +116,9 @@ def strategy(
     full = Options(**{"optimizer": PLAIN, "sigma": 0.1, **options})
     noise = noise or CounterNoise(keys, len(theta))
     task = task or Function(sphere)
-    problem = PolicyProblem(task, Plain(theta), keys, normalization or ObservationNormalization(), unit=4)
+    problem = PolicyProblem(
+        task, Plain(theta), keys, normalization or ObservationNormalization(), unit=4
+    )
     return EvolutionStrategy(full, problem, noise, keys, chunk_size)
 
 
@@ -117,7 +127,9 @@ def start(es: EvolutionStrategy) -> State:
     return es.problem.carried().merge_into(es.initial())
 
 
-def asked(es: EvolutionStrategy, state: State | None = None, round: int = 0, before: Rows | None = None) -> list[Chunk]:
+def asked(
+    es: EvolutionStrategy, state: State | None = None, round: int = 0, before: Rows | None = None
+) -> list[Chunk]:
     rows = np.zeros(0, ROW) if before is None else before
     return list(es.ask(state or start(es), round, rows, rows["return_"]))
 
@@ -183,17 +195,23 @@ def test_es_update_by_hand(options: dict[str, Any], step: list[float]) -> None: 
 
 
 @pytest.mark.parametrize("kind", ["adam", "rmsprop", "sgd", "clipup", "none"])
-def test_update_in_place_equals_the_one_that_copies(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_update_in_place_equals_the_one_that_copies(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Parts of the update end in the middle of blocks of the noise; the last part is shorter."""
     for module in (optimizers, es_module):
         monkeypatch.setattr(module, "NORM_PART", 3 * BLOCK // 2)
     monkeypatch.setattr(optimizers, "STEP_PART", 1000)
     theta = np.random.default_rng(0).standard_normal(4 * BLOCK + 100).astype(np.float32)
-    es = strategy(theta, weight_decay=0.01, optimizer=optimizers.Options(kind=kind, learning_rate=0.1))
+    es = strategy(
+        theta, weight_decay=0.01, optimizer=optimizers.Options(kind=kind, learning_rate=0.1)
+    )
     copying, overwriting = start(es), start(es)
     for _ in range(2):
         prepared = prepared_by(es, copying, rows([1, 2, 4, 3]))
-        blocks = [es.partial_update(copying, prepared, block) for block in range(es.blocks(copying))]
+        blocks = [
+            es.partial_update(copying, prepared, block) for block in range(es.blocks(copying))
+        ]
         old = {name: array.copy() for name, array in copying.shared.items()}
         after, metrics = es.tell(copying, Results(rows([1, 2, 4, 3]), [], blocks, prepared))
         assert all(np.array_equal(copying.shared[name], array) for name, array in old.items())
@@ -210,7 +228,10 @@ def test_update_in_place_equals_the_one_that_copies(kind: Any, monkeypatch: pyte
 
 
 def test_pair_weights_by_hand() -> None:  # T36, T43
-    for returns, weights in (([3, 1, 2, 9], [2 / 3, -2 / 3]), ([-5.21, -4.81, -4.61, -5.41], [-1 / 3, 1])):
+    for returns, weights in (
+        ([3, 1, 2, 9], [2 / 3, -2 / 3]),
+        ([-5.21, -4.81, -4.61, -5.41], [-1 / 3, 1]),
+    ):
         es = strategy(noise=Fixed(UNITS), population_size=4)
         result = prepared_by(es, es.initial(), rows(returns))
         np.testing.assert_allclose(result.values, [weights], rtol=1e-6)
@@ -234,9 +255,17 @@ def test_fitness_shapings_by_hand(shaping: str, weights: list[float]) -> None:
 
 
 def test_without_mirroring_every_job_has_its_own_perturbation() -> None:
-    """At (1, -2): (1.1, -2) gives -5.21, (1, -1.9) gives -4.61; g = sum F_i eps_i / 2, with ranks -1/2 and 1/2."""
-    keywords: dict[str, Any] = {"noise": Fixed(UNITS), "population_size": 2, "mirrored_sampling": False}
-    np.testing.assert_allclose(update(strategy(**keywords, fitness_shaping="none")), [-2.605, -2.305], rtol=1e-5)
+    """At (1, -2): (1.1, -2) gives -5.21, (1, -1.9) gives -4.61; g = sum F_i eps_i / 2,
+    with ranks -1/2 and 1/2.
+    """
+    keywords: dict[str, Any] = {
+        "noise": Fixed(UNITS),
+        "population_size": 2,
+        "mirrored_sampling": False,
+    }
+    np.testing.assert_allclose(
+        update(strategy(**keywords, fitness_shaping="none")), [-2.605, -2.305], rtol=1e-5
+    )
     np.testing.assert_allclose(update(strategy(**keywords)), [-0.25, 0.25], rtol=1e-6)
 
 
@@ -248,7 +277,8 @@ def test_without_mirroring_every_job_has_its_own_perturbation() -> None:
         ("sgd", [0.000095, 0.00021]),  # the first velocity is a tenth of the gradient
     ],
 )
-def test_weight_decay_shrinks_theta_by_hand(kind: Any, step: list[float]) -> None:  # T44: -g + l2 theta = [-.095, -.21]
+# T44: -g + l2 theta = [-.095, -.21]
+def test_weight_decay_shrinks_theta_by_hand(kind: Any, step: list[float]) -> None:
     es = strategy(
         noise=Fixed(UNITS),
         population_size=4,
@@ -257,11 +287,14 @@ def test_weight_decay_shrinks_theta_by_hand(kind: Any, step: list[float]) -> Non
         optimizer=optimizers.Options(kind=kind, learning_rate=0.01),
     )
     returns = rows([0.4, 0, 0.8, 0])  # w = [.4, .8], g = w / 4 = [.1, .2]
-    np.testing.assert_allclose(update(es, returns), step, rtol=1e-4, atol=2e-7)  # theta + step is rounded near 2
+    # theta + step is rounded near 2
+    np.testing.assert_allclose(update(es, returns), step, rtol=1e-4, atol=2e-7)
 
 
 def test_es_metrics_by_hand() -> None:
-    es = strategy(np.array([3, -4], np.float32), Fixed(UNITS), population_size=4, fitness_shaping="none")
+    es = strategy(
+        np.array([3, -4], np.float32), Fixed(UNITS), population_size=4, fitness_shaping="none"
+    )
     _, metrics = next_state(es, rows([12, 0, 0, 16]))  # w = [12, -16], g = [3, -4]
     assert metrics["gradient_norm"] == pytest.approx(5)
     assert metrics["update_ratio"] == pytest.approx(1)
@@ -272,7 +305,9 @@ def test_es_metrics_by_hand() -> None:
 
 
 def test_es_estimates_the_gradient_of_a_quadratic() -> None:
-    """For F = -|x - c|^2 the smoothed gradient is -2 (x - c), and w / 2 sigma is an unbiased estimate."""
+    """For F = -|x - c|^2 the smoothed gradient is -2 (x - c),
+    and w / 2 sigma is an unbiased estimate.
+    """
     center, pairs = np.array([0.5, 1, -1]), 20_000
     theta = np.array([1, -2, 0.5], np.float32)
     es = strategy(
@@ -292,7 +327,11 @@ def test_es_estimates_the_gradient_of_a_quadratic() -> None:
 @pytest.mark.parametrize("mirrored", [True, False])
 def test_es_maximises_a_sphere(shaping: str, mirrored: bool) -> None:
     optimizer = optimizers.Options(kind="adam", learning_rate=0.05)
-    keywords: dict[str, Any] = {"fitness_shaping": shaping, "mirrored_sampling": mirrored, "optimizer": optimizer}
+    keywords: dict[str, Any] = {
+        "fitness_shaping": shaping,
+        "mirrored_sampling": mirrored,
+        "optimizer": optimizer,
+    }
     es = strategy(np.array([1, -2, 0.5], np.float32), population_size=40, chunk_size=40, **keywords)
     state = start(es)
     for _ in range(100):
@@ -316,7 +355,9 @@ def test_failed_half_drops_its_pair(shaping: str, failing: int) -> None:
     """As without the pair: same ranks, same divisor, its direction unused."""
     returns = [3.0, 1, 2, 9, 8, -1]
     returns[2 + failing] = np.nan
-    three = strategy(noise=Fixed([[1, 0], [7, 7], [0, 1]]), population_size=6, fitness_shaping=shaping)
+    three = strategy(
+        noise=Fixed([[1, 0], [7, 7], [0, 1]]), population_size=6, fitness_shaping=shaping
+    )
     two = strategy(noise=Fixed(UNITS), population_size=4, fitness_shaping=shaping)
     assert prepared_by(three, three.initial(), rows(returns)).count == 4
     assert np.array_equal(update(three, rows(returns)), update(two, rows([3, 1, 8, -1])))
@@ -361,9 +402,13 @@ def test_further_rounds_continue_the_job_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("minimum", "lengths", "enough"), [(0, 0, True), (100, 24, False), (100, 25, True), (100, 0, True)]
+    ("minimum", "lengths", "enough"),
+    [(0, 0, True), (100, 24, False), (100, 25, True), (100, 0, True)],
 )
-def test_generation_ends_at_min_timesteps_and_min_episodes(minimum: int, lengths: int, enough: bool) -> None:  # T48
+# T48
+def test_generation_ends_at_min_timesteps_and_min_episodes(
+    minimum: int, lengths: int, enough: bool
+) -> None:
     """With 4 episodes; without a single timestep no number of rounds would suffice."""
     es = strategy(population_size=4, min_timesteps_per_generation=minimum)
     assert (asked(es, round=1, before=rows([0.0] * 4, lengths=lengths)) == []) is enough
@@ -378,7 +423,9 @@ def test_odd_population_with_mirroring_is_refused() -> None:
 # What a job is evaluated with.
 
 
-def evaluated(chunk: Chunk, generation: int = 0, keys: Keys | None = None, **options: Any) -> tuple[Any, Batch]:
+def evaluated(
+    chunk: Chunk, generation: int = 0, keys: Keys | None = None, **options: Any
+) -> tuple[Any, Batch]:
     """The actor and the batch that the task received."""
     task = Function(sphere, episodes_per_job=2)
     es = strategy(task=task, keys=keys, population_size=8, **options)
@@ -393,7 +440,9 @@ def test_mirrored_halves_share_seeds_and_mirror_their_parameters() -> None:
     assert np.array_equal(batch.seeds[0::2], batch.seeds[1::2])
     assert len(np.unique(batch.seeds)) == 8
     assert (batch.seeds.min() >= 0) & (batch.seeds.max() < 2**31)
-    np.testing.assert_allclose(actor.stack[0::2] + actor.stack[1::2], np.tile(2 * THETA, (4, 1)), rtol=1e-6)
+    np.testing.assert_allclose(
+        actor.stack[0::2] + actor.stack[1::2], np.tile(2 * THETA, (4, 1)), rtol=1e-6
+    )
     assert len(np.unique(actor.stack, axis=0)) == 8
 
 
@@ -456,7 +505,9 @@ def test_without_normalisation_nothing_is_normalised_or_observed() -> None:
 
 
 @pytest.mark.parametrize(("probability", "share"), [(0.0, 0), (1.0, 1)])
-def test_observation_probabilities_0_and_1_observe_no_and_all_jobs(probability: float, share: int) -> None:
+def test_observation_probabilities_0_and_1_observe_no_and_all_jobs(
+    probability: float, share: int
+) -> None:
     normalization = ObservationNormalization(enabled=True, probability=probability)
     _, batch = evaluated(Chunk(0, 0, 8), normalization=normalization)
     assert batch.observe.tolist() == [bool(share)] * 8
@@ -472,7 +523,9 @@ def test_observed_pairs_have_the_configured_share_and_both_halves() -> None:
 
 def test_all_jobs_of_a_generation_use_the_same_normaliser() -> None:
     task = Function(sphere)
-    es = strategy(task=task, population_size=8, normalization=ObservationNormalization(enabled=True, clip=4.0))
+    es = strategy(
+        task=task, population_size=8, normalization=ObservationNormalization(enabled=True, clip=4.0)
+    )
     state = start(es)
     for chunk in (*asked(es), Chunk(2, 0, 3, "evaluate"), Chunk(3, 0, 2, "probe")):
         es.evaluate(state, chunk, nothing)
@@ -491,14 +544,18 @@ def sums(samples: Array) -> dict[str, Array]:
 
 
 def test_observation_statistics_merge_units_and_generations() -> None:
-    es = strategy(noise=Fixed(UNITS), population_size=4, normalization=ObservationNormalization(enabled=True))
+    es = strategy(
+        noise=Fixed(UNITS), population_size=4, normalization=ObservationNormalization(enabled=True)
+    )
     samples = np.random.default_rng(0).normal(2, 3, (30, 3))
     parts = np.split(samples, [5, 20])
     state, first = next_state(es, rows([1, 2, 3, 4]), [sums(parts[0]), {}, sums(parts[1])])
     state, second = next_state(es, rows([1, 2, 3, 4]), [{}, sums(parts[2])], state)
     assert first["observation_count"] == pytest.approx(20 + INITIAL_COUNT)
     assert second["observation_count"] == pytest.approx(30 + INITIAL_COUNT)
-    np.testing.assert_allclose(state.shared["observation_mean"], samples.sum(axis=0) / 30.01, rtol=1e-5)
+    np.testing.assert_allclose(
+        state.shared["observation_mean"], samples.sum(axis=0) / 30.01, rtol=1e-5
+    )
     np.testing.assert_allclose(state.shared["observation_std"], samples.std(axis=0), rtol=0.01)
 
 
@@ -515,14 +572,19 @@ def test_observation_counts_equal_the_steps_of_observed_episodes() -> None:
     task.evaluate = noted  # type: ignore[method-assign]
     normalization = ObservationNormalization(enabled=True, probability=1.0)
     problem = PolicyProblem(task, policy, Keys(1), normalization, unit=2)
-    es = EvolutionStrategy(Options(population_size=8), problem, CounterNoise(Keys(1), policy.layout.size), Keys(1), 4)
+    es = EvolutionStrategy(
+        Options(population_size=8), problem, CounterNoise(Keys(1), policy.layout.size), Keys(1), 4
+    )
     state = start(es)
     outcomes = [es.evaluate(state, chunk, nothing) for chunk in asked(es)]
     everything = np.concatenate([outcome.rows for outcome in outcomes])
     lives = list(map(lifetime, seeds))
     assert everything["length"].tolist() == lives and len(lives) == 8
     state, metrics = next_state(
-        es, everything, [problem.unit(unit) for outcome in outcomes for unit in outcome.learned], state
+        es,
+        everything,
+        [problem.unit(unit) for outcome in outcomes for unit in outcome.learned],
+        state,
     )
     assert metrics["observation_count"] == pytest.approx(sum(lives) + INITIAL_COUNT)
     observed = np.array([[t, life, 1] for life in lives for t in range(life)], np.float64)
@@ -541,9 +603,12 @@ def test_blocks_cover_all_parameters_once(size: int) -> None:
     prepared = es.prepare(state, returns, returns["return_"])
     assert es.blocks(state) == -(-size // BLOCK)
     whole = sum(
-        weight * es.noise.direction(0, pair, 0, size).astype(np.float64) for pair, weight in enumerate([2, 0, -7])
+        weight * es.noise.direction(0, pair, 0, size).astype(np.float64)
+        for pair, weight in enumerate([2, 0, -7])
     )
-    parts = np.concatenate([es.partial_update(state, prepared, block)["sums"][0] for block in range(es.blocks(state))])
+    parts = np.concatenate(
+        [es.partial_update(state, prepared, block)["sums"][0] for block in range(es.blocks(state))]
+    )
     np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-5)
     assert parts.dtype == np.float32
 
@@ -581,7 +646,9 @@ class Coordinates(ProblemDefaults):
     def initial(self, rng: np.random.Generator) -> Array:
         return np.array([1 + 1e-9, 3.0])
 
-    def evaluate(self, candidates: Population, jobs: Jobs, carried: ProblemState, poll: Any) -> Outcome:
+    def evaluate(
+        self, candidates: Population, jobs: Jobs, carried: ProblemState, poll: Any
+    ) -> Outcome:
         stack = candidates.stacked()
         self.observed.append(stack)
         created = np.zeros(len(jobs), row_dtype())
@@ -590,7 +657,9 @@ class Coordinates(ProblemDefaults):
 
 
 def test_problem_of_float64_is_searched_in_float64() -> None:
-    """F(theta +- 0.1 e) differ by -4e-10 for the first unit vector and by -0.8 for the second; g = w / 4."""
+    """F(theta +- 0.1 e) differ by -4e-10 for the first unit vector and by -0.8 for the second;
+    g = w / 4.
+    """
     problem = Coordinates()
     es = EvolutionStrategy(
         Options(population_size=4, sigma=0.1, fitness_shaping="none", optimizer=PLAIN),
@@ -606,7 +675,12 @@ def test_problem_of_float64_is_searched_in_float64() -> None:
     np.testing.assert_allclose(prepared.values, [[-4e-10, -0.8]], rtol=1e-5)
     after, _ = next_state(es, outcome.rows)
     np.testing.assert_allclose(after.theta, [1 + 0.9e-9, 2.8], rtol=1e-13)
-    arrays = [problem.observed[0], prepared.values, after.theta, es.partial_update(state, prepared, 0)["sums"][0]]
+    arrays = [
+        problem.observed[0],
+        prepared.values,
+        after.theta,
+        es.partial_update(state, prepared, 0)["sums"][0],
+    ]
     assert {array.dtype for array in arrays} == {np.dtype(np.float64)}
 
 

@@ -20,7 +20,9 @@ WORTH = Column("worth", "<f8")
 
 @dataclass(frozen=True)
 class Reach:
-    """The value that a strategy reaches on the sphere from |x|^2 = SIZE, and the number of generations."""
+    """The value that a strategy reaches on the sphere from |x|^2 = SIZE,
+    and the number of generations.
+    """
 
     cost: float = 1e-3
     noisy: float = SIZE / 5  # with noise of 0.3, or half as long with failures
@@ -33,7 +35,9 @@ REACH = {
     "pgpe": Reach(0.01, why="ClipUp's steps do not become shorter"),
     "deep_ga": Reach(generations=40, why="a generation has a hundred jobs"),
     "novelty": Reach(2.0, SIZE * 0.6, why="each generation moves one of five parents, by 0.01"),
-    "ars": Reach(noisy=SIZE / 3, why="perturbations of 0.03 change the cost by less than the noise"),
+    "ars": Reach(
+        noisy=SIZE / 3, why="perturbations of 0.03 change the cost by less than the noise"
+    ),
 }
 
 
@@ -45,7 +49,9 @@ def hash_noise(x: Array) -> float:
 
 
 def moving(state: State) -> dict[str, Array]:
-    """The distribution of a strategy: its numeric arrays, except those that are NaN until the first update."""
+    """The distribution of a strategy: its numeric arrays,
+    except those that are NaN until the first update.
+    """
     numbers = {name: array for name, array in state.shared.items() if array.dtype.kind == "f"}
     return {name: array for name, array in numbers.items() if np.isfinite(array).all()}
 
@@ -53,12 +59,16 @@ def moving(state: State) -> dict[str, Array]:
 @every
 def test_strategy_finds_the_optimum_of_a_sphere(kind: str) -> None:
     reach = REACH.get(kind, Reach())
-    assert sphere(after(strategy(kind, sphere, np.ones(SIZE)), reach.generations).theta) < reach.cost
+    assert (
+        sphere(after(strategy(kind, sphere, np.ones(SIZE)), reach.generations).theta) < reach.cost
+    )
 
 
 @every
 def test_strategy_ranks_the_fitness_not_the_return(kind: str) -> None:
-    """The returns are the costs themselves, so greater is worse; the fitness is that of the other search."""
+    """The returns are the costs themselves, so greater is worse;
+    the fitness is that of the other search.
+    """
     plain, upside_down = (strategy(kind, sphere, np.ones(SIZE)) for _ in range(2))
     kind_of_problem = type(plain.problem)
 
@@ -86,7 +96,11 @@ def test_strategy_vectors_have_the_dtype_of_the_problem(kind: str, dtype: Any) -
     """float32 for the parameters of a policy, in every generation."""
     created = strategy(kind, sphere, np.ones(SIZE, dtype))
     state = after(created, 12)
-    assert {vectors.dtype for vectors in created.problem.evaluated} == {state.theta.dtype} == {np.dtype(dtype)}
+    assert (
+        {vectors.dtype for vectors in created.problem.evaluated}
+        == {state.theta.dtype}
+        == {np.dtype(dtype)}
+    )
     assert sphere(state.theta) < SIZE
 
 
@@ -133,11 +147,15 @@ def test_strategy_stays_and_reports_if_all_evaluations_fail(kind: str) -> None:
 @every
 def test_strategy_works_with_one_parameter(kind: str) -> None:
     reach = REACH.get(kind, Reach())
-    assert sphere(after(strategy(kind, sphere, np.ones(1)), reach.generations).theta) < max(0.01, reach.cost)
+    assert sphere(after(strategy(kind, sphere, np.ones(1)), reach.generations).theta) < max(
+        0.01, reach.cost
+    )
 
 
 @every
 def test_strategy_results_do_not_depend_on_chunks(kind: str) -> None:
-    one, other = (after(strategy(kind, sphere, np.ones(SIZE), chunk_size=size), 4) for size in (1, 5))
+    one, other = (
+        after(strategy(kind, sphere, np.ones(SIZE), chunk_size=size), 4) for size in (1, 5)
+    )
     for name, array in (*one.shared.items(), *one.master.items()):
         assert {**other.shared, **other.master}[name].tobytes() == array.tobytes(), name

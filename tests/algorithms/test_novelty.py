@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.algorithms.novelty import NOVELTY, SearchProgress, extended, novelties, novelty, selection_probabilities
+from hpc_es.algorithms.novelty import (
+    NOVELTY,
+    SearchProgress,
+    extended,
+    novelties,
+    novelty,
+    selection_probabilities,
+)
 from hpc_es.config.loading import validate
 from hpc_es.core.data import (
     NO_FITNESS,
@@ -54,7 +61,9 @@ class Placed(Cost):
 
 def created(cost: Any = sphere, **options: Any) -> Any:
     arguments = {"population_size": 8, "parents": 3, "rollouts": 2, "sigma": 0.1, **options}
-    return dataclasses.replace(strategy("novelty", cost, MU, D4, **arguments), problem=Placed(cost, np.array(MU)))
+    return dataclasses.replace(
+        strategy("novelty", cost, MU, D4, **arguments), problem=Placed(cost, np.array(MU))
+    )
 
 
 def prepared_by(es: Any, state: State, rows: Rows) -> Any:
@@ -84,7 +93,9 @@ def changed(state: State, **shared: Any) -> State:
         ("ns", 0.0, [-0.03571428571, 0.1383928571, 0.008928571429]),
     ],
 )
-def test_update_mixes_the_ranks_of_return_and_novelty(mode: str, weight: float, gradient: list[float]) -> None:
+def test_update_mixes_the_ranks_of_return_and_novelty(
+    mode: str, weight: float, gradient: list[float]
+) -> None:
     es = created(mode=mode, reward_weight=weight)
     state = es.initial()
     assert float(state.shared["reward_weight"]) == weight
@@ -92,7 +103,9 @@ def test_update_mixes_the_ranks_of_return_and_novelty(mode: str, weight: float, 
     if mode == "nsra":
         pairs = [0.1142857143, 0.1428571429, -0.3428571429, -0.5714285714]
         assert result.values[0] == pytest.approx(pairs, rel=1e-9)
-    assert es.partial_update(state, result, 0)["sums"][0] / result.count == pytest.approx(gradient, rel=1e-9)
+    assert es.partial_update(state, result, 0)["sums"][0] / result.count == pytest.approx(
+        gradient, rel=1e-9
+    )
 
 
 def test_only_the_chosen_parent_is_updated() -> None:
@@ -102,7 +115,9 @@ def test_only_the_chosen_parent_is_updated() -> None:
     results = generation(es, state)
     rows = rows_of(RETURNS, NOVELTIES)
     prepared = es.prepare(state, rows, rows["return_"])
-    results = dataclasses.replace(results, rows=rows, prepared=prepared, blocks=[es.partial_update(state, prepared, 0)])
+    results = dataclasses.replace(
+        results, rows=rows, prepared=prepared, blocks=[es.partial_update(state, prepared, 0)]
+    )
     after, metrics = es.tell(state, results)
     parent = int(after.shared["moved"])
     expected = state.shared["parents"].copy()
@@ -121,16 +136,22 @@ def test_failed_job_drops_its_pair() -> None:
 
 
 def test_without_information_parents_stay_and_the_return_weight_falls() -> None:
-    """All returns are equal and novelty has no weight: the weight of returns falls after `patience`."""
+    """All returns are equal and novelty has no weight:
+    the weight of returns falls after `patience`.
+    """
     es = created(lambda x: 1.0, patience=2, reward_weight_step=0.25)
     first = state = es.initial()
-    for _ in range(3):  # the thetas of the last two have been probed so far: a first return, and one that is no better
+    # the thetas of the last two have been probed so far: a first return, and one that is no better
+    for _ in range(3):
         results = generation(es, state)
         assert es.notices(state, results, state) == ["all evaluations are equal: no update"]
         state = es.tell(state, results)[0]
     assert np.array_equal(state.shared["parents"], first.shared["parents"])
     assert state.master["optimizer_steps"].tolist() == [0, 0, 0]
-    assert [float(item.shared["reward_weight"]) for item in (state, following(es, state))] == [1, 0.75]
+    assert [float(item.shared["reward_weight"]) for item in (state, following(es, state))] == [
+        1,
+        0.75,
+    ]
 
 
 def test_without_a_valid_pair_all_parents_stay() -> None:
@@ -166,7 +187,9 @@ def test_probes_evaluate_all_parents_first_and_then_the_updated_one() -> None:
         ("probe", 3, [4, 5]),
     ]
     chunks = es.ask(changed(es.initial(), moved=1), 0, rows_of([], []), NO_FITNESS)
-    assert [(chunk.purpose, chunk.parent, list(chunk.job_numbers)) for chunk in chunks] == [("probe", 2, [0, 1])]
+    assert [(chunk.purpose, chunk.parent, list(chunk.job_numbers)) for chunk in chunks] == [
+        ("probe", 2, [0, 1])
+    ]
 
 
 def test_behaviours_are_means_over_valid_rollouts() -> None:
@@ -186,7 +209,10 @@ def test_novelty_is_computed_with_the_new_archive_entry() -> None:
     second = following(es, first)
     for state, places in ((first, [first.theta]), (second, [first.theta, second.theta])):
         result = generation(es, state).rows
-        nearest = [min(float(np.hypot(*(row["behaviour"] - index[:2]))) for index in places) for row in result]
+        nearest = [
+            min(float(np.hypot(*(row["behaviour"] - index[:2]))) for index in places)
+            for row in result
+        ]
         assert result["novelty"] == pytest.approx(nearest, rel=1e-5)
 
 
@@ -196,15 +222,22 @@ def test_novelty_is_computed_with_the_new_archive_entry() -> None:
 def test_parents_are_chosen_in_proportion_to_their_novelty() -> None:
     """The nearest entries of the behaviours 0, 10 and 20 are 2, 1 and 5 away."""
     es = created(neighbours=1)
-    state = changed(es.initial(), behaviours=[[0, 0], [10, 0], [20, 0]], archive=[[0, 2], [10, 1], [20, 5]])
-    drawn = Counter(es.selected(dataclasses.replace(state, generation=number)) for number in range(2000))
-    assert [drawn[parent] / 2000 for parent in range(3)] == pytest.approx([0.25, 0.125, 0.625], abs=0.03)
+    state = changed(
+        es.initial(), behaviours=[[0, 0], [10, 0], [20, 0]], archive=[[0, 2], [10, 1], [20, 5]]
+    )
+    drawn = Counter(
+        es.selected(dataclasses.replace(state, generation=number)) for number in range(2000)
+    )
+    assert [drawn[parent] / 2000 for parent in range(3)] == pytest.approx(
+        [0.25, 0.125, 0.625], abs=0.03
+    )
 
 
 def test_theta_is_that_of_the_parent_with_the_best_return() -> None:
     es = created(mode="nsr")
     state = following(es, es.initial())
-    best = int(np.argmin(np.square(es.initial().shared["parents"]).sum(axis=1)))  # the cost is the sphere
+    # the cost is the sphere
+    best = int(np.argmin(np.square(es.initial().shared["parents"]).sum(axis=1)))
     assert np.array_equal(state.theta, state.shared["parents"][best])
     assert np.array_equal(es.centre(state, 0), state.theta)
     assert np.array_equal(es.centre(state, 2), state.shared["parents"][1])
@@ -214,7 +247,10 @@ def test_init_from_sets_the_first_parent() -> None:
     es = created()
     state = changed(es.initial(), theta=[7, 8, 9])
     assert es.centre(state, 1).tolist() == [7, 8, 9]
-    assert 7 in following(es, state).shared["parents"][0] or int(following(es, state).shared["moved"]) == 0
+    assert (
+        7 in following(es, state).shared["parents"][0]
+        or int(following(es, state).shared["moved"]) == 0
+    )
 
 
 # In a run.
@@ -227,14 +263,19 @@ def test_novelty_runs_are_identical_on_any_ranks_and_after_a_restart(tmp_path: P
     runs.finished(3, tmp_path / "three", *novelty, "stop.generations=3")
     runs.finished(2, tmp_path / "three", *novelty)
     runs.assert_same(tmp_path / "three", tmp_path / "one")
-    rows = [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [row["archive_size"] for row in rows] == [2, 3, 4, 5, 6, 7]
-    assert rows[0]["novelty_mean"] > 0  # the archive has what the probes of this generation have shown
+    # the archive has what the probes of this generation have shown
+    assert rows[0]["novelty_mean"] > 0
     assert runs.newest(tmp_path / "three").state.shared["archive"].shape[0] == 2 + 5
 
 
 def test_ask_tell_with_behaviours_can_be_saved_and_resumed(tmp_path: Path) -> None:
-    es = hpc_es.Strategy("novelty", x0=[1.0, 2.0], sigma0=0.1, population_size=6, parents=1, rollouts=1)
+    es = hpc_es.Strategy(
+        "novelty", x0=[1.0, 2.0], sigma0=0.1, population_size=6, parents=1, rollouts=1
+    )
     for _ in range(3):
         assert np.array_equal(es.ask(), [es.theta])  # its behaviour must be evaluated first
         es.tell([sphere(x) for x in es.ask()])
@@ -250,7 +291,12 @@ def test_ask_tell_with_behaviours_can_be_saved_and_resumed(tmp_path: Path) -> No
     [
         {"env_id": "CartPole-v1", "behaviour": None},
         {"kind": "bandits"},
-        {"kind": "function", "function": "tests.helpers.toys:noisy_bowl", "dimension": 2, "vector_behaviour": False},
+        {
+            "kind": "function",
+            "function": "tests.helpers.toys:noisy_bowl",
+            "dimension": 2,
+            "vector_behaviour": False,
+        },
     ],
 )
 def test_task_without_behaviour_is_refused(task: dict[str, Any]) -> None:
@@ -270,15 +316,22 @@ ARCHIVE = np.array([[0, 0], [3, 4], [1, 0], [0, 2]], np.float32)
         ((0, 0), (0, 0.5, 2)),
     ],
 )
-def test_novelty_is_the_mean_distance_to_the_nearest(behaviour: tuple[int, int], expected: tuple[float, ...]) -> None:
+def test_novelty_is_the_mean_distance_to_the_nearest(
+    behaviour: tuple[int, int], expected: tuple[float, ...]
+) -> None:
     result = [novelty(np.array(behaviour, np.float32), ARCHIVE, k) for k in (1, 2, 10)]
     assert result == pytest.approx(expected, rel=1e-9)
 
 
 def test_novelties_of_a_batch_equal_single_ones() -> None:
     rng = np.random.default_rng(0)
-    behaviours, archive = rng.standard_normal((9, 3)), rng.standard_normal((50, 3)).astype(np.float32)
-    assert novelties(behaviours, archive, 10).tolist() == [novelty(item, archive, 10) for item in behaviours]
+    behaviours, archive = (
+        rng.standard_normal((9, 3)),
+        rng.standard_normal((50, 3)).astype(np.float32),
+    )
+    assert novelties(behaviours, archive, 10).tolist() == [
+        novelty(item, archive, 10) for item in behaviours
+    ]
 
 
 def test_novelty_against_an_empty_archive_is_zero() -> None:

@@ -20,9 +20,15 @@ RETURNS = [1, 0, 3, 2.5, -2, 1, 0.5, 4]  # F+ and F- of the four pairs
 PLAIN = {"kind": "none", "learning_rate": 1.0}  # theta moves by grad_mu
 
 
-def started(returns: Sequence[float] = RETURNS, noise: Any = D4, **options: Any) -> tuple[Any, State]:
-    """A strategy of these returns, and a state with the centre and the deviations of the test vectors."""
-    created = strategy("pgpe", [-item for item in returns], MU, noise, population_size=len(returns), **options)
+def started(
+    returns: Sequence[float] = RETURNS, noise: Any = D4, **options: Any
+) -> tuple[Any, State]:
+    """A strategy of these returns, and a state with the centre
+    and the deviations of the test vectors.
+    """
+    created = strategy(
+        "pgpe", [-item for item in returns], MU, noise, population_size=len(returns), **options
+    )
     state = created.initial()
     return created, replace(state, shared={**state.shared, "deviations": S})
 
@@ -33,7 +39,11 @@ def started(returns: Sequence[float] = RETURNS, noise: Any = D4, **options: Any)
 @pytest.mark.parametrize(
     ("options", "gradient", "deviations"),
     [
-        ({"fitness_shaping": "none"}, [0.34375, 0.025, -0.1375], [0.5509765625, 0.4021875, 0.18921875]),
+        (
+            {"fitness_shaping": "none"},
+            [0.34375, 0.025, -0.1375],
+            [0.5509765625, 0.4021875, 0.18921875],
+        ),
         (
             {"fitness_shaping": "none", "sigma_learning_rate": 1.0},  # changes are cut at a fifth
             [0.34375, 0.025, -0.1375],
@@ -59,10 +69,14 @@ def test_both_halves_of_a_pair_are_mirrored_and_share_their_seeds() -> None:
     created, state = started()
     generation(created, state)
     stack = np.concatenate(created.problem.evaluated)
-    expected = MU + S * np.array([[0.5, -1, 0.25], [1.5, 0.75, -0.5], [-0.25, 0.5, 1.25], [-1, -0.75, 0.5]])
+    expected = MU + S * np.array(
+        [[0.5, -1, 0.25], [1.5, 0.75, -0.5], [-0.25, 0.5, 1.25], [-1, -0.75, 0.5]]
+    )
     np.testing.assert_allclose(stack[0::2], expected, rtol=1e-12)
     np.testing.assert_allclose(stack[1::2], 2 * MU - expected, rtol=1e-12, atol=1e-15)
-    assert list(created.jobs(state, created.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS)[1]).groups) == [
+    assert list(
+        created.jobs(state, created.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS)[1]).groups
+    ) == [
         2,
         2,
         3,
@@ -83,7 +97,9 @@ def test_pgpe_metrics_by_hand() -> None:
     length = math.hypot(0.07700892857, 0.001785714286, -0.02410714286)
     assert metrics["gradient_norm"] == pytest.approx(length)
     assert metrics["update_ratio"] == pytest.approx(length / math.sqrt(0.14))
-    assert metrics["theta_norm"] == pytest.approx(math.hypot(0.17700892857, -0.198214285714, 0.27589285714))
+    assert metrics["theta_norm"] == pytest.approx(
+        math.hypot(0.17700892857, -0.198214285714, 0.27589285714)
+    )
     assert metrics["sigma"] == pytest.approx(0.04 ** (1 / 3))  # the geometric mean
     assert (metrics["sigma_min"], metrics["sigma_max"], metrics["skipped_update"]) == (0.2, 0.5, 0)
 
@@ -128,7 +144,9 @@ def test_pgpe_without_information_keeps_its_distribution(returns: list[float], n
 def test_deviations_stay_if_returns_are_noise() -> None:
     """The mean of ln sigma drifts by less than 0.1 in 100 generations."""
     rng = np.random.default_rng(0)
-    created = strategy("pgpe", lambda x: rng.standard_normal(), np.zeros(20), sigma=1.0, population_size=20)
+    created = strategy(
+        "pgpe", lambda x: rng.standard_normal(), np.zeros(20), sigma=1.0, population_size=20
+    )
     assert abs(np.log(after(created, 100).shared["deviations"]).mean()) < 0.1
 
 
@@ -195,17 +213,32 @@ def test_population_is_even_and_grows_with_the_parameters(size: int, jobs: int) 
 
 @pytest.mark.parametrize(
     ("least", "most", "rounds"),
-    [(0, None, [8]), (20, None, [8, 8, 8]), (20, 20, [8, 8, 4]), (20, 16, [8, 8]), (16, 100, [8, 8])],
+    [
+        (0, None, [8]),
+        (20, None, [8, 8, 8]),
+        (20, 20, [8, 8, 4]),
+        (20, 16, [8, 8]),
+        (16, 100, [8, 8]),
+    ],
 )
-def test_rounds_are_added_until_min_timesteps_or_max_jobs(least: int, most: int | None, rounds: list[int]) -> None:
+def test_rounds_are_added_until_min_timesteps_or_max_jobs(
+    least: int, most: int | None, rounds: list[int]
+) -> None:
     created = strategy(
-        "pgpe", sphere, np.ones(2), population_size=8, min_timesteps_per_generation=least, max_population_size=most
+        "pgpe",
+        sphere,
+        np.ones(2),
+        population_size=8,
+        min_timesteps_per_generation=least,
+        max_population_size=most,
     )
     state, asked, rows = created.initial(), list[int](), np.zeros(0, row_dtype())
     while chunks := created.ask(state, len(asked), rows, rows["return_"]):
         assert chunks[0].first_job == len(rows)
         asked.append(sum(chunk.jobs for chunk in chunks))
-        rows = np.concatenate([rows, *(created.evaluate(state, chunk, nothing).rows for chunk in chunks)])
+        rows = np.concatenate(
+            [rows, *(created.evaluate(state, chunk, nothing).rows for chunk in chunks)]
+        )
     assert asked == rounds
     assert created.prepare(state, rows, rows["return_"]).count == len(rows)
 
@@ -217,16 +250,24 @@ def test_rounds_are_added_until_min_timesteps_or_max_jobs(least: int, most: int 
     ("options", "problem"),
     [
         ({"population_size": 7}, ("population_size", "is 7: pairs need an even number (try 8)")),
-        ({"max_population_size": 9}, ("max_population_size", "is 9: pairs need an even number (try 10)")),
+        (
+            {"max_population_size": 9},
+            ("max_population_size", "is 9: pairs need an even number (try 10)"),
+        ),
         (
             {"population_size": 8, "max_population_size": 6},
             ("max_population_size", "is 6: expected at least population_size, 8"),
         ),
-        ({"sigma": 0.5, "radius": 2.0}, ("radius", "is 2, but sigma is 0.5: leave one of them out")),
+        (
+            {"sigma": 0.5, "radius": 2.0},
+            ("radius", "is 2, but sigma is 0.5: leave one of them out"),
+        ),
         ({"sigma": 1e-12}, ("sigma", "is 1e-12: expected at least sigma_min, 1e-10")),
     ],
 )
-def test_invalid_pgpe_options_are_refused(options: dict[str, Any], problem: tuple[str, str]) -> None:
+def test_invalid_pgpe_options_are_refused(
+    options: dict[str, Any], problem: tuple[str, str]
+) -> None:
     assert list(Options(**options).problems()) == [problem]
 
 
@@ -237,7 +278,9 @@ def test_pgpe_options_without_effect_are_warned_about() -> None:
         "is 8, but does nothing: min_timesteps_per_generation is 0: one round is enough",
     )
     assert not list(Options(max_population_size=8).warnings())  # of the default population
-    assert [key for key, _ in Options(sigma_learning_rate=0.0, sigma_min=0.1).warnings()] == ["sigma_min"]
+    assert [key for key, _ in Options(sigma_learning_rate=0.0, sigma_min=0.1).warnings()] == [
+        "sigma_min"
+    ]
     assert [key for key, _ in Optimizer(kind="adam", max_speed=0.1, momentum=0.5).warnings()] == [
         "momentum",
         "max_speed",

@@ -20,13 +20,17 @@ CONSTANTS = {  # size, population: mueff, c_c, c_s, c_1, c_mu, of the equations 
 @pytest.mark.parametrize(("size", "population"), CONSTANTS)
 def test_sep_cma_es_constants_equal_those_of_the_paper(size: int, population: int) -> None:
     c = constants(size, population)
-    assert (c.mu_eff, c.c_c, c.c_sigma, c.c_1, c.c_mu) == pytest.approx(CONSTANTS[size, population], rel=1e-9)
+    assert (c.mu_eff, c.c_c, c.c_sigma, c.c_1, c.c_mu) == pytest.approx(
+        CONSTANTS[size, population], rel=1e-9
+    )
     assert c.weights.sum() == pytest.approx(1) and (c.weights[c.mu :] == 0).all()
 
 
 @pytest.mark.parametrize("size", [1, 2, 50])
 @pytest.mark.parametrize("population", [2, 3, 4, 1000])
-def test_constants_of_any_population_keep_the_variances_positive(size: int, population: int) -> None:
+def test_constants_of_any_population_keep_the_variances_positive(
+    size: int, population: int
+) -> None:
     c = constants(size, population)
     assert c.c_1 > 0 and c.c_mu >= 0 and c.c_1 + c.c_mu <= 1
 
@@ -41,4 +45,9 @@ def test_sep_cma_es_equals_another_implementation_on_the_ellipsoid(dtype: Any, r
     assert variances[[0, 9]] == pytest.approx([0.9139334985, 0.9969697882], rel=rel)
     assert np.linalg.norm(state.master["sigma_path"]) == pytest.approx(3.887806276, rel=rel)
     assert np.linalg.norm(state.master["covariance_path"]) == pytest.approx(2.236572289, rel=rel)
-    assert state.theta.dtype == state.shared["deviations"].dtype == state.master["sigma_path"].dtype == dtype
+    assert (
+        state.theta.dtype
+        == state.shared["deviations"].dtype
+        == state.master["sigma_path"].dtype
+        == dtype
+    )

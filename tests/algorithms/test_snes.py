@@ -24,13 +24,19 @@ def snes(returns: list[float], dtype: Any = np.float64, **options: Any) -> Any:
 def test_snes_update_equals_the_published_one(dtype: Any, rel: float) -> None:
     state = after(snes([2, -1, 4, 3], dtype), 1)
     assert state.theta == pytest.approx([-0.2198414836, -0.08478864485, 0.4345634065], rel=rel)
-    assert state.shared["deviations"] == pytest.approx([0.4363523528, 0.3761757585, 0.2347732011], rel=rel)
+    assert state.shared["deviations"] == pytest.approx(
+        [0.4363523528, 0.3761757585, 0.2347732011], rel=rel
+    )
     assert state.theta.dtype == state.shared["deviations"].dtype == dtype
 
 
 def test_snes_uses_the_learning_rates_of_the_config() -> None:
-    """Half of the mean's step, and a growth by exp of half the default's: eta is (3 + ln 3) / (5 sqrt 3)."""
-    state = after(snes([2, -1, 4, 3], mean_learning_rate=0.5, sigma_learning_rate=0.4732669816 / 2), 1)
+    """Half of the mean's step, and a growth by exp of half the default's:
+    eta is (3 + ln 3) / (5 sqrt 3).
+    """
+    state = after(
+        snes([2, -1, 4, 3], mean_learning_rate=0.5, sigma_learning_rate=0.4732669816 / 2), 1
+    )
     whole = np.array([-0.2198414836, -0.08478864485, 0.4345634065]) - MEAN
     assert state.theta - MEAN == pytest.approx(whole / 2, rel=1e-8)
     growth = np.array([0.4363523528, 0.3761757585, 0.2347732011]) / DEVIATIONS
@@ -54,7 +60,9 @@ def test_failed_samples_share_the_worst_utilities() -> None:
 def test_deviation_grows_by_a_factor_of_at_most_e() -> None:
     """With a learning rate that is far too large."""
     state = after(snes([2, -1, 4, 3], sigma_learning_rate=1e4), 1)
-    assert state.shared["deviations"] == pytest.approx(DEVIATIONS * [np.exp(-1), np.exp(-1), np.exp(1)])
+    assert state.shared["deviations"] == pytest.approx(
+        DEVIATIONS * [np.exp(-1), np.exp(-1), np.exp(1)]
+    )
 
 
 def test_snes_is_invariant_under_scaling_of_coordinates() -> None:
@@ -64,7 +72,10 @@ def test_snes_is_invariant_under_scaling_of_coordinates() -> None:
     def cost(x: Any) -> float:
         return float((x**2).sum() + x[0] * x[1])
 
-    here, there = strategy("snes", cost, np.ones(3)), strategy("snes", lambda x: cost(x / units), units)
+    here, there = (
+        strategy("snes", cost, np.ones(3)),
+        strategy("snes", lambda x: cost(x / units), units),
+    )
     here.problem.spread, there.problem.spread = DEVIATIONS, DEVIATIONS * units
     one, other = here.initial(), there.initial()
     for _ in range(20):

@@ -1,4 +1,6 @@
-"""The docstrings of algorithms and problems list the arrays of the state: names, ranks, dtypes, shapes, which grow."""
+"""The docstrings of algorithms and problems list the arrays of the state: names, ranks, dtypes,
+shapes, which grow.
+"""
 
 from __future__ import annotations
 
@@ -51,25 +53,36 @@ _ = closed_at_the_end  # a fixture of every test here
 
 
 class Case(NamedTuple):
-    """An algorithm with settings that differ from its example; `algorithm` has further options of the algorithm."""
+    """An algorithm with settings that differ from its example;
+    `algorithm` has further options of the algorithm.
+    """
 
     kind: str
     algorithm: Mapping[str, Any] = {}
     others: Mapping[str, Any] = {}
 
     def __str__(self) -> str:
-        values = [*self.algorithm.values(), *(["function"] if self.others.get("policy", "") is None else [])]
-        return "-".join([self.kind, *(re.sub(r"\W+", "_", str(value)).strip("_") for value in values)])
+        values = [
+            *self.algorithm.values(),
+            *(["function"] if self.others.get("policy", "") is None else []),
+        ]
+        return "-".join(
+            [self.kind, *(re.sub(r"\W+", "_", str(value)).strip("_") for value in values)]
+        )
 
 
 def normalised(deviation: str) -> Mapping[str, Any]:
     """A task whose observations are normalised."""
     task = {"kind": "episodes", "env_id": "tests.helpers.toys:Chaos-v0"}
-    return {"task": {**task, "observation_normalization": {"enabled": True, "deviation": deviation}}}
+    return {
+        "task": {**task, "observation_normalization": {"enabled": True, "deviation": deviation}}
+    }
 
 
 VECTORS = [
-    kind for kind in registry.kinds("algorithms") if registry.module("algorithms", kind).NEEDS.searches == "vectors"
+    kind
+    for kind in registry.kinds("algorithms")
+    if registry.module("algorithms", kind).NEEDS.searches == "vectors"
 ]
 CASES = [
     *(Case(kind) for kind in registry.kinds("algorithms")),
@@ -80,10 +93,21 @@ CASES = [
         for optimizer in ("adam", "rmsprop", "sgd", "clipup", "none")
     ),
     *(Case("es", others=normalised(deviation)) for deviation in ("floored", "sample")),
-    *(Case("cma_es", {"restarts": how, "stops": {"max_generations": 2}}, FUNCTION) for how in ("ipop", "bipop")),
-    *(Case(kind, others=MIXED) for kind in VECTORS if registry.module("algorithms", kind).NEEDS.mixed),
+    *(
+        Case("cma_es", {"restarts": how, "stops": {"max_generations": 2}}, FUNCTION)
+        for how in ("ipop", "bipop")
+    ),
+    *(
+        Case(kind, others=MIXED)
+        for kind in VECTORS
+        if registry.module("algorithms", kind).NEEDS.mixed
+    ),
     Case("cma_es", others=LAGRANGIAN),
-    *(Case(kind, others=POINTS) for kind in VECTORS if registry.module("algorithms", kind).NEEDS.injects),
+    *(
+        Case(kind, others=POINTS)
+        for kind in VECTORS
+        if registry.module("algorithms", kind).NEEDS.injects
+    ),
     Case("deep_ga", {"parents": 3}, ONE_BEGIN),
     Case("policy_gradient", {"topk": 0, "topk_loss_hparam": 0.0, "alpha": 0.0}),
     Case("policy_gradient", {"alpha": 0.0, "ema_baseline_decay": 0.0, "topk_noise": 0.5}),
@@ -109,7 +133,9 @@ def states(parts: Parts) -> list[State]:
     for _ in range(GENERATIONS):
         evaluated = executor.run(Generation(parts, result[-1]))
         units = [parts.problem.unit(unit) for unit in evaluated.learned]
-        result.append(update_state(parts.algorithm, parts.problem, result[-1], evaluated.results, units)[1])
+        result.append(
+            update_state(parts.algorithm, parts.problem, result[-1], evaluated.results, units)[1]
+        )
     return result
 
 
@@ -121,13 +147,19 @@ def documented(parts: Parts) -> dict[tuple[str, str], Any]:
 def arrays(state: State) -> dict[tuple[str, str], Array]:
     """The arrays of a state, by group and name."""
     groups: Mapping[str, Arrays] = {"shared": state.shared, "master": state.master}
-    return {(group, name): array for group, members in groups.items() for name, array in members.items()}
+    return {
+        (group, name): array for group, members in groups.items() for name, array in members.items()
+    }
 
 
-def mistakes(lines: Mapping[tuple[str, str], Any], run: Sequence[State], growing: bool) -> list[str]:
+def mistakes(
+    lines: Mapping[tuple[str, str], Any], run: Sequence[State], growing: bool
+) -> list[str]:
     """Differences between the states of a run and the documented arrays."""
     first = arrays(run[0])
-    result = [f"{group} {name} is not documented" for group, name in first if (group, name) not in lines]
+    result = [
+        f"{group} {name} is not documented" for group, name in first if (group, name) not in lines
+    ]
     for key, line in lines.items():
         shapes = {arrays(state)[key].shape for state in run if key in arrays(state)}
         if not shapes and not line.condition:
@@ -140,7 +172,9 @@ def mistakes(lines: Mapping[tuple[str, str], Any], run: Sequence[State], growing
 
 
 def wrong_types(lines: Mapping[tuple[str, str], Any], state: State) -> Iterator[str]:
-    """Yield the dtypes and shapes of a state that are not as documented; equal words in shapes are equal sizes."""
+    """Yield the dtypes and shapes of a state that are not as documented;
+    equal words in shapes are equal sizes.
+    """
     sizes = {"params": state.theta.size}
     for key, array in arrays(state).items():
         if key not in lines:
@@ -149,7 +183,11 @@ def wrong_types(lines: Mapping[tuple[str, str], Any], state: State) -> Iterator[
         if array.dtype != (state.theta.dtype if line.dtype == "dtype" else np.dtype(line.dtype)):
             yield f"{line.name} is {array.dtype}, but documented as {line.dtype}"
         expected = [
-            int(word) if word.isdigit() else sizes.setdefault(word, size) if word.isidentifier() else size
+            int(word)
+            if word.isdigit()
+            else sizes.setdefault(word, size)
+            if word.isidentifier()
+            else size
             for word, size in zip(line.shape, array.shape, strict=False)
         ]
         if array.ndim != len(line.shape) or list(array.shape) != expected:
@@ -165,14 +203,19 @@ def test_every_array_of_the_state_is_documented_with_its_ranks_type_and_shape(ca
 
 def test_custom_algorithm_example_documents_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "own_algorithm"))
-    parts = built(Case("es", others={"algorithm": {"kind": "my_search:Hill", "population_size": 6}}))
+    parts = built(
+        Case("es", others={"algorithm": {"kind": "my_search:Hill", "population_size": 6}})
+    )
     assert mistakes(documented(parts), states(parts), parts.growing) == []
 
 
 def test_every_array_that_is_documented_as_optional_occurs() -> None:
     lines: dict[tuple[str, str, str], Any] = {}
     owners = [pydoc.locate(name) for name in DOCS.PARTS]
-    for owner in [*owners, *(registry.module("algorithms", kind).build for kind in registry.kinds("algorithms"))]:
+    for owner in [
+        *owners,
+        *(registry.module("algorithms", kind).build for kind in registry.kinds("algorithms")),
+    ]:
         own = [line for line in DOCS.own_arrays(owner) if not isinstance(line, str)]
         lines |= {(owner.__qualname__, line.group, line.name): line for line in own}
     for case in CASES:
@@ -181,7 +224,8 @@ def test_every_array_that_is_documented_as_optional_occurs() -> None:
         for owner in _owners(parts):
             for group, name in names:
                 lines.pop((owner, group, name), None)
-    assert list(lines) == [("ActorCritic", "shared", "lanes")]  # of compiled environments, which need JAX
+    # of compiled environments, which need JAX
+    assert list(lines) == [("ActorCritic", "shared", "lanes")]
 
 
 def _owners(parts: Parts) -> set[str]:
@@ -195,11 +239,20 @@ def _owners(parts: Parts) -> set[str]:
 def test_every_growing_array_grows() -> None:
     """In one of the runs."""
     growing, changed = set(), set()
-    for case in (Case("snes"), Case("novelty"), Case("deep_ga"), Case("deep_ga", {"parents": 3}, ONE_BEGIN)):
+    for case in (
+        Case("snes"),
+        Case("novelty"),
+        Case("deep_ga"),
+        Case("deep_ga", {"parents": 3}, ONE_BEGIN),
+    ):
         parts = built(case)
         run = states(parts)
         growing |= {(case.kind, *key) for key, line in documented(parts).items() if line.grows}
-        changed |= {(case.kind, *key) for key in arrays(run[0]) if len({arrays(state)[key].shape for state in run}) > 1}
+        changed |= {
+            (case.kind, *key)
+            for key in arrays(run[0])
+            if len({arrays(state)[key].shape for state in run}) > 1
+        }
     assert growing == changed
 
 
@@ -232,7 +285,11 @@ State, master:
         ("State, master:", "State, shared:", "master scores is not documented"),
         ("State, master:", "State, shared:", "shared scores is documented, but not in the state"),
         ("params], grows", "params]", "archive changes its shape, but is not marked as growing"),
-        ("[entries, params]", "[params, entries]", "archive is [1, 37], but documented as ['params', 'entries']"),
+        (
+            "[entries, params]",
+            "[params, entries]",
+            "archive is [1, 37], but documented as ['params', 'entries']",
+        ),
         ("[entries], grows", "[], grows", "scores is [1], but documented as []"),
         ("scores:", "scored:", "master scored is documented, but not in the state"),
     ],
@@ -242,7 +299,13 @@ def test_wrong_documentation_of_an_array_is_detected(
 ) -> None:
     assert right in RIGHT
     monkeypatch.setattr(Misdocumented, "__doc__", RIGHT.replace(right, wrong) if right else RIGHT)
-    parts = opened({**example("algorithms", "es"), "task": CHAOS, "algorithm": {"kind": "tests.helpers.growing:Walk"}})
+    parts = opened(
+        {
+            **example("algorithms", "es"),
+            "task": CHAOS,
+            "algorithm": {"kind": "tests.helpers.growing:Walk"},
+        }
+    )
     messages = mistakes(DOCS.state_arrays(Misdocumented), states(parts), parts.growing)
     assert any(message in item for item in messages) if message else messages == []
     assert not message or mistakes(DOCS.state_arrays(Misdocumented), states(parts), False) != []
@@ -250,12 +313,20 @@ def test_wrong_documentation_of_an_array_is_detected(
 
 def test_growing_arrays_need_a_growing_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Misdocumented, "__doc__", RIGHT)
-    parts = opened({**example("algorithms", "es"), "task": CHAOS, "algorithm": {"kind": "tests.helpers.growing:Walk"}})
+    parts = opened(
+        {
+            **example("algorithms", "es"),
+            "task": CHAOS,
+            "algorithm": {"kind": "tests.helpers.growing:Walk"},
+        }
+    )
     message = "archive is marked as growing, but NEEDS.growing is false"
     assert message in mistakes(DOCS.state_arrays(Misdocumented), states(parts), False)
 
 
-@pytest.mark.parametrize("line", ["theta dtype[params]; where it is", "theta: dtype[params]", "of `es`"])
+@pytest.mark.parametrize(
+    "line", ["theta dtype[params]; where it is", "theta: dtype[params]", "of `es`"]
+)
 def test_line_without_an_array_is_an_error(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Misdocumented, "__doc__", f"A walk.\n\nState, shared:\n    {line}\n")
     with pytest.raises(ValueError, match="Misdocumented: not a line of a section State"):
@@ -267,7 +338,9 @@ def test_line_without_an_array_is_an_error(line: str, monkeypatch: pytest.Monkey
 
 def test_page_of_states_has_every_array_of_every_algorithm_and_task() -> None:
     page = DOCS.on_page_markdown((FOLDER / "algorithms" / "state.md").read_text(encoding="utf-8"))
-    sections = dict(re.findall(r"^### `?([\w ]+)`?\n\n(.*?)(?=^### |\Z)", page, re.MULTILINE | re.DOTALL))
+    sections = dict(
+        re.findall(r"^### `?([\w ]+)`?\n\n(.*?)(?=^### |\Z)", page, re.MULTILINE | re.DOTALL)
+    )
     anchors = {f"#{title.lower().replace(' ', '-')}" for title in sections}
     assert set(re.findall(r"\]\((#[\w-]+)\)", page)) <= anchors
     assert sections.keys() >= set(registry.kinds("algorithms"))

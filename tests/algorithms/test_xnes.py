@@ -47,7 +47,11 @@ def test_samples_are_transformed_by_the_shape_matrix() -> None:
 def test_xnes_uses_the_learning_rates_of_the_config() -> None:
     """Half of each exponent: eta is (9 + 3 ln 3) / (15 sqrt 3)."""
     eta = 0.4732669816
-    rates = {"mean_learning_rate": 0.5, "sigma_learning_rate": eta / 2, "shape_learning_rate": 1e-12}
+    rates = {
+        "mean_learning_rate": 0.5,
+        "sigma_learning_rate": eta / 2,
+        "shape_learning_rate": 1e-12,
+    }
     created = strategy("xnes", [-2, 1, -4, -3], MEAN, D4, population_size=4, sigma=0.5, **rates)
     state = following(created, started(created))
     whole = np.array([-0.2198414836, -0.2159065479, 0.6364085164]) - MEAN
@@ -57,13 +61,19 @@ def test_xnes_uses_the_learning_rates_of_the_config() -> None:
 
 
 def test_few_samples_use_the_exact_matrix_exponential() -> None:
-    """B expm(eta / 2 (G - g I)) by all eigenvectors of G, although the samples span 6 of 40 dimensions."""
+    """B expm(eta / 2 (G - g I)) by all eigenvectors of G,
+    although the samples span 6 of 40 dimensions.
+    """
     size, eta = 40, 0.05
-    created = strategy("xnes", [3, 1, 4, 1.5, 9, 2.6], np.ones(size), population_size=6, shape_learning_rate=eta)
+    created = strategy(
+        "xnes", [3, 1, 4, 1.5, 9, 2.6], np.ones(size), population_size=6, shape_learning_rate=eta
+    )
     shape = np.eye(size) + 0.1 * np.random.default_rng(5).standard_normal((size, size))
     begin = created.initial()
     state = following(created, replace(begin, shared={**begin.shared, "shape": shape}))
-    z = np.stack([created.noise.direction(0, sample, 0, size) for sample in range(6)]).astype(np.float64)
+    z = np.stack([created.noise.direction(0, sample, 0, size) for sample in range(6)]).astype(
+        np.float64
+    )
     order = np.argsort(np.argsort([3, 1, 4, 1.5, 9, 2.6]))
     gradient = (z.T * utilities(6)[order]) @ z
     values, axes = np.linalg.eigh(gradient - np.trace(gradient) / size * np.eye(size))
@@ -81,7 +91,10 @@ def test_xnes_is_invariant_under_rotation() -> None:
     """f(R^T x) from R x, with rotated directions, gives R m."""
     turn = rotation(4)
     plain = after(strategy("xnes", elli, np.ones(4), Rotated(np.eye(4)), sigma=0.3), 30)
-    turned = after(strategy("xnes", lambda x: elli(turn.T @ x), turn @ np.ones(4), Rotated(turn), sigma=0.3), 30)
+    turned = after(
+        strategy("xnes", lambda x: elli(turn.T @ x), turn @ np.ones(4), Rotated(turn), sigma=0.3),
+        30,
+    )
     assert turned.theta == pytest.approx(turn @ plain.theta, rel=1e-6, abs=1e-8)
     assert float(turned.shared["sigma"]) == pytest.approx(float(plain.shared["sigma"]), rel=1e-6)
     assert elli(plain.theta) < elli(np.ones(4)) / 10

@@ -15,7 +15,13 @@ from hpc_es import cli
 from hpc_es.api.evaluate import EvaluationRequest, play
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import UserError
-from hpc_es.report.saved_policy import Actions, LoadedPolicy, StoredPolicy, load_policy, single_episodes
+from hpc_es.report.saved_policy import (
+    Actions,
+    LoadedPolicy,
+    StoredPolicy,
+    load_policy,
+    single_episodes,
+)
 from hpc_es.tasks.problems import Episodic
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec, python
@@ -32,16 +38,27 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_evaluate_all_snapshots_gives_the_same_table_on_any_ranks(run: Path, tmp_path: Path) -> None:
+def test_evaluate_all_snapshots_gives_the_same_table_on_any_ranks(
+    run: Path, tmp_path: Path
+) -> None:
     command = ["-m", "hpc_es", "eval", str(run), "--all", *EPISODES]
     alone = python(command, cwd=ROOT)
     assert alone.status == 0, str(alone)
     rows = list(csv.DictReader(alone.stdout.splitlines()))
-    assert [row["snapshot"] for row in rows] == [*(f"checkpoint_{n:010d}.h5" for n in range(7)), "best.h5"]
-    assert [row["generation"] for row in rows[:-1]] == list("0123456") and len({row["return_mean"] for row in rows}) > 5
+    assert [row["snapshot"] for row in rows] == [
+        *(f"checkpoint_{n:010d}.h5" for n in range(7)),
+        "best.h5",
+    ]
+    assert [row["generation"] for row in rows[:-1]] == list("0123456") and len(
+        {row["return_mean"] for row in rows}
+    ) > 5
     for which, row in (("last", rows[-2]), ("best", rows[-1])):
-        one = json.loads(python([*command[:4], "--json", "--which", which, *EPISODES], cwd=ROOT).stdout)
-        assert {name: str(value) for name, value in one.items()} == {n: v for n, v in row.items() if n != "snapshot"}
+        one = json.loads(
+            python([*command[:4], "--json", "--which", which, *EPISODES], cwd=ROOT).stdout
+        )
+        assert {name: str(value) for name, value in one.items()} == {
+            n: v for n, v in row.items() if n != "snapshot"
+        }
         assert row["which"] == which
     done = mpiexec(3, [*command, "--output", str(tmp_path / "all.csv")], cwd=ROOT)
     assert done.status == 0 and done.stdout == "", str(done)
@@ -53,22 +70,36 @@ def test_evaluate_all_snapshots_gives_the_same_table_on_any_ranks(run: Path, tmp
     [
         (["--actions", "sampled"], "policies trained by es are deterministic"),
         (["--all", "--actions", "sampled"], "policies trained by es are deterministic"),
-        (["--all", "--which", "best"], "--all writes a table of all checkpoints: leave --which or --member out"),
+        (
+            ["--all", "--which", "best"],
+            "--all writes a table of all checkpoints: leave --which or --member out",
+        ),
         (["--output", "x.csv"], "--output is the table of --all: leave it out"),
     ],
 )
-def test_invalid_combinations_of_eval_options_are_refused(arguments: list[str], said: str, run: Path) -> None:
+def test_invalid_combinations_of_eval_options_are_refused(
+    arguments: list[str], said: str, run: Path
+) -> None:
     done = python(["-m", "hpc_es", "eval", str(run), *arguments], cwd=ROOT)
-    assert done.status == 2 and done.stdout == "" and said in done.stderr and "Traceback" not in done.stderr, str(done)
+    assert (
+        done.status == 2
+        and done.stdout == ""
+        and said in done.stderr
+        and "Traceback" not in done.stderr
+    ), str(done)
 
 
 def test_directory_without_snapshots_is_reported_once(tmp_path: Path) -> None:
     done = mpiexec(2, ["-m", "hpc_es", "eval", str(tmp_path), "--all"], cwd=ROOT)
-    assert done.status == 2 and done.stderr.count("expected a run directory with checkpoints") == 1, str(done)
+    assert (
+        done.status == 2 and done.stderr.count("expected a run directory with checkpoints") == 1
+    ), str(done)
 
 
 def indifferent() -> tuple[StoredPolicy, Episodic]:
-    """A policy with equal logits, and its task: 100 pulls of arms that pay 0.1 and 0.9 of the time."""
+    """A policy with equal logits, and its task:
+    100 pulls of arms that pay 0.1 and 0.9 of the time.
+    """
     task = {"kind": "bandits", "distribution": "easy"}
     config = validate({"task": task, "algorithm": {"kind": "actor_critic"}})
     source = StoredPolicy(Path(), config, "last", 0, {"theta": np.zeros(10_176 + 98, np.float32)})
@@ -77,12 +108,17 @@ def indifferent() -> tuple[StoredPolicy, Episodic]:
 
 def returns(actions: Actions, seed: int = 0) -> list[float]:
     """The returns of 20 episodes; the logits of the policy are equal."""
-    rows: list[float] = play(*indifferent(), EvaluationRequest(20, seed, actions))["return_"].tolist()
+    rows: list[float] = play(*indifferent(), EvaluationRequest(20, seed, actions))[
+        "return_"
+    ].tolist()
     return rows
 
 
 def test_eval_samples_actions_only_if_requested() -> None:
-    """Sampled: half of the pulls pay 0.9, half 0.1, 50 +- 5 in total. Greedy: always arm 0, 10 or 90 +- 3."""
+    """Sampled: half of the pulls pay 0.9, half 0.1, 50 +- 5 in total.
+
+    Greedy: always arm 0, 10 or 90 +- 3.
+    """
     assert all(30 < item < 70 for item in returns("sampled"))
     assert not any(30 < item < 70 for item in returns("greedy"))
     assert returns("sampled") == returns("sampled") != returns("sampled", seed=1)
@@ -92,12 +128,16 @@ def drawn(rows: int, seed: int | None) -> list[int]:
     """Arms pulled by a loaded policy with equal logits for two arms, in 300 steps."""
     rng = None if seed is None else np.random.default_rng(seed)
     policy = LoadedPolicy(*indifferent(), rng=rng)
-    pulls = [np.ravel(policy(np.zeros((rows, policy.spaces.observations.size)))) for _ in range(300)]
+    pulls = [
+        np.ravel(policy(np.zeros((rows, policy.spaces.observations.size)))) for _ in range(300)
+    ]
     return [int(pull) for step in pulls for pull in step]
 
 
 def test_loaded_policy_samples_with_its_generator_or_is_greedy() -> None:
-    """Of 600 fair pulls 300 +- 12 are the second arm; both rows of a batch are sampled independently."""
+    """Of 600 fair pulls 300 +- 12 are the second arm;
+    both rows of a batch are sampled independently.
+    """
     assert set(drawn(2, None)) == {0}
     pulls = drawn(2, seed=1)
     assert 240 < sum(pulls) < 360
@@ -165,7 +205,9 @@ SUMS_CONFIG = {
 def test_run_of_a_custom_task_is_evaluated_by_its_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Episode i returns the sum of theta and 10 i: of 20 episodes, in two chunks, the mean is the sum plus 95."""
+    """Episode i returns the sum of theta and 10 i: of 20 episodes, in two chunks,
+    the mean is the sum plus 95.
+    """
     (tmp_path / "sums.py").write_text(SUMS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -176,7 +218,12 @@ def test_run_of_a_custom_task_is_evaluated_by_its_problem(
     capsys.readouterr()
     assert cli.run(["eval", "run", "--episodes", "20", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["return_mean"] == pytest.approx(float(theta.sum()) + 95, rel=1e-6) and result["failed"] == 0
+    assert (
+        result["return_mean"] == pytest.approx(float(theta.sum()) + 95, rel=1e-6)
+        and result["failed"] == 0
+    )
     monkeypatch.delattr(sys.modules["sums"].Sums, "evaluate")
-    with pytest.raises(UserError, match=r"task sums:Task: expected evaluate.* in the task, or a problem on vectors"):
+    with pytest.raises(
+        UserError, match=r"task sums:Task: expected evaluate.* in the task, or a problem on vectors"
+    ):
         cli.run(["eval", "run"])

@@ -1,4 +1,6 @@
-"""The gest-api generator: the rules of the standard, variables and constraints, and a run under libEnsemble."""
+"""The gest-api generator: the rules of the standard, variables and constraints,
+and a run under libEnsemble.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +20,44 @@ from hpc_es.api.gest import Generator
 from tests.helpers.harness import ROOT, python
 
 BOX = VOCS(
-    variables={"x": [-5, 5], "y": [-5, 5]}, objectives={"f": "MINIMIZE"}, constants={"shift": 1.0}, observables=["t"]
+    variables={"x": [-5, 5], "y": [-5, 5]},
+    objectives={"f": "MINIMIZE"},
+    constants={"shift": 1.0},
+    observables=["t"],
 )
 
 
 def evaluated(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**point, "f": (point["x"] - point["shift"]) ** 2 + point["y"] ** 2, "t": 0.0} for point in points]
+    return [
+        {**point, "f": (point["x"] - point["shift"]) ** 2 + point["y"] ** 2, "t": 0.0}
+        for point in points
+    ]
 
 
 def test_points_are_those_of_the_strategy_with_constants_and_numbers() -> None:
     generator = Generator(BOX, seed=3, sigma0=0.2, population_size=6)
     assert isinstance(generator, StandardGenerator) and generator.returns_id
     es = hpc_es.Strategy(
-        parameters={name: {"low": -5, "high": 5} for name in "xy"}, seed=3, sigma0=0.2, population_size=6
+        parameters={name: {"low": -5, "high": 5} for name in "xy"},
+        seed=3,
+        sigma0=0.2,
+        population_size=6,
     )
     for generation in range(4):
         points = generator.suggest(None)
         named = es.named(es.ask())
         ids = range(6 * generation, 6 * generation + 6)
-        assert points == [{**point, "shift": 1.0, "_id": number} for point, number in zip(named, ids, strict=True)]
+        assert points == [
+            {**point, "shift": 1.0, "_id": number} for point, number in zip(named, ids, strict=True)
+        ]
         results = evaluated(points)
         generator.ingest(results)
         es.tell([item["f"] for item in results])
     assert es.best is not None and generator.best is not None
-    assert (generator.best["x"], generator.best["y"], generator.best["f"]) == (*es.best.x.tolist(), es.best.f)
+    assert (generator.best["x"], generator.best["y"], generator.best["f"]) == (
+        *es.best.x.tolist(),
+        es.best.f,
+    )
 
 
 def test_parts_of_a_generation_give_the_same_points_in_any_order() -> None:
@@ -59,7 +75,9 @@ def test_parts_of_a_generation_give_the_same_points_in_any_order() -> None:
 def test_more_points_than_are_left_are_refused() -> None:
     generator = Generator(BOX, population_size=6)
     generator.suggest(4)
-    with pytest.raises(ValueError, match=r"expected 0 to 2 points, .* found 3: ask for fewer, or ingest"):
+    with pytest.raises(
+        ValueError, match=r"expected 0 to 2 points, .* found 3: ask for fewer, or ingest"
+    ):
         generator.suggest(3)
     assert len(generator.suggest(2)) == 2
 
@@ -68,7 +86,9 @@ def test_unknown_and_repeated_ids_are_refused_and_nothing_is_taken() -> None:
     generator = Generator(BOX, population_size=6)
     results = evaluated(generator.suggest(4))
     for wrong in (4, 17, -1):  # not yet suggested, never, never
-        with pytest.raises(ValueError, match=f"_id {wrong}: expected the _id of a point that was suggested"):
+        with pytest.raises(
+            ValueError, match=f"_id {wrong}: expected the _id of a point that was suggested"
+        ):
             generator.ingest([results[0], {**results[1], "_id": wrong}])
     with pytest.raises(ValueError, match="_id 0: its result was ingested before"):
         generator.ingest([results[0], results[0]])
@@ -127,10 +147,15 @@ def test_discrete_variables_have_sorted_values_and_single_ones_are_constants() -
     generator = Generator(vocs, seed=1)
     parameters = generator._search.config.task.parameters
     assert parameters["grid"].values == (16, 32, 64, 128)
-    assert parameters["solver"].choices == ("bicgstab", "cg", "gmres") and parameters["fast"].choices == (False, True)
+    assert parameters["solver"].choices == ("bicgstab", "cg", "gmres") and parameters[
+        "fast"
+    ].choices == (False, True)
     for _ in range(60):
         points = generator.suggest()
-        cost = [abs(p["grid"] - 32) + (p["solver"] != "cg") + (not p["fast"]) + p["x"] + p["order"] for p in points]
+        cost = [
+            abs(p["grid"] - 32) + (p["solver"] != "cg") + (not p["fast"]) + p["x"] + p["order"]
+            for p in points
+        ]
         generator.ingest([{**point, "f": value} for point, value in zip(points, cost, strict=True)])
     best = generator.best
     assert best is not None
@@ -166,8 +191,14 @@ def test_limits_are_strict_and_bounds_are_not() -> None:
         ({"objectives": {}}, "found none"),
         ({"objectives": {"f": "EXPLORE"}}, "f: ExploreObjective"),
         ({"variables": {}}, "expected at least one variable"),
-        ({"variables": {"x": ContextualVariable()}}, "variable x: expected a domain or discrete values"),
-        ({"variables": {"x": {(1, 2), (3, 4)}}}, "variable x: expected numbers, text, true or false"),
+        (
+            {"variables": {"x": ContextualVariable()}},
+            "variable x: expected a domain or discrete values",
+        ),
+        (
+            {"variables": {"x": {(1, 2), (3, 4)}}},
+            "variable x: expected numbers, text, true or false",
+        ),
     ],
 )
 def test_unsupported_vocs_are_refused(changes: dict[str, Any], text: str) -> None:
@@ -182,7 +213,9 @@ def test_wrong_options_are_refused() -> None:
 
 
 def test_example_runs_under_libensemble(tmp_path: Path) -> None:
-    """mass = w h is least at w = 1, where w h^3 = 500 gives h = 500^(1/3) = 7.937; flanges add more than they save."""
+    """mass = w h is least at w = 1, where w h^3 = 500 gives h = 500^(1/3) = 7.937;
+    flanges add more than they save.
+    """
     pytest.importorskip("libensemble")
     done = python([str(ROOT / "examples/libensemble/beam.py")], cwd=tmp_path)
     assert done.status == 0, str(done)

@@ -1,4 +1,6 @@
-"""`hpc_es.minimize`: the same result on any ranks and with Strategy; failures, limits, invalid arguments."""
+"""`hpc_es.minimize`: the same result on any ranks and with Strategy; failures, limits,
+invalid arguments.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from hpc_es.core.global_generators import restored_generators
 from tests.helpers.harness import mpiexec, script
 from tests.helpers.stepping import KINDS
 
-SEARCH: dict[str, Any] = {"algorithm": "es", "population_size": 20, "learning_rate": 0.05, "seed": 3}
+SEARCH: dict[str, Any] = {
+    "algorithm": "es",
+    "population_size": 20,
+    "learning_rate": 0.05,
+    "seed": 3,
+}
 SEARCH["max_evaluations"] = 200
 START = [1.0, 1.0, 1.0]
 
@@ -50,7 +57,9 @@ def shifted(x: Any, shift: float = 0.0) -> float:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_minimize_finds_the_result_of_a_strategy(kind: str) -> None:
-    result = hpc_es.minimize(shifted, START, algorithm=kind, arguments={"shift": 0.5}, seed=3, max_evaluations=200)
+    result = hpc_es.minimize(
+        shifted, START, algorithm=kind, arguments={"shift": 0.5}, seed=3, max_evaluations=200
+    )
     es = hpc_es.Strategy(kind, x0=START, seed=3, max_evaluations=200)
     while es.stop() is None:
         es.tell([shifted(x, 0.5) for x in es.ask()])
@@ -78,7 +87,11 @@ def test_minimize_returns_the_same_result_on_every_rank() -> None:
         lines = sorted(line for line in ended.stdout.splitlines() if line.startswith("rank "))
         assert len(lines) == ranks
         said[ranks] = {line.partition(": ")[2] for line in lines}
-        stopped = [line.partition(": ")[2] for line in ended.stdout.splitlines() if line.startswith("stopped ")]
+        stopped = [
+            line.partition(": ")[2]
+            for line in ended.stdout.splitlines()
+            if line.startswith("stopped ")
+        ]
         assert stopped == ["2 3 the callback raised StopIteration"] * ranks
     assert len(said[3]) == 1 and said[1] == said[3]
 
@@ -128,7 +141,9 @@ def test_minimize_raises_on_every_rank_if_all_evaluations_fail() -> None:
     said = ended.stdout.splitlines()
     assert len(said) == 3 and len(set(said)) == 1
     first = "first failure: ZeroDivisionError: float division by zero (<string>:8 in cost)"
-    assert said[0] == f"raised all jobs of generation 1 failed; {first} (stop.failed_generations: 2)"
+    assert (
+        said[0] == f"raised all jobs of generation 1 failed; {first} (stop.failed_generations: 2)"
+    )
     assert len(ended.stderr.splitlines()) == 1 and ": ZeroDivisionError" in ended.stderr
 
 
@@ -141,7 +156,9 @@ def test_two_generations_of_failures_end_minimize() -> None:
             raise OSError("the disk is gone")
         return shifted(x)
 
-    with pytest.raises(RunFailedError, match=r"all jobs of the last 2 generations failed.*the disk is gone"):
+    with pytest.raises(
+        RunFailedError, match=r"all jobs of the last 2 generations failed.*the disk is gone"
+    ):
         hpc_es.minimize(breaks, START, 0.1, algorithm="cma_es", max_evaluations=700)
     assert len(calls) == 14 + 14  # generations of 4 + floor(3 ln 3) = 7
 
@@ -161,8 +178,14 @@ def test_minimize_stops_at_the_target_and_calls_back_per_generation() -> None:
 
 def test_result_has_the_names_of_scipy() -> None:
     """Names, and the meaning of success: convergence or the target, not a limit of evaluations."""
-    reached = hpc_es.minimize(shifted, START, 0.1, target=1.0, **{**SEARCH, "max_evaluations": 9999})
-    assert (reached.fun, reached.nfev, reached.nit) == (reached.f, reached.evaluations, reached.generations)
+    reached = hpc_es.minimize(
+        shifted, START, 0.1, target=1.0, **{**SEARCH, "max_evaluations": 9999}
+    )
+    assert (reached.fun, reached.nfev, reached.nit) == (
+        reached.f,
+        reached.evaluations,
+        reached.generations,
+    )
     assert (reached.success, reached.status, reached.message) == (True, 0, reached.reason)
     limited = hpc_es.minimize(shifted, START, 0.1, **SEARCH)
     assert (limited.success, limited.status, limited.message) == (False, 1, "stop.episodes: 200")
@@ -174,7 +197,9 @@ def test_result_has_the_names_of_scipy() -> None:
 
 def test_infeasible_result_is_no_success() -> None:
     """The constraint 1 <= 0 never holds, and the violation of all vectors is equal."""
-    result = hpc_es.minimize(lambda x: {"value": shifted(x), "constraints": [1.0]}, START, 0.1, constraints=1)
+    result = hpc_es.minimize(
+        lambda x: {"value": shifted(x), "constraints": [1.0]}, START, 0.1, constraints=1
+    )
     assert (result.success, result.status, result.violation) == (False, 2, 1.0)
 
 
@@ -203,7 +228,9 @@ def test_minimize_can_start_from_a_region_instead_of_x0() -> None:
         observed.append(x)
         return shifted(x)
 
-    hpc_es.minimize(recorded, sigma0=1e-9, region=([5.0, -7.0], [6.0, -6.0]), **{**SEARCH, "max_evaluations": 1})
+    hpc_es.minimize(
+        recorded, sigma0=1e-9, region=([5.0, -7.0], [6.0, -6.0]), **{**SEARCH, "max_evaluations": 1}
+    )
     assert ((np.array(observed) > [5, -7]) & (np.array(observed) < [6, -6])).all()
 
 
@@ -228,7 +255,9 @@ def seed(number: int) -> None:
 
 @pytest.fixture
 def draws() -> Iterator[list[tuple[float, float]]]:
-    """What the caller draws after `seed(1)`; the states are seeded so, and restored after the test."""
+    """What the caller draws after `seed(1)`; the states are seeded so,
+    and restored after the test.
+    """
     with restored_generators():
         seed(1)
         numbers = [draw() for _ in range(20)]
@@ -251,12 +280,16 @@ def test_minimize_leaves_the_callers_generators_alone(draws: list[tuple[float, f
     first = hpc_es.minimize(noisy, START, 0.3, callback=callback)
     assert [*seen, draw()] == draws[:4]
     seed(7)
-    again = hpc_es.minimize(noisy, START, 0.3, callback=lambda found: next(iter(range(found.nit < 3))))
+    again = hpc_es.minimize(
+        noisy, START, 0.3, callback=lambda found: next(iter(range(found.nit < 3)))
+    )
     assert (again.f, again.x.tolist()) == (first.f, first.x.tolist())
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, GeneratorExit, KeyboardInterrupt])
-def test_generators_come_back_after_an_error(error: type[BaseException], draws: list[tuple[float, float]]) -> None:
+def test_generators_come_back_after_an_error(
+    error: type[BaseException], draws: list[tuple[float, float]]
+) -> None:
     def callback(found: Any) -> None:
         raise error
 
@@ -264,7 +297,9 @@ def test_generators_come_back_after_an_error(error: type[BaseException], draws: 
     with pytest.raises(expected) as raised:
         hpc_es.minimize(noisy, START, 0.3, callback=callback)
     if expected is RunError:
-        text = f"the callback must not end the program, but raised {error.__name__} (test_minimize.py:"
+        text = (
+            f"the callback must not end the program, but raised {error.__name__} (test_minimize.py:"
+        )
         assert str(raised.value).startswith(text) and str(raised.value).endswith(
             "raise StopIteration to end the search"
         )
@@ -279,29 +314,55 @@ def test_minimize_runs_in_a_thread(capsys: pytest.CaptureFixture[str], monkeypat
     monkeypatch.setattr(quiet, "_printed", set())
     expected, found = hpc_es.minimize(rosenbrock, START[:2], 0.3, max_evaluations=60), []
     for _ in range(2):
-        search = partial(hpc_es.minimize, rosenbrock, START[:2], 0.3, max_evaluations=60, timeout_seconds=60)
+        search = partial(
+            hpc_es.minimize, rosenbrock, START[:2], 0.3, max_evaluations=60, timeout_seconds=60
+        )
         thread = threading.Thread(target=lambda search=search: found.append(search()))
         thread.start()
         thread.join()
     assert [item.x.tolist() for item in found] == [expected.x.tolist()] * 2
-    assert capsys.readouterr().err.count("this is not the main thread, so signals are not handled") == 1
+    assert (
+        capsys.readouterr().err.count("this is not the main thread, so signals are not handled")
+        == 1
+    )
 
 
-NUMBERS: dict[str, Any] = {"seed": 3, "sigma0": 0.5, "population_size": 8, "max_evaluations": 60, "target": 0.125}
+NUMBERS: dict[str, Any] = {
+    "seed": 3,
+    "sigma0": 0.5,
+    "population_size": 8,
+    "max_evaluations": 60,
+    "target": 0.125,
+}
 
 
 @pytest.mark.parametrize("as_numpy", [np.array, np.float64, np.int64, np.float32])
 def test_numbers_of_numpy_are_those_of_python(as_numpy: Any) -> None:
     expected = hpc_es.minimize(rosenbrock, [1.5, 2.5], bounds=[(0, 4), (0, 5)], **NUMBERS)
-    values = {name: as_numpy(value) for name, value in NUMBERS.items() if as_numpy is not np.int64 or value >= 1}
+    values = {
+        name: as_numpy(value)
+        for name, value in NUMBERS.items()
+        if as_numpy is not np.int64 or value >= 1
+    }
     bounds = np.array([(0, 4), (0, 5)])
-    found = hpc_es.minimize(rosenbrock, np.array([1.5, 2.5]), bounds=bounds, **{**NUMBERS, **values})
-    assert (found.f, found.evaluations, found.x.tolist()) == (expected.f, expected.evaluations, expected.x.tolist())
+    found = hpc_es.minimize(
+        rosenbrock, np.array([1.5, 2.5]), bounds=bounds, **{**NUMBERS, **values}
+    )
+    assert (found.f, found.evaluations, found.x.tolist()) == (
+        expected.f,
+        expected.evaluations,
+        expected.x.tolist(),
+    )
 
 
 def test_arguments_are_passed_as_they_are() -> None:
     """They are not stored, so that they may be of any type."""
-    given = {"weights": np.ones(2, np.float32), "names": ("a", "b"), "model": object(), "function": len}
+    given = {
+        "weights": np.ones(2, np.float32),
+        "names": ("a", "b"),
+        "model": object(),
+        "function": len,
+    }
     received: list[dict[str, Any]] = []
 
     def cost(x: Any, **arguments: Any) -> float:
@@ -318,14 +379,27 @@ def test_argument_that_is_also_a_parameter_is_refused() -> None:
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_progress_is_shown_if_it_is_asked_for(verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_if_it_is_asked_for(
+    verbose: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     points = [[1.0, 1.0]]
-    hpc_es.minimize(lambda x: float(x @ x), [2.0, 2.0], 1.0, max_evaluations=12, initial_points=points, verbose=verbose)
+    hpc_es.minimize(
+        lambda x: float(x @ x),
+        [2.0, 2.0],
+        1.0,
+        max_evaluations=12,
+        initial_points=points,
+        verbose=verbose,
+    )
     lines = capsys.readouterr().out.splitlines()
     if not verbose:
         assert not lines
         return
     assert lines[0].startswith("initial points: 1 of 1 are among the 6 candidates")
-    assert lines[1].startswith("generation 1  value ") and "best value" in lines[1] and "evaluations 6" in lines[1]
+    assert (
+        lines[1].startswith("generation 1  value ")
+        and "best value" in lines[1]
+        and "evaluations 6" in lines[1]
+    )
     assert lines[-2].startswith("generation 2  value ")
     assert lines[-1] == "ended by stop.episodes: 12"

@@ -1,4 +1,6 @@
-"""The Optuna sampler: the search of a strategy, replayed by any process, in any order of results."""
+"""The Optuna sampler: the search of a strategy, replayed by any process,
+in any order of results.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ PARAMETERS = {  # of the same space, in alphabetical order
 
 
 def cost(values: dict[str, Any]) -> float:
-    numbers = math.log10(values["a"] / 0.01) ** 2 + (values["b"] - 8) ** 2 + 4 * (values["d"] - 0.5) ** 2
+    numbers = (
+        math.log10(values["a"] / 0.01) ** 2 + (values["b"] - 8) ** 2 + 4 * (values["d"] - 0.5) ** 2
+    )
     return float(numbers + (values["c"] is not None) + math.log2(values["e"] / 16) ** 2)
 
 
@@ -60,7 +64,13 @@ def test_trials_are_the_candidates_of_a_strategy() -> None:
         expected = []
         for named in es.named(es.ask()):
             c = ["x", None, 3.5][int(named["c"])]
-            values = {"a": named["a"], "b": 2 + 3 * int(named["b"]), "c": c, "d": int(named["d"]) / 4, "e": named["e"]}
+            values = {
+                "a": named["a"],
+                "b": 2 + 3 * int(named["b"]),
+                "c": c,
+                "d": int(named["d"]) / 4,
+                "e": named["e"],
+            }
             expected.append({**values, "f": 2.0})
         one.optimize(lambda trial: cost(suggested(trial)), n_trials=6)
         assert [trial.params for trial in one.trials[-6:]] == expected
@@ -90,7 +100,9 @@ def test_order_of_results_is_irrelevant_and_further_trials_are_random() -> None:
 
 
 def test_pruned_trials_are_the_worst_and_failed_ones_are_failed_evaluations() -> None:
-    """If the pruned trials failed as well, too few results would remain, and the update would be skipped."""
+    """If the pruned trials failed as well, too few results would remain,
+    and the update would be skipped.
+    """
     one = study()
     es = hpc_es.Strategy(parameters=PARAMETERS, seed=4, population_size=6)
     trials = [one.ask() for _ in range(6)]
@@ -115,7 +127,8 @@ def test_killed_trial_gets_the_same_parameters_again() -> None:
     one._storage.create_new_trial(one._study_id)  # unrelated
     half = one.ask()
     first = half.suggest_float("a", 1e-4, 1, log=True)
-    again = optuna.Trial(one, half._trial_id)  # another process finds the trial with one of its parameters
+    # another process finds the trial with one of its parameters
+    again = optuna.Trial(one, half._trial_id)
     one.sampler = Sampler(SPACE, seed=4, population_size=6)
     es = hpc_es.Strategy(parameters=PARAMETERS, seed=4, population_size=6)
     named = es.named(es.ask())
@@ -124,7 +137,9 @@ def test_killed_trial_gets_the_same_parameters_again() -> None:
 
 
 def test_maximised_values_have_the_other_sign() -> None:
-    up = optuna.create_study(direction="maximize", sampler=Sampler(SPACE, seed=4, population_size=6))
+    up = optuna.create_study(
+        direction="maximize", sampler=Sampler(SPACE, seed=4, population_size=6)
+    )
     down = study()
     up.optimize(lambda trial: -cost(suggested(trial)), n_trials=18)
     down.optimize(lambda trial: cost(suggested(trial)), n_trials=18)
@@ -141,7 +156,9 @@ def test_constraints_are_those_of_the_strategy() -> None:
         return x**2 + y**2
 
     one.optimize(objective, n_trials=60)
-    es = hpc_es.Strategy(parameters={name: {"low": -2, "high": 2} for name in "xy"}, seed=1, constraints=["wall"])
+    es = hpc_es.Strategy(
+        parameters={name: {"low": -2, "high": 2} for name in "xy"}, seed=1, constraints=["wall"]
+    )
     for start in range(0, 60, 6):
         named = es.named(es.ask())
         assert named == [trial.params for trial in one.trials[start : start + 6]]
@@ -151,7 +168,9 @@ def test_constraints_are_those_of_the_strategy() -> None:
 def test_constraints_need_optuna_5(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trials of Optuna 4 have no constraints."""
     monkeypatch.setattr(optuna, "__version__", "4.9.0")
-    with pytest.raises(ValueError, match=r"constraints: expected Optuna 5 or later, .* found 4\.9\.0"):
+    with pytest.raises(
+        ValueError, match=r"constraints: expected Optuna 5 or later, .* found 4\.9\.0"
+    ):
         Sampler(SPACE, constraints=["limit"])
     Sampler(SPACE)
 
@@ -185,4 +204,7 @@ def test_example_continues_its_study(tmp_path: Path) -> None:
         done = python([str(ROOT / "examples/optuna/study.py")], cwd=tmp_path)
         assert done.status == 0, str(done)
         assert done.stdout.startswith(f"{count} trials, best 0.0"), str(done)
-    assert "'layers': 3, 'activation': 'relu'" in done.stdout or "'activation': 'relu', 'layers': 3" in done.stdout
+    assert (
+        "'layers': 3, 'activation': 'relu'" in done.stdout
+        or "'activation': 'relu', 'layers': 3" in done.stdout
+    )

@@ -27,14 +27,24 @@ def sphere(vectors: Any) -> Any:
 
 
 def strategy(**changes: Any) -> hpc_es.Strategy:
-    options: dict[str, Any] = {"x0": [1.0, -2.0, 0.5], "sigma0": 0.1, "population_size": 8, "seed": 5}
+    options: dict[str, Any] = {
+        "x0": [1.0, -2.0, 0.5],
+        "sigma0": 0.1,
+        "population_size": 8,
+        "seed": 5,
+    }
     return hpc_es.Strategy("es", **{**options, **changes})
 
 
 def test_equal_seeds_give_the_vectors_of_the_batch_job(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "sphere_of_a_test.py").write_text(SPHERE)
     monkeypatch.chdir(tmp_path)
-    task = {"kind": "function", "function": "sphere_of_a_test:cost", "dimension": 3, "initial": [1.0, -2.0, 0.5]}
+    task = {
+        "kind": "function",
+        "function": "sphere_of_a_test:cost",
+        "dimension": 3,
+        "initial": [1.0, -2.0, 0.5],
+    }
     config = {
         "seed": 5,
         "task": task,
@@ -60,7 +70,8 @@ def test_ask_returns_the_same_vectors_until_tell() -> None:
     first = es.ask()
     assert first.shape == (8, 3) and first.dtype == np.float64
     assert np.array_equal(es.ask(), first)
-    np.testing.assert_allclose(first[0::2] + first[1::2], np.tile([2.0, -4.0, 1.0], (4, 1)))  # mirrored about x0
+    # mirrored about x0
+    np.testing.assert_allclose(first[0::2] + first[1::2], np.tile([2.0, -4.0, 1.0], (4, 1)))
     es.tell(sphere(first))
     assert not np.array_equal(es.ask(), first)
 
@@ -76,12 +87,16 @@ def test_best_is_the_smallest_value_passed_to_tell() -> None:
 
 
 def test_centre_moves_towards_smaller_values() -> None:
-    """Two directions, unit steps: w = u+ - u-, centred ranks of -values, so theta follows the better halves."""
+    """Two directions, unit steps: w = u+ - u-, centred ranks of -values,
+    so theta follows the better halves.
+    """
     es = strategy(population_size=4, optimizer_kind="none", learning_rate=1.0)
     x = es.ask()
     eps = (x[0::2] - x[1::2]) / 0.2
     es.tell([1.0, 2.0, 4.0, 3.0])  # ranks of -values: 3, 2, 0, 1 -> 1/2, 1/6, -1/2, -1/6
-    expected = np.array([1.0, -2.0, 0.5]) + (eps[0] * (1 / 2 - 1 / 6) + eps[1] * (-1 / 2 + 1 / 6)) / 4
+    expected = (
+        np.array([1.0, -2.0, 0.5]) + (eps[0] * (1 / 2 - 1 / 6) + eps[1] * (-1 / 2 + 1 / 6)) / 4
+    )
     np.testing.assert_allclose(es.theta, expected, rtol=1e-12)
 
 
@@ -106,7 +121,9 @@ def test_strategy_stops_at_the_number_of_evaluations() -> None:
 
 @pytest.mark.parametrize("rounds", [0, 8])
 def test_last_generation_is_cut_to_the_number_of_evaluations(rounds: int, tmp_path: Path) -> None:
-    """A search that goes on gets the other vectors of the generation, and is the one without a limit."""
+    """A search that goes on gets the other vectors of the generation,
+    and is the one without a limit.
+    """
     es = strategy(max_evaluations=13, min_timesteps_per_generation=rounds and 2 * rounds)
     free = strategy(min_timesteps_per_generation=rounds and 2 * rounds)
     first, second = free.ask(), None
@@ -125,7 +142,9 @@ def test_last_generation_is_cut_to_the_number_of_evaluations(rounds: int, tmp_pa
         search.tell(sphere(search.ask()))
     free.tell(sphere(second))
     assert np.array_equal(es.theta, free.theta) and np.array_equal(search.theta, free.theta)
-    assert np.array_equal(es.ask(), free.ask()) and es.generation == free.generation == (1 if rounds else 2)
+    assert np.array_equal(es.ask(), free.ask()) and es.generation == free.generation == (
+        1 if rounds else 2
+    )
 
 
 def test_rounds_of_one_generation_are_asked_in_turn() -> None:
@@ -204,7 +223,10 @@ def test_initial_vectors_of_restarts_are_drawn_from_the_region() -> None:
 
 
 def test_random_start_of_parameters_differs_by_restart() -> None:
-    parameters = {"n": {"integer": True, "low": 1, "high": 1000}, "rate": {"low": 1e-4, "high": 1, "scale": "log"}}
+    parameters = {
+        "n": {"integer": True, "low": 1, "high": 1000},
+        "rate": {"low": 1e-4, "high": 1, "scale": "log"},
+    }
     ends: dict[str, Any] = {"restarts": "ipop", "stops": {"tolflatfitness": 0}}
     es = hpc_es.Strategy(parameters=parameters, x0="random", seed=2, **ends)
     centres = []
@@ -215,7 +237,9 @@ def test_random_start_of_parameters_differs_by_restart() -> None:
     assert len({tuple(centre) for centre in centres}) == 3 and [0.5, 0.5] not in centres
 
 
-@pytest.mark.parametrize(("values", "shape"), [([1.0] * 7, r"\(7,\)"), ([[1.0] * 8], r"\(1, 8\)"), (3.0, r"\(\)")])
+@pytest.mark.parametrize(
+    ("values", "shape"), [([1.0] * 7, r"\(7,\)"), ([[1.0] * 8], r"\(1, 8\)"), (3.0, r"\(\)")]
+)
 def test_tell_refuses_another_number_of_values(values: Any, shape: str) -> None:
     es = strategy()
     with pytest.raises(ValueError, match=f"expected 8 values.*{shape}"):
@@ -242,7 +266,9 @@ def test_generation_of_nan_values_keeps_the_centre() -> None:
 
 def test_default_strategy_is_cma_es() -> None:
     assert hpc_es.Strategy(x0=[1.0, 2.0]).config.algorithm.kind == "cma_es"
-    with pytest.raises(ConfigError, match=r"square of 2,001 parameters: expected at most 2,000; try sep_cma_es"):
+    with pytest.raises(
+        ConfigError, match=r"square of 2,001 parameters: expected at most 2,000; try sep_cma_es"
+    ):
         hpc_es.Strategy(x0=np.ones(2001))
 
 
@@ -263,19 +289,25 @@ def test_invalid_arguments_of_strategy_are_refused() -> None:
     text = str(caught.value)
     assert "sigma0: expected a number greater than 0" in text
     assert "populaton_size" in text
-    with pytest.raises(ConfigError, match="expected a vector of numbers, found an array of shape \\(2, 1\\)"):
+    with pytest.raises(
+        ConfigError, match="expected a vector of numbers, found an array of shape \\(2, 1\\)"
+    ):
         hpc_es.Strategy("es", x0=[[1.0], [2.0]], sigma0=0.1)
     with pytest.raises(ConfigError, match="expected x0, region or parameters, found neither"):
         hpc_es.Strategy("es")
     with pytest.raises(ConfigError, match="expected x0, region or parameters, found both"):
         hpc_es.Strategy("es", x0=[1.0], region=([0.0], 1.0))
-    with pytest.raises(ConfigError, match=r"region: expected a vector of numbers, found an array of shape \(\)"):
+    with pytest.raises(
+        ConfigError, match=r"region: expected a vector of numbers, found an array of shape \(\)"
+    ):
         hpc_es.Strategy("es", region=(-4.0, 4.0))
     with pytest.raises(ConfigError, match="region: expected low and high of the same length"):
         hpc_es.Strategy("es", region=([0.0, 0.0], [1.0, 1.0, 1.0]))
     with pytest.raises(ConfigError, match="searches programs"):
         hpc_es.Strategy("ga", x0=[1.0])
-    with pytest.raises(ConfigError, match="delay: is 1, but the caller evaluates one generation after the other"):
+    with pytest.raises(
+        ConfigError, match="delay: is 1, but the caller evaluates one generation after the other"
+    ):
         hpc_es.Strategy("es", x0=[1.0], delay=1)
 
 
@@ -317,7 +349,11 @@ def test_bounds_objects_of_scipy_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("bounds", "size", "message"),
     [
-        ([(0, 1), (2, 3)], 2, r"for 2 coordinates \[\(0, 1\), \(2, 3\)\] can mean both; write {'low': \[\.\.\.\]"),
+        (
+            [(0, 1), (2, 3)],
+            2,
+            r"for 2 coordinates \[\(0, 1\), \(2, 3\)\] can mean both; write {'low': \[\.\.\.\]",
+        ),
         ([(0, None), (1, None)], 2, "can mean both"),
         ([(1, 1), (1, 1)], 2, "can mean both"),
         (
@@ -341,14 +377,26 @@ def test_invalid_bounds_are_refused(bounds: Any, size: int, message: str) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"algorithm": "cmaes"}, r"algorithm: expected one of 'ars', .*, found 'cmaes'; did you mean 'cma_es'\?"),
+        (
+            {"algorithm": "cmaes"},
+            r"algorithm: expected one of 'ars', .*, found 'cmaes'; did you mean 'cma_es'\?",
+        ),
         ({"algorithm": "ga"}, "found 'ga', which searches programs"),
         ({"sigma0": -1}, "sigma0: expected a number greater than 0, or null, found -1"),
         ({"popsize": 4}, r"unknown argument 'popsize'; did you mean 'population_size'\?"),
-        ({"algorithm": "es", "optimizer_lr": 4}, r"unknown argument 'optimizer_lr'; did you mean 'learning_rate'\?"),
-        ({"bounds": (2, [1, 3, 3])}, r"bounds \(high\): is 1 in coordinate 0: expected more than low, which is 2"),
+        (
+            {"algorithm": "es", "optimizer_lr": 4},
+            r"unknown argument 'optimizer_lr'; did you mean 'learning_rate'\?",
+        ),
+        (
+            {"bounds": (2, [1, 3, 3])},
+            r"bounds \(high\): is 1 in coordinate 0: expected more than low, which is 2",
+        ),
         ({"bounds": (2, 3)}, "x0: is 0 in coordinate 0: expected a number from 2 to 3"),
-        ({"max_evaluations": 0}, "max_evaluations: expected a whole number of at least 1, or null, found 0"),
+        (
+            {"max_evaluations": 0},
+            "max_evaluations: expected a whole number of at least 1, or null, found 0",
+        ),
         ({"keep": "clipp"}, r"keep: .*did you mean 'clip'\?"),
         ({"noise": "counters"}, r"noise: .*did you mean 'counter'\?"),
         ({"x0": "random"}, "x0: expected a vector of numbers, found 'random' .* use region"),
@@ -357,10 +405,19 @@ def test_invalid_bounds_are_refused(bounds: Any, size: int, message: str) -> Non
             {"sigma0": [0.1, 0.2, 0.3]},
             "sigma0: expected one number for all coordinates, found a list of 3: .*parameters",
         ),
-        ({"sigma0": np.full(3, 0.1)}, "sigma0: expected one number for all coordinates, found a list of 3"),
+        (
+            {"sigma0": np.full(3, 0.1)},
+            "sigma0: expected one number for all coordinates, found a list of 3",
+        ),
         ({"seed": len}, "seed: expected .*, found builtin_function_or_method"),
-        ({"population_size": {4}}, r"population_size: expected .*, found set \{4\}: a set has no order"),
-        ({"x0": None, "parameters": {"a": {"low": 0, "high": len}}}, "parameters.a.high: expected .*, found builtin"),
+        (
+            {"population_size": {4}},
+            r"population_size: expected .*, found set \{4\}: a set has no order",
+        ),
+        (
+            {"x0": None, "parameters": {"a": {"low": 0, "high": len}}},
+            "parameters.a.high: expected .*, found builtin",
+        ),
     ],
 )
 def test_errors_name_the_callers_arguments(arguments: dict[str, Any], message: str) -> None:
@@ -372,7 +429,8 @@ def test_errors_name_the_callers_arguments(arguments: dict[str, Any], message: s
 def test_injected_vectors_are_the_first_ones_of_the_next_ask(tmp_path: Path) -> None:
     es = Strategy("cma_es", x0=np.zeros(3), sigma0=0.5, seed=1, population_size=6)
     plain = es.ask()
-    es.inject([[1.0, 2.0, 3.0], [0.1, 0.1, 0.1]])  # `ask` has been called: they wait for the next generation
+    # `ask` has been called: they wait for the next generation
+    es.inject([[1.0, 2.0, 3.0], [0.1, 0.1, 0.1]])
     assert np.array_equal(es.ask(), plain)
     es.save(tmp_path / "early.h5")
     es.tell(sphere(plain))

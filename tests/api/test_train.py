@@ -1,4 +1,6 @@
-"""`for row in hpc_es.train(config, output)`: rows on rank 0, none on other ranks; all ranks end together."""
+"""`for row in hpc_es.train(config, output)`: rows on rank 0, none on other ranks;
+all ranks end together.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_train_yields_rows_on_rank_0_only(ranks: int, reference: Path, tmp_path:
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.long), 3])
-def test_breaking_out_leaves_a_checkpoint_and_ends_all_ranks(ranks: int, reference: Path, tmp_path: Path) -> None:
+def test_breaking_out_leaves_a_checkpoint_and_ends_all_ranks(
+    ranks: int, reference: Path, tmp_path: Path
+) -> None:
     done = program(
         ranks,
         tmp_path,
@@ -77,7 +81,9 @@ def test_breaking_out_leaves_a_checkpoint_and_ends_all_ranks(ranks: int, referen
         print(f"rank {rank} ended")
         """,
     )
-    assert done.status == 0 and all(f"rank {rank} ended" in done.stdout for rank in range(max(ranks, 1))), str(done)
+    assert done.status == 0 and all(
+        f"rank {rank} ended" in done.stdout for rank in range(max(ranks, 1))
+    ), str(done)
     assert runs.newest(tmp_path / "run").state.generation == 3
     assert runs.status(tmp_path / "run")["reason"] == "the caller"
     runs.assert_same(tmp_path / "run", reference)
@@ -103,7 +109,9 @@ def test_two_runs_and_a_resumed_one_work_in_one_process(reference: Path, tmp_pat
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
-def test_invalid_config_raises_a_catchable_user_error(ranks: int, reference: Path, tmp_path: Path) -> None:
+def test_invalid_config_raises_a_catchable_user_error(
+    ranks: int, reference: Path, tmp_path: Path
+) -> None:
     done = program(
         ranks,
         tmp_path,
@@ -129,9 +137,13 @@ def test_invalid_config_raises_a_catchable_user_error(ranks: int, reference: Pat
 
 @pytest.mark.parametrize("ranks", [0, 3])
 def test_uncaught_user_error_ends_all_ranks(ranks: int, tmp_path: Path) -> None:
-    done = program(ranks, tmp_path, """list(hpc_es.train({"algorithm": {"sigma": 0}}, directory / "run"))""")
+    done = program(
+        ranks, tmp_path, """list(hpc_es.train({"algorithm": {"sigma": 0}}, directory / "run"))"""
+    )
     assert done.status == 2 and not done.timed_out and done.seconds < 10, str(done)
-    assert done.stderr.count("algorithm.sigma: expected a number greater than 0, found 0") == 1, done.stderr
+    assert done.stderr.count("algorithm.sigma: expected a number greater than 0, found 0") == 1, (
+        done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -231,15 +243,20 @@ def test_reading_losses_and_samples_does_not_change_results(ranks: int, tmp_path
     assert done.status == 0, str(done)
     assert runs.digests(tmp_path / "run") == runs.digests(tmp_path / "plain")
     assert runs.rows(tmp_path / "run") == runs.rows(tmp_path / "plain")
-    assert "the run has ended and its environments are closed: pass a sample to loss()" in done.stdout
+    assert (
+        "the run has ended and its environments are closed: pass a sample to loss()" in done.stdout
+    )
     assert "the sample has no 'rewards': expected one as after_train_step gets it" in done.stdout
 
 
 def test_losses_exist_for_gradient_algorithms_only(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"algorithm.kind: is 'es', which has no loss: after_train_step is for 'actor"
+        ConfigError,
+        match=r"algorithm.kind: is 'es', which has no loss: after_train_step is for 'actor",
     ):
-        hpc_es.train(runs.tiny(tmp_path), tmp_path / "run", after_train_step=lambda sample, loss: None)
+        hpc_es.train(
+            runs.tiny(tmp_path), tmp_path / "run", after_train_step=lambda sample, loss: None
+        )
     with (
         hpc_es.train(runs.tiny(tmp_path), tmp_path / "run") as run,
         pytest.raises(ConfigError, match=r"which has no loss: loss\(\) is for"),
@@ -256,7 +273,11 @@ def test_trigger_with_two_arguments_gets_the_generation_and_the_run(tmp_path: Pa
     def none(ignored: int = 0, other: int = 0) -> None:
         calls.append(("none", ignored))
 
-    triggers = [(both, 2), (none, 3), hpc_es.IntervalTrigger(lambda n, run: calls.append(("mine", n)), 4, name="mine")]
+    triggers = [
+        (both, 2),
+        (none, 3),
+        hpc_es.IntervalTrigger(lambda n, run: calls.append(("mine", n)), 4, name="mine"),
+    ]
     for _ in hpc_es.train(runs.tiny(tmp_path), tmp_path / "run", triggers=triggers):
         pass
     two, four, six = (("both", n, n, tmp_path / "run") for n in (2, 4, 6))
@@ -265,7 +286,9 @@ def test_trigger_with_two_arguments_gets_the_generation_and_the_run(tmp_path: Pa
 
 # The caller's random generators.
 
-GLOBALS = runs.TINY.replace("trouble:Rough-v0", "toys:Globals-v0").replace("chunk_size: 4", "chunk_size: 1")
+GLOBALS = runs.TINY.replace("trouble:Rough-v0", "toys:Globals-v0").replace(
+    "chunk_size: 4", "chunk_size: 1"
+)
 
 
 def draw() -> tuple[float, float]:
@@ -278,13 +301,17 @@ def seed(number: int) -> None:
 
 
 def test_caller_draws_from_its_own_generators(tmp_path: Path) -> None:
-    """In the body, in triggers, and after a run that was left early; the results do not depend on them."""
+    """In the body, in triggers, and after a run that was left early;
+    the results do not depend on them.
+    """
     config, seen = runs.tiny(tmp_path, GLOBALS), list[tuple[float, float]]()
     with restored_generators():
         seed(1)
         expected = [draw() for _ in range(12)]
         seed(1)
-        with hpc_es.train(config, tmp_path / "run", triggers=[(lambda: seen.append(draw()), 1)]) as run:
+        with hpc_es.train(
+            config, tmp_path / "run", triggers=[(lambda: seen.append(draw()), 1)]
+        ) as run:
             seen.append(draw())
             for row in run:
                 seen.append(draw())
@@ -316,7 +343,9 @@ def test_all_ranks_draw_the_same_after_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, StopIteration, KeyboardInterrupt])
-def test_trigger_that_would_end_the_program_is_an_error(error: type[BaseException], tmp_path: Path) -> None:
+def test_trigger_that_would_end_the_program_is_an_error(
+    error: type[BaseException], tmp_path: Path
+) -> None:
     def quits() -> None:
         raise error
 
@@ -335,13 +364,17 @@ def test_trigger_that_would_end_the_program_is_an_error(error: type[BaseExceptio
 def test_exit_outside_of_an_evaluation_is_an_error(
     error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in the update of a custom algorithm; GeneratorExit is not taken for a run that is left early."""
+    """As in the update of a custom algorithm;
+    GeneratorExit is not taken for a run that is left early.
+    """
 
     def update(*arguments: object) -> None:
         raise error
 
     monkeypatch.setattr(updates, "update_state", update)
-    with pytest.raises(RunError, match=rf"^code of yours must not end the program, but raised {error.__name__} "):
+    with pytest.raises(
+        RunError, match=rf"^code of yours must not end the program, but raised {error.__name__} "
+    ):
         list(hpc_es.train(runs.tiny(tmp_path), tmp_path / "run"))
     status = runs.status(tmp_path / "run")
     assert (status["status"], status["exit_status"]) == ("failed", 1)
@@ -351,7 +384,11 @@ def test_exit_outside_of_an_evaluation_is_an_error(
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_train_in_a_thread_gives_the_same_run(reference: Path, tmp_path: Path) -> None:
     """Also if it is left early, and closed by another thread."""
-    before, config, left = signal.getsignal(signal.SIGTERM), runs.tiny(tmp_path), list[TrainingRun]()
+    before, config, left = (
+        signal.getsignal(signal.SIGTERM),
+        runs.tiny(tmp_path),
+        list[TrainingRun](),
+    )
 
     def work() -> None:
         run = hpc_es.train(config, tmp_path / "run")
@@ -408,4 +445,7 @@ def test_config_with_values_of_python_is_that_of_the_file(tmp_path: Path) -> Non
             sys.stdout.write(str(error))
     """
     done = program(0, tmp_path, body)
-    assert "task.env_id: expected text" in done.stdout and "report.loggers: expected text" in done.stdout, str(done)
+    assert (
+        "task.env_id: expected text" in done.stdout
+        and "report.loggers: expected text" in done.stdout
+    ), str(done)

@@ -24,7 +24,9 @@ EPISODES = 10_000
 
 
 @functools.cache
-def regrets(distribution: str, agent: str, trials: int = 100, episodes: int = EPISODES, **options: Any) -> Array:
+def regrets(
+    distribution: str, agent: str, trials: int = 100, episodes: int = EPISODES, **options: Any
+) -> Array:
     """Regret per episode, float64[episodes]."""
     created = setting(distribution, trials, family_options=options)
     drawn = created.draw(np.random.default_rng(1), episodes)
@@ -34,11 +36,16 @@ def regrets(distribution: str, agent: str, trials: int = 100, episodes: int = EP
 
 
 def near(result: Array, expected: float, tolerance: float = 0.0) -> bool:
-    """Whether the means agree within four standard errors and the tolerance of the published value."""
+    """Whether the means agree within four standard errors and
+    the tolerance of the published value.
+    """
     return bool(abs(result.mean() - expected) < tolerance + 4 * result.std() / np.sqrt(len(result)))
 
 
-@pytest.mark.parametrize(("distribution", "regret"), [*zip(TWO, (16.667, 25, 40, 25, 10), strict=True)])  # T15
+# T15
+@pytest.mark.parametrize(
+    ("distribution", "regret"), [*zip(TWO, (16.667, 25, 40, 25, 10), strict=True)]
+)
 def test_random_agent_has_the_expected_regret(distribution: str, regret: float) -> None:
     assert near(regrets(distribution, "random"), regret)
 
@@ -53,7 +60,9 @@ def test_random_agent_has_the_expected_regret(distribution: str, regret: float) 
     ],
 )
 @pytest.mark.parametrize("number", range(5))
-def test_reference_agents_have_the_published_regrets(agent: str, expected: tuple[float, ...], number: int) -> None:
+def test_reference_agents_have_the_published_regrets(
+    agent: str, expected: tuple[float, ...], number: int
+) -> None:
     assert near(regrets(TWO[number], agent), expected[number], 0.05)
 
 
@@ -110,7 +119,9 @@ def test_rescorla_wagner_follows_restless_arms() -> None:
         observed.add(np.zeros(1, np.int64), np.array([reward], np.float32))
     assert observed.q.tolist() == [[0.4375, 0.5]]
     assert references(created)["rescorla_wagner"](observed).tolist() == [1]
-    fast, slow = (regrets("restless", agent, episodes=500).mean() for agent in ("rescorla_wagner", "thompson"))
+    fast, slow = (
+        regrets("restless", agent, episodes=500).mean() for agent in ("rescorla_wagner", "thompson")
+    )
     assert fast < slow
 
 
@@ -126,5 +137,7 @@ def test_rescorla_wagner_follows_restless_arms() -> None:
         ("fixed", 1000, True),
     ],
 )
-def test_optimal_agent_exists_if_it_can_be_computed(distribution: str, trials: int, there: bool) -> None:
+def test_optimal_agent_exists_if_it_can_be_computed(
+    distribution: str, trials: int, there: bool
+) -> None:
     assert ("bayes_optimal" in references(setting(distribution, trials))) == there

@@ -52,7 +52,9 @@ def test_optimal_rewards_of_independent_arms_equal_the_published_ones(
         ("high_low", 100, 0.0),
     ],
 )
-def test_optimal_regrets_equal_the_reference_values(distribution: str, num_trials: int, regret: float) -> None:
+def test_optimal_regrets_equal_the_reference_values(
+    distribution: str, num_trials: int, regret: float
+) -> None:
     assert optimal_regret(distribution, num_trials) == pytest.approx(regret, abs=1e-6)
 
 
@@ -80,7 +82,9 @@ def test_optimal_choices_follow_from_the_values() -> None:
     choices = choices_of_two_arms(trials)
     for t in range(trials):
         cells = [(n, s, r) for n in range(t + 1) for s in range(n + 1) for r in range(t - n + 1)]
-        places = [int(index_of_counts(t, np.array(n), np.array(s), np.array(r))) for n, s, r in cells]
+        places = [
+            int(index_of_counts(t, np.array(n), np.array(s), np.array(r))) for n, s, r in cells
+        ]
         assert places == list(range(len(choices[t])))
         for position, (n, s, r) in zip(places, cells, strict=True):
             counts = ((s, n - s), (r, t - n - r))
@@ -89,7 +93,9 @@ def test_optimal_choices_follow_from_the_values() -> None:
 
 
 def by_brute_force(num_trials: int, other: float) -> float:
-    """The least regret of eleven arms over all plans: some trials in any order, then the informative arm, or never."""
+    """The least regret of eleven arms over all plans: some trials in any order,
+    then the informative arm, or never.
+    """
     regrets = []
     for tries in range(min(num_trials, 9) + 1):
         for order in itertools.combinations(range(10), tries):
@@ -109,7 +115,9 @@ def by_brute_force(num_trials: int, other: float) -> float:
 @pytest.mark.parametrize("num_trials", [1, 2, 3, 5])
 @pytest.mark.parametrize("other", [1.0, 1.1, 4.5])
 def test_plan_for_eleven_arms_is_optimal(num_trials: int, other: float) -> None:
-    assert plan_of_eleven(num_trials, other)[0] == pytest.approx(by_brute_force(num_trials, other), rel=1e-12)
+    assert plan_of_eleven(num_trials, other)[0] == pytest.approx(
+        by_brute_force(num_trials, other), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,5 +140,7 @@ def test_optimal_regret_refuses_unknown_distributions_and_numbers_of_trials() ->
         optimal_regret("restless", 100)
     with pytest.raises(ConfigError, match=r"distribution: expected one of .* found 'esay'"):
         optimal_regret("esay", 100)
-    with pytest.raises(ConfigError, match="num_trials: expected a whole number of at least 1, found 0"):
+    with pytest.raises(
+        ConfigError, match="num_trials: expected a whole number of at least 1, found 0"
+    ):
         optimal_regret("easy", 0)

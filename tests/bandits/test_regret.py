@@ -68,7 +68,9 @@ def test_regret_of_an_agent_with_a_fixed_arm_by_hand() -> None:
     assert 0 < bad < 70
     np.testing.assert_allclose(score.curve, 0.8 * bad / 70 * np.arange(1, 21), rtol=1e-5)
     p = bad / 70
-    assert score.regret[1] == pytest.approx(16 * np.sqrt(p * (1 - p) * 70 / 69) / np.sqrt(70), rel=1e-5)
+    assert score.regret[1] == pytest.approx(
+        16 * np.sqrt(p * (1 - p) * 70 / 69) / np.sqrt(70), rel=1e-5
+    )
     assert score.suboptimal_pulls == pytest.approx(20 * p)
     chances = drawn.arms.chances[:, 0, 0]
     assert score.reward == pytest.approx((drawn.uniforms < chances[:, np.newaxis]).sum() / 70)
@@ -87,18 +89,24 @@ def test_actions_are_sampled_if_requested() -> None:
 
 
 def test_equal_seeds_give_equal_regret_reports() -> None:
-    first, again, other = (regret.regret_report([read_policy(run())], episodes=30, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (
+        regret.regret_report([read_policy(run())], episodes=30, seed=seed) for seed in (1, 1, 2)
+    )
     assert regret.as_json(first) == regret.as_json(again) != regret.as_json(other)
 
 
 def test_episode_does_not_depend_on_the_number_of_episodes() -> None:
     created = regret.evaluation_setting(read_policy(run()), None, None)
     few, many = (
-        regret.play_learned(read_policy(run()), created, created.episodes_of_seeds(range(episodes)), 0, "sampled").pulls
+        regret.play_learned(
+            read_policy(run()), created, created.episodes_of_seeds(range(episodes)), 0, "sampled"
+        ).pulls
         for episodes in (3, 70)
     )
     assert few.tobytes() == many[:3].tobytes()
-    alike = regret.play_learned(stubborn((0, 0)), created, created.episodes_of_seeds([5] * 130), 0, "sampled").pulls
+    alike = regret.play_learned(
+        stubborn((0, 0)), created, created.episodes_of_seeds([5] * 130), 0, "sampled"
+    ).pulls
     assert len({pulls.tobytes() for pulls in alike}) == pytest.approx(130, abs=3)  # of 2**20
 
 
@@ -115,13 +123,19 @@ def test_runs_of_one_configuration_are_averaged() -> None:
 
 
 def test_agents_with_equal_names_are_distinguished() -> None:
-    result = regret.regret_report([read_policy(run()), read_policy(run("algorithm.sigma=0.2"))], episodes=5)
+    result = regret.regret_report(
+        [read_policy(run()), read_policy(run("algorithm.sigma=0.2"))], episodes=5
+    )
     assert [item.agent for item in result.scores if item.learned] == ["tiny", "tiny #2"]
 
 
 def test_regret_can_be_measured_on_another_distribution() -> None:
     result = regret.regret_report([read_policy(run())], "hard", 5, episodes=40)
-    assert (result.distribution, result.trials, result.oracle_reward) == ("hard", 5, pytest.approx(3, rel=1e-6))
+    assert (result.distribution, result.trials, result.oracle_reward) == (
+        "hard",
+        5,
+        pytest.approx(3, rel=1e-6),
+    )
     assert of(result, "bayes_optimal").regret[0] <= 5 * 0.2
 
 
@@ -130,24 +144,49 @@ def test_regret_report_as_json(capsys: Any) -> None:
     capsys.readouterr()  # what training printed, if it was trained only now
     assert cli.run(["bandit-report", trained, "--episodes", "20", "--json"]) == 0
     (result,) = json.loads(capsys.readouterr().out)["reports"]
-    assert (result["test_distribution"], result["num_trials"], result["episodes"]) == ("easy", 20, 20)
+    assert (result["test_distribution"], result["num_trials"], result["episodes"]) == (
+        "easy",
+        20,
+        20,
+    )
     agents = {item["agent"]: item for item in result["agents"]}
     assert next(iter(agents)) == "tiny"
-    assert {"random", "ucb1", "ucb", "thompson", "epsilon_greedy", "posterior_greedy", "bayes_optimal"} < set(agents)
+    assert {
+        "random",
+        "ucb1",
+        "ucb",
+        "thompson",
+        "epsilon_greedy",
+        "posterior_greedy",
+        "bayes_optimal",
+    } < set(agents)
     assert [name for name, item in agents.items() if item["learned"]] == ["tiny"]
     for item in agents.values():
         assert len(item["cumulative_regret"]) == 20
-        assert item["cumulative_regret"][-1] == item["regret"] == pytest.approx(0.8 * item["suboptimal_pulls"])
+        assert (
+            item["cumulative_regret"][-1]
+            == item["regret"]
+            == pytest.approx(0.8 * item["suboptimal_pulls"])
+        )
 
 
 def test_regret_report_writes_tables_and_a_plot(tmp_path: Path, capsys: Any) -> None:
     picture = tmp_path / "regret.png"
     distributions = ["--test-distribution", "easy", "--test-distribution", "restless"]
-    arguments = ["bandit-report", str(run()), *distributions, "--episodes", "20", "-o", str(picture)]
+    arguments = [
+        "bandit-report",
+        str(run()),
+        *distributions,
+        "--episodes",
+        "20",
+        "-o",
+        str(picture),
+    ]
     assert cli.run(arguments) == 0
     output = capsys.readouterr()
     assert (
-        "easy bandits, 20 trials, 20 held-out episodes\noracle reward 18.000\nleast possible regret 0.6" in output.out
+        "easy bandits, 20 trials, 20 held-out episodes\noracle reward 18.000\nleast possible regret 0.6"
+        in output.out
     )
     assert output.out.splitlines()[-2].split() == ["regret", "of", "easy", "restless"]
     assert output.out.splitlines()[-1].split()[0] == "tiny"
@@ -165,7 +204,10 @@ def test_every_reference_has_a_colour() -> None:
     ("arguments", "text"),
     [
         (["--test-distribution", "eleven"], "was trained with 2 arms, eleven bandits have 11"),
-        (["--test-distribution", "esay"], "the test distribution is not valid: .*expected one of 'independent'"),
+        (
+            ["--test-distribution", "esay"],
+            "the test distribution is not valid: .*expected one of 'independent'",
+        ),
         (["--episodes", "0"], "--episodes is 0: expected a whole number of at least 1"),
         (["--num-trials", "-1"], "num_trials: expected a whole number of at least 1, found -1"),
         (["-o", "x.bmp"], "the suffix is '.bmp', expected one of .png"),
@@ -179,9 +221,14 @@ def test_invalid_arguments_of_bandit_report_are_refused(arguments: list[str], te
 
 def test_incomparable_runs_are_refused() -> None:
     other = run("task.num_trials=7")
-    with pytest.raises(UserError, match=r"easy bandits of 7 trials, .* easy bandits of 20 trials: give a test"):
+    with pytest.raises(
+        UserError, match=r"easy bandits of 7 trials, .* easy bandits of 20 trials: give a test"
+    ):
         cli.run(["bandit-report", str(run()), str(other)])
-    assert cli.run(["bandit-report", str(run()), str(other), "--num-trials", "6", "--episodes", "5"]) == 0
+    assert (
+        cli.run(["bandit-report", str(run()), str(other), "--num-trials", "6", "--episodes", "5"])
+        == 0
+    )
 
 
 def test_bandit_report_refuses_other_tasks() -> None:

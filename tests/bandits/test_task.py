@@ -1,4 +1,6 @@
-"""Bandits: distributions, the Gymnasium environment, and the task that plays many bandits in parallel."""
+"""Bandits: distributions, the Gymnasium environment,
+and the task that plays many bandits in parallel.
+"""
 
 from __future__ import annotations
 
@@ -81,13 +83,22 @@ def test_uniform_probabilities_have_the_expected_moments(distribution: str) -> N
 
 @pytest.mark.parametrize(
     ("distribution", "reward"),  # T16, of 100 trials
-    [("independent", 66.6667), ("uniform", 75), ("easy", 90), ("medium", 75), ("hard", 60), ("k_armed", 100 * 5 / 6)],
+    [
+        ("independent", 66.6667),
+        ("uniform", 75),
+        ("easy", 90),
+        ("medium", 75),
+        ("hard", 60),
+        ("k_armed", 100 * 5 / 6),
+    ],
 )
 def test_oracle_reward_equals_the_expected_maximum(distribution: str, reward: float) -> None:
     assert 100 * arms(distribution, 40_000).best().mean() == pytest.approx(reward, abs=0.5)
 
 
-@pytest.mark.parametrize(("distribution", "regret"), [("easy", 0.8), ("medium", 0.5), ("hard", 0.2)])
+@pytest.mark.parametrize(
+    ("distribution", "regret"), [("easy", 0.8), ("medium", 0.5), ("hard", 0.2)]
+)
 def test_regret_of_the_worse_arm_by_hand(distribution: str, regret: float) -> None:  # T21
     drawn = arms(distribution, 5)
     worse = 1 - drawn.optimal()
@@ -129,7 +140,11 @@ def test_restless_arms_walk_from_0_to_1() -> None:
 
 def test_restless_gaussian_arms_have_the_configured_volatility() -> None:
     """Far from the bounds a step has the configured deviation; without volatility nothing moves."""
-    walk = arms("restless", 3000, walk="gaussian", volatilities=[0.02]).chances[:, :, 0].astype(np.float64)
+    walk = (
+        arms("restless", 3000, walk="gaussian", volatilities=[0.02])
+        .chances[:, :, 0]
+        .astype(np.float64)
+    )
     far = (walk[:, 0] > 0.2) & (walk[:, 0] < 0.8)
     assert np.diff(walk[far, :2]).std() == pytest.approx(0.02, rel=0.1)
     assert np.abs(np.diff(walk)).max() < 0.02 * 6
@@ -140,7 +155,10 @@ def test_restless_gaussian_arms_have_the_configured_volatility() -> None:
 
 def test_rewards_have_the_moments_of_their_arms() -> None:
     rng, pulls = np.random.default_rng(1), np.zeros(EPISODES, np.int64)
-    uniforms, normal = rng.random((2, EPISODES), np.float32), rng.standard_normal(EPISODES, np.float32)
+    uniforms, normal = (
+        rng.random((2, EPISODES), np.float32),
+        rng.standard_normal(EPISODES, np.float32),
+    )
     paid = arms("fixed", chances=[0.3], values=[5]).rewards(0, pulls, uniforms[0])
     assert set(paid.tolist()) == {0, 5}
     assert (paid > 0).mean() == pytest.approx(0.3, abs=4 * np.sqrt(0.21 / EPISODES))
@@ -174,7 +192,9 @@ def test_inputs_are_reward_action_and_time_of_the_previous_trial() -> None:  # T
     assert after.tolist() == [[1, 0, 1, 0.25], [0.5, 1, 0, 0.25]]
     number = BanditInputs(2, 4, time="number").after(2, np.array([1]), np.array([1], np.float32))
     assert number.tolist() == [[1, 0, 1, 3]]
-    assert BanditInputs(2, 4, reward="none", time="none").after(2, np.array([1]), np.array([1])).tolist() == [[0, 1]]
+    assert BanditInputs(2, 4, reward="none", time="none").after(
+        2, np.array([1]), np.array([1])
+    ).tolist() == [[0, 1]]
     coded = BanditInputs(2, 4, reward="one_hot", action=False)
     assert coded.first(1).tolist() == [[1] + [0] * 13]
     assert coded.after(1, np.array([1]), np.array([1.1])).tolist() == [[0] * 11 + [1, 0, 0.5]]
@@ -185,8 +205,16 @@ def test_observed_reward_can_be_clipped() -> None:
     """2 and -3 as 1 and -1; with slots, 2 has the slot of 1. The reward itself does not change."""
     pulls, rewards = np.array([1, 0]), np.array([2.0, -3.0], np.float32)
     assert BanditInputs(2, 4, reward_clip=1.0).after(0, pulls, rewards)[:, 0].tolist() == [1, -1]
-    assert BanditInputs(2, 4, reward="one_hot", reward_clip=1.0).after(0, pulls, rewards)[0].argmax() == 10
-    gym = gymnasium.make("hpc_es.tasks.bandits:hpc_es/Bandit-v0", distribution="eleven", num_trials=5, reward_clip=0.5)
+    assert (
+        BanditInputs(2, 4, reward="one_hot", reward_clip=1.0).after(0, pulls, rewards)[0].argmax()
+        == 10
+    )
+    gym = gymnasium.make(
+        "hpc_es.tasks.bandits:hpc_es/Bandit-v0",
+        distribution="eleven",
+        num_trials=5,
+        reward_clip=0.5,
+    )
     gym.reset(seed=1)
     observed, reward, *_ = gym.step(0)
     assert observed[0] == 0.5 and reward >= 1
@@ -194,7 +222,9 @@ def test_observed_reward_can_be_clipped() -> None:
     assert validate({"task": task}).task.reward_clip == 0.5
     created = bandits.setting_of(validate({"task": task}).task)
     assert created.inputs.reward_clip == 0.5
-    with pytest.raises(ConfigError, match="reward_clip: expected a number greater than 0, or null, found -1"):
+    with pytest.raises(
+        ConfigError, match="reward_clip: expected a number greater than 0, or null, found -1"
+    ):
         setting("easy", reward_clip=-1)
 
 
@@ -290,7 +320,8 @@ def test_several_episodes_per_job_are_averaged() -> None:
             return self
 
     wide = task.evaluate(Wide(pulls), batch(seeds, observe=[False, True]), nothing)
-    order = np.concatenate([pulls[:, episode::3] for episode in range(3)])  # a job's episodes are rows side by side
+    # a job's episodes are rows side by side
+    order = np.concatenate([pulls[:, episode::3] for episode in range(3)])
     one_by_one = Script(order)
     narrow = task.evaluate(one_by_one, batch(seeds, observe=[False, True]), nothing)
     assert one_by_one.restarted == [0, 1] * 3
@@ -299,12 +330,18 @@ def test_several_episodes_per_job_are_averaged() -> None:
     for name in ("observation_sum", "observation_squares", "observation_count"):
         np.testing.assert_allclose(wide.learned[0][0][name], narrow.learned[0][0][name], rtol=1e-12)
     assert len(wide.learned) == 1 and wide.learned[0][0]["observation_count"] == 12
-    single = bandits.build(bandits.Options(num_trials=4)).evaluate(Script(pulls), batch(seeds.ravel()), nothing)
-    np.testing.assert_allclose(wide.rows["return_"], single.rows["return_"].reshape(2, 3).mean(axis=1))
+    single = bandits.build(bandits.Options(num_trials=4)).evaluate(
+        Script(pulls), batch(seeds.ravel()), nothing
+    )
+    np.testing.assert_allclose(
+        wide.rows["return_"], single.rows["return_"].reshape(2, 3).mean(axis=1)
+    )
 
 
 def test_training_reward_can_be_the_negative_regret() -> None:
-    task = bandits.build(bandits.Options(distribution="easy", num_trials=5, training_return="negative_regret"))
+    task = bandits.build(
+        bandits.Options(distribution="easy", num_trials=5, training_return="negative_regret")
+    )
     seeds = [1, 2, 3, 4]
     drawn = task.setting.episodes_of_seeds(seeds)
     pulls = np.repeat(1 - drawn.arms.optimal().T, 5, axis=0)
@@ -332,15 +369,30 @@ def test_task_polls_messages_in_each_trial() -> None:
 @pytest.mark.parametrize(
     ("task", "text"),
     [
-        ({"distribution": "esay"}, r"task.distribution: expected one of 'independent', .*, found 'esay'"),
+        (
+            {"distribution": "esay"},
+            r"task.distribution: expected one of 'independent', .*, found 'esay'",
+        ),
         (
             {"distribution": "k_armed", "family": {"num_arms": 0}},
             r"task.family.num_arms: expected a whole number of at ",
         ),
-        ({"distribution": "easy", "family": {"num_arms": 3}}, r"task.family.num_arms: is unknown: 'easy' takes no key"),
-        ({"distribution": "restless", "family": {"num_trials": 9}}, r"task.family.num_trials: is not an option"),
-        ({"distribution": "restless", "family": {"walk": "x"}}, r"task.family.walk: expected one of 'rescaled', 'ga"),
-        ({"distribution": "restless", "family": {"volatilities": [-1]}}, r"task.family.volatilities: expected a list"),
+        (
+            {"distribution": "easy", "family": {"num_arms": 3}},
+            r"task.family.num_arms: is unknown: 'easy' takes no key",
+        ),
+        (
+            {"distribution": "restless", "family": {"num_trials": 9}},
+            r"task.family.num_trials: is not an option",
+        ),
+        (
+            {"distribution": "restless", "family": {"walk": "x"}},
+            r"task.family.walk: expected one of 'rescaled', 'ga",
+        ),
+        (
+            {"distribution": "restless", "family": {"volatilities": [-1]}},
+            r"task.family.volatilities: expected a list",
+        ),
         (
             {"distribution": "fixed", "family": {"chances": [2]}},
             r"task.family.chances: expected a list of numbers from",
@@ -354,8 +406,14 @@ def test_task_polls_messages_in_each_trial() -> None:
             r"task.family.target_reward: is 1: the target must",
         ),
         ({"num_trials": -5}, r"task.num_trials: expected a whole number of at least 1, found -5"),
-        ({"reward": "two"}, r"task.reward: expected one of 'value', 'one_hot', 'none', found 'two'"),
-        ({"reward": "none", "action": False, "time": "none"}, r"task.reward: is 'none', and so are action and time"),
+        (
+            {"reward": "two"},
+            r"task.reward: expected one of 'value', 'one_hot', 'none', found 'two'",
+        ),
+        (
+            {"reward": "none", "action": False, "time": "none"},
+            r"task.reward: is 'none', and so are action and time",
+        ),
     ],
 )
 def test_invalid_bandit_configs_are_refused(task: dict[str, Any], text: str) -> None:
@@ -363,7 +421,9 @@ def test_invalid_bandit_configs_are_refused(task: dict[str, Any], text: str) -> 
         validate({"task": {"kind": "bandits", **task}, "policy": {"kind": "lstm"}, "algorithm": {}})
 
 
-@pytest.mark.parametrize("keywords", [{"distribution": "esay"}, {"num_trials": 0}, {"num_arm": 3}, {"time": "now"}])
+@pytest.mark.parametrize(
+    "keywords", [{"distribution": "esay"}, {"num_trials": 0}, {"num_arm": 3}, {"time": "now"}]
+)
 def test_invalid_environment_arguments_are_refused(keywords: dict[str, Any]) -> None:
     key = next(iter(keywords))
     with pytest.raises(ConfigError, match=key):
@@ -374,7 +434,9 @@ def test_nan_action_fails_its_job_only() -> None:
     """Of the second job, in the second of four trials."""
     task = bandits.build(bandits.Options(num_trials=4))
     pulls = np.zeros((4, 3))
-    good = task.evaluate(Script(pulls.astype(np.int64)), batch([1, 2, 3], observe=[True] * 3), nothing)
+    good = task.evaluate(
+        Script(pulls.astype(np.int64)), batch([1, 2, 3], observe=[True] * 3), nothing
+    )
     pulls[1, 1] = np.nan
     outcome = task.evaluate(Script(pulls), batch([1, 2, 3], observe=[True] * 3), nothing)
     assert [failure.position for failure in outcome.failures] == [1]

@@ -1,4 +1,6 @@
-"""The drift of weights that are perturbed and restored in place, against hand calculations and the published size."""
+"""The drift of weights that are perturbed and restored in place,
+against hand calculations and the published size.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,17 @@ from benchmarks import drift
 
 
 def test_perturbing_and_restoring_one_in_bfloat16_returns_the_number_below() -> None:
-    """Around 1 the numbers of bfloat16 are 1 - 1/256, 1 and 1 + 1/128: 1.003 is rounded to 1, and 0.997 to 255/256."""
+    """Around 1 the numbers of bfloat16 are 1 - 1/256, 1 and 1 + 1/128: 1.003 is rounded to 1,
+    and 0.997 to 255/256.
+    """
     one, change = np.ones(1, ml_dtypes.bfloat16), np.full(1, 0.003, np.float32)
     candidate = drift.added(one, change, np.float32)
     restored = drift.added(candidate, -change, np.float32)
-    assert (candidate.dtype, float(candidate[0]), float(restored[0])) == (ml_dtypes.bfloat16, 1.0, 255 / 256)
+    assert (candidate.dtype, float(candidate[0]), float(restored[0])) == (
+        ml_dtypes.bfloat16,
+        1.0,
+        255 / 256,
+    )
 
 
 def test_restoring_in_bfloat16_costs_most_of_an_update_step_and_a_master_nothing() -> None:

@@ -17,10 +17,19 @@ from benchmarks.functions.trials import Counted, Trial
 from hpc_es.core.errors import UserError
 
 
-def row(strategy: str, evaluations: int, solved: bool = True, function: int = 1, dimension: int = 2) -> dict[str, Any]:
+def row(
+    strategy: str, evaluations: int, solved: bool = True, function: int = 1, dimension: int = 2
+) -> dict[str, Any]:
     """A trial."""
     named = {"strategy": strategy, "function": function, "dimension": dimension, "instance": 1}
-    return {**named, "solved": solved, "evaluations": evaluations, "best": 0.5, "reason": "target", "seconds": 0.1}
+    return {
+        **named,
+        "solved": solved,
+        "evaluations": evaluations,
+        "best": 0.5,
+        "reason": "target",
+        "seconds": 0.1,
+    }
 
 
 class Bowl:
@@ -39,7 +48,15 @@ class Bowl:
 
 
 def trial(**changes: Any) -> Trial:
-    return Trial(**{"contender": Contender("cma_es"), "function": 1, "dimension": 2, "instance": 1, **changes})
+    return Trial(
+        **{
+            "contender": Contender("cma_es"),
+            "function": 1,
+            "dimension": 2,
+            "instance": 1,
+            **changes,
+        }
+    )
 
 
 def test_data_profile_counts_solved_problems_per_dimension() -> None:
@@ -53,7 +70,9 @@ def test_unsolved_trial_is_infinite_in_the_median_and_counts_in_the_expectation(
     rows = [row("a", 100), row("a", 300), row("a", 1000, solved=False)]
     assert profiles.median_evaluations(rows) == 300
     assert profiles.expected_evaluations(rows) == 1400 / 2
-    assert profiles.median_evaluations(rows[2:]) == profiles.expected_evaluations(rows[2:]) == math.inf
+    assert (
+        profiles.median_evaluations(rows[2:]) == profiles.expected_evaluations(rows[2:]) == math.inf
+    )
 
 
 BASE = [row("pycma", 200), row("pycma", 200), row("pycma", 200)]
@@ -65,7 +84,10 @@ BASE = [row("pycma", 200), row("pycma", 200), row("pycma", 200)]
         ([], ""),
         ([row("a", 100), row("a", 150), row("a", 170)], "150 (0.75)"),
         ([row("a", 100), row("a", 250), row("a", 999, solved=False)], "250 (1.25), 2/3"),
-        ([row("a", 100), row("a", 250, solved=False), row("a", 250, solved=False)], "ERT 600 (3.00), 1/3"),
+        (
+            [row("a", 100), row("a", 250, solved=False), row("a", 250, solved=False)],
+            "ERT 600 (3.00), 1/3",
+        ),
         ([row("a", 100, solved=False)] * 2, "0/2"),
     ],
 )
@@ -75,7 +97,9 @@ def test_table_cell_has_the_expected_text(rows: Any, expected: str) -> None:
 
 def test_tables_separate_searches_with_restarts() -> None:
     restarted = [row("cma_es-ipop", 500, function=15), row("pycma-bipop", 250, function=15)]
-    lines = tables.markdown([*BASE, row("cma_es", 100), row("snes", 300, dimension=5), *restarted]).splitlines()
+    lines = tables.markdown(
+        [*BASE, row("cma_es", 100), row("snes", 300, dimension=5), *restarted]
+    ).splitlines()
     assert "| function | n | pycma | cma_es | snes |" in lines
     assert "| f1 | 2 | 200 | 100 (0.50) |  |" in lines
     assert "| f1 | 5 |  |  | 300 |" in lines
@@ -84,11 +108,17 @@ def test_tables_separate_searches_with_restarts() -> None:
 
 
 def test_trials_with_another_noise_are_compared_in_pairs() -> None:
-    """Ratios of 2 and 8 have the geometric mean 4; the standard error of the mean of their logarithms is ln 4 / 2.
+    """Ratios of 2 and 8 have the geometric mean 4; the standard error of the mean of their
+    logarithms is ln 4 / 2.
 
-    The interval is 4 / 4^.98 to 4 * 4^.98. Distances of 1 and 1.5 to the best value of all, -0.5, have the ratio 1.5.
+    The interval is 4 / 4^.98 to 4 * 4^.98. Distances of 1 and 1.5 to the best value of all, -0.5,
+    have the ratio 1.5.
     """
-    rows = [row("snes", 100), row("snes", 100, function=2), row("snes", 9, function=8, solved=False)]
+    rows = [
+        row("snes", 100),
+        row("snes", 100, function=2),
+        row("snes", 9, function=8, solved=False),
+    ]
     counts = zip(rows, (200, 800, 9), strict=True)
     rows += [{**one, "strategy": "snes+portable", "evaluations": count} for one, count in counts]
     rows += [{**row("es", 9, solved=False, function=f), "best": 0.5} for f in (1, 2)]
@@ -116,23 +146,42 @@ def test_trials_in_the_table_of_the_repository_are_not_repeated(
     table.write_text(tables.csv_text(rows))
     monkeypatch.setattr(command, "COMMITTED", table)
     monkeypatch.setattr(command, "ROOT", tmp_path)
-    asked = ["bbob", "--trials", str(file), "--only", "pycma", "--functions", "1", "--dimensions", "2", "--list"]
+    asked = [
+        "bbob",
+        "--trials",
+        str(file),
+        "--only",
+        "pycma",
+        "--functions",
+        "1",
+        "--dimensions",
+        "2",
+        "--list",
+    ]
     assert command.main(asked) == 0
     assert trials.read(file) == rows
     said = capsys.readouterr().out
     assert "1 trials taken from bbob.csv" in said and "5 trials, 4 of them missing" in said
 
 
-def test_searches_on_mixed_and_constrained_functions_are_counted(tmp_path: Path, capsys: Any) -> None:
+def test_searches_on_mixed_and_constrained_functions_are_counted(
+    tmp_path: Path, capsys: Any
+) -> None:
     for words in (["mixed", "--sizes", "4"], ["constrained", "--functions", "g04", "g06", "g07"]):
         table = tmp_path / f"{words[0]}.csv"
         only = "cma_es" if words[0] == "mixed" else "cma_es augmented_lagrangian"
         assert command.main([*words, "--runs", "1", "--only", only, "--csv", str(table)]) == 0
         counts = [int(line.split(",")[-1]) for line in table.read_text().splitlines()[1:]]
-        assert len(counts) == (6 if words[0] == "mixed" else 3) and all(50 < count < 10_000 for count in counts)
-        table.write_text(table.read_text().replace(f",{counts[0]}\n", ",7\n", 1))  # known trials are not repeated
+        assert len(counts) == (6 if words[0] == "mixed" else 3) and all(
+            50 < count < 10_000 for count in counts
+        )
+        # known trials are not repeated
+        table.write_text(table.read_text().replace(f",{counts[0]}\n", ",7\n", 1))
         assert command.main([*words, "--runs", "1", "--only", only, "--csv", str(table)]) == 0
-        assert [int(line.split(",")[-1]) for line in table.read_text().splitlines()[1:]] == [7, *counts[1:]]
+        assert [int(line.split(",")[-1]) for line in table.read_text().splitlines()[1:]] == [
+            7,
+            *counts[1:],
+        ]
     assert "| 4 | SphereInt |" in capsys.readouterr().out
 
 
@@ -141,7 +190,12 @@ def test_planned_trials_have_restarts_and_fewer_large_dimensions() -> None:
         (item.contender.name, item.function, item.dimension)
         for item in trials.plan(contenders(), [1, 15], [2, 40], [1])
     }
-    assert {("cma_es-bipop", 15, 2), ("pycma-bipop", 15, 2), ("es", 1, 2), ("cma_es", 15, 40)} <= names
+    assert {
+        ("cma_es-bipop", 15, 2),
+        ("pycma-bipop", 15, 2),
+        ("es", 1, 2),
+        ("cma_es", 15, 40),
+    } <= names
     assert not {("cma_es-bipop", 1, 2), ("es", 1, 40), ("snes", 1, 40), ("ga", 1, 2)} & names
     assert {item.name: item.budget for item in contenders()}["es"] == 1000
 
@@ -162,10 +216,16 @@ def test_recorded_trials_are_not_repeated_except_incomplete_lines(tmp_path: Path
     ("budget", "evaluations", "solved", "reason"),
     [(99, 6, True, "target"), (6, 6, True, "target"), (4, 4, False, "budget")],
 )
-def test_trial_ends_at_the_target_or_the_budget(budget: int, evaluations: int, solved: bool, reason: str) -> None:
+def test_trial_ends_at_the_target_or_the_budget(
+    budget: int, evaluations: int, solved: bool, reason: str
+) -> None:
     counted = Counted(Bowl(), budget)
     result = trials.search(trial(), counted)
-    assert (result["evaluations"], result["solved"], result["reason"]) == (evaluations, solved, reason)
+    assert (result["evaluations"], result["solved"], result["reason"]) == (
+        evaluations,
+        solved,
+        reason,
+    )
     assert result["best"] == 6 - evaluations
 
 
@@ -175,11 +235,17 @@ def test_trial_records_why_the_strategy_ended() -> None:
             return 1.0
 
     result = trials.search(trial(), Counted(Plateau(), 10_000))
-    assert not result["solved"] and result["reason"] == "tolflatfitness" and result["evaluations"] < 100
+    assert (
+        not result["solved"]
+        and result["reason"] == "tolflatfitness"
+        and result["evaluations"] < 100
+    )
 
 
 def test_trials_are_run_once(tmp_path: Path, capsys: Any) -> None:
-    """Two built-in strategies and pycma on the sphere in two dimensions: pycma needs 188 to 300 evaluations."""
+    """Two built-in strategies and pycma on the sphere in two dimensions:
+    pycma needs 188 to 300 evaluations.
+    """
     pytest.importorskip("cma")
     pytest.importorskip("cocoex")
     file, wanted = tmp_path / "trials.jsonl", [trial(), trial(contender=Contender("pycma"))]
@@ -198,9 +264,13 @@ def test_failed_trial_is_reported_and_not_recorded(tmp_path: Path, capsys: Any) 
     assert trials.read(tmp_path / "trials.jsonl") == []
 
 
-def test_missing_package_is_reported_with_the_pip_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_package_is_reported_with_the_pip_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "cma", None)
-    with pytest.raises(UserError, match=r"bbob needs cma, which is not installed: pip install 'hpc_es\[oracles\]'"):
+    with pytest.raises(
+        UserError, match=r"bbob needs cma, which is not installed: pip install 'hpc_es\[oracles\]'"
+    ):
         trials.run([], tmp_path / "trials.jsonl", 1)
     with pytest.raises(UserError, match=r"cost needs cma"):
         next(cost.rows(["*"], 10, 1, False))

@@ -25,4 +25,7 @@ def test_a_row_fails_if_it_is_slower_or_unsteady(
 
 
 def test_what_was_not_measured_does_not_fail() -> None:
-    assert line(WORKS[0], 1, {"auto": [100.0]}) == ("| CartPole 2 x 64 | 1 | 100 |  |  | 1.00 |  |", True)
+    assert line(WORKS[0], 1, {"auto": [100.0]}) == (
+        "| CartPole 2 x 64 | 1 | 100 |  |  | 1.00 |  |",
+        True,
+    )

@@ -21,15 +21,29 @@ from benchmarks.same_bits_compare import Comparison, compare
 from hpc_es.config.loading import load
 from hpc_es.config.registry import Package, kinds
 
-PACKAGES: dict[Package, str] = {"algorithms": "algorithm", "tasks": "task", "policies": "policy", "noise": "noise"}
-ROW = {"generation": 0, "return_mean": 1.5, "seconds_total": 1.0, "ranks": 2, "predict_microseconds_mean": 3.0}
+PACKAGES: dict[Package, str] = {
+    "algorithms": "algorithm",
+    "tasks": "task",
+    "policies": "policy",
+    "noise": "noise",
+}
+ROW = {
+    "generation": 0,
+    "return_mean": 1.5,
+    "seconds_total": 1.0,
+    "ranks": 2,
+    "predict_microseconds_mean": 3.0,
+}
 
 
 class Run:
     """A run directory of one generation, written by hand."""
 
     def __init__(self) -> None:
-        self.shared: dict[str, Any] = {"theta": np.array([1, 0, np.nan], np.float32), "a/b": np.int64(3)}
+        self.shared: dict[str, Any] = {
+            "theta": np.array([1, 0, np.nan], np.float32),
+            "a/b": np.int64(3),
+        }
         self.best = {"theta": np.array([1, 2, 3], np.float32)}
         self.counters: dict[str, Any] = {"episodes": 4, "seconds": 1.0}
         self.rows: list[dict[str, Any]] = [dict(ROW)]
@@ -37,7 +51,9 @@ class Run:
     def write(self, run: Path) -> Path:
         (run / "checkpoints").mkdir(parents=True)
         groups = {"shared": self.shared, "master": {}, "best/shared": self.best}
-        with h5py.File(run / "checkpoints/checkpoint_0000000001.h5", "w", userblock_size=512) as file:
+        with h5py.File(
+            run / "checkpoints/checkpoint_0000000001.h5", "w", userblock_size=512
+        ) as file:
             file["generation"], file["best/return_"], file["best/generation"] = (
                 np.int64(1),
                 np.float64(1.5),
@@ -62,24 +78,40 @@ def compared(tmp_path: Path, change: Callable[[Run], object]) -> Comparison:
 @pytest.mark.parametrize(
     ("change", "result"),
     [
-        (lambda run: run.shared["theta"].__setitem__(1, -0.0), "shared/theta: 1 of 3 differ, first [1]"),
-        (lambda run: run.best["theta"].__setitem__(2, 4), "best/shared/theta: 1 of 3 differ, first [2]"),
-        (lambda run: run.shared.update(theta=np.zeros(3)), "shared/theta: float32[3], then float64[3]"),
+        (
+            lambda run: run.shared["theta"].__setitem__(1, -0.0),
+            "shared/theta: 1 of 3 differ, first [1]",
+        ),
+        (
+            lambda run: run.best["theta"].__setitem__(2, 4),
+            "best/shared/theta: 1 of 3 differ, first [2]",
+        ),
+        (
+            lambda run: run.shared.update(theta=np.zeros(3)),
+            "shared/theta: float32[3], then float64[3]",
+        ),
         (lambda run: run.shared.update(theta=run.shared.pop("theta")), "arrays ['generation', "),
         (lambda run: run.shared.pop("a/b"), "arrays ['generation', "),
         (lambda run: run.counters.update(episodes=5), "counter episodes: 4, then 5"),
-        (lambda run: run.rows[0].update(return_mean=1.5000000000000002), "column return_mean: 1.5, then 1.50"),
+        (
+            lambda run: run.rows[0].update(return_mean=1.5000000000000002),
+            "column return_mean: 1.5, then 1.50",
+        ),
         (lambda run: run.rows[0].update(generation=0.0), "column generation: 0, then 0.0 (row 0)"),
         (lambda run: run.rows[0].pop("return_mean"), "column return_mean is missing"),
         (lambda run: run.rows.append(ROW), "metrics.jsonl: 1 rows, then 2"),
     ],
 )
-def test_difference_is_detected_and_described(change: Callable[[Run], object], result: str, tmp_path: Path) -> None:
+def test_difference_is_detected_and_described(
+    change: Callable[[Run], object], result: str, tmp_path: Path
+) -> None:
     differences = compared(tmp_path, change).differences
     assert len(differences) == 1 and result in differences[0], differences
 
 
-def test_job_that_takes_too_long_and_ignores_sigterm_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_that_takes_too_long_and_ignores_sigterm_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(same_bits_runs, "LIMIT_SECONDS", 2)
     monkeypatch.setattr(same_bits_runs, "GRACE_SECONDS", 0.1)
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
@@ -104,7 +136,10 @@ def test_additions_are_reported_but_not_a_difference(tmp_path: Path) -> None:
 
     result = compared(tmp_path, change)
     assert not result.differences
-    assert [text.split(": ")[-1] for text in result.added] == ["counter restarts is new", "column solved is new"]
+    assert [text.split(": ")[-1] for text in result.added] == [
+        "counter restarts is new",
+        "column solved is new",
+    ]
 
 
 def test_program_with_another_result_differs(tmp_path: Path) -> None:
@@ -130,14 +165,17 @@ def test_every_kind_has_a_case() -> None:
     kinds_used: dict[str, set[str]] = {package: set() for package in PACKAGES}
     for case in cases:
         if case.config:
-            overrides = [word for word in case.words if not word.startswith("task.function=same_bits")]
+            overrides = [
+                word for word in case.words if not word.startswith("task.function=same_bits")
+            ]
             config = load(ROOT / case.config, overrides)
             for package, section in PACKAGES.items():
                 kinds_used[package].add(getattr(getattr(config, section), "kind", ""))
     if "es_jax_cartpole" in skipped:
         kinds_used["tasks"].add("jax_episodes")
     for package, kind in (("policies", "network"), ("tasks", "model"), ("noise", "portable")):
-        kinds_used[package].add(kind)  # newer than the older version, and without a config of the package
+        # newer than the older version, and without a config of the package
+        kinds_used[package].add(kind)
     missing = {package: set(kinds(package)) - used for package, used in kinds_used.items()}
     assert not any(missing.values()), missing
 

@@ -29,7 +29,9 @@ def lines(out: Path) -> list[dict[str, str]]:
 
 
 def test_finished_run_has_a_line_and_is_not_repeated(tmp_path: Path) -> None:
-    """`,.` echoes one number, and the task needs more than 3 characters: 200 programs without success."""
+    """`,.` echoes one number, and the task needs more than 3 characters:
+    200 programs without success.
+    """
     words = ("echo", "reverse", "--seeds", "2", "--npe", "200")
     for _ in range(2):
         subprocess.run(command(tmp_path, *words), cwd=ROOT, check=True, timeout=300)
@@ -40,8 +42,11 @@ def test_finished_run_has_a_line_and_is_not_repeated(tmp_path: Path) -> None:
         assert all(item["algorithm"] == "ga-20M" and item["solved"] == "0" for item in result)
         assert all(200 <= int(item["npe"]) < 210 and len(item["program"]) == 3 for item in result)
     assert (tmp_path / "ga-20M/echo/1/out.txt").read_text().count("finished by") == 1
-    subprocess.run(command(tmp_path, "echo", "--seeds", "1", "--npe", "400"), cwd=ROOT, check=True, timeout=300)
-    assert [400 <= int(item["npe"]) < 410 for item in lines(tmp_path)] == [True]  # it resumes with a larger budget
+    subprocess.run(
+        command(tmp_path, "echo", "--seeds", "1", "--npe", "400"), cwd=ROOT, check=True, timeout=300
+    )
+    # it resumes with a larger budget
+    assert [400 <= int(item["npe"]) < 410 for item in lines(tmp_path)] == [True]
 
 
 @pytest.mark.long

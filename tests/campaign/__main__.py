@@ -1,4 +1,5 @@
-"""`python -m tests.campaign --minutes N`: random events until the time is over; status 1 if any was wrong or hung.
+"""`python -m tests.campaign --minutes N`: random events until the time is over; status 1 if any was
+wrong or hung.
 
 The same command continues with the next case of --out. `--case N` plays one case again.
 """
@@ -18,12 +19,20 @@ from tests.campaign.diary import Diary
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
-    p.add_argument("--minutes", type=float, help="end after so long (default: 10, where --events is not given)")
-    p.add_argument("--events", type=int, help="end after so many, with those that --out has already")
+    p.add_argument(
+        "--minutes", type=float, help="end after so long (default: 10, where --events is not given)"
+    )
+    p.add_argument(
+        "--events", type=int, help="end after so many, with those that --out has already"
+    )
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--out", type=Path, default=Path("runs/campaign"), help="events.jsonl, and what went wrong")
+    p.add_argument(
+        "--out", type=Path, default=Path("runs/campaign"), help="events.jsonl, and what went wrong"
+    )
     p.add_argument("--delayed", action="store_true", help="runs with algorithm.delay only")
-    p.add_argument("--only", default="", metavar="TEXT", help="events whose kind begins with it, such as kill")
+    p.add_argument(
+        "--only", default="", metavar="TEXT", help="events whose kind begins with it, such as kill"
+    )
     p.add_argument("--case", type=int, help="play this case only, and leave events.jsonl as it is")
     return p
 
@@ -32,7 +41,8 @@ def main() -> int:
     """Play cases, print their outcomes, and return the exit status."""
     options = parser().parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore SIGINT
-        signal.signal(number, signal.default_int_handler)  # so that no job and no mounted disk is left
+        # so that no job and no mounted disk is left
+        signal.signal(number, signal.default_int_handler)
     out: Path = options.out.resolve()
     if options.case is not None:
         records = play(options.seed, options.case, out, options.delayed, options.only)

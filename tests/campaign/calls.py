@@ -12,7 +12,15 @@ from pathlib import Path
 from tests.campaign.preloaded import compiled
 
 CALLS = ("rename", "fsync", "write", "short write", "open", "unlink", "truncate", "close")
-ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ESTALE)
+ERRORS = (
+    errno.ENOSPC,
+    errno.EIO,
+    errno.EDQUOT,
+    errno.EACCES,
+    errno.EROFS,
+    errno.ENOENT,
+    errno.ESTALE,
+)
 MOST_BEFORE = 60  # calls that succeed first
 FORMAT = "5l"  # `struct fault`
 
@@ -30,7 +38,9 @@ class Calls:
 
     @contextlib.contextmanager
     def failing(self, dice: random.Random) -> Iterator[str]:
-        """Let one call on a file of the run fail, or all of its kind from then on, within the block."""
+        """Let one call on a file of the run fail, or all of its kind from then on,
+        within the block.
+        """
         which, error = dice.randrange(len(CALLS)), dice.choice(ERRORS)
         self._set(which + 1, error, dice.randrange(MOST_BEFORE), dice.random() < 0.5)
         try:
@@ -48,4 +58,8 @@ class Calls:
         """Environment variables of processes whose files below `output` have these calls."""
         if self._library is None:
             return {}
-        return {"LD_PRELOAD": str(self._library), "CAMPAIGN_CALLS": str(self._fault), "CAMPAIGN_OUTPUT": str(output)}
+        return {
+            "LD_PRELOAD": str(self._library),
+            "CAMPAIGN_CALLS": str(self._fault),
+            "CAMPAIGN_OUTPUT": str(output),
+        }

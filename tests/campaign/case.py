@@ -43,7 +43,10 @@ def setting_of(seed: int, number: int, delayed: bool = False) -> Setting:
 
 
 def play(seed: int, number: int, out: Path, delayed: bool = False, only: str = "") -> list[Record]:
-    """Play a case in `out`; its directory stays there if something is wrong. `only`: start of the kinds of events."""
+    """Play a case in `out`; its directory stays there if something is wrong.
+
+    `only`: start of the kinds of events.
+    """
     directory, chosen = out / f"case_{number:05d}", setting_of(seed, number, delayed)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
@@ -55,7 +58,9 @@ def play(seed: int, number: int, out: Path, delayed: bool = False, only: str = "
         records = list(_records(number, scene, reference, only))
         if records[-1].verdict in {WRONG, HUNG}:
             (directory / "said.txt").write_text(scene.said)
-            shutil.copytree(scene.output, directory / "run", dirs_exist_ok=True) if scene.output.exists() else None
+            shutil.copytree(
+                scene.output, directory / "run", dirs_exist_ok=True
+            ) if scene.output.exists() else None
             return records
     shutil.rmtree(directory)
     return records

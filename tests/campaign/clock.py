@@ -31,7 +31,9 @@ class Clock:
 
 
 def change_times(directory: Path, seconds: int) -> None:
-    """Move the times of all files below by some seconds, as a file server with a wrong clock does."""
+    """Move the times of all files below by some seconds,
+    as a file server with a wrong clock does.
+    """
     for path in directory.rglob("*"):
         now = path.stat().st_mtime + seconds
         os.utime(path, (now, now))

@@ -1,4 +1,6 @@
-"""Damage to checkpoints between two starts; the next start resumes from the others, with a warning."""
+"""Damage to checkpoints between two starts; the next start resumes from the others,
+with a warning.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def damaged(scene: Scene, harm: Harm) -> None:
             for path in paths:  # as the message says
                 path.unlink()
         else:
-            life.wait_for(lambda: f"{harmed[-1].name}: damaged" in (directory / "log.txt").read_text())
+            life.wait_for(
+                lambda: f"{harmed[-1].name}: damaged" in (directory / "log.txt").read_text()
+            )
             life.stopped()
 
 
@@ -55,7 +59,9 @@ def missing(scene: Scene) -> None:
 
 
 def _open_directory(scene: Scene) -> Path:
-    """A run directory that has checkpoints and is not finished; the first start creates one if there is none."""
+    """A run directory that has checkpoints and is not finished;
+    the first start creates one if there is none.
+    """
     if not any(_is_open(directory) for directory in scene.places):
         with scene.life() as life:
             scene.instant(life, early=False)
@@ -77,22 +83,39 @@ def _checkpoints(directory: Path) -> list[Path]:
     return sorted(directory.glob("checkpoints/checkpoint_*.h5"))
 
 
-TEXTS = ("status.json", "config.yaml", "metrics.jsonl", "log.csv", "log.txt", "failures.log", "evaluations.csv", "lock")
+TEXTS = (
+    "status.json",
+    "config.yaml",
+    "metrics.jsonl",
+    "log.csv",
+    "log.txt",
+    "failures.log",
+    "evaluations.csv",
+    "lock",
+)
 
 
 def damaged_text(scene: Scene) -> None:
-    """Damage a text file of a run; the next start goes on or says why not, and goes on once the file is back."""
+    """Damage a text file of a run; the next start goes on or says why not,
+    and goes on once the file is back.
+    """
     directory = _open_directory(scene)
     file = directory / scene.dice.choice([name for name in TEXTS if (directory / name).exists()])
     before = file.read_bytes()
     # What is within the rows of a log is not compared with a digest.
-    harmed = mutated(before, scene.dice) if file.name not in ROWS else before[: scene.dice.randrange(len(before) + 1)]
+    harmed = (
+        mutated(before, scene.dice)
+        if file.name not in ROWS
+        else before[: scene.dice.randrange(len(before) + 1)]
+    )
     file.write_bytes(harmed)
     _refused_or_gone_on(scene, file, before)
 
 
 def strange_file(scene: Scene) -> None:
-    """Replace a file of a run by a link, a pipe, a directory or a file of another user, as somebody else could."""
+    """Replace a file of a run by a link, a pipe, a directory or a file of another user,
+    as somebody else could.
+    """
     directory = _open_directory(scene)
     file, victim = directory / scene.dice.choice(TEXTS), scene.directory / "victim"
     before = file.read_bytes() if file.exists() else None

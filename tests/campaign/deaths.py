@@ -1,7 +1,7 @@
 """Events for the processes of a run: kills, signals, a pause, a rival.
 
-Each gets the scene and raises WrongError if the program does not behave as documented. A life that ends with
-status 0 is not an error: it was over before the event came (LateError).
+Each gets the scene and raises WrongError if the program does not behave as documented. A life that
+ends with status 0 is not an error: it was over before the event came (LateError).
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def signalled(scene: Scene, number: signal.Signals) -> None:
         life.send(scene.dice.choice(whom), number)
         if not scene.is_early:
             life.ended({INTERRUPTED}, "the same command resumes")
-        elif life.end() == 0:  # it may not have had its handlers yet, so that any other end is right
+        elif (
+            life.end() == 0
+        ):  # it may not have had its handlers yet, so that any other end is right
             raise LateError
 
 
@@ -63,8 +65,8 @@ def paused(scene: Scene) -> None:
 def rival(scene: Scene) -> None:
     """Start a second job on the same directory: it must be refused and not disturb the first.
 
-    Where both begin at once either may win; of repetitions each may have some. The first is held, where its config has
-    no time limits, so that it does not finish before the second begins.
+    Where both begin at once either may win; of repetitions each may have some. The first is held,
+    where its config has no time limits, so that it does not finish before the second begins.
     """
     with scene.life() as first:
         scene.instant(first)
@@ -74,7 +76,8 @@ def rival(scene: Scene) -> None:
         with scene.life() as second:
             status = second.end()
             refused = "is in use by" in second.output
-        was_over = first.job.process.poll() is not None or "finished by" in first.job.stdout  # then it has released it
+        # then it has released it
+        was_over = first.job.process.poll() is not None or "finished by" in first.job.stdout
         for pid in paused:
             sent(pid, signal.SIGCONT)
         if not refused and status != 0:
@@ -82,7 +85,10 @@ def rival(scene: Scene) -> None:
         if scene.is_early or len(scene.places) > 1:
             for pid in first.job.pids().values():
                 sent(pid, signal.SIGTERM)
-            if (status := first.end()) not in {0, INTERRUPTED} and "is in use by" not in first.output:
+            if (status := first.end()) not in {
+                0,
+                INTERRUPTED,
+            } and "is in use by" not in first.output:
                 raise WrongError(f"the first job ended with status {status}")
             return
         if not refused and not was_over:

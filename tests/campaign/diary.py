@@ -1,4 +1,6 @@
-"""events.jsonl: the records of all cases that were played to their end, and the table that is made of them."""
+"""events.jsonl: the records of all cases that were played to their end,
+and the table that is made of them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from tests.campaign.kinds import KINDS
 
 
 class Diary:
-    """The records of a campaign, without an incomplete last line. Raises ValueError for another seed."""
+    """The records of a campaign, without an incomplete last line.
+
+    Raises ValueError for another seed.
+    """
 
     def __init__(self, directory: Path, seed: int) -> None:
         self._path, self._seed = directory / "events.jsonl", seed
@@ -53,10 +58,14 @@ class Diary:
         lines = [f"{'kind':<18}{'events':>8}{'wrong':>8}{'hung':>8}{'late':>8}"]
         for kind in [*KINDS, END]:
             lines.append(_line(kind, [record for record in self.records if record.kind == kind]))
-        lines.append(_line("all but the end", [record for record in self.records if record.kind != END]))
+        lines.append(
+            _line("all but the end", [record for record in self.records if record.kind != END])
+        )
         return "\n".join(lines)
 
 
 def _line(name: str, records: Sequence[Record]) -> str:
-    late, wrong, hung = (sum(record.verdict == verdict for record in records) for verdict in (LATE, WRONG, HUNG))
+    late, wrong, hung = (
+        sum(record.verdict == verdict for record in records) for verdict in (LATE, WRONG, HUNG)
+    )
     return f"{name:<18}{len(records) - late:>8}{wrong:>8}{hung:>8}{late:>8}"

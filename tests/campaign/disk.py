@@ -16,7 +16,9 @@ SIZE = "64m"  # more than five checkpoints of the largest case, cma_es of an LST
 
 
 class Disk:
-    """A directory that is a small file system within the block, if requested and possible: `mounted`."""
+    """A directory that is a small file system within the block, if requested and possible:
+    `mounted`.
+    """
 
     def __init__(self, directory: Path, is_small: bool = True) -> None:
         self.directory, self._is_small = directory, is_small
@@ -25,7 +27,9 @@ class Disk:
     def __enter__(self) -> Disk:
         self.directory.mkdir(exist_ok=True)
         may = self._is_small and os.geteuid() == 0
-        self.mounted = may and _mount("-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(self.directory))
+        self.mounted = may and _mount(
+            "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(self.directory)
+        )
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -53,6 +53,9 @@ def drawn(scene: Scene, only: str = "") -> str:
     """
     if only:
         return scene.dice.choice([kind for kind in ANYWHERE if kind.startswith(only)])
-    rare = [*(ON_A_DISK if scene.disk.mounted else ()), *(IN_TROUBLE if scene.setting.troubled else ())]
+    rare = [
+        *(ON_A_DISK if scene.disk.mounted else ()),
+        *(IN_TROUBLE if scene.setting.troubled else ()),
+    ]
     kind: str = scene.dice.choice(rare if rare and scene.dice.random() < 0.35 else list(ANYWHERE))
     return kind

@@ -1,4 +1,6 @@
-"""One life of a run: a job that is watched, and that ends within a time limit or leaves its stacks behind."""
+"""One life of a run: a job that is watched,
+and that ends within a time limit or leaves its stacks behind.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from pathlib import Path
 from tests.helpers.harness import Job
 
 INTERRUPTED = 75
-LIMIT_SECONDS = 180.0  # of anything that is waited for; a life takes 1 to 5 s, on a busy machine some 20
+# of anything that is waited for; a life takes 1 to 5 s, on a busy machine some 20
+LIMIT_SECONDS = 180.0
 STACKS_SECONDS = 2.0
 STACKS = signal.SIGRTMIN + 5  # see startup/sitecustomize.py
 SCAN_SECONDS = 0.05  # between two looks at all processes of the machine, which take milliseconds
@@ -73,7 +76,9 @@ class Life:
         return status
 
     def ended(self, allowed: Collection[int], text: str) -> None:
-        """Wait for the end, which must have one of these statuses, this message, and no traceback."""
+        """Wait for the end, which must have one of these statuses, this message,
+        and no traceback.
+        """
         status = self.end()
         if status == 0:
             raise LateError
@@ -85,7 +90,9 @@ class Life:
             raise WrongError(f"nothing said of {text!r}")
 
     def survived(self, seconds: float) -> None:
-        """Let it run for some time under a fault: it may go on, and is then stopped, or end with a message."""
+        """Let it run for some time under a fault: it may go on, and is then stopped,
+        or end with a message.
+        """
         limit = time.monotonic() + seconds
         while self.job.process.poll() is None and time.monotonic() < limit:
             time.sleep(SCAN_SECONDS)
@@ -139,6 +146,11 @@ def sent(pid: int, number: int) -> bool:
 
 def _proc(pid: int, name: str) -> str:
     try:
-        return Path(f"/proc/{pid}/{name}").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
+        return (
+            Path(f"/proc/{pid}/{name}")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")[:200]
+        )
     except OSError:
         return ""

@@ -9,11 +9,15 @@ from pathlib import Path
 
 
 def compiled(name: str, directory: Path) -> Path | None:
-    """Compile `name`.c of this folder into the directory, unless it is there; None without a C compiler."""
+    """Compile `name`.c of this folder into the directory, unless it is there;
+    None without a C compiler.
+    """
     library = directory / f"{name}.so"
     if shutil.which("cc") and not library.exists():
         source = Path(__file__).with_name(f"{name}.c")
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=False)
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=False
+        )
     return library if library.exists() else None
 
 

@@ -38,7 +38,12 @@ class Reference:
         config = self.run.with_suffix(".yaml")
         config.parent.mkdir(parents=True, exist_ok=True)
         config.write_text(text)
-        plain = (*runs.EVERY, "checkpoint.full_interval=0", "mpi.update=gathered", "repetition_groups=1")
+        plain = (
+            *runs.EVERY,
+            "checkpoint.full_interval=0",
+            "mpi.update=gathered",
+            "repetition_groups=1",
+        )
         arguments = ["-m", "hpc_es.main", str(config), "--output", str(self.run), *plain]
         with start(1, arguments, cwd=ROOT) as job:
             done = job.wait(300)
@@ -48,7 +53,9 @@ class Reference:
         self._digests.write_text(json.dumps(digests))
 
     def strange(self, output: Path) -> str:
-        """Differences between the newest checkpoints and the undisturbed run, empty if there are none."""
+        """Differences between the newest checkpoints and the undisturbed run,
+        empty if there are none.
+        """
         if not self._setting.reproducible:
             return ""
         for name in self._setting.places:
@@ -62,14 +69,18 @@ class Reference:
 
     def different(self, output: Path) -> list[str]:
         """Differences between the files of a finished run and those of the undisturbed run."""
-        return [text for name in self._setting.places for text in self._differing(output / name, self.run / name)]
+        return [
+            text
+            for name in self._setting.places
+            for text in self._differing(output / name, self.run / name)
+        ]
 
     def _differing(self, run: Path, reference: Path) -> Iterator[str]:
         newest = runs.newest(run)
         generations = self._setting.values["stop"]["generations"]
-        if newest.state.generation != generations or [row["generation"] for row in runs.rows(run)] != [
-            *range(generations)
-        ]:
+        if newest.state.generation != generations or [
+            row["generation"] for row in runs.rows(run)
+        ] != [*range(generations)]:
             yield "the number of generations"
         if left := [path.name for path in run.rglob(".*") if ".tmp" in path.name]:
             yield f"leftovers {left}"

@@ -27,8 +27,16 @@ WRITING_SECONDS = 0.5
 class Scene:
     """The run directories of a case, and the start of their next life."""
 
-    def __init__(self, directory: Path, setting: Setting, dice: random.Random, disk: Disk, clock: Clock) -> None:
-        self.directory, self.setting, self.dice, self.disk, self.clock = directory, setting, dice, disk, clock
+    def __init__(
+        self, directory: Path, setting: Setting, dice: random.Random, disk: Disk, clock: Clock
+    ) -> None:
+        self.directory, self.setting, self.dice, self.disk, self.clock = (
+            directory,
+            setting,
+            dice,
+            disk,
+            clock,
+        )
         self.calls = Calls(directory)
         self.output = disk.directory / "run"
         self.is_early = False  # the instant lay before the first generation of this life
@@ -46,14 +54,30 @@ class Scene:
 
     def checkpoints(self) -> list[Path]:
         """All checkpoints from which the run can resume, the newest of each run directory last."""
-        return [path for index in self.places for path in sorted(index.glob("checkpoints/checkpoint_*.h5"))]
+        return [
+            path
+            for index in self.places
+            for path in sorted(index.glob("checkpoints/checkpoint_*.h5"))
+        ]
 
     @contextlib.contextmanager
-    def life(self, *overrides: str, least_ranks: int = 1, has_errors: bool = True) -> Iterator[Life]:
-        """A running job; all its processes end with the block. Without `has_errors` it has no standard error."""
+    def life(
+        self, *overrides: str, least_ranks: int = 1, has_errors: bool = True
+    ) -> Iterator[Life]:
+        """A running job; all its processes end with the block.
+
+        Without `has_errors` it has no standard error.
+        """
         choices = range(max(least_ranks, self.setting.groups), self.setting.most_ranks + 1)
         self.ranks = self.dice.choices(choices, [1 / count for count in choices])[0]
-        arguments = ["-m", "hpc_es.main", str(self.directory / "config.yaml"), "--output", str(self.output), *overrides]
+        arguments = [
+            "-m",
+            "hpc_es.main",
+            str(self.directory / "config.yaml"),
+            "--output",
+            str(self.output),
+            *overrides,
+        ]
         environment = {
             VARIABLE: str(self.directory),
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(STARTUP)]),
@@ -68,7 +92,9 @@ class Scene:
                 self.said = life.output
 
     def instant(self, life: Life, early: bool = True) -> None:
-        """Wait for a random time: during the start, in some generation, or while a checkpoint is written."""
+        """Wait for a random time: during the start, in some generation,
+        or while a checkpoint is written.
+        """
         what = self.dice.choices(["start", "generation", "write"], [15 if early else 0, 60, 25])[0]
         self.is_early = what == "start"
         if what == "start":

@@ -19,7 +19,8 @@ class Setting:
 
     family: str
     values: Values
-    troubled: Mapping[str, str] = field(default_factory=dict)  # what the run says of each kind of trouble it can have
+    # what the run says of each kind of trouble it can have
+    troubled: Mapping[str, str] = field(default_factory=dict)
     when_hanging: tuple[str, ...] = ()  # overrides under which a hang ends
     reproducible: bool = True
     most_ranks: int = 4
@@ -51,9 +52,16 @@ def setting(dice: random.Random, delayed: bool = False) -> Setting:
     common: Values = {
         "name": "campaign",
         "seed": dice.randrange(1000),
-        "mpi": {"chunk_size": dice.choice(["auto", 1, 3, 5]), "schedule": dice.choice(["on_demand", "static"])},
+        "mpi": {
+            "chunk_size": dice.choice(["auto", 1, 3, 5]),
+            "schedule": dice.choice(["on_demand", "static"]),
+        },
         "evaluation": {"interval": dice.choice([0, 1, 5]), "episodes": 3},
-        "checkpoint": {"interval": dice.randint(1, 5), "interval_seconds": 0, "keep_last": dice.randint(1, 3)},
+        "checkpoint": {
+            "interval": dice.randint(1, 5),
+            "interval_seconds": 0,
+            "keep_last": dice.randint(1, 3),
+        },
         "report": {"plot_interval_seconds": 0, "tensorboard": dice.random() < 0.2},
     }
     if dice.random() < 0.15 and drawn.reproducible:
@@ -74,9 +82,18 @@ def _search(dice: random.Random, kind: str, values: Values) -> Values:
     if kind in ("es", "ars", "pgpe") and dice.random() < 0.5:
         options["delay"] = dice.choice([1, 2])
     if kind in RESTARTING and dice.random() < 0.3:
-        options |= {"restarts": dice.choice(["ipop", "bipop"]), "stops": {"max_generations": 15}, "population_size": 6}
+        options |= {
+            "restarts": dice.choice(["ipop", "bipop"]),
+            "stops": {"max_generations": 15},
+            "population_size": 6,
+        }
     noise = {"kind": "table", "table_size": 20_000} if dice.random() < 0.5 else {"kind": "counter"}
-    return {**values, "algorithm": options, "noise": noise, "stop": {"generations": dice.randint(40, 80)}}
+    return {
+        **values,
+        "algorithm": options,
+        "noise": noise,
+        "stop": {"generations": dice.randint(40, 80)},
+    }
 
 
 RESTARTING = ("cma_es", "sep_cma_es", "snes", "xnes")
@@ -102,7 +119,11 @@ def function(dice: random.Random) -> Setting:
         family = "function, failing" if name == "fragile" else "function, unruly"
         return Setting(family, _search(dice, kind, {"task": task}))
     task |= {"on_failed_evaluation": "abort", "timeout_seconds": TIMEOUT_SECONDS}
-    said = {"nan": "the value is nan", "raise": "the simulator diverged", "hang": "longer than task.timeout_seconds"}
+    said = {
+        "nan": "the value is nan",
+        "raise": "the simulator diverged",
+        "hang": "longer than task.timeout_seconds",
+    }
     family = "function, with a pool" if name == "pooled" else "function"
     return Setting(family, _search(dice, kind, {"task": task}), said)
 
@@ -117,11 +138,16 @@ def _episodes(dice: random.Random, env_id: str) -> tuple[str, Values]:
     task: Values = {
         "env_id": env_id,
         "max_episode_steps": dice.choice([40, 100]),
-        "observation_normalization": {"enabled": True, "probability": 0.5} if dice.random() < 0.5 else {},
+        "observation_normalization": {"enabled": True, "probability": 0.5}
+        if dice.random() < 0.5
+        else {},
     }
     if kind == "novelty":
         task["behaviour"] = {"final_observation": True}
-    return kind, {"task": task, "policy": {"kind": "mlp", "hidden_dims": []} if kind == "ars" else _policy(dice)}
+    return kind, {
+        "task": task,
+        "policy": {"kind": "mlp", "hidden_dims": []} if kind == "ars" else _policy(dice),
+    }
 
 
 def classic(dice: random.Random) -> Setting:
@@ -135,9 +161,16 @@ def wrapped(dice: random.Random) -> Setting:
     env_id = dice.choice(["CartPole-v1", "Pendulum-v1"])
     kind, values = _episodes(dice, env_id)
     values["task"] |= {"wrappers": ["tests.campaign.trouble:Trouble"], "on_failed_episode": "abort"}
-    said = {"nan": "the return is nan", "raise": "the simulator diverged", "hang": "longer than task.episode_timeout"}
+    said = {
+        "nan": "the return is nan",
+        "raise": "the simulator diverged",
+        "hang": "longer than task.episode_timeout",
+    }
     return Setting(
-        f"{env_id}, wrapped", _search(dice, kind, values), said, (f"task.episode_timeout_seconds={TIMEOUT_SECONDS}",)
+        f"{env_id}, wrapped",
+        _search(dice, kind, values),
+        said,
+        (f"task.episode_timeout_seconds={TIMEOUT_SECONDS}",),
     )
 
 
@@ -146,7 +179,9 @@ def simulated(dice: random.Random) -> Setting:
     env_id, stays = dice.choice(["CartPole-v1", "Pendulum-v1"]), dice.random() < 0.5
     kind, values = _episodes(dice, env_id)
     values["task"]["wrappers"] = [{"tests.campaign.trouble:Simulator": {"stays": stays}}]
-    return Setting(f"{env_id}, {'which stays' if stays else 'simulated'}", _search(dice, kind, values))
+    return Setting(
+        f"{env_id}, {'which stays' if stays else 'simulated'}", _search(dice, kind, values)
+    )
 
 
 def failing(dice: random.Random) -> Setting:
@@ -160,7 +195,10 @@ def bandit(dice: random.Random) -> Setting:
     """Bandits by evolution strategies."""
     task = {"kind": "bandits", "num_trials": 20, "meta": dice.random() < 0.7}
     policy = {"kind": "lstm", "hidden_dims": [4]}
-    return Setting("bandits", _search(dice, dice.choice(["es", "pgpe", "snes"]), {"task": task, "policy": policy}))
+    return Setting(
+        "bandits",
+        _search(dice, dice.choice(["es", "pgpe", "snes"]), {"task": task, "policy": policy}),
+    )
 
 
 def program(dice: random.Random) -> Setting:
@@ -170,7 +208,10 @@ def program(dice: random.Random) -> Setting:
     return Setting(
         f"programs, {kind}",
         {
-            "task": {"kind": "programs", "name": dice.choice(["reverse", "echo", "sort3", "count-down"])},
+            "task": {
+                "kind": "programs",
+                "name": dice.choice(["reverse", "echo", "sort3", "count-down"]),
+            },
             "policy": None,
             "algorithm": {"kind": kind, size: dice.choice([50, 100]), "stop_on_success": False},
             "stop": {"generations": dice.randint(40, 80)},
@@ -179,7 +220,9 @@ def program(dice: random.Random) -> Setting:
 
 
 def actor_critic(dice: random.Random) -> Setting:
-    """Gradients, by TensorFlow; asynchronous updates depend on timing, so that those runs must only end well."""
+    """Gradients, by TensorFlow; asynchronous updates depend on timing,
+    so that those runs must only end well.
+    """
     updates = dice.choice(["synchronous", "asynchronous"])
     values = {
         "task": {"env_id": "CartPole-v1", "max_episode_steps": 20},
@@ -187,7 +230,9 @@ def actor_critic(dice: random.Random) -> Setting:
         "algorithm": {"kind": "actor_critic", "batch_size": 4, "updates": updates},
         "stop": {"generations": 40},
     }
-    return Setting(f"actor_critic, {updates}", values, reproducible=updates == "synchronous", most_ranks=2)
+    return Setting(
+        f"actor_critic, {updates}", values, reproducible=updates == "synchronous", most_ranks=2
+    )
 
 
 FAMILIES: list[tuple[Callable[[random.Random], Setting], int]] = [

@@ -30,7 +30,9 @@ def file_limit(scene: Scene) -> None:
         largest = max((path.stat().st_size for path in scene.checkpoints()), default=10_000)
         limit = scene.dice.randint(0, largest)
         try:
-            resource.prlimit(life.job.pids()[0], resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            resource.prlimit(
+                life.job.pids()[0], resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY)
+            )
         except (KeyError, ProcessLookupError):
             life.late()
         life.ended({1}, "File too large")
@@ -57,7 +59,9 @@ def few_descriptors(scene: Scene) -> None:
         try:
             pid = life.job.pids()[0]
             used = max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir())
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (used, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+            resource.prlimit(
+                pid, resource.RLIMIT_NOFILE, (used, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+            )
         except (KeyError, OSError):
             life.late()
         life.survived(FAULT_SECONDS)
@@ -84,7 +88,8 @@ def read_only_checkpoints(scene: Scene) -> None:
         if not scene.checkpoints():
             raise LateError
         with covered(scene.checkpoints()[-1].parent):
-            life.ended({1}, "cannot be written")  # caught in a write, the half-written file is not found any more
+            # caught in a write, the half-written file is not found any more
+            life.ended({1}, "cannot be written")
 
 
 def clock_jump(scene: Scene) -> None:
@@ -101,7 +106,9 @@ def clock_jump(scene: Scene) -> None:
 
 
 def troubled(scene: Scene, what: str) -> None:
-    """Make objective or environment return NaN or raise, which ends the run according to the config."""
+    """Make objective or environment return NaN or raise,
+    which ends the run according to the config.
+    """
     with scene.life() as life:
         scene.instant(life, early=False)
         with scene.trouble(what):

@@ -1,4 +1,6 @@
-"""The campaign of random failures: it detects wrong results and hanging jobs, and a short one has no findings."""
+"""The campaign of random failures: it detects wrong results and hanging jobs,
+and a short one has no findings.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reference, Path]
     directory = tmp_path_factory.mktemp("campaign")
     config = directory / "config.yaml"
     config.write_text(json.dumps(VALUES))
-    done = start(1, ["-m", "hpc_es.main", str(config), "--output", str(directory / "run")], cwd=ROOT).wait()
+    done = start(
+        1, ["-m", "hpc_es.main", str(config), "--output", str(directory / "run")], cwd=ROOT
+    ).wait()
     assert done.status == 0, str(done)
-    reference = Reference(directory / "references", Setting("function", {**VALUES, "name": "config"}))
+    reference = Reference(
+        directory / "references", Setting("function", {**VALUES, "name": "config"})
+    )
     return reference, directory / "run"
 
 
@@ -61,7 +67,10 @@ def test_hanging_job_reports_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(life, "LIMIT_SECONDS", 1.0)
     startup = str(ROOT / "tests/campaign/startup")
     program = "import time\ndef waits_for_ever():\n    time.sleep(99)\nwaits_for_ever()"
-    with start(1, script(program), {"PYTHONPATH": startup}) as job, pytest.raises(HungError, match="in waits_for_ever"):
+    with (
+        start(1, script(program), {"PYTHONPATH": startup}) as job,
+        pytest.raises(HungError, match="in waits_for_ever"),
+    ):
         Life(job).end()
     assert not job.alive()
 

@@ -1,4 +1,5 @@
-"""An objective and an environment's wrapper that make trouble while a file says so: `nan`, `raise` or `hang`.
+"""An objective and an environment's wrapper that make trouble while a file says so: `nan`, `raise`
+or `hang`.
 
 The file is `trouble` in the directory that HPC_ES_CAMPAIGN names, so that no config differs.
 """
@@ -56,7 +57,9 @@ def fragile(x: Array) -> float:
 
 
 def pooled(x: Array) -> float:
-    """The same; some vectors are evaluated in a pool of forked workers, which it ends by SIGTERM."""
+    """The same; some vectors are evaluated in a pool of forked workers,
+    which it ends by SIGTERM.
+    """
     if int(abs(float(x[0])) * 1e6) % 19 == 0:
         with multiprocessing.get_context("fork").Pool(2) as workers:
             return float(workers.map(cost, [x, x])[0])
@@ -64,7 +67,9 @@ def pooled(x: Array) -> float:
 
 
 def unruly(x: Array) -> float:
-    """The same; for some vectors it forks, starts a thread, prints bytes, changes directory or exits."""
+    """The same; for some vectors it forks, starts a thread, prints bytes,
+    changes directory or exits.
+    """
     match int(abs(float(x[0])) * 1e6) % 23:
         case 0:
             child = os.fork()
@@ -92,7 +97,9 @@ def unruly(x: Array) -> float:
 
 
 def simulate(pipe: Connection, parent: int) -> None:
-    """Serve an environment, until it is gone; other children of the parent keep its end of the pipe open."""
+    """Serve an environment, until it is gone;
+    other children of the parent keep its end of the pipe open.
+    """
     with contextlib.suppress(EOFError, OSError):
         while os.getppid() == parent:
             if pipe.poll(0.2):

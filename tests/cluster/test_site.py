@@ -1,4 +1,6 @@
-"""Site profiles: their keys, mistakes in them, and the scripts that they change; on a real SLURM in tests/slurm."""
+"""Site profiles: their keys, mistakes in them, and the scripts that they change;
+on a real SLURM in tests/slurm.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,15 @@ def shellcheck(script: str, directory: Path) -> None:
     """Assert that shellcheck has no findings."""
     (directory / "job.sh").write_text(script)
     program = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or "shellcheck"
-    done = subprocess.run([program, str(directory / "job.sh")], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [program, str(directory / "job.sh")], check=False, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout
 
 
-def test_profile_of_the_user_applies_to_configs_and_tunings(toy: Path, profile: Path, capsys: Any) -> None:
+def test_profile_of_the_user_applies_to_configs_and_tunings(
+    toy: Path, profile: Path, capsys: Any
+) -> None:
     profile.write_text(
         "partition: long\naccount: me\nqos: high\noptions: [--constraint=genoa, --mail-user me@x.org]\n"
         "export: [HOME, LANG]\n"
@@ -48,19 +54,32 @@ def test_profile_of_the_user_applies_to_configs_and_tunings(toy: Path, profile: 
         script = written(capsys, config)
         assert asked(script).items() >= {**expected, "--export": "HOME,LANG"}.items()
         lines = script.splitlines()
-        assert lines.count("#SBATCH --constraint=genoa") == lines.count("#SBATCH --mail-user me@x.org") == 1
-        assert lines.index("module load python/3.11 openmpi") < lines.index("source ~/hpc_es/bin/activate")
+        assert (
+            lines.count("#SBATCH --constraint=genoa")
+            == lines.count("#SBATCH --mail-user me@x.org")
+            == 1
+        )
+        assert lines.index("module load python/3.11 openmpi") < lines.index(
+            "source ~/hpc_es/bin/activate"
+        )
         assert lines.index("source ~/hpc_es/bin/activate") < lines.index("python=(python3 -X dev)")
         shellcheck(script, toy.parent)
     script = written(capsys, toy, "--partition", "short", "--", "--constraint=milan")
-    assert asked(script)["--partition"] == "short" and asked(script)["--constraint"] == "milan"  # the last line counts
+    # the last line counts
+    assert asked(script)["--partition"] == "short" and asked(script)["--constraint"] == "milan"
 
 
-def test_profile_of_the_command_line_replaces_that_of_the_user(toy: Path, profile: Path, capsys: Any) -> None:
+def test_profile_of_the_command_line_replaces_that_of_the_user(
+    toy: Path, profile: Path, capsys: Any
+) -> None:
     profile.write_text("partition: long\n")
     (toy.parent / "other.yaml").write_text("account: me\nexport: none\n")
     options = asked(written(capsys, toy, "--site", toy.parent / "other.yaml"))
-    assert "--partition" not in options and options["--account"] == "me" and options["--export"] == "NONE"
+    assert (
+        "--partition" not in options
+        and options["--account"] == "me"
+        and options["--export"] == "NONE"
+    )
 
 
 MISTAKES = {
@@ -84,7 +103,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_error_names_the_profile_and_its_key(text: str, toy: Path, profile: Path, capsys: Any) -> None:
+def test_error_names_the_profile_and_its_key(
+    text: str, toy: Path, profile: Path, capsys: Any
+) -> None:
     profile.write_text(text)
     message = refused(capsys, toy, "--dry-run")
     assert MISTAKES[text] in message and (str(profile) in message or "--time" in text)
@@ -96,15 +117,21 @@ def test_missing_profile_is_an_error_only_if_it_was_named(tmp_path: Path) -> Non
         load_site(tmp_path / "none.yaml")
 
 
-def test_container_runs_the_interpreter_and_the_shell_calls_slurm(toy: Path, profile: Path, capsys: Any) -> None:
+def test_container_runs_the_interpreter_and_the_shell_calls_slurm(
+    toy: Path, profile: Path, capsys: Any
+) -> None:
     profile.write_text(CONTAINER)
     script = written(capsys, toy)
     assert "\npython=(apptainer exec --nv 'my image.sif' python)\n" in script
     assert '-m hpc_es.mpi.plugin "$(srun --mpi=list 2>&1)")' in script
     assert script.index("--decide; then") < script.index('try scontrol requeue "$job"')
     shellcheck(script, toy.parent)
-    assert "--chain: not supported with a container" in refused(capsys, toy, "--chain", "2", "--dry-run")
-    assert "--node-copy: not supported with a container" in refused(capsys, toy, "--node-copy", "--dry-run")
+    assert "--chain: not supported with a container" in refused(
+        capsys, toy, "--chain", "2", "--dry-run"
+    )
+    assert "--node-copy: not supported with a container" in refused(
+        capsys, toy, "--node-copy", "--dry-run"
+    )
 
 
 def test_profile_of_another_scheduler_is_refused(toy: Path, profile: Path, capsys: Any) -> None:
@@ -121,12 +148,15 @@ def test_other_launchers_start_the_number_of_ranks(toy: Path, profile: Path, cap
     profile.write_text("launcher: [srun, --hint=nomultithread]\nmpi_plugin: pmix\n")
     script = written(capsys, toy)
     assert (
-        "\nmpi=pmix\n" in script and '--cpus-per-task="$cores" \\\n    --hint=nomultithread \\\n    "${pyth' in script
+        "\nmpi=pmix\n" in script
+        and '--cpus-per-task="$cores" \\\n    --hint=nomultithread \\\n    "${pyth' in script
     )
     shellcheck(script, toy.parent)
 
 
-def test_relative_run_directories_are_on_scratch(toy: Path, profile: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_relative_run_directories_are_on_scratch(
+    toy: Path, profile: Path, capsys: Any, monkeypatch: Any
+) -> None:
     monkeypatch.setenv("SCRATCH_", "/scratch/me")
     profile.write_text("scratch: $SCRATCH_/es\n")
     assert f"set -- {toy} /scratch/me/es/runs/toy\n" in written(capsys, toy)
@@ -168,14 +198,24 @@ def test_script_of_a_gpu_job_equals_that_of_the_documentation(
     (site,), (script,) = blocks(page, "yaml"), blocks(page, "bash")
     (command,) = blocks(page, "sh")[0].splitlines()
     profile.write_text(site)
-    Path("my.yaml").write_text("task: {env_id: CartPole-v1}\npolicy: {backend: tensorflow}\nstop: {generations: 100}\n")
-    assert written(capsys, *command.split()[2:]).replace(str(toy.parent), "/home/me/project") == script
+    Path("my.yaml").write_text(
+        "task: {env_id: CartPole-v1}\npolicy: {backend: tensorflow}\nstop: {generations: 100}\n"
+    )
+    assert (
+        written(capsys, *command.split()[2:]).replace(str(toy.parent), "/home/me/project") == script
+    )
     shellcheck(script, toy.parent)
 
 
-def test_gpu_config_without_a_request_is_warned_about(toy: Path, profile: Path, capsys: Any) -> None:
-    toy.write_text("task: {env_id: CartPole-v1}\npolicy: {backend: tensorflow}\ndevice: gpu\nstop: {generations: 1}\n")
+def test_gpu_config_without_a_request_is_warned_about(
+    toy: Path, profile: Path, capsys: Any
+) -> None:
+    toy.write_text(
+        "task: {env_id: CartPole-v1}\npolicy: {backend: tensorflow}\ndevice: gpu\nstop: {generations: 1}\n"
+    )
     for further in ([], ["--", "--gres=gpu:2"]):
         capsys.readouterr()
         assert cli.run(["sbatch", str(toy), "--dry-run", *further]) == 0
-        assert ("device is gpu, but the job requests no GPUs" in capsys.readouterr().err) == (not further)
+        assert ("device is gpu, but the job requests no GPUs" in capsys.readouterr().err) == (
+            not further
+        )

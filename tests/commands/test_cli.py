@@ -54,16 +54,23 @@ def evaluated(capfd: Any, path: Path, *arguments: str, status: int = 0) -> dict[
 
 
 def test_eval_of_known_episodes(capfd: Any) -> None:
-    lifetimes = [lifetime(seed) for seed in seeds(3, range(20))]  # more than a chunk; the return is the length
+    # more than a chunk; the return is the length
+    lifetimes = [lifetime(seed) for seed in seeds(3, range(20))]
     result = evaluated(capfd, run(), "--episodes", "20", "--seed", "3")
     assert result["return_mean"] == result["length_mean"] == pytest.approx(sum(lifetimes) / 20)
     assert result["return_std"] == pytest.approx(np.std(lifetimes))
     assert (result["return_min"], result["return_max"]) == (min(lifetimes), max(lifetimes))
-    assert (result["episodes"], result["failed"], result["env_id"]) == (20, 0, "tests.helpers.toys:Survival-v0")
+    assert (result["episodes"], result["failed"], result["env_id"]) == (
+        20,
+        0,
+        "tests.helpers.toys:Survival-v0",
+    )
 
 
 def test_eval_episodes_depend_on_the_seed_only(capfd: Any) -> None:
-    first, again, other = (evaluated(capfd, run(), "--episodes", "5", "--seed", seed) for seed in "001")
+    first, again, other = (
+        evaluated(capfd, run(), "--episodes", "5", "--seed", seed) for seed in "001"
+    )
     assert first == again
     assert first != other
     default = evaluated(capfd, run(), "--episodes", "100", "--seed", "0")
@@ -71,7 +78,12 @@ def test_eval_episodes_depend_on_the_seed_only(capfd: Any) -> None:
 
 
 def test_eval_plays_without_noise_offset_and_averaging(capfd: Any) -> None:
-    path = run(env("Reach"), "policy.action_noise_std=0.5", "task.reward_offset=100", "task.episodes_per_job=3")
+    path = run(
+        env("Reach"),
+        "policy.action_noise_std=0.5",
+        "task.reward_offset=100",
+        "task.episodes_per_job=3",
+    )
     environment = gymnasium.make("tests.helpers.toys:Reach-v0")
     returns, lengths = lengths_by_hand(load_policy(path), environment, seeds(0, range(6)))
     result = evaluated(capfd, path, "--episodes", "6")
@@ -82,15 +94,21 @@ def test_eval_plays_without_noise_offset_and_averaging(capfd: Any) -> None:
 def test_eval_selects_theta_by_which(capfd: Any) -> None:
     best = snapshot(run()).best
     assert best is not None
-    assert evaluated(capfd, run(), "--episodes", "1")["which"] == "last"  # 25 in the end, at best 20 on the way
-    assert evaluated(capfd, run(), "--episodes", "1", "--which", "best")["generation"] == best.generation
+    # 25 in the end, at best 20 on the way
+    assert evaluated(capfd, run(), "--episodes", "1")["which"] == "last"
+    assert (
+        evaluated(capfd, run(), "--episodes", "1", "--which", "best")["generation"]
+        == best.generation
+    )
     last = evaluated(capfd, run(), "--episodes", "1", "--which", "last")
     assert (last["which"], last["generation"]) == ("last", 2)
 
 
 def test_eval_overrides_change_the_task(capfd: Any) -> None:
     result = evaluated(capfd, run(), "task.max_episode_steps=4", "--episodes", "20", "--seed", "3")
-    assert result["length_mean"] == np.mean([min(4, lifetime(seed)) for seed in seeds(3, range(20))])
+    assert result["length_mean"] == np.mean(
+        [min(4, lifetime(seed)) for seed in seeds(3, range(20))]
+    )
 
 
 def test_eval_counts_and_names_failed_episodes(capfd: Any) -> None:
@@ -129,17 +147,28 @@ def test_inspect_json_describes_the_checkpoint(capsys: Any) -> None:
     content = strict_json(capsys.readouterr().out)
     expected = snapshot(path)
     theta = expected.state.theta.tolist()
-    assert content["theta_sha256"] == hashlib.sha256(struct.pack(f"<{len(theta)}f", *theta)).hexdigest()
+    assert (
+        content["theta_sha256"]
+        == hashlib.sha256(struct.pack(f"<{len(theta)}f", *theta)).hexdigest()
+    )
     assert (content["generation"], content["parameters"]) == (2, 3 * 4 + 4 + 4 * 2 + 2)
     assert content["path"] == str(path / "checkpoints" / "checkpoint_0000000002.h5")
     assert content["counters"]["episodes"] == 8
     assert expected.best is not None
-    assert content["best"] == {"return": expected.best.return_, "generation": expected.best.generation}
+    assert content["best"] == {
+        "return": expected.best.return_,
+        "generation": expected.best.generation,
+    }
     assert content["config"]["algorithm"]["optimizer"]["learning_rate"] == 0.5
     assert content["config_hash"] == expected.config_hash
     assert content["provenance"]["versions"]["hpc_es"] == __version__
     arrays = {array["name"]: array for array in content["arrays"]}
-    assert arrays["shared/theta"] == {"name": "shared/theta", "shape": [26], "dtype": "float32", "bytes": 104}
+    assert arrays["shared/theta"] == {
+        "name": "shared/theta",
+        "shape": [26],
+        "dtype": "float32",
+        "bytes": 104,
+    }
     assert arrays["master/adam_m"]["shape"] == [26]
 
 
@@ -150,7 +179,9 @@ def test_inspect_prints_readable_text(capsys: Any) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert "generation     2" in lines
     assert "best           none" in lines
-    assert any("shared/theta" in line and "float32[26]" in line and "104 bytes" in line for line in lines)
+    assert any(
+        "shared/theta" in line and "float32[26]" in line and "104 bytes" in line for line in lines
+    )
     assert "  name: tiny" in lines
 
 
@@ -171,16 +202,32 @@ VECTOR = ["task.env_id=tests.helpers.vector_toys:InformativeLater-v0", "task.ste
     ("overrides", "ranks", "message"),
     [
         ([], "3", "ranks 3: there is work for all of them"),  # population 12 in chunks of 4
-        ([], "8", "WARNING: 12 jobs per generation are 3 chunks for 8 evaluating ranks, so 5 ranks of 8 will be idle"),
+        (
+            [],
+            "8",
+            "WARNING: 12 jobs per generation are 3 chunks for 8 evaluating ranks, so 5 ranks of 8 will be idle",
+        ),
         (["mpi.chunk_size=auto"], "8", "ranks 8: there is work for all of them"),
-        (["mpi.chunk_size=auto", "repetition_groups=4", "repetitions=4"], "32", "ranks 8: there is work for all"),
-        (["mpi.chunk_size=auto"], "64", "12 chunks for 63 evaluating ranks, so 51 ranks of 64 will be idle"),
+        (
+            ["mpi.chunk_size=auto", "repetition_groups=4", "repetitions=4"],
+            "32",
+            "ranks 8: there is work for all",
+        ),
+        (
+            ["mpi.chunk_size=auto"],
+            "64",
+            "12 chunks for 63 evaluating ranks, so 51 ranks of 64 will be idle",
+        ),
         ([*VECTOR, "mpi.chunk_size=auto"], "2", "1 rank of 2 will be idle"),  # chunks of 16 stay
         (VECTOR, "2", "chunks: 4 jobs: results depend on it, so it does not follow the ranks"),
     ],
 )
 def test_check_warns_about_idle_ranks(
-    overrides: list[str], ranks: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    overrides: list[str],
+    ranks: str,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.run(["check", str(runs.tiny(tmp_path)), *overrides, "--ranks", ranks]) == 0
     assert message in capsys.readouterr().out
@@ -213,14 +260,19 @@ def test_video_can_be_written_as_mp4(tmp_path: Path, capfd: Any) -> None:
     pytest.importorskip("imageio_ffmpeg")
     film = tmp_path / "film.mp4"
     path = run("task.env_id=CartPole-v1")
-    result = evaluated(capfd, path, "--episodes", "1", "--seed", "5", "--which", "last", "--video", str(film))
+    result = evaluated(
+        capfd, path, "--episodes", "1", "--seed", "5", "--which", "last", "--video", str(film)
+    )
     assert iio.improps(film, plugin="FFMPEG").shape[1:] == (400, 600, 3)
     assert len(list(iio.imiter(film, plugin="FFMPEG"))) == result["length_mean"] + 1
     assert "WARNING" not in capfd.readouterr().err
 
 
 def test_video_renders_through_the_wrappers(tmp_path: Path) -> None:
-    path, film = run(env("Painted"), "task.wrappers=['tests.helpers.trained:Negative']"), tmp_path / "film.gif"
+    path, film = (
+        run(env("Painted"), "task.wrappers=['tests.helpers.trained:Negative']"),
+        tmp_path / "film.gif",
+    )
     cli.run(["eval", str(path), "--episodes", "1", "--video", str(film)])
     np.testing.assert_allclose(iio.imread(film)[:, 0, 0, 0], [255, 235, 215, 195, 175], atol=3)
 
@@ -228,13 +280,17 @@ def test_video_renders_through_the_wrappers(tmp_path: Path) -> None:
 def test_video_is_of_the_first_episode_of_the_seed(tmp_path: Path, capfd: Any) -> None:
     film = tmp_path / "film.gif"
     path = run("task.env_id=CartPole-v1")
-    result = evaluated(capfd, path, "--episodes", "1", "--seed", "5", "--which", "last", "--video", str(film))
+    result = evaluated(
+        capfd, path, "--episodes", "1", "--seed", "5", "--which", "last", "--video", str(film)
+    )
     frames = sum(iio.immeta(film, index=i)["duration"] for i in range(len(iio.imread(film)))) / 20
     assert frames == result["length_mean"] + 1
     assert os.environ["SDL_VIDEODRIVER"] == "dummy"
 
 
-def test_video_has_a_limit_for_endless_episodes(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_video_has_a_limit_for_endless_episodes(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
     monkeypatch.setattr(video, "MOST_FRAMES", 3)
     film = tmp_path / "film.gif"
     cli.run(["eval", str(run(env("Painted"))), "--episodes", "1", "--video", str(film)])
@@ -259,7 +315,9 @@ def test_failed_write_leaves_the_old_video(tmp_path: Path, monkeypatch: Any, cap
 
 
 @pytest.mark.parametrize("display, expected", [("", "egl"), (":0", None)])
-def test_mujoco_renders_without_a_display(display: str, expected: str | None, monkeypatch: Any, tmp_path: Path) -> None:
+def test_mujoco_renders_without_a_display(
+    display: str, expected: str | None, monkeypatch: Any, tmp_path: Path
+) -> None:
     monkeypatch.setenv("DISPLAY", display)
     monkeypatch.setenv("MUJOCO_GL", "")  # so that what is set is taken back
     monkeypatch.delenv("MUJOCO_GL")
@@ -277,20 +335,32 @@ def denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def refusing(real: Any) -> Any:
         def call(position: Any = ".", *arguments: Any, **keywords: Any) -> Any:
             if not isinstance(position, int) and os.fsdecode(position).startswith(f"{path}/"):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fsdecode(position))
+                raise PermissionError(
+                    errno.EACCES, os.strerror(errno.EACCES), os.fsdecode(position)
+                )
             return real(position, *arguments, **keywords)
 
         return call
 
-    for module, name in ((os, "stat"), (os, "listdir"), (os, "scandir"), (os, "open"), (os, "mkdir"), (io, "open")):
+    for module, name in (
+        (os, "stat"),
+        (os, "listdir"),
+        (os, "scandir"),
+        (os, "open"),
+        (os, "mkdir"),
+        (io, "open"),
+    ):
         monkeypatch.setattr(module, name, refusing(getattr(module, name)))
     return path
 
 
 @pytest.mark.parametrize(
-    "arguments", [["eval"], ["inspect"], ["plot", "-o", "curve.png"], ["results"], ["export", "policy.keras"]]
+    "arguments",
+    [["eval"], ["inspect"], ["plot", "-o", "curve.png"], ["results"], ["export", "policy.keras"]],
 )
-def test_unreadable_run_is_reported_in_one_line(arguments: list[str], denied: Path, capsys: Any) -> None:
+def test_unreadable_run_is_reported_in_one_line(
+    arguments: list[str], denied: Path, capsys: Any
+) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main([arguments[0], str(denied), *arguments[1:]])
     (line,) = capsys.readouterr().err.splitlines()
@@ -306,19 +376,34 @@ def test_train_refuses_an_unreadable_run_directory(denied: Path) -> None:
 RUN, GIF, TMP = "<run>", "<gif>", "<tmp>"
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "no such command": (["evall", RUN], "there is no command 'evall'; did you mean 'eval'?"),
-    "no such option": (["eval", RUN, "--episode-count", "3"], "unrecognized arguments: --episode-count"),
-    "no episodes": (["eval", RUN, "--episodes", "0"], "expected a whole number of at least 1, found '0'"),
+    "no such option": (
+        ["eval", RUN, "--episode-count", "3"],
+        "unrecognized arguments: --episode-count",
+    ),
+    "no episodes": (
+        ["eval", RUN, "--episodes", "0"],
+        "expected a whole number of at least 1, found '0'",
+    ),
     "episodes in words": (["eval", RUN, "--episodes", "ten"], "at least 1, found 'ten'"),
     "negative seed": (["eval", RUN, "--seed", "-1"], "from 0 to below 2**63, found '-1'"),
     "great seed": (["eval", RUN, "--seed", str(2**63)], "from 0 to below 2**63"),
     "no run": (["eval", TMP + "/gone"], "gone: expected a checkpoint or a run directory"),
     "empty run": (["eval", TMP], "no checkpoint_*.h5 here"),
     "foreign file": (["inspect", TMP + "/foreign"], "not a checkpoint of hpc_es"),
-    "policy override": (["eval", RUN, "policy.activation=relu"], "the policy itself cannot be changed"),
+    "policy override": (
+        ["eval", RUN, "policy.activation=relu"],
+        "the policy itself cannot be changed",
+    ),
     "no override": (["eval", RUN, "task.env_id"], "expected task.key=value, found 'task.env_id'"),
     "unknown override": (["eval", RUN, "task.env_idd=3"], "unknown key 'task.env_idd'"),
-    "unknown environment": (["eval", RUN, "task.env_id=CartPool-v1"], "did you mean 'CartPole-v1'?"),
-    "other environment": (["eval", RUN, "task.env_id=Acrobot-v1"], "it has 26 parameters, but its config describes"),
+    "unknown environment": (
+        ["eval", RUN, "task.env_id=CartPool-v1"],
+        "did you mean 'CartPole-v1'?",
+    ),
+    "other environment": (
+        ["eval", RUN, "task.env_id=Acrobot-v1"],
+        "it has 26 parameters, but its config describes",
+    ),
     "video suffix": (["eval", RUN, "--video", TMP + "/film.avi"], "expected .gif or .mp4"),
     "video folder": (["eval", RUN, "--video", TMP + "/no/film.gif"], "there is no directory"),
     "video format": (
@@ -332,20 +417,27 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "plot without output": (["plot", RUN], "the following arguments are required: -o/--output"),
     "plot of no run": (["plot", TMP, "-o", GIF], "hpc-es: "),
     "config of no file": (["check", TMP + "/gone.yaml"], "found no such file"),
-    "config override": (["check", TMP + "/toy.yaml", "algorithm.sigmaa=3"], "did you mean 'sigma'?"),
+    "config override": (
+        ["check", TMP + "/toy.yaml", "algorithm.sigmaa=3"],
+        "did you mean 'sigma'?",
+    ),
     "export suffix": (["export", RUN, TMP + "/policy.h5"], "expected '.keras'"),
     "export folder": (["export", RUN, TMP + "/no/policy.keras"], "there is no directory"),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_errors_are_one_line_and_status_2(mistake: str, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_errors_are_one_line_and_status_2(
+    mistake: str, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
     places = {RUN: str(run()), GIF: str(tmp_path / "film.gif"), TMP: str(tmp_path)}
     (tmp_path / "foreign").write_text("a letter")
     (tmp_path / "toy.yaml").write_text("task: {env_id: 'tests.helpers.toys:Survival-v0'}\n")
     hidden = dict.fromkeys(["imageio_ffmpeg"])
     actual = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in hidden else actual(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in hidden else actual(name)
+    )
     arguments, expected = MISTAKES[mistake]
     for name, position in places.items():
         arguments = [argument.replace(name, position) for argument in arguments]
@@ -363,9 +455,14 @@ def test_errors_are_one_line_and_status_2(mistake: str, tmp_path: Path, capsys: 
 def test_video_refuses_environments_without_images(tmp_path: Path, capsys: Any) -> None:
     path = run(env("Painted"))
     with pytest.raises(SystemExit) as left:
-        cli.main(["eval", str(path), "--video", str(tmp_path / "a.gif"), "task.env_kwargs.broken=true"])
+        cli.main(
+            ["eval", str(path), "--video", str(tmp_path / "a.gif"), "task.env_kwargs.broken=true"]
+        )
     assert left.value.code == 2
-    assert "a.gif: cannot be rendered here: RuntimeError: there is no screen" in capsys.readouterr().err
+    assert (
+        "a.gif: cannot be rendered here: RuntimeError: there is no screen"
+        in capsys.readouterr().err
+    )
     assert not list(tmp_path.iterdir())
 
 

@@ -48,7 +48,10 @@ def test_new_copies_an_example_with_the_files_that_it_needs(
     assert sorted(path.name for path in tmp_path.iterdir()) == files
     text = (tmp_path / "mine.yaml").read_text()
     assert "configs/" + name not in text and "mine.yaml" in text
-    assert f"hpc-es {'tune' if name.startswith('tune') else 'train'} mine.yaml" in capsys.readouterr().err
+    assert (
+        f"hpc-es {'tune' if name.startswith('tune') else 'train'} mine.yaml"
+        in capsys.readouterr().err
+    )
     assert cli.run(["check", "mine.yaml"]) == 0
 
 
@@ -56,16 +59,23 @@ def test_new_copies_every_example(tmp_path: Path) -> None:
     for path in (ROOT / "configs").glob("*.yaml"):
         (tmp_path / path.stem).mkdir()
         assert cli.run(["new", path.stem, f"{path.stem}/{path.name}"]) == 0
-        assert yaml.safe_load((tmp_path / path.stem / path.name).read_text()) == yaml.safe_load(path.read_text())
+        assert yaml.safe_load((tmp_path / path.stem / path.name).read_text()) == yaml.safe_load(
+            path.read_text()
+        )
 
 
-@pytest.mark.parametrize(("file", "name"), [("second.yaml", "second"), ("12.yaml", "12"), ("1e-3.yaml", "1e-3")])
+@pytest.mark.parametrize(
+    ("file", "name"), [("second.yaml", "second"), ("12.yaml", "12"), ("1e-3.yaml", "1e-3")]
+)
 def test_new_names_a_copied_example_after_its_file(file: str, name: str, tmp_path: Path) -> None:
     """So that two experiments that begin with the same example have different run directories."""
     assert cli.run(["new", "es_cartpole", file]) == 0
     example, copy = load(ROOT / "configs" / "es_cartpole.yaml"), load(tmp_path / file)
     assert (copy.name, copy.output) == (name, f"runs/{name}")
-    assert dataclasses.replace(example, name=name, output=copy.output, directory=copy.directory) == copy
+    assert (
+        dataclasses.replace(example, name=name, output=copy.output, directory=copy.directory)
+        == copy
+    )
 
 
 @pytest.mark.parametrize("kind", STARTERS)
@@ -119,20 +129,33 @@ def test_starter_configs_are_package_data() -> None:
 
 def test_train_command_equals_the_module(tmp_path: Path) -> None:
     config = runs.tiny(tmp_path)
-    for name, arguments in (("module", ["-m", "hpc_es.main"]), ("command", ["-m", "hpc_es", "train"])):
-        done = python([*arguments, str(config), "--output", name, "stop.generations=2"], cwd=tmp_path)
+    for name, arguments in (
+        ("module", ["-m", "hpc_es.main"]),
+        ("command", ["-m", "hpc_es", "train"]),
+    ):
+        done = python(
+            [*arguments, str(config), "--output", name, "stop.generations=2"], cwd=tmp_path
+        )
         assert done.status == 0, done
-    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("module", "command")]
+    results = [
+        json.loads((tmp_path / name / "result.json").read_text()) for name in ("module", "command")
+    ]
     assert results[0]["theta_sha256"] == results[1]["theta_sha256"]
 
 
 def test_train_command_reports_errors_as_the_module(tmp_path: Path) -> None:
     config = runs.tiny(tmp_path)
     done = python(["-m", "hpc_es", "train", str(config), "algorithm.sigmaa=3"], cwd=tmp_path)
-    assert done.status == 2 and "unknown key 'algorithm.sigmaa'; did you mean 'sigma'?" in done.stderr, done
-    done = python(["-m", "hpc_es", "train", str(config), "--resum", "never", "--outputs", "x"], cwd=tmp_path)
+    assert (
+        done.status == 2 and "unknown key 'algorithm.sigmaa'; did you mean 'sigma'?" in done.stderr
+    ), done
+    done = python(
+        ["-m", "hpc_es", "train", str(config), "--resum", "never", "--outputs", "x"], cwd=tmp_path
+    )
     assert done.status == 2, done
-    assert "hpc-es train: unrecognized arguments: --outputs x; the options are --help, " in done.stderr, done
+    assert (
+        "hpc-es train: unrecognized arguments: --outputs x; the options are --help, " in done.stderr
+    ), done
     assert "; did you mean '--output'? (see hpc-es train --help)" in done.stderr, done
 
 
@@ -143,7 +166,9 @@ def test_options_selects_keys_by_pattern(capsys: Any) -> None:
     assert cli.run(["options", "*.learning_rate", "--markdown"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| Key |") and "| `algorithm.optimizer.learning_rate`" in lines[2]
-    with pytest.raises(UserError, match=r"no key contains 'stop.timestep_'; did you mean 'stop.timesteps'\?"):
+    with pytest.raises(
+        UserError, match=r"no key contains 'stop.timestep_'; did you mean 'stop.timesteps'\?"
+    ):
         cli.run(["options", "stop.timestep_"])
     with pytest.raises(UserError, match=r"no key contains 'sigmma'; did you mean 'sigma'\?"):
         cli.run(["options", "sigmma"])
@@ -162,7 +187,9 @@ def test_completion_knows_every_command_and_its_options(shell: str, capsys: Any)
 
 def test_command_line_imports_few_modules() -> None:
     program = "import sys; from hpc_es import cli; cli.run(['--help']); print(sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     modules = done.stdout.splitlines()[-1]
     for name in ("numpy", "pydantic", "h5py", "matplotlib", "gymnasium", "rich", "mpi4py"):
         assert f"'{name}'" not in modules, name

@@ -1,4 +1,6 @@
-"""`hpc-es run-program`: the best program of a search, or a program from the command line, on an input."""
+"""`hpc-es run-program`: the best program of a search, or a program from the command line,
+on an input.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import hpc_es
 from hpc_es.cli import main
 
 
-def run_program(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> tuple[str, str]:
+def run_program(
+    capsys: pytest.CaptureFixture[str], *words: str, status: int = 0
+) -> tuple[str, str]:
     with pytest.raises(SystemExit) as ended:
         main(["run-program", *words])
     assert (ended.value.code or 0) == status
@@ -66,7 +70,9 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_run_program_executes_the_best_program_of_a_run(result: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_program_executes_the_best_program_of_a_run(
+    result: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, err = run_program(capsys, str(result))
     assert out == "2\n"
     assert "print: reward 1, correct" in err
@@ -77,7 +83,10 @@ def test_invalid_arguments_of_run_program_are_refused(
 ) -> None:
     assert "expected a run" in run_program(capsys, status=2)[1]
     assert "and not both" in run_program(capsys, str(result), "--program", ".", status=2)[1]
-    assert "expected whole numbers" in run_program(capsys, "--program", ".", "--input", "a", status=2)[1]
+    assert (
+        "expected whole numbers"
+        in run_program(capsys, "--program", ".", "--input", "a", status=2)[1]
+    )
     list(
         hpc_es.train(
             {
@@ -92,7 +101,9 @@ def test_invalid_arguments_of_run_program_are_refused(
     assert "is not a program search" in run_program(capsys, str(tmp_path / "run"), status=2)[1]
 
 
-def test_repetitions_are_listed_instead_of_a_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repetitions_are_listed_instead_of_a_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "many" / "repetition_0001").mkdir(parents=True)
     _, err = run_program(capsys, str(tmp_path / "many"), status=2)
     assert "expected one run: name a repetition" in err and "repetition_0001" in err

@@ -27,10 +27,21 @@ def rows(directory: Path, capsys: Any) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def several(tmp_path: Path) -> Path:
-    for name in ("a/finished", "a/dead", "repetitions/repetition_0000", "repetitions/repetition_0001"):
+    for name in (
+        "a/finished",
+        "a/dead",
+        "repetitions/repetition_0000",
+        "repetitions/repetition_0001",
+    ):
         shutil.copytree(run(), tmp_path / name)
     dead = tmp_path / "a" / "dead" / STATUS
-    status = {**json.loads(dead.read_text()), "status": "running", "pid": 1, "host": "another", "heartbeat": HOUR_AGO}
+    status = {
+        **json.loads(dead.read_text()),
+        "status": "running",
+        "pid": 1,
+        "host": "another",
+        "heartbeat": HOUR_AGO,
+    }
     dead.write_text(json.dumps(status))
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "todo.txt").write_text("nothing")
@@ -41,7 +52,9 @@ def test_list_has_a_row_per_run_with_its_state(several: Path, capsys: Any) -> No
     result = rows(several, capsys)
     assert set(result) == {"finished", "dead", "repetitions"}
     assert (result["finished"]["state"], result["finished"]["progress"]) == ("finished", 1.0)
-    assert result["finished"]["best"] == pytest.approx(json.loads((run() / STATUS).read_text())["best_return"])
+    assert result["finished"]["best"] == pytest.approx(
+        json.loads((run() / STATUS).read_text())["best_return"]
+    )
     assert result["dead"]["state"] == "killed"
     assert result["dead"]["age_seconds"] > 1e6
     repetitions = result["repetitions"]
@@ -94,7 +107,9 @@ def test_list_reports_that_there_are_no_runs(tmp_path: Path, capsys: Any) -> Non
         ("trials.json", b"{}"),
     ],
 )
-def test_damaged_run_does_not_hide_the_others(several: Path, name: str, content: bytes, capsys: Any) -> None:
+def test_damaged_run_does_not_hide_the_others(
+    several: Path, name: str, content: bytes, capsys: Any
+) -> None:
     before = {key: row | {"age_seconds": 0} for key, row in rows(several, capsys).items()}
     damaged = several / "damaged"
     shutil.copytree(run(), damaged)
@@ -104,7 +119,9 @@ def test_damaged_run_does_not_hide_the_others(several: Path, name: str, content:
     assert len(after) == len(before) + 1
 
 
-def test_run_that_may_not_be_read_is_named(several: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_may_not_be_read_is_named(
+    several: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (several / "locked").mkdir()
     allowed = Path.iterdir
 

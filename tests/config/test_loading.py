@@ -99,10 +99,16 @@ def test_contradictory_kind_and_keys_of_one_source_are_an_error(
 # Reading.
 
 
-def test_defaults_are_those_of_the_fields_and_name_and_output_follow_the_file(tmp_path: Path) -> None:
+def test_defaults_are_those_of_the_fields_and_name_and_output_follow_the_file(
+    tmp_path: Path,
+) -> None:
     config = from_text(tmp_path, MINIMAL)
     assert (config.name, config.output, config.seed) == ("trial", "runs/trial", 0)
-    assert (config.task.kind, config.policy.kind, config.algorithm.kind) == ("episodes", "mlp", "es")
+    assert (config.task.kind, config.policy.kind, config.algorithm.kind) == (
+        "episodes",
+        "mlp",
+        "es",
+    )
     assert config.policy.hidden_dims == (64, 64)
     assert resolved(config)["mpi"] == {
         "chunk_size": "auto",
@@ -154,13 +160,28 @@ def test_yaml_scalars_have_the_expected_types(tmp_path: Path, text: str, value: 
     ("text", "message"),
     [
         ("", "expected a mapping of keys, such as 'task:', found nothing: the file is empty"),
-        ("# only a comment\n", "expected a mapping of keys, such as 'task:', found nothing: the file is empty"),
+        (
+            "# only a comment\n",
+            "expected a mapping of keys, such as 'task:', found nothing: the file is empty",
+        ),
         ("- 1\n", "expected a mapping of keys, such as 'task:', found [1]"),
         ("task", "expected a mapping of keys, such as 'task:', found 'task'"),
-        ("seed: 1\nname: a: b\n", "does not parse as YAML: line 2, column 8: mapping values are not allowed here"),
-        ("seed: 1\nseed: 2\n", "does not parse as YAML: line 2, column 1: the key 'seed' stands twice"),
-        ("a:\n  b: 1\n  b: 1\n", "does not parse as YAML: line 3, column 3: the key 'b' stands twice"),
-        ("1: 2\n", "does not parse as YAML: line 1, column 1: expected text as a key, found '1' (try quotes)"),
+        (
+            "seed: 1\nname: a: b\n",
+            "does not parse as YAML: line 2, column 8: mapping values are not allowed here",
+        ),
+        (
+            "seed: 1\nseed: 2\n",
+            "does not parse as YAML: line 2, column 1: the key 'seed' stands twice",
+        ),
+        (
+            "a:\n  b: 1\n  b: 1\n",
+            "does not parse as YAML: line 3, column 3: the key 'b' stands twice",
+        ),
+        (
+            "1: 2\n",
+            "does not parse as YAML: line 1, column 1: expected text as a key, found '1' (try quotes)",
+        ),
         ("a: &a [*a]\n", "does not parse as YAML: an alias refers to itself"),
         ("a: " + "[" * 1000, "does not parse as YAML: nested too deeply"),
         (
@@ -188,7 +209,8 @@ def test_anchor_may_be_merged_and_its_keys_replaced(tmp_path: Path) -> None:
 def test_missing_config_file_names_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "es_cartpole.yaml").touch()
     with pytest.raises(
-        ConfigError, match=r"expected a YAML file, found no such file; did you mean 'es_cartpole.yaml'\?"
+        ConfigError,
+        match=r"expected a YAML file, found no such file; did you mean 'es_cartpole.yaml'\?",
     ):
         read_yaml(tmp_path / "es_cartpol.yaml")
     with pytest.raises(ConfigError, match="expected a YAML file, found a directory"):
@@ -203,7 +225,8 @@ def test_missing_config_file_names_the_nearest_one(tmp_path: Path) -> None:
 def test_overrides_reach_into_sections_and_leave_their_argument_alone() -> None:
     data = {"algorithm": {"sigma": 0.1}}
     changed = override(
-        data, ["algorithm.sigma=1e-2", "policy.hidden_dims=[8, 8]", "name=", "task.env_kwargs.a.b='x=y'"]
+        data,
+        ["algorithm.sigma=1e-2", "policy.hidden_dims=[8, 8]", "name=", "task.env_kwargs.a.b='x=y'"],
     )
     assert changed["algorithm"] == {"sigma": 0.01}
     assert changed["policy"] == {"hidden_dims": [8, 8]}
@@ -216,8 +239,16 @@ def test_overrides_reach_into_sections_and_leave_their_argument_alone() -> None:
     ("item", "key", "message"),
     [
         ("seed", "seed", "expected key=value, found 'seed'"),
-        ("=1", "", "expected key=value with a key such as algorithm.sigma, found an empty key in '=1'"),
-        ("a..b=1", "a..b", "expected key=value with a key such as algorithm.sigma, found an empty key in 'a..b=1'"),
+        (
+            "=1",
+            "",
+            "expected key=value with a key such as algorithm.sigma, found an empty key in '=1'",
+        ),
+        (
+            "a..b=1",
+            "a..b",
+            "expected key=value with a key such as algorithm.sigma, found an empty key in 'a..b=1'",
+        ),
         ("seed.a=1", "seed.a", "expected 'seed' to be a mapping, found 3"),
         ("a.b.c=1", "a.b.c", "expected 'a.b' to be a mapping, found null"),
         (
@@ -263,7 +294,10 @@ ENV_ID = (
             "'wandb', 'metrics_interval', 'columns', 'info', 'rank_logs', 'profile', 'plot_interval_seconds', "
             "'export_interval', 'export_numbered'",
         ),
-        ("algorithm.optimizer.beta=0", "unknown key 'algorithm.optimizer.beta'; did you mean 'beta2'?"),
+        (
+            "algorithm.optimizer.beta=0",
+            "unknown key 'algorithm.optimizer.beta'; did you mean 'beta2'?",
+        ),
         ("seed=true", f"{SEED} true"),
         ("seed=-1", f"{SEED} -1"),
         ("seed=0.5", f"{SEED} 0.5"),
@@ -280,7 +314,10 @@ ENV_ID = (
         ("algorithm.sigma=", f"{POSITIVE} null"),
         ("algorithm.sigma={a: 1}", f"{POSITIVE} a mapping"),
         ("task.reward_offset=-.inf", "expected a number, found -.inf; a number must be finite"),
-        ("stop.target_return=.nan", "expected a number, or null, found .nan; a number must be finite"),
+        (
+            "stop.target_return=.nan",
+            "expected a number, or null, found .nan; a number must be finite",
+        ),
         ("algorithm.weight_decay=-1", "expected a number of at least 0, found -1"),
         ("algorithm.optimizer.beta1=1", "expected a number from 0 to below 1, found 1"),
         ("task.observation_normalization.probability=2", "expected a number from 0 to 1, found 2"),
@@ -288,30 +325,56 @@ ENV_ID = (
         ("algorithm.population_size=8.5", f"{COUNT}, found 8.5"),
         ("algorithm.population_size=7", "is 7: mirrored sampling needs an even number (try 8)"),
         ("algorithm.mirrored_sampling=yes", "expected true or false, found 'yes'"),
-        ("algorithm.mirrored_sampling='true'", "expected true or false, found 'true'; write it without quotes"),
+        (
+            "algorithm.mirrored_sampling='true'",
+            "expected true or false, found 'true'; write it without quotes",
+        ),
         ("policy.action_bins=1", "expected a whole number of at least 2, or null, found 1"),
-        ("policy.hidden_dims=3", f"expected a list (each item: {COUNT.removeprefix('expected ')}), found 3"),
+        (
+            "policy.hidden_dims=3",
+            f"expected a list (each item: {COUNT.removeprefix('expected ')}), found 3",
+        ),
         ("task.env_kwargs=[]", "expected a mapping, found []"),
-        ("noise.kind=tabel", "expected one of 'counter', 'portable', 'table', found 'tabel'; did you mean 'table'?"),
+        (
+            "noise.kind=tabel",
+            "expected one of 'counter', 'portable', 'table', found 'tabel'; did you mean 'table'?",
+        ),
         ("noise.kind=x", "expected one of 'counter', 'portable', 'table', found 'x'"),
-        ("mpi.master_evaluates=aut", "expected 'auto', or true or false, found 'aut'; did you mean 'auto'?"),
+        (
+            "mpi.master_evaluates=aut",
+            "expected 'auto', or true or false, found 'aut'; did you mean 'auto'?",
+        ),
         ("mpi.master_evaluates=1", "expected 'auto', or true or false, found 1"),
         ("stop.generations=many", "expected a whole number of at least 0, or null, found 'many'"),
-        ("noise=", "expected a mapping with keys such as 'kind', found null; leave 'noise' out to have its defaults"),
+        (
+            "noise=",
+            "expected a mapping with keys such as 'kind', found null; leave 'noise' out to have its defaults",
+        ),
         ("noise=[1]", "expected a mapping with keys such as 'kind', found [1]"),
         ("algorithm.optimizer=adam", "expected a mapping with keys such as 'kind', found 'adam'"),
         ("task=", "expected a mapping with keys such as 'kind', found null"),
-        ("algorithm=es", "expected a mapping with keys such as 'kind', found 'es'; write algorithm.kind: es"),
+        (
+            "algorithm=es",
+            "expected a mapping with keys such as 'kind', found 'es'; write algorithm.kind: es",
+        ),
         ("task={}", ENV_ID),
     ],
 )
-def test_invalid_value_is_one_readable_error_at_its_key(tmp_path: Path, item: str, message: str) -> None:
-    key = {"algoritm.sigma=1": "algoritm", "task={}": "task.env_id"}.get(item, item.partition("=")[0])
+def test_invalid_value_is_one_readable_error_at_its_key(
+    tmp_path: Path, item: str, message: str
+) -> None:
+    key = {"algoritm.sigma=1": "algoritm", "task={}": "task.env_id"}.get(
+        item, item.partition("=")[0]
+    )
     assert problems(tmp_path, MINIMAL, (item,)) == [(key, message)]
 
 
 def test_errors_in_list_items_name_the_item(tmp_path: Path) -> None:
-    assert problems(tmp_path, MINIMAL, ("policy.hidden_dims=[0, 8, 1.5]", "task.wrappers=['m:C', 3, {'m:C': 3}]")) == [
+    assert problems(
+        tmp_path,
+        MINIMAL,
+        ("policy.hidden_dims=[0, 8, 1.5]", "task.wrappers=['m:C', 3, {'m:C': 3}]"),
+    ) == [
         ("task.wrappers[1]", "expected text, or a mapping (each item: a mapping), found 3"),
         ("task.wrappers[2]", "expected text, or a mapping (each item: a mapping), found a mapping"),
         ("policy.hidden_dims[0]", f"{COUNT}, found 0"),
@@ -319,8 +382,15 @@ def test_errors_in_list_items_name_the_item(tmp_path: Path) -> None:
     ]
 
 
-def test_unknown_kind_names_the_nearest_and_all_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"algorithms": ("es", "ga"), "tasks": ("episodes",), "policies": ("mlp",), "noise": ("table",)}
+def test_unknown_kind_names_the_nearest_and_all_known_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {
+        "algorithms": ("es", "ga"),
+        "tasks": ("episodes",),
+        "policies": ("mlp",),
+        "noise": ("table",),
+    }
     monkeypatch.setattr("hpc_es.config.registry.kinds", known.get)
     assert problems(tmp_path, MINIMAL, ("algorithm.kind=ess",)) == [
         ("algorithm.kind", "expected one of 'es', 'ga', found 'ess'; did you mean 'es'?")
@@ -350,11 +420,15 @@ def test_all_errors_of_a_config_are_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_cross_field_checks_are_skipped_for_invalid_fields(tmp_path: Path) -> None:
-    result = problems(tmp_path, MINIMAL, ("algorithm.population_size=7", "algorithm.mirrored_sampling=3"))
+    result = problems(
+        tmp_path, MINIMAL, ("algorithm.population_size=7", "algorithm.mirrored_sampling=3")
+    )
     assert result == [("algorithm.mirrored_sampling", "expected true or false, found 3")]
 
 
-def test_cross_field_errors_of_nested_options_have_their_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cross_field_errors_of_nested_options_have_their_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def too_small(self: Any) -> list[tuple[str, str]]:
         return [("table_size", "is too small")] if self.table_size < 5 else []
 
@@ -405,7 +479,14 @@ EVERYTHING = {
     "seed": 2**63 - 1,
     "task": {
         "env_id": "yes",
-        "env_kwargs": {"a": "1e-3", "b": 1e-3, "c": [1, [2.0]], "d": {"e": None}, "f": math.inf, "g": "ä: #"},
+        "env_kwargs": {
+            "a": "1e-3",
+            "b": 1e-3,
+            "c": [1, [2.0]],
+            "d": {"e": None},
+            "f": math.inf,
+            "g": "ä: #",
+        },
         "wrappers": ["m:A", {"m:B": {"x": [1]}}],
         "max_episode_steps": 7,
     },
@@ -436,10 +517,13 @@ def test_resolved_configs_are_plain_complete_and_ordered() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1]", "task: {}", "a: [", "{", "task: {kind: episodes, was_once: 1}", "stop: {x: 1}"]
+    "text",
+    ["", "[1]", "task: {}", "a: [", "{", "task: {kind: episodes, was_once: 1}", "stop: {x: 1}"],
 )
 def test_damaged_or_invalid_resolved_text_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"expected the text of a resolved config.*another version"):
+    with pytest.raises(
+        ConfigError, match=r"expected the text of a resolved config.*another version"
+    ):
         parse_resolved(text)
 
 
@@ -450,7 +534,10 @@ def test_workers_import_neither_pydantic_nor_tensorflow(tmp_path: Path) -> None:
         "print(*{'pydantic', 'pydantic_core', 'tensorflow', 'mpi4py'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "config.yaml")]
-    assert subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout == "\n"
+    assert (
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+        == "\n"
+    )
 
 
 # Identity.
@@ -532,8 +619,13 @@ def test_key_table_has_every_key_with_range_default_and_help() -> None:
         "| `checkpoint.keep_last` | a whole number of at least 1 | `3` | number of newest checkpoints to keep |"
         in lines
     )
-    assert "| `report.mlflow.experiment` | text, not empty | `hpc_es` | MLflow experiment of the run |" in lines
-    assert any(line.startswith("| `task.env_id`") and "| text | required |" in line for line in lines)
+    assert (
+        "| `report.mlflow.experiment` | text, not empty | `hpc_es` | MLflow experiment of the run |"
+        in lines
+    )
+    assert any(
+        line.startswith("| `task.env_id`") and "| text | required |" in line for line in lines
+    )
     assert any(line.startswith("| `output`") and r"runs/\<name>" in line for line in lines)
     assert len(lines) == len(set(lines))
 
@@ -552,7 +644,10 @@ def test_key_table_names_the_kinds_of_a_key(monkeypatch: pytest.MonkeyPatch) -> 
 
     classes = {"first": First, "second": Second}
     monkeypatch.setattr("hpc_es.config.registry.kinds", lambda _: ("first", "second"))
-    both = {"OFFERS": Offers(problems=("vectors",), policy=True), "NEEDS": Needs(searches="vectors", policy="first")}
+    both = {
+        "OFFERS": Offers(problems=("vectors",), policy=True),
+        "NEEDS": Needs(searches="vectors", policy="first"),
+    }
     toys = {kind: SimpleNamespace(Options=cls, **both) for kind, cls in classes.items()}
     monkeypatch.setattr("hpc_es.config.registry.module", lambda _, kind: toys[kind])
     monkeypatch.setattr("hpc_es.config.registry.find", lambda _, kind: toys.get(kind))
@@ -561,7 +656,11 @@ def test_key_table_names_the_kinds_of_a_key(monkeypatch: pytest.MonkeyPatch) -> 
     assert "| `task.shared` | a whole number of at least 1 | `1` | in both |" in lines
     assert "| `task.own` (first) | true or false | `true` | in one |" in lines
     with pytest.raises(ConfigError, match=r"unknown key 'task\.own'; it belongs to kind 'first'"):
-        kinds = {"policy": {"kind": "first"}, "algorithm": {"kind": "first"}, "noise": {"kind": "first"}}
+        kinds = {
+            "policy": {"kind": "first"},
+            "algorithm": {"kind": "first"},
+            "noise": {"kind": "first"},
+        }
         validate({"task": {"kind": "second", "own": True}, **kinds})
 
 
@@ -575,7 +674,9 @@ def test_key_table_names_the_kinds_of_a_key(monkeypatch: pytest.MonkeyPatch) -> 
         ("algorithm.sigma", 2.0, 2.0),  # a number stays as it is
     ],
 )
-def test_floats_without_a_fraction_are_accepted_as_integers(key: str, value: Any, expected: Any) -> None:
+def test_floats_without_a_fraction_are_accepted_as_integers(
+    key: str, value: Any, expected: Any
+) -> None:
     result: Any = load_text("task: {env_id: CartPole-v1}\n", [f"{key}={value}"])
     for name in key.split("."):
         result = getattr(result, name)
@@ -587,7 +688,10 @@ def test_floats_without_a_fraction_are_accepted_as_integers(key: str, value: Any
 
 @pytest.mark.parametrize("value", ["1.5", "1e-3", ".inf", "true", "'1e6'"])
 def test_floats_with_a_fraction_are_refused_as_integers(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"stop\.generations: expected a whole number of at least 0, or null, found"):
+    with pytest.raises(
+        ConfigError,
+        match=r"stop\.generations: expected a whole number of at least 0, or null, found",
+    ):
         load_text("task: {env_id: CartPole-v1}\n", [f"stop.generations={value}"])
 
 
@@ -634,9 +738,19 @@ def test_dotted_keys_are_nested_ones(tmp_path: Path) -> None:
     assert {name: data[name] for name in NESTED} == NESTED
     expected = validate(NESTED)
     assert validate({name: data[name] for name in NESTED}) == expected
-    flat = {"task": NESTED["task"], "algorithm": NESTED["algorithm"], "stop.generations": 3, "stop.timesteps": 5}
+    flat = {
+        "task": NESTED["task"],
+        "algorithm": NESTED["algorithm"],
+        "stop.generations": 3,
+        "stop.timesteps": 5,
+    }
     assert validate(flat) == expected
-    assert validate(override(read_config(tmp_path / "c.yaml"), ["stop.generations=4"])).stop.generations == 4
+    assert (
+        validate(
+            override(read_config(tmp_path / "c.yaml"), ["stop.generations=4"])
+        ).stop.generations
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -646,17 +760,27 @@ def test_dotted_keys_are_nested_ones(tmp_path: Path) -> None:
         ("stop.generations: 3\nname: x\nstop: 5\n", "stop", "1 and 3"),
         ("stop:\nstop.generations: 3\n", "stop", "1 and 2"),
         ("stop.generations: 3\nstop:\n  generations.x: 3\n", "stop.generations", "1 and 3"),
-        ("algorithm.optimizer.kind: a\nalgorithm:\n  optimizer:\n    kind: b\n", "algorithm.optimizer.kind", "1 and 4"),
+        (
+            "algorithm.optimizer.kind: a\nalgorithm:\n  optimizer:\n    kind: b\n",
+            "algorithm.optimizer.kind",
+            "1 and 4",
+        ),
     ],
 )
-def test_key_in_two_forms_is_refused_with_both_lines(tmp_path: Path, text: str, key: str, lines: str) -> None:
+def test_key_in_two_forms_is_refused_with_both_lines(
+    tmp_path: Path, text: str, key: str, lines: str
+) -> None:
     (tmp_path / "c.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=f"^the key '{key}' stands twice, in lines {lines}: remove one$"):
+    with pytest.raises(
+        ConfigError, match=f"^the key '{key}' stands twice, in lines {lines}: remove one$"
+    ):
         read(tmp_path / "c.yaml")
 
 
 def test_dotted_keys_with_mistakes(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("task.env_id: CartPole-v1\nstopp.generations: 3\nstop.generation: 3\na..b: 1\n")
+    (tmp_path / "c.yaml").write_text(
+        "task.env_id: CartPole-v1\nstopp.generations: 3\nstop.generation: 3\na..b: 1\n"
+    )
     with pytest.raises(ConfigError) as error:
         load(tmp_path / "c.yaml")
     text = str(error.value)

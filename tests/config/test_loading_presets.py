@@ -10,7 +10,11 @@ import pytest
 from hpc_es.algorithms import es
 from hpc_es.config.loading import validate
 
-PRESETS = {"policy.hidden_dims": [], "task.observation_normalization.enabled": True, "evaluation.episodes": 3}
+PRESETS = {
+    "policy.hidden_dims": [],
+    "task.observation_normalization.enabled": True,
+    "evaluation.episodes": 3,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -51,5 +55,7 @@ def test_presets_are_skipped_for_other_policies_and_disabled_sections(monkeypatc
 
 
 def test_algorithms_without_presets_change_nothing() -> None:
-    config = validate({"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "random_search"}})
+    config = validate(
+        {"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "random_search"}}
+    )
     assert config.evaluation.episodes == 10

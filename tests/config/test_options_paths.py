@@ -1,4 +1,6 @@
-"""Paths in a config: checked at the start, kept as they are written, and replaced on the rank that uses them."""
+"""Paths in a config: checked at the start, kept as they are written,
+and replaced on the rank that uses them.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ def test_config_keeps_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_resolved(dump_json(config)) == config
 
 
-def test_files_of_a_function_are_those_of_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_function_are_those_of_the_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = {**FUNCTION, "initial": "$NODE/x.npy", "initial_points": "$NODE/points.json"}
     options = validate({"task": data, "algorithm": {"kind": "cma_es"}}).task
     for number in (1, 2):
@@ -136,7 +140,11 @@ def test_program_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     monkeypatch.setenv("NODE", str(tmp_path))
-    section = {"kind": "command", "command": ["$NODE/solve", "{parameters}", "{result}", "$1"], "dimension": 2}
+    section = {
+        "kind": "command",
+        "command": ["$NODE/solve", "{parameters}", "{result}", "$1"],
+        "dimension": 2,
+    }
     options = validate({"task": section, "algorithm": {"kind": "cma_es"}}).task
     built = command.build(options)
     assert built._evaluator._command.words == (str(program), "{parameters}", "{result}", "$1")  # type: ignore[attr-defined]
@@ -149,10 +157,14 @@ def test_program_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         command.build(options)
 
 
-def test_init_from_is_relative_to_the_directory_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_from_is_relative_to_the_directory_of_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for text, path in (("a", "start/a"), ("~/a", "a"), ("/nowhere", "/nowhere")):
-        options = validate({"task": {"env_id": "CartPole-v1"}, "policy": {"init_from": text}}).policy
+        options = validate(
+            {"task": {"env_id": "CartPole-v1"}, "policy": {"init_from": text}}
+        ).policy
         with pytest.raises(ConfigError, match=f"policy.init_from: {path}: "):
             load_source(options, None, tmp_path / "start")
 
@@ -192,7 +204,13 @@ def test_mistakes_in_options_of_type_path(own: str, tmp_path: Path) -> None:
     problems = wrong(
         task={"env_id": "CartPole-v1"},
         algorithm={},
-        policy={"kind": own, "table": 3, "several": ["$NOT_SET"], "named": named, "inner": {"file": "$NOT_SET"}},
+        policy={
+            "kind": own,
+            "table": 3,
+            "several": ["$NOT_SET"],
+            "named": named,
+            "inner": {"file": "$NOT_SET"},
+        },
     )
     assert problems["policy.table"] == "expected a path, found 3"
     for key in ("policy.several[0]", "policy.named.b", "policy.inner.file"):
@@ -221,7 +239,9 @@ def test_entries_of_the_path_that_follow_the_current_directory_do_not_count(
 
 def test_paths_of_a_draft(own: str) -> None:
     """Other mistakes are found although an option of the kind is wrong."""
-    config, problems = draft({"task": {"env_id": "CartPole-v1"}, "policy": {"kind": own, "several": 3, "table": "~/x"}})
+    config, problems = draft(
+        {"task": {"env_id": "CartPole-v1"}, "policy": {"kind": own, "several": 3, "table": "~/x"}}
+    )
     assert [key for key, _ in problems] == ["policy.several"]
     built = build_kind("policies", config.policy)
     assert built.table == Path("/home/me/x")

@@ -14,11 +14,30 @@ from tests.helpers.harness import ROOT
 
 ES = {"task": {"env_id": "CartPole-v1"}, "stop": {"generations": 9}}
 AC = {**ES, "algorithm": {"kind": "actor_critic"}}
-PG = {"task": {"kind": "programs", "name": "add"}, "algorithm": {"kind": "policy_gradient"}, "stop": {"episodes": 9}}
+PG = {
+    "task": {"kind": "programs", "name": "add"},
+    "algorithm": {"kind": "policy_gradient"},
+    "stop": {"episodes": 9},
+}
 NOTHING: list[tuple[Any, str, Any, str]] = [
-    (ES, "algorithm.optimizer.momentum", 0.5, "is 0.5, but does nothing: it is for kind sgd or clipup, and this is ad"),
-    (ES, "algorithm.optimizer", {"kind": "sgd", "max_speed": 0.5}, "max_speed: is 0.5, but does nothing: it is for k"),
-    (ES, "algorithm.optimizer", {"kind": "clipup", "max_speed": 0.5}, "is 0.5, but does nothing: no step is that long"),
+    (
+        ES,
+        "algorithm.optimizer.momentum",
+        0.5,
+        "is 0.5, but does nothing: it is for kind sgd or clipup, and this is ad",
+    ),
+    (
+        ES,
+        "algorithm.optimizer",
+        {"kind": "sgd", "max_speed": 0.5},
+        "max_speed: is 0.5, but does nothing: it is for k",
+    ),
+    (
+        ES,
+        "algorithm.optimizer",
+        {"kind": "clipup", "max_speed": 0.5},
+        "is 0.5, but does nothing: no step is that long",
+    ),
     (
         AC,
         "algorithm.optimizer",
@@ -33,9 +52,24 @@ NOTHING: list[tuple[Any, str, Any, str]] = [
     ),
     (ES, "task.observation_normalization.clip", 3.0, "is 3.0, but does nothing: enabled is false"),
     (AC, "algorithm.entropy.end", 0.5, "is 0.5, but does nothing: episodes and timesteps are null"),
-    (ES, "checkpoint", {"interval": 0, "interval_seconds": 0}, ".interval: is 0, and interval_seconds too"),
-    (AC, "noise.kind", "counter", "is 'counter', but does nothing: the algorithm actor_critic perturbs no parameters"),
-    (AC, "noise.table_size", 1000, "is 1000, but does nothing: the algorithm actor_critic perturbs no parameters"),
+    (
+        ES,
+        "checkpoint",
+        {"interval": 0, "interval_seconds": 0},
+        ".interval: is 0, and interval_seconds too",
+    ),
+    (
+        AC,
+        "noise.kind",
+        "counter",
+        "is 'counter', but does nothing: the algorithm actor_critic perturbs no parameters",
+    ),
+    (
+        AC,
+        "noise.table_size",
+        1000,
+        "is 1000, but does nothing: the algorithm actor_critic perturbs no parameters",
+    ),
     (ES, "repetition_groups", 2, "is 2, but does nothing: repetitions is 1"),
     (ES, "evaluation", {"interval": 0, "episodes": 5}, "is 5, but does nothing: interval is 0"),
     (PG, "algorithm.topk", 10, "is 10, but does nothing: topk_loss_hparam is 0"),
@@ -51,7 +85,9 @@ def changed(data: Any, key: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("data", "key", "value", "said"), NOTHING)
-def test_options_without_effect_are_warned_about_once(data: Any, key: str, value: Any, said: str) -> None:
+def test_options_without_effect_are_warned_about_once(
+    data: Any, key: str, value: Any, said: str
+) -> None:
     if isinstance(value, dict):
         value = {**data.get(key.partition(".")[0], {}), **value} if "." not in key else value
     (warning,) = warnings_of(validate(changed(data, key, value)))
@@ -75,12 +111,23 @@ def test_check_and_the_start_print_warnings_and_continue(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "limit", ["generations", "timesteps", "episodes", "seconds", "target_return", "target_value", "patience"]
+    "limit",
+    [
+        "generations",
+        "timesteps",
+        "episodes",
+        "seconds",
+        "target_return",
+        "target_value",
+        "patience",
+    ],
 )
 def test_run_without_a_limit_is_warned_about(limit: str) -> None:
     """failed_generations is not a limit."""
     stop = {"failed_generations": 3}
-    objective = {"task": {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 3}}
+    objective = {
+        "task": {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 3}
+    }
     data = objective if limit == "target_value" else ES
     (warning,) = warnings_of(validate({**data, "stop": stop}))
     assert warning.startswith("stop: has no limit") and limit in warning

@@ -24,7 +24,9 @@ def test_every_kind_has_options_named_after_it() -> None:
             assert [field.default for field in fields if field.name == "kind"] == [name]
 
 
-@pytest.mark.parametrize("name", ["episode", "policy_problems", "__init__", "../es", "hpc_es.tasks.episodes", ""])
+@pytest.mark.parametrize(
+    "name", ["episode", "policy_problems", "__init__", "../es", "hpc_es.tasks.episodes", ""]
+)
 def test_unknown_kinds_are_refused_with_the_list_of_kinds(name: str) -> None:
     with pytest.raises(ConfigError, match=r"expected one of .*'episodes'.*, found '"):
         registry.module("tasks", name)
@@ -36,7 +38,9 @@ def test_importing_a_kind_imports_no_tensorflow_and_no_other_kind() -> None:
         "print('hpc_es.tasks.episodes' in sys.modules);"
         "[registry.kinds(p) for p in ('algorithms', 'tasks', 'policies')]; print('tensorflow' in sys.modules)"
     )
-    result = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    )
     assert result.stdout.split() == ["False", "False"]
 
 

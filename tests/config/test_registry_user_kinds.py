@@ -1,4 +1,6 @@
-"""User-defined kinds: resolved, validated, listed and suggested like built-in ones, and hashed without import."""
+"""User-defined kinds: resolved, validated, listed and suggested like built-in ones,
+and hashed without import.
+"""
 
 from __future__ import annotations
 
@@ -76,13 +78,29 @@ def test_names_with_a_dot_or_colon_are_user_kinds(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["mlp", "", "../es", "a:b:c", "a..b", ".a", "a.", "1a.b", "a b:c", "hpc_es.tasks.episodes", 3, None]
+    "text",
+    [
+        "mlp",
+        "",
+        "../es",
+        "a:b:c",
+        "a..b",
+        ".a",
+        "a.",
+        "1a.b",
+        "a b:c",
+        "hpc_es.tasks.episodes",
+        3,
+        None,
+    ],
 )
 def test_names_without_a_dot_or_colon_are_not_user_kinds(text: object) -> None:
     assert not registry.is_user_kind(text)
 
 
-def test_object_of_a_module_and_a_module_of_a_package_are_kinds(own: Callable[..., str], tmp_path: Path) -> None:
+def test_object_of_a_module_and_a_module_of_a_package_are_kinds(
+    own: Callable[..., str], tmp_path: Path
+) -> None:
     name = own()
     config = validate({**BASE, "policy": {"kind": f"{name}:Net", "depth": 2}})
     assert (config.policy.kind, config.policy.width, config.policy.depth) == (f"{name}:Net", 3, 2)
@@ -94,7 +112,9 @@ def test_object_of_a_module_and_a_module_of_a_package_are_kinds(own: Callable[..
 
 
 @pytest.mark.parametrize("write", [dump, dump_json])
-def test_user_kind_is_resolved_rebuilt_and_in_the_identity(own: Callable[..., str], write: Callable[..., str]) -> None:
+def test_user_kind_is_resolved_rebuilt_and_in_the_identity(
+    own: Callable[..., str], write: Callable[..., str]
+) -> None:
     kind = f"{own()}:Net"
     config = validate({**BASE, "policy": {"kind": kind, "depth": 2}})
     assert parse_resolved(write(config)) == config
@@ -103,7 +123,9 @@ def test_user_kind_is_resolved_rebuilt_and_in_the_identity(own: Callable[..., st
 
 def test_default_of_a_user_kind_may_have_another_type(own: Callable[..., str]) -> None:
     """It is not validated when a run starts either."""
-    source = SOURCE.replace('"how wide", 3', '"how wide", None').replace('"how deep"', '"how deep", (1, 2)')
+    source = SOURCE.replace('"how wide", 3', '"how wide", None').replace(
+        '"how deep"', '"how deep", (1, 2)'
+    )
     kind = f"{own(source)}:Net"
     config = validate({**BASE, "policy": {"kind": kind}, "name": "x"})
     assert (config.policy.width, config.policy.depth) == (None, (1, 2))
@@ -115,7 +137,10 @@ def test_options_of_a_user_kind_are_validated_at_once(own: Callable[..., str]) -
     assert problems(kind, width=0, widht=2) == [
         ("policy.widht", "unknown key 'policy.widht'; did you mean 'width'?"),
         ("policy.width", "expected a whole number of at least 1, found 0"),
-        ("policy.depth", "expected a whole number of at least 1 (how deep), but the key is missing"),
+        (
+            "policy.depth",
+            "expected a whole number of at least 1 (how deep), but the key is missing",
+        ),
     ]
     assert problems(kind, depth=4) == [("policy.depth", "is more than the width")]
 
@@ -126,8 +151,16 @@ def test_options_of_a_user_kind_are_validated_at_once(own: Callable[..., str]) -
         (SOURCE, ":Nett", "expected Nett in the module '{0}'"),
         (SOURCE, ":Bare", "expected Options, build in '{0}:Bare', found no Options and no build"),
         (SOURCE, ":Lax", "expected Options of '{0}:Lax' to be made with @options of hpc_es.extend"),
-        ("import no_such_module", ":Net", "found '{0}': ModuleNotFoundError: No module named 'no_such_module'"),
-        ("x = 1\nx / 0", ":Net", "found '{0}': ZeroDivisionError: division by zero ({1}/{0}.py, line 2)"),
+        (
+            "import no_such_module",
+            ":Net",
+            "found '{0}': ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        (
+            "x = 1\nx / 0",
+            ":Net",
+            "found '{0}': ZeroDivisionError: division by zero ({1}/{0}.py, line 2)",
+        ),
         ("def (", ":Net", "found '{0}': SyntaxError"),
     ],
 )
@@ -144,11 +177,16 @@ def test_file_named_without_its_class_gives_a_hint(own: Callable[..., str], tmp_
     module = own()
     [(key, text)] = problems(module)
     assert key == "policy.kind"
-    assert text.endswith(f"found '{module}'; a class in {tmp_path / module}.py is named '{module}:Name'")
-    assert [text.partition(";")[2] for _, text in problems("numpy") + problems("json")] == ["", ""]  # not the user's
+    assert text.endswith(
+        f"found '{module}'; a class in {tmp_path / module}.py is named '{module}:Name'"
+    )
+    # not the user's
+    assert [text.partition(";")[2] for _, text in problems("numpy") + problems("json")] == ["", ""]
 
 
-def test_missing_module_is_reported_with_the_searched_directories(own: Callable[..., str], tmp_path: Path) -> None:
+def test_missing_module_is_reported_with_the_searched_directories(
+    own: Callable[..., str], tmp_path: Path
+) -> None:
     [(key, text)] = problems("not_there.net")
     assert key == "policy.kind"
     assert text == (
@@ -159,15 +197,22 @@ def test_missing_module_is_reported_with_the_searched_directories(own: Callable[
 
 def test_misspelt_builtin_kind_has_a_suggestion(own: Callable[..., str]) -> None:
     assert problems("mpl") == [
-        ("policy.kind", "expected one of 'cnn', 'lstm', 'mlp', 'network', found 'mpl'; did you mean 'mlp'?")
+        (
+            "policy.kind",
+            "expected one of 'cnn', 'lstm', 'mlp', 'network', found 'mpl'; did you mean 'mlp'?",
+        )
     ]
 
 
 def test_user_tasks_and_algorithms_declare_offers_and_needs(own: Callable[..., str]) -> None:
     name = own()
-    with pytest.raises(ConfigError, match=r"task\.kind: expected Options, build, OFFERS in .* found no OFFERS"):
+    with pytest.raises(
+        ConfigError, match=r"task\.kind: expected Options, build, OFFERS in .* found no OFFERS"
+    ):
         validate({"task": {"kind": f"{name}:Net"}})
-    with pytest.raises(ConfigError, match=r"algorithm\.kind: expected Options, build, NEEDS in .* found no NEEDS"):
+    with pytest.raises(
+        ConfigError, match=r"algorithm\.kind: expected Options, build, NEEDS in .* found no NEEDS"
+    ):
         validate({**BASE, "algorithm": {"kind": f"{name}:Net"}})
 
 
@@ -175,11 +220,17 @@ def test_table_lists_the_kinds_of_a_config(own: Callable[..., str], tmp_path: Pa
     kind = f"{own()}:Net"
     (tmp_path / "my.yaml").write_text(f"policy: {{kind: '{kind}'}}\nalgorithm: {{kind: es}}\n")
     lines = table(tmp_path / "my.yaml", ["noise={kind: counter}"]).splitlines()
-    assert any(line.startswith(f"| `policy.kind` | '{kind}' | `mlp` | kind of policy") for line in lines)
+    assert any(
+        line.startswith(f"| `policy.kind` | '{kind}' | `mlp` | kind of policy") for line in lines
+    )
     assert "| `policy.width` | a whole number of at least 1 | `3` | how wide |" in lines
     assert any(line.startswith("| `algorithm.sigma` ") for line in lines)
-    assert not any("hidden_dims" in line or "crossover" in line or "table_size" in line for line in lines)
-    with pytest.raises(ConfigError, match=r"policy\.kind: expected a module to import, found 'gone'"):
+    assert not any(
+        "hidden_dims" in line or "crossover" in line or "table_size" in line for line in lines
+    )
+    with pytest.raises(
+        ConfigError, match=r"policy\.kind: expected a module to import, found 'gone'"
+    ):
         table(tmp_path / "my.yaml", ["policy.kind=gone:Net"])
 
 
@@ -207,7 +258,9 @@ def test_modules_next_to_the_config_are_found(own: Callable[..., str], tmp_path:
 
 
 @pytest.mark.parametrize("mark", ["checkpoints/best.h5", "checkpoint_0000000001.h5", "trials.json"])
-def test_run_directory_is_not_searched_for_modules(own: Callable[..., str], tmp_path: Path, mark: str) -> None:
+def test_run_directory_is_not_searched_for_modules(
+    own: Callable[..., str], tmp_path: Path, mark: str
+) -> None:
     run = tmp_path / "runs" / "a"
     (run / "checkpoints").mkdir(parents=True)
     (run / mark).touch()
@@ -230,11 +283,18 @@ def test_hash_of_a_module_is_that_of_its_file_without_import(own: Callable[..., 
 def test_hash_of_a_package_is_of_all_its_files(own: Callable[..., str], tmp_path: Path) -> None:
     package = tmp_path / "my_package_of_nets"
     (package / "inner").mkdir(parents=True)
-    contents = {"__init__.py": "import pathlib; pathlib.Path('ran').touch()", "inner/a.py": "x = 1", "net.py": SOURCE}
+    contents = {
+        "__init__.py": "import pathlib; pathlib.Path('ran').touch()",
+        "inner/a.py": "x = 1",
+        "net.py": SOURCE,
+    }
     for name, text in contents.items():
         (package / name).write_text(text)
     (package / "notes.txt").write_text("nothing")
-    lines = [f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(contents.items())]
+    lines = [
+        f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n"
+        for name, text in sorted(contents.items())
+    ]
     expected = hashlib.sha256("".join(lines).encode()).hexdigest()
     assert source_code.source_hash("my_package_of_nets.net") == expected
     assert not Path("ran").exists()

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.config.resolved import completed, config_hash, dump, dump_json, identity, parse_resolved, resolved
+from hpc_es.config.resolved import (
+    completed,
+    config_hash,
+    dump,
+    dump_json,
+    identity,
+    parse_resolved,
+    resolved,
+)
 
 DATA = {
     "task": {"env_id": "CartPole-v1"},
@@ -52,13 +60,17 @@ def test_identity_is_completed_with_defaults() -> None:
     assert config_hash(config) != config_hash(changed)
 
 
-@pytest.mark.parametrize("old", [{"task": {"kind": "gone", "a": 1}}, {"seed": 1}, {"task": 3, "x": [1]}])
+@pytest.mark.parametrize(
+    "old", [{"task": {"kind": "gone", "a": 1}}, {"seed": 1}, {"task": 3, "x": [1]}]
+)
 def test_identity_that_cannot_be_completed_is_unchanged(old: dict[str, Any]) -> None:
     assert completed(old) == old
 
 
 def test_identity_of_a_run_on_a_platform_is_that_of_its_device() -> None:
-    """Version 0.2 recorded task.platform: cpu, its default; the device itself is compared when a run resumes."""
+    """Version 0.2 recorded task.platform: cpu, its default;
+    the device itself is compared when a run resumes.
+    """
     task = {"kind": "jax_episodes", "env_id": "gymnax:CartPole-v1"}
     config = validate({"task": task, "device": "cpu"})
     old = without(identity(config))

@@ -9,7 +9,11 @@ from hpc_es.core.machine import as_comment
 
 
 def provenance(processor: str = "A", **versions: str) -> dict[str, Any]:
-    return {"versions": {"hpc_es": "0.2.0", "python": "3.12.1", **versions}, "processor": processor, "mpi": "MPICH 5"}
+    return {
+        "versions": {"hpc_es": "0.2.0", "python": "3.12.1", **versions},
+        "processor": processor,
+        "mpi": "MPICH 5",
+    }
 
 
 def test_same_software_is_not_mentioned() -> None:

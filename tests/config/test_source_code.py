@@ -1,4 +1,6 @@
-"""Sources of the user's modules are found and hashed without an import, wherever Python would import them from."""
+"""Sources of the user's modules are found and hashed without an import,
+wherever Python would import them from.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def sha256(content: str | bytes) -> str:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Return the unique name of a top package, which the test may write to the directory `tmp_path`, on the path."""
+    """Return the unique name of a top package,
+    which the test may write to the directory `tmp_path`, on the path.
+    """
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     importlib.invalidate_caches()
     yield f"sources_{next(_numbers)}"
@@ -81,14 +85,17 @@ def test_modules_in_a_zip_have_the_hash_of_the_unpacked_ones(
             archive.writestr(f"{root}_{file}", RAISES)
             write(tmp_path / f"{root}_{file}")
         archive.writestr(f"{root}_pack/notes.txt", "nothing")
-        for folder in ("folder", "folder/deep"):  # before Python 3.13, folders without an entry are not found
+        # before Python 3.13, folders without an entry are not found
+        for folder in ("folder", "folder/deep"):
             archive.writestr(f"{root}_{folder}/", "")
     names = ["one", "pack.inner.m", "folder.deep.m"]
     unpacked = [source_code.source_hash(f"{root}_{name}:cost") for name in names]
     assert all(unpacked)
     monkeypatch.setattr(sys, "path", [str(tmp_path / "project.zip")])
     assert [source_code.source_hash(f"{root}_{name}:cost") for name in names] == unpacked
-    assert source_code.source_path(f"{root}_one") == str(tmp_path / "project.zip" / f"{root}_one.py")
+    assert source_code.source_path(f"{root}_one") == str(
+        tmp_path / "project.zip" / f"{root}_one.py"
+    )
 
 
 def test_compiled_files_without_a_source(root: str, tmp_path: Path) -> None:
@@ -96,9 +103,13 @@ def test_compiled_files_without_a_source(root: str, tmp_path: Path) -> None:
         source = write(tmp_path / f"{root}_{name}.py")
         py_compile.compile(str(source), cfile=str(source.with_suffix(".pyc")))
         source.unlink()
-    assert source_code.source_hash(f"{root}_one:cost") == sha256((tmp_path / f"{root}_one.pyc").read_bytes())
+    assert source_code.source_hash(f"{root}_one:cost") == sha256(
+        (tmp_path / f"{root}_one.pyc").read_bytes()
+    )
     pack = tmp_path / f"{root}_pack"
-    lines = "".join(f"{sha256((pack / name).read_bytes())}  {name}\n" for name in ("__init__.pyc", "m.pyc"))
+    lines = "".join(
+        f"{sha256((pack / name).read_bytes())}  {name}\n" for name in ("__init__.pyc", "m.pyc")
+    )
     assert source_code.source_hash(f"{root}_pack.m:cost") == sha256(lines)
 
 
@@ -130,7 +141,9 @@ def test_importer_without_files(root: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert source_code.source_hash(f"{root}_code:cost") == ""
 
 
-@pytest.mark.parametrize("name", ["math:sin", "os:getcwd", "json.decoder:JSONDecoder", "numpy:sum", "zipimport:x"])
+@pytest.mark.parametrize(
+    "name", ["math:sin", "os:getcwd", "json.decoder:JSONDecoder", "numpy:sum", "zipimport:x"]
+)
 def test_modules_of_python_and_of_installed_packages_are_installed(name: str) -> None:
     assert source_code.is_installed(name)
 
@@ -156,7 +169,9 @@ def main(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """Replace `__main__` by a notebook with one cell."""
     module = types.ModuleType("__main__")
     name = f"<ipython-input-{next(_numbers)}>"
-    monkeypatch.setitem(linecache.cache, name, (len(CELL), None, CELL.splitlines(keepends=True), name))
+    monkeypatch.setitem(
+        linecache.cache, name, (len(CELL), None, CELL.splitlines(keepends=True), name)
+    )
     exec(compile(CELL, name, "exec"), module.__dict__)
     monkeypatch.setitem(sys.modules, "__main__", module)
     return module
@@ -164,7 +179,10 @@ def main(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 def test_source_of_a_script_is_its_file(main: types.ModuleType, tmp_path: Path) -> None:
     file = write(tmp_path / "script.py", "x = 1\n")
-    main.__file__, main.__loader__ = str(file), importlib.machinery.SourceFileLoader("__main__", str(file))
+    main.__file__, main.__loader__ = (
+        str(file),
+        importlib.machinery.SourceFileLoader("__main__", str(file)),
+    )
     for name in ("Env", "Env.Inner", "cost", "<lambda>"):
         assert source_code.source_hash(f"__main__:{name}") == sha256("x = 1\n")
     assert source_code.source_hash("__main__:other") == ""
@@ -187,23 +205,32 @@ def check(name: str, recorded: str, trusted: bool = False) -> None:
     decide(Path(__file__), data, {"sources": {name: recorded}}, trusted)
 
 
-def test_policy_of_the_same_notebook_is_trusted_until_its_source_changes(main: types.ModuleType) -> None:
+def test_policy_of_the_same_notebook_is_trusted_until_its_source_changes(
+    main: types.ModuleType,
+) -> None:
     before = source_code.source_hash("__main__:cost")
     check("__main__:cost", before)
-    with pytest.raises(UserError, match=r"would run '__main__:cost', whose source has SHA-256 \w+, but the policy was"):
+    with pytest.raises(
+        UserError,
+        match=r"would run '__main__:cost', whose source has SHA-256 \w+, but the policy was",
+    ):
         check("__main__:cost", "0" * 64)
     check("__main__:cost", "0" * 64, trusted=True)
 
 
 def test_class_without_source_needs_trust(main: types.ModuleType) -> None:
     linecache.cache.clear()  # as in a prompt
-    with pytest.raises(UserError, match=r"whose source is not known, but the checkpoint records none"):
+    with pytest.raises(
+        UserError, match=r"whose source is not known, but the checkpoint records none"
+    ):
         check("__main__:cost", "")
     check("__main__:cost", "", trusted=True)
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_class_of_another_script_is_refused_with_a_remedy(main: types.ModuleType, trusted: bool) -> None:
+def test_class_of_another_script_is_refused_with_a_remedy(
+    main: types.ModuleType, trusted: bool
+) -> None:
     text = r"'__main__:Other' of the script or notebook that trained it.*move it to a module.*my_module:Other"
     with pytest.raises(UserError, match=text):
         check("__main__:Other", "0" * 64, trusted)
@@ -216,7 +243,9 @@ def test_source_that_an_earlier_version_did_not_record_has_not_changed() -> None
 
 
 def test_files_that_would_run_follow_the_import_statements(root: str, tmp_path: Path) -> None:
-    """A package's own __init__.py runs too; a module that nothing imports, installed ones and libraries do not."""
+    """A package's own __init__.py runs too; a module that nothing imports,
+    installed ones and libraries do not.
+    """
     folder = tmp_path / root
     used = [
         write(folder / "__init__.py", "from .a import f\n"),

@@ -30,7 +30,9 @@ for name in ("mine", "theirs"):
 
 @pytest.mark.parametrize(("first", "mine"), [("", "runs"), ("HERE", "runs"), ("/", "")])
 @pytest.mark.parametrize("allowed", [True, False])
-def test_limits_are_for_directories_that_a_run_has_added(first: str, mine: str, allowed: bool, tmp_path: Path) -> None:
+def test_limits_are_for_directories_that_a_run_has_added(
+    first: str, mine: str, allowed: bool, tmp_path: Path
+) -> None:
     """An interactive Python has "" in its path, a script its directory, and hpc-es neither.
 
     Where no file may run, an optional import of a library finds none.
@@ -44,5 +46,8 @@ def test_limits_are_for_directories_that_a_run_has_added(first: str, mine: str, 
     values = {"first": first.replace("HERE", str(here)), "other": str(other), "allowed": digests}
     (tmp_path / "program.py").write_text(PROGRAM.format(**values))
     done = python([str(tmp_path / "program.py")], cwd=here)
-    theirs, mine = "runs" if allowed else "is not found", mine or ("is refused" if allowed else "is not found")
+    theirs, mine = (
+        "runs" if allowed else "is not found",
+        mine or ("is refused" if allowed else "is not found"),
+    )
     assert done.stdout.splitlines() == [f"mine {mine}", f"theirs {theirs}"], str(done)

@@ -24,7 +24,9 @@ def test_small_texts_do_not_expand_without_end() -> None:
     assert time.monotonic() - since < 1
 
 
-@pytest.mark.parametrize("text", [bomb(4), "a: &a {b: 1}\nc: *a\nd: {<<: *a, e: 2}", "[" + "1, " * MOST_VALUES + "1]"])
+@pytest.mark.parametrize(
+    "text", [bomb(4), "a: &a {b: 1}\nc: *a\nd: {<<: *a, e: 2}", "[" + "1, " * MOST_VALUES + "1]"]
+)
 def test_values_that_are_shared_or_written_out_are_read(text: str) -> None:
     assert parse(text) is not None
 

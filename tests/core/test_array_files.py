@@ -16,7 +16,9 @@ def header(shape: str) -> bytes:
     """Return a .npy file of float64 that says to have this shape, and holds two numbers."""
     file = io.BytesIO()
     np.save(file, np.zeros(2))
-    return file.getvalue().replace(b"(2,), }" + b" " * (len(shape) - 4), b"%b, }" % shape.encode(), 1)
+    return file.getvalue().replace(
+        b"(2,), }" + b" " * (len(shape) - 4), b"%b, }" % shape.encode(), 1
+    )
 
 
 def test_arrays_are_read(tmp_path: Path) -> None:
@@ -24,7 +26,9 @@ def test_arrays_are_read(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "x.npz", **values)  # type: ignore[arg-type]
     np.save(tmp_path / "x.npy", values["a"])
     read = load_arrays(tmp_path / "x.npz")
-    assert list(read) == ["a", "b"] and read["a"].tolist() == [[0, 1, 2], [3, 4, 5]] and read["b"] == 2
+    assert (
+        list(read) == ["a", "b"] and read["a"].tolist() == [[0, 1, 2], [3, 4, 5]] and read["b"] == 2
+    )
     assert load_array(tmp_path / "x.npy").tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
@@ -36,7 +40,9 @@ def test_shape_that_the_file_does_not_hold(tmp_path: Path) -> None:
         load_array(tmp_path / "x.npy")
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("a.npy", lie)
-    with pytest.raises(ValueError, match=r"a.npy has an array of 2,400,000,000,000 bytes, and holds 16"):
+    with pytest.raises(
+        ValueError, match=r"a.npy has an array of 2,400,000,000,000 bytes, and holds 16"
+    ):
         load_arrays(tmp_path / "x.npz")
 
 

@@ -29,19 +29,26 @@ def hang() -> None:
     threading.Event().wait()
 
 
-def test_call_that_does_not_return_is_left_behind_with_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_call_that_does_not_return_is_left_behind_with_the_rest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     since, before, calls = time.monotonic(), signal.getsignal(signal.SIGALRM), list[str]()
     closing.close("Sim-v0", lambda: calls.append("first"), hang, lambda: calls.append("last"))
     assert 0.2 <= time.monotonic() - since < 5
     assert calls == ["first"] and closing.has_left_behind()
-    assert capsys.readouterr().err == "hpc_es: Sim-v0: close() has not returned within 0.2 s: it is left behind\n"
+    assert (
+        capsys.readouterr().err
+        == "hpc_es: Sim-v0: close() has not returned within 0.2 s: it is left behind\n"
+    )
     assert signal.getsignal(signal.SIGALRM) == before
     closing.close("Sim-v0", hang)
     assert "within 0.1 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [ValueError("why"), SystemExit(3)])
-def test_error_is_a_message_and_the_rest_is_closed(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_a_message_and_the_rest_is_closed(
+    error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail() -> None:
         raise error
 
@@ -49,7 +56,10 @@ def test_error_is_a_message_and_the_rest_is_closed(error: BaseException, capsys:
     name = f"Sim-{type(error).__name__}"
     closing.close(name, fail, lambda: calls.append("last"), fail)
     assert calls == ["last"] and not closing.has_left_behind()
-    assert capsys.readouterr().err == f"hpc_es: {name}: close() raised {type(error).__name__}: {error}\n"
+    assert (
+        capsys.readouterr().err
+        == f"hpc_es: {name}: close() raised {type(error).__name__}: {error}\n"
+    )
 
 
 def test_interruption_that_is_caught_is_repeated() -> None:
@@ -89,7 +99,9 @@ def test_time_limit_of_an_episode_goes_on_after_a_call() -> None:
 
 def test_calls_in_another_thread_are_made_there_without_a_limit() -> None:
     threads = list[threading.Thread]()
-    other = threading.Thread(target=lambda: closing.close("Sim", lambda: threads.append(threading.current_thread())))
+    other = threading.Thread(
+        target=lambda: closing.close("Sim", lambda: threads.append(threading.current_thread()))
+    )
     other.start()
     other.join()
     assert threads == [other]

@@ -40,7 +40,11 @@ def test_row_dtype_has_return_length_and_requested_columns() -> None:
     """8 + 4 bytes, then 2 * 8 and 1."""
     created = np.zeros(3, row_dtype((Column("behaviour", "<f8", (2,)), CORRECT)))
     assert created.dtype.names == ("return_", "length", "behaviour", "correct")
-    assert (created.dtype.itemsize, created["behaviour"].shape, created["correct"].dtype) == (29, (3, 2), np.bool_)
+    assert (created.dtype.itemsize, created["behaviour"].shape, created["correct"].dtype) == (
+        29,
+        (3, 2),
+        np.bool_,
+    )
     assert row_dtype().names == ("return_", "length")
     assert row_dtype((SIGN_RETURN,)) == ROW
 
@@ -65,7 +69,11 @@ def test_jobs_are_cut_into_consecutive_chunks() -> None:
 def test_chunks_get_the_indices_of_the_generation() -> None:
     """After the existing ones, for any previous indices, with its number; the rest is unchanged."""
     chunks = numbered([*cut(5, 4), *cut(3, 4, 0, "probe", 1)], 7, 2)
-    assert chunks == [Chunk(7, 0, 4, generation=2), Chunk(8, 4, 1, generation=2), Chunk(9, 0, 3, "probe", 1, 0, 2)]
+    assert chunks == [
+        Chunk(7, 0, 4, generation=2),
+        Chunk(8, 4, 1, generation=2),
+        Chunk(9, 0, 3, "probe", 1, 0, 2),
+    ]
 
 
 def test_number_of_jobs_is_that_of_their_indices() -> None:
@@ -74,12 +82,22 @@ def test_number_of_jobs_is_that_of_their_indices() -> None:
 
 def test_problem_arrays_are_last_in_the_state_and_accessible_by_name() -> None:
     one, two, three, four = (np.array([number]) for number in (1.0, 2.0, 3.0, 4.0))
-    state = ProblemState({"mean": two}, {"count": four}).merge_into(State(5, {"theta": one}, {"slots": three}))
-    assert (state.generation, list(state.shared), list(state.master)) == (5, ["theta", "mean"], ["slots", "count"])
-    names = ProblemState({"mean": np.zeros(1)}, {"count": np.zeros(1)})  # its arrays do not count, only their names
+    state = ProblemState({"mean": two}, {"count": four}).merge_into(
+        State(5, {"theta": one}, {"slots": three})
+    )
+    assert (state.generation, list(state.shared), list(state.master)) == (
+        5,
+        ["theta", "mean"],
+        ["slots", "count"],
+    )
+    # its arrays do not count, only their names
+    names = ProblemState({"mean": np.zeros(1)}, {"count": np.zeros(1)})
     result = names.extract_from(state)
     assert (result.shared, result.master) == ({"mean": two}, {"count": four})
-    assert ProblemState().extract_from(state) == ProblemState() and ProblemState().merge_into(state) == state
+    assert (
+        ProblemState().extract_from(state) == ProblemState()
+        and ProblemState().merge_into(state) == state
+    )
 
 
 def test_state_without_a_vector_has_an_empty_theta() -> None:

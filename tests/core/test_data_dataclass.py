@@ -90,7 +90,9 @@ def test_equality_compares_the_compared_fields_of_one_class() -> None:
     assert Ours(1) != Standard(1)
 
 
-@pytest.mark.parametrize("change", [lambda one: setattr(one, "number", 2), lambda one: delattr(one, "number")])
+@pytest.mark.parametrize(
+    "change", [lambda one: setattr(one, "number", 2), lambda one: delattr(one, "number")]
+)
 def test_fields_cannot_be_changed(change: Callable[[object], None]) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         change(Ours(1))

@@ -1,4 +1,6 @@
-"""Missing optional packages are reported before a command starts, with the pip command that installs them."""
+"""Missing optional packages are reported before a command starts,
+with the pip command that installs them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ ACTOR_CRITIC = ("algorithm={kind: actor_critic}", "noise={}")
 
 def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     """Make the package appear as not installed, also to modules that have imported it."""
-    for name in [name for name in sys.modules if package in name.split(".") and not name.startswith("hpc_es")]:
+    for name in [
+        name for name in sys.modules if package in name.split(".") and not name.startswith("hpc_es")
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
 
@@ -47,18 +51,40 @@ def test_every_extra_is_in_setup_cfg_and_brings_its_package() -> None:
             "imageio_ffmpeg": "imageio-ffmpeg",
             "ale_py": "ale-py",
         }  # what brings it, if not its name
-        assert others.get(package, package).lower() in setup["options.extras_require"][extra], package
+        assert others.get(package, package).lower() in setup["options.extras_require"][extra], (
+            package
+        )
 
 
 @pytest.mark.parametrize(
     ("package", "overrides", "key", "line"),
     [
-        ("tensorflow", ["policy.backend=tensorflow"], "policy.backend", "[tensorflow]', or choose numpy"),
+        (
+            "tensorflow",
+            ["policy.backend=tensorflow"],
+            "policy.backend",
+            "[tensorflow]', or choose numpy",
+        ),
         ("tensorflow", ACTOR_CRITIC, "algorithm.kind", "[tensorflow]'"),
-        ("tensorflow", ["report.export_interval=1"], "report.export_interval", "[tensorflow]', or set it to 0"),
-        ("tensorboard", ["report.tensorboard=true"], "report.tensorboard", "[tensorboard]', or set it to false"),
+        (
+            "tensorflow",
+            ["report.export_interval=1"],
+            "report.export_interval",
+            "[tensorflow]', or set it to 0",
+        ),
+        (
+            "tensorboard",
+            ["report.tensorboard=true"],
+            "report.tensorboard",
+            "[tensorboard]', or set it to false",
+        ),
         ("mlflow", ["report.loggers=[mlflow]"], "report.loggers", "[mlflow]', or remove it"),
-        ("wandb", ["report.loggers=[tensorboard, wandb]"], "report.loggers", "[wandb]', or remove it"),
+        (
+            "wandb",
+            ["report.loggers=[tensorboard, wandb]"],
+            "report.loggers",
+            "[wandb]', or remove it",
+        ),
         ("mujoco", ["task.env_id=HalfCheetah-v5"], "task.env_id", "[mujoco]'"),
         ("Box2D", ["task.env_id=LunarLander-v3"], "task.env_id", "[box2d]'"),
     ],
@@ -73,11 +99,15 @@ def test_config_that_needs_an_extra_names_the_key_and_pip_command(
     assert f"{package}, which is not installed: pip install 'hpc_es{line}" in str(message.value)
 
 
-def test_environment_of_the_old_gym_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_of_the_old_gym_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hide(monkeypatch, "gym")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "before_gymnasium.py").write_text("import gym\n")
-    with pytest.raises(ConfigError, match=r"task\.env_id: .*'gym' cannot be imported: pip install 'hpc_es\[gym\]'"):
+    with pytest.raises(
+        ConfigError, match=r"task\.env_id: .*'gym' cannot be imported: pip install 'hpc_es\[gym\]'"
+    ):
         build_task(validate(override(CARTPOLE, ["task.env_id=before_gymnasium:Old-v0"])))
 
 
@@ -90,8 +120,12 @@ def test_video_needs_imageio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_video_of_cartpole_needs_pygame(tmp_path: Path) -> None:
     run = tmp_path / "run"
     runs.finished(0, run, "task.env_id=CartPole-v1", "stop.generations=1")
-    hidden = "import sys; sys.modules['pygame'] = None; from hpc_es import cli; cli.main(sys.argv[1:])"
-    done = python(["-c", hidden, "eval", str(run), "--episodes", "1", "--video", str(tmp_path / "x.gif")])
+    hidden = (
+        "import sys; sys.modules['pygame'] = None; from hpc_es import cli; cli.main(sys.argv[1:])"
+    )
+    done = python(
+        ["-c", hidden, "eval", str(run), "--episodes", "1", "--video", str(tmp_path / "x.gif")]
+    )
     assert done.status == 2 and "pip install 'hpc_es[video]'" in done.stderr, str(done)
 
 
@@ -103,7 +137,9 @@ def test_optuna_study_needs_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     space = "{algorithm.sigma: {uniform: [0.1, 0.2]}}"
     tuning = tmp_path / "tuning.yaml"
     tuning.write_text(f"{{base: tiny.yaml, search: optuna, trials: 2, space: {space}}}")
-    with pytest.raises(UserError, match=r"search: optuna needs optuna, .*pip install 'hpc_es\[tune\]'"):
+    with pytest.raises(
+        UserError, match=r"search: optuna needs optuna, .*pip install 'hpc_es\[tune\]'"
+    ):
         Master(TuneRequest(tuning, tmp_path / "out", (), None), 1)
 
 

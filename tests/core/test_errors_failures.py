@@ -13,7 +13,14 @@ import pytest
 from hpc_es.config.loading import validate
 from hpc_es.core import errors
 from hpc_es.core.callbacks import callback_errors
-from hpc_es.core.errors import MAX_DETAILS, EvaluationError, Failure, failure_from_error, failure_from_text, shortened
+from hpc_es.core.errors import (
+    MAX_DETAILS,
+    EvaluationError,
+    Failure,
+    failure_from_error,
+    failure_from_text,
+    shortened,
+)
 
 
 def in_frozen_modules() -> None:
@@ -62,7 +69,10 @@ def failed(function: object) -> Failure:
 def test_failure_location_is_the_deepest_frame_of_user_code(function: object, name: str) -> None:
     code = function.__code__  # type: ignore[attr-defined]
     failure = failed(function)
-    assert failure.kind == f"{name} at test_errors_failures.py:{code.co_firstlineno + 1} in {code.co_name}"
+    assert (
+        failure.kind
+        == f"{name} at test_errors_failures.py:{code.co_firstlineno + 1} in {code.co_name}"
+    )
     assert failure.text.startswith(f"{name}: ") and failure.text.endswith(
         f"(test_errors_failures.py:{code.co_firstlineno + 1} in {code.co_name})"
     )
@@ -80,7 +90,8 @@ def test_failure_location_without_user_code_is_the_deepest_frame() -> None:
 def test_error_that_was_not_raised_has_no_location() -> None:
     failure = failure_from_error(ValueError("the observation is NaN at step 17"))
     assert failure == Failure(
-        "ValueError: the observation is NaN at step 17", "ValueError: the observation is NaN at step #"
+        "ValueError: the observation is NaN at step 17",
+        "ValueError: the observation is NaN at step #",
     )
 
 
@@ -88,7 +99,10 @@ def test_failure_text_is_one_line_and_its_kind_ignores_numbers() -> None:
     assert failed(several_lines).text.startswith("ValueError: one two (")
     assert (
         len(
-            {failure_from_text(text).kind for text in ("the value is -1.5e+3", "the value is -20", "the value is -0.1")}
+            {
+                failure_from_text(text).kind
+                for text in ("the value is -1.5e+3", "the value is -20", "the value is -0.1")
+            }
         )
         == 1
     )
@@ -159,7 +173,9 @@ matrix
 def test_failure_of_called_code_is_that_of_the_user_without_the_frames_of_libraries(
     module: str, base: type[Exception], text: str
 ) -> None:
-    error = base(text) if module == "builtins" else type("Error", (base,), {"__module__": module})(text)
+    error = (
+        base(text) if module == "builtins" else type("Error", (base,), {"__module__": module})(text)
+    )
     assert failure_from_error(error, 3) == Failure(
         "LinAlgError: singular matrix (reward.py:6 in judge)",
         "LinAlgError at reward.py:6 in judge",
@@ -171,10 +187,14 @@ def test_failure_of_called_code_is_that_of_the_user_without_the_frames_of_librar
     )
     with pytest.raises(EvaluationError) as caught, callback_errors:
         raise error
-    assert str(caught.value).endswith("compiled call calls fails: LinAlgError: singular matrix (reward.py:6 in judge)")
+    assert str(caught.value).endswith(
+        "compiled call calls fails: LinAlgError: singular matrix (reward.py:6 in judge)"
+    )
 
 
-@pytest.mark.parametrize("error", [ValueError(OF_TENSORFLOW), RuntimeError(OF_JAX.partition("\n")[2]), KeyError(3)])
+@pytest.mark.parametrize(
+    "error", [ValueError(OF_TENSORFLOW), RuntimeError(OF_JAX.partition("\n")[2]), KeyError(3)]
+)
 def test_other_errors_are_not_of_called_code(error: Exception) -> None:
     assert errors.failure_of_called_code(error) is None
     with pytest.raises(type(error)), callback_errors:

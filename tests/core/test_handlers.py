@@ -66,7 +66,9 @@ def test_forked_child_has_the_handlers_from_before_the_run() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
 def test_signals_for_the_run_do_not_end_a_forked_child(number: signal.Signals) -> None:
-    """A terminal sends Ctrl-C to all processes; the run finishes its generation with its workers."""
+    """A terminal sends Ctrl-C to all processes;
+    the run finishes its generation with its workers.
+    """
     signals = Signals()
 
     def survives() -> bool:
@@ -75,14 +77,19 @@ def test_signals_for_the_run_do_not_end_a_forked_child(number: signal.Signals) -
 
     try:
         assert in_child(survives) == 0
-        ignored = in_child(lambda: os.execv("/bin/sh", ["sh", "-c", f"kill -{number:d} $$; exit 0"]))
+        ignored = in_child(
+            lambda: os.execv("/bin/sh", ["sh", "-c", f"kill -{number:d} $$; exit 0"])
+        )
         assert ignored == -number  # a program gets the default action
     finally:
         signals.restore()
-    assert in_child(lambda: signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL) == 0  # of a program without a run
+    # of a program without a run
+    assert in_child(lambda: signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL) == 0
 
 
-def test_handler_that_user_code_installs_during_a_run_stays_in_the_child_and_after_the_run() -> None:
+def test_handler_that_user_code_installs_during_a_run_stays_in_the_child_and_after_the_run() -> (
+    None
+):
     signals = Signals()
     signal.signal(signal.SIGTERM, other)
     assert in_child(lambda: signal.getsignal(signal.SIGTERM) is other) == 0
@@ -95,7 +102,10 @@ def test_blocked_signals_are_those_of_the_caller_in_the_child_and_after_the_run(
     try:
         signals = Signals()
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask - set(HANDLED)
-        assert in_child(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask - set(HANDLED)) == 0
+        assert (
+            in_child(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask - set(HANDLED))
+            == 0
+        )
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask - set(HANDLED)
         signals.restore()
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask | {signal.SIGUSR1}
@@ -142,7 +152,9 @@ def test_handlers_are_restored_once() -> None:
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_forked_child_that_comes_back_from_user_code_ends(capfd: pytest.CaptureFixture[str]) -> None:
+def test_forked_child_that_comes_back_from_user_code_ends(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     process = OwnProcess()
     process.end_forked()
 
@@ -152,4 +164,7 @@ def test_forked_child_that_comes_back_from_user_code_ends(capfd: pytest.CaptureF
         return True
 
     assert in_child(come_back) == CHILD_STATUS
-    assert f"process {os.getpid()} continues; end a forked process with os._exit(0)" in capfd.readouterr().err
+    assert (
+        f"process {os.getpid()} continues; end a forked process with os._exit(0)"
+        in capfd.readouterr().err
+    )

@@ -11,7 +11,9 @@ from hpc_es.core.keys import Keys, Purpose
 
 
 def test_equal_keys_give_equal_numbers() -> None:
-    first, second = (Keys(5, 1).generator(Purpose.PROBE, 3, 2, 1).standard_normal(100) for _ in range(2))
+    first, second = (
+        Keys(5, 1).generator(Purpose.PROBE, 3, 2, 1).standard_normal(100) for _ in range(2)
+    )
     assert np.array_equal(first, second)
 
 
@@ -19,7 +21,9 @@ def test_different_keys_give_different_numbers() -> None:
     """Also if two fields have swapped values, or one has the bits of the next."""
     uses = [
         (seed, repetition, purpose, generation, index, block)
-        for seed, repetition, generation, index, block in itertools.product((0, 1, 2**63 - 1), *[(0, 1, 2)] * 4)
+        for seed, repetition, generation, index, block in itertools.product(
+            (0, 1, 2**63 - 1), *[(0, 1, 2)] * 4
+        )
         for purpose in Purpose
     ]
     drawn = {Keys(seed, r).generator(p, g, i, b).bytes(16) for seed, r, p, g, i, b in uses}
@@ -27,8 +31,13 @@ def test_different_keys_give_different_numbers() -> None:
 
 
 def test_long_streams_of_adjacent_keys_do_not_overlap() -> None:
-    """The lowest counter word belongs to the stream: 4 words per count, so block 1 starts after 2**66 words."""
-    draws = [Keys(1).generator(Purpose.PERTURBATION, block=block).integers(2**63, size=50_000) for block in range(3)]
+    """The lowest counter word belongs to the stream: 4 words per count,
+    so block 1 starts after 2**66 words.
+    """
+    draws = [
+        Keys(1).generator(Purpose.PERTURBATION, block=block).integers(2**63, size=50_000)
+        for block in range(3)
+    ]
     assert len(np.unique(np.concatenate(draws))) == 150_000
 
 
@@ -74,8 +83,11 @@ def test_values_of_purposes_do_not_change() -> None:
 @pytest.mark.parametrize("field", ["seed", "repetition", "purpose", "generation", "index", "block"])
 def test_streams_that_differ_in_one_field_are_uncorrelated(field: str) -> None:
     def drawn(value: int) -> np.ndarray:
-        values = dict.fromkeys(("seed", "repetition", "purpose", "generation", "index", "block"), 4) | {field: value}
+        values = dict.fromkeys(
+            ("seed", "repetition", "purpose", "generation", "index", "block"), 4
+        ) | {field: value}
         keys = Keys(values.pop("seed"), values.pop("repetition"))
         return keys.generator(Purpose(values.pop("purpose")), **values).standard_normal(10_000)
 
-    assert abs(np.corrcoef(drawn(4), drawn(5))[0, 1]) < 0.05  # 5 standard errors of 1 / sqrt(10,000)
+    # 5 standard errors of 1 / sqrt(10,000)
+    assert abs(np.corrcoef(drawn(4), drawn(5))[0, 1]) < 0.05

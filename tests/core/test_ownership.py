@@ -27,8 +27,12 @@ def test_own_file(file: Path) -> None:
 
 
 @pytest.mark.parametrize("level", ["code.py", "b", "a"])
-@pytest.mark.parametrize(("bits", "text"), [(0o757, "all users may write"), (0o777, "all users may write")])
-def test_file_or_directory_above_that_all_may_write(file: Path, level: str, bits: int, text: str) -> None:
+@pytest.mark.parametrize(
+    ("bits", "text"), [(0o757, "all users may write"), (0o777, "all users may write")]
+)
+def test_file_or_directory_above_that_all_may_write(
+    file: Path, level: str, bits: int, text: str
+) -> None:
     item = next(path for path in (file, *file.parents) if path.name == level)
     item.chmod(bits)
     assert stranger(file) == f"{text} {item}"
@@ -39,7 +43,9 @@ def test_sticky_directory_lets_only_owners_replace_files(file: Path) -> None:
     assert stranger(file) == ""
 
 
-def test_own_group_is_private_and_another_is_not(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_group_is_private_and_another_is_not(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file.chmod(0o664)
     monkeypatch.setattr("hpc_es.core.ownership._is_private", lambda group, path: True)
     assert stranger(file) == ""
@@ -52,7 +58,9 @@ def test_own_group_is_private_and_another_is_not(file: Path, monkeypatch: pytest
     assert stranger(file) == ""
 
 
-def test_group_that_another_user_has_as_first_group(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_that_another_user_has_as_first_group(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     user = pwd.getpwuid(os.geteuid())
     if stranger_of_group(file) != "" or user.pw_gid != file.stat().st_gid:
         pytest.skip("this user has no group of his own")

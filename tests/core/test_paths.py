@@ -1,4 +1,6 @@
-"""Paths: ~ and variables are replaced, a variable that is not set is an error, and the directory may change."""
+"""Paths: ~ and variables are replaced, a variable that is not set is an error,
+and the directory may change.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +55,16 @@ def test_home_of_a_user_is_replaced() -> None:
         ("$NOT_SET/x", r"'\$NOT_SET/x' has the variable \$NOT_SET, which is not set: export it"),
         ("a/${NOT_SET}", r"the variable \$NOT_SET, which is not set"),
         ("$EMPTY/x", r"the variable \$EMPTY, which is empty"),
-        ("${SCRATCH:-/tmp}", r"expected a variable as \$NAME or \$\{NAME\}, found '\$\{SCRATCH:-/tmp\}'"),
+        (
+            "${SCRATCH:-/tmp}",
+            r"expected a variable as \$NAME or \$\{NAME\}, found '\$\{SCRATCH:-/tmp\}'",
+        ),
         ("${SCRATCH", r"found '\$\{SCRATCH'"),
         ("${}", r"found '\$\{\}'"),
-        ("~no_such_user/x", r"there is no home directory ~no_such_user in .* write './~no_such_user/x'"),
+        (
+            "~no_such_user/x",
+            r"there is no home directory ~no_such_user in .* write './~no_such_user/x'",
+        ),
     ],
 )
 def test_what_cannot_be_replaced_is_an_error(text: str, message: str) -> None:
@@ -77,14 +85,18 @@ def test_types_of_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert arguments.config_source("env=c(task='$NOT_SET')") == "env=c(task='$NOT_SET')"
 
 
-def test_path_is_shown_relative_to_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_is_shown_relative_to_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert paths.absolute("runs/x") == tmp_path / "runs" / "x"
     assert paths.shown(tmp_path / "runs" / "x") == "runs/x"
     assert paths.shown(Path("/elsewhere/x")) == "/elsewhere/x"
 
 
-def test_kept_directory_is_restored_also_after_it_was_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_directory_is_restored_also_after_it_was_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a").mkdir()
     monkeypatch.chdir(tmp_path / "a")
     with paths.kept_directory():
@@ -97,7 +109,9 @@ def test_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "a").mkdir()
     monkeypatch.chdir(tmp_path / "a")
     (tmp_path / "a").rmdir()
-    with pytest.raises(UserError, match=r"current directory cannot be used .*change to another one"):
+    with pytest.raises(
+        UserError, match=r"current directory cannot be used .*change to another one"
+    ):
         paths.absolute("x")
     assert paths.absolute("/x") == Path("/x")
     assert paths.shown(Path("/x")) == "/x"

@@ -80,10 +80,22 @@ def test_value_becomes_data_of_the_same_type(value: object, expected: object) ->
 @pytest.mark.parametrize(
     ("value", "key", "text"),
     [
-        ({"a": {"b": [1, len]}}, "a.b[1]", "found builtin_function_or_method <built-in function len>: name a function"),
-        ({"a": object}, "a", "found type <class 'object'>: name a function or class of a module as 'my_module:name'"),
+        (
+            {"a": {"b": [1, len]}},
+            "a.b[1]",
+            "found builtin_function_or_method <built-in function len>: name a function",
+        ),
+        (
+            {"a": object},
+            "a",
+            "found type <class 'object'>: name a function or class of a module as 'my_module:name'",
+        ),
         ({"a": {3, 1}}, "a", "found set {1, 3}: a set has no order, give a list"),
-        ({"a": b"x"}, "a", "expected text, a number, true, false, None, a list or a mapping, found bytes b'x'"),
+        (
+            {"a": b"x"},
+            "a",
+            "expected text, a number, true, false, None, a list or a mapping, found bytes b'x'",
+        ),
         ({"a": np.array([1j])}, "a[0]", "found complex 1j"),
         ({"a": np.datetime64("2026-01-01")}, "a", "found date datetime.date(2026, 1, 1)"),
         ({"a": Gradient(1)}, "a", "which cannot be read: needs a gradient"),

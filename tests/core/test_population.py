@@ -9,7 +9,15 @@ import pytest
 
 from hpc_es.core import population as population_module
 from hpc_es.core.keys import Keys
-from hpc_es.core.population import Directions, Explicit, Factorisation, Layout, LowRank, Perturbed, Population
+from hpc_es.core.population import (
+    Directions,
+    Explicit,
+    Factorisation,
+    Layout,
+    LowRank,
+    Perturbed,
+    Population,
+)
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from tests.helpers.populations import centre, explicit, population
 
@@ -43,14 +51,20 @@ def test_candidates_are_the_centre_and_scaled_directions(dtype: type[np.floating
 
 def test_candidates_of_float64_have_its_precision() -> None:
     theta = np.array([1.0 + 2.0**-40])
-    created = population(theta, np.ones((1, 1), np.float32), np.zeros(1, np.intp), np.array([2.0**-45]))
+    created = population(
+        theta, np.ones((1, 1), np.float32), np.zeros(1, np.intp), np.array([2.0**-45])
+    )
     assert created.stacked()[0, 0] == 1 + 2.0**-40 + 2.0**-45
     assert centre(theta, 2).stacked().tolist() == [[1 + 2.0**-40]] * 2
 
 
 def test_candidates_can_be_the_centre_or_explicit_vectors() -> None:
     alone = centre(np.array([1, 2], np.float32), 3)
-    assert (len(alone), alone.stacked().tolist(), alone.stacked().dtype) == (3, [[1, 2]] * 3, np.float32)
+    assert (len(alone), alone.stacked().tolist(), alone.stacked().dtype) == (
+        3,
+        [[1, 2]] * 3,
+        np.float32,
+    )
     values = np.arange(6.0).reshape(3, 2)
     assert len(explicit(values)) == 3 and np.shares_memory(explicit(values).stacked(), values)
 
@@ -61,7 +75,9 @@ def test_part_across_blocks_equals_the_stacked_candidates(ratios: Any) -> None:
     layout = Layout({"first": (5,), "middle": (2, BLOCK // 2), "last": (BLOCK + 2,)})
     theta = np.linspace(-1, 1, layout.size, dtype=np.float32)
     directions = Directions(CounterNoise(Keys(1), layout.size), 3, [4, 2], ratios)
-    created = Perturbed(layout, theta[None], directions, np.array([0, 1, 1]), np.array([0.1, 0.1, -0.1], np.float32))
+    created = Perturbed(
+        layout, theta[None], directions, np.array([0, 1, 1]), np.array([0.1, 0.1, -0.1], np.float32)
+    )
     stack = created.stacked()
     for name, (start, stop) in layout.spans.items():
         part = created.part(name)
@@ -126,29 +142,50 @@ class Any2x3(Factorisation):
         return {"kernel": (2, 3)}
 
 
-def low_rank(numbers: Any, rank: int, scales: list[float], layout: Layout = DENSE, **options: Any) -> LowRank:
+def low_rank(
+    numbers: Any, rank: int, scales: list[float], layout: Layout = DENSE, **options: Any
+) -> LowRank:
     centre = np.array([*W, 0.5, 0, -0.5], np.float32)[: layout.size]
     rows = np.zeros(len(scales), np.intp)
     numbers = np.array([numbers], np.float32)
-    return LowRank(Any2x3(layout, rank), centre, numbers, rows, np.array(scales, np.float32), **options)
+    return LowRank(
+        Any2x3(layout, rank), centre, numbers, rows, np.array(scales, np.float32), **options
+    )
 
 
 def test_low_rank_candidates_of_a_dense_layer_by_hand() -> None:
-    """left (2, -1), right (1, 0, -2), noise of the biases (1, 1, 0); y = x W + b of both candidates of a pair."""
+    """left (2, -1), right (1, 0, -2), noise of the biases (1, 1, 0);
+    y = x W + b of both candidates of a pair.
+    """
     created = low_rank([2, -1, 1, 0, -2, 1, 1, 0], 1, [0.1, -0.1])
     kernels, biases = created.part("kernel"), created.part("bias")
-    np.testing.assert_allclose(X @ kernels + biases, [[-0.2, 8.1, 11.1], [-0.8, 7.9, 11.9]], rtol=1e-6)
+    np.testing.assert_allclose(
+        X @ kernels + biases, [[-0.2, 8.1, 11.1], [-0.8, 7.9, 11.9]], rtol=1e-6
+    )
     left, right = created.factors("kernel")
-    without_forming = X @ created.centre_part("kernel") + np.einsum("x,jrx,jry->jy", X, left, right) + biases
+    without_forming = (
+        X @ created.centre_part("kernel") + np.einsum("x,jrx,jry->jy", X, left, right) + biases
+    )
     np.testing.assert_allclose(without_forming, X @ kernels + biases, rtol=1e-6)
-    assert created.stacked().tolist() == [[*k.ravel(), *b] for k, b in zip(kernels, biases, strict=True)]
-    assert created.elements(1, 7).tobytes() == created.stacked()[:, 1:7].tobytes()  # from within a row
+    assert created.stacked().tolist() == [
+        [*k.ravel(), *b] for k, b in zip(kernels, biases, strict=True)
+    ]
+    # from within a row
+    assert created.elements(1, 7).tobytes() == created.stacked()[:, 1:7].tobytes()
 
 
-def test_candidates_of_large_parts_are_at_addresses_that_compiled_calls_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_of_large_parts_are_at_addresses_that_compiled_calls_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(population_module, "MAX_STEP_ELEMENTS", 4)
     directions = Directions(CounterNoise(Keys(1), 10), 0, [0])
-    formed = Perturbed(LAYOUT, np.ones((1, 10), np.float32), directions, np.zeros(2, np.intp), np.ones(2, np.float32))
+    formed = Perturbed(
+        LAYOUT,
+        np.ones((1, 10), np.float32),
+        directions,
+        np.zeros(2, np.intp),
+        np.ones(2, np.float32),
+    )
     factored = low_rank([2, -1, 1, 0, -2, 1, 1, 0], 1, [0.1, -0.1])
     kept = [candidates.stacked() for candidates in [formed, factored] * 4]
     assert not any(stack.ctypes.data % 64 for stack in kept)
@@ -172,24 +209,40 @@ def test_ratios_scale_every_element_of_a_perturbation() -> None:
 
 
 def test_matrices_with_more_elements_than_factors_are_of_low_rank() -> None:
-    """Kernels as matrices [all axes but the last, last]; 1 * (8 * 4 + 3) < 8 * 4 * 3, but 2 + 2 = 2 * 2."""
-    shapes = {"conv": (4, 2, 4, 3), "square": (2, 2), "bias": (3,), "scale": (), "table": (50, 4), "other": (50, 4)}
+    """Kernels as matrices [all axes but the last, last]; 1 * (8 * 4 + 3) < 8 * 4 * 3,
+    but 2 + 2 = 2 * 2.
+    """
+    shapes = {
+        "conv": (4, 2, 4, 3),
+        "square": (2, 2),
+        "bias": (3,),
+        "scale": (),
+        "table": (50, 4),
+        "other": (50, 4),
+    }
     chosen = Factorisation(Layout(shapes), 1, full=("other",))
     assert chosen.matrices == {"conv": (32, 3), "table": (50, 4)}
     assert chosen.compact.shapes == {
         **{"conv:left": (1, 32), "conv:right": (1, 3), "square": (2, 2), "bias": (3,), "scale": ()},
         **{"table:left": (1, 50), "table:right": (1, 4), "other": (50, 4)},
     }
-    assert list(Factorisation(Layout(shapes), 3).matrices) == ["table", "other"]  # 3 * 54 = 162 < 200; 105 > 96
+    # 3 * 54 = 162 < 200; 105 > 96
+    assert list(Factorisation(Layout(shapes), 3).matrices) == ["table", "other"]
 
 
 def test_low_rank_kernel_of_a_convolution_by_hand() -> None:
-    """Image 1 .. 9, kernel 2 x 2 x 1 x 2 as the matrix [[1, 0], [-1, 2], [0, 1], [0.5, 0]], left (1, -1, 2, 0)."""
+    """Image 1 .. 9, kernel 2 x 2 x 1 x 2 as the matrix [[1, 0], [-1, 2], [0, 1], [0.5, 0]],
+    left (1, -1, 2, 0).
+    """
     layout = Layout({"kernel": (2, 2, 1, 2)})
     kernel = np.array([1, 0, -1, 2, 0, 1, 0.5, 0], np.float32)
     numbers = np.array([[1, -1, 2, 0, 1, -2]], np.float32)
-    created = LowRank(Factorisation(layout, 1), kernel, numbers, np.zeros(1, np.intp), np.array([0.1], np.float32))
+    created = LowRank(
+        Factorisation(layout, 1), kernel, numbers, np.zeros(1, np.intp), np.array([0.1], np.float32)
+    )
     formed = created.part("kernel")[0].reshape(4, 2)
     np.testing.assert_allclose(formed, [[1.1, -0.2], [-1.1, 2.2], [0.2, 0.6], [0.5, 0]], rtol=1e-6)
     patches = np.array([[1, 2, 4, 5], [2, 3, 5, 6], [4, 5, 7, 8], [5, 6, 8, 9]])
-    np.testing.assert_allclose(patches @ formed, [[2.2, 6.6], [2.9, 9.2], [4.3, 14.4], [5, 17]], rtol=1e-5)
+    np.testing.assert_allclose(
+        patches @ formed, [[2.2, 6.6], [2.9, 9.2], [4.3, 14.4], [5, 17]], rtol=1e-5
+    )

@@ -1,4 +1,6 @@
-"""Output that libraries write by themselves is suppressed: MUJOCO_LOG.TXT, colours, start-up lines of TensorFlow."""
+"""Output that libraries write by themselves is suppressed: MUJOCO_LOG.TXT, colours,
+start-up lines of TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def test_kept_lines_are_written_after_an_exception(capfd: pytest.CaptureFixture[
     assert capfd.readouterr().err == "before\nafter\n"
 
 
-def test_each_kind_of_line_is_shown_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_of_line_is_shown_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(quiet, "_printed", set())
     for line, kind in (("at DOF 1", "at DOF"), ("at DOF 2", "at DOF"), ("at DOF 1", "")):
         show_once(line, kind)
@@ -43,10 +47,14 @@ def test_each_kind_of_line_is_shown_once(capsys: pytest.CaptureFixture[str], mon
 
 
 @pytest.mark.parametrize("stepping", ["native", "gymnasium"])
-def test_mujoco_writes_no_log_file_and_no_deprecation_warnings(stepping: str, tmp_path: Path) -> None:
+def test_mujoco_writes_no_log_file_and_no_deprecation_warnings(
+    stepping: str, tmp_path: Path
+) -> None:
     """HalfCheetah's model has settotalmass, about which every process would warn."""
     pytest.importorskip("mujoco")
-    run = runs.command(tmp_path / "run", "task.env_id=HalfCheetah-v5", f"task.stepping={stepping}", *SMALL)
+    run = runs.command(
+        tmp_path / "run", "task.env_id=HalfCheetah-v5", f"task.stepping={stepping}", *SMALL
+    )
     done = mpiexec(2, run, cwd=tmp_path)
     assert done.status == 0 and "settotalmass" not in done.stdout + done.stderr, done
     assert not (tmp_path / "MUJOCO_LOG.TXT").exists()
@@ -67,7 +75,9 @@ def test_unstable_mujoco_simulation_is_reported_once(tmp_path: Path) -> None:
     done = python(script(text), cwd=tmp_path)
     assert done.status == 0, done
     (line,) = done.stderr.splitlines()
-    assert line.startswith("MuJoCo: Nan, Inf or huge value in QVEL at DOF 0. The simulation is unstable.")
+    assert line.startswith(
+        "MuJoCo: Nan, Inf or huge value in QVEL at DOF 0. The simulation is unstable."
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -79,7 +89,9 @@ def test_gymnasium_warns_in_plain_lines_once(tmp_path: Path) -> None:
     assert text.count("WARNING: The environment Hopper-v4 is out of date.") == 1, done
 
 
-def test_other_warnings_of_an_environment_are_unchanged(monkeypatch: Any, recwarn: pytest.WarningsRecorder) -> None:
+def test_other_warnings_of_an_environment_are_unchanged(
+    monkeypatch: Any, recwarn: pytest.WarningsRecorder
+) -> None:
     def make(*arguments: Any, **keywords: Any) -> Any:
         warnings.warn("the sensors are not calibrated", UserWarning, stacklevel=2)
         return "an environment"
@@ -90,8 +102,12 @@ def test_other_warnings_of_an_environment_are_unchanged(monkeypatch: Any, recwar
     assert [str(item.message) for item in recwarn] == ["the sensors are not calibrated"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed here")
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed here"
+)
 def test_tensorflow_starts_without_output(tmp_path: Path) -> None:
     """Without suppression it writes 21 lines on three ranks without a GPU."""
-    done = mpiexec(2, runs.command(tmp_path / "run", "policy.backend=tensorflow", *SMALL), cwd=tmp_path)
+    done = mpiexec(
+        2, runs.command(tmp_path / "run", "policy.backend=tensorflow", *SMALL), cwd=tmp_path
+    )
     assert done.status == 0 and done.stderr == "", done

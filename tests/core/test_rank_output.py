@@ -38,16 +38,30 @@ EVERYTHING = """
     print("after")
     ctypes.CDLL(None).puts(b"C after")
 """
-LINES = ["=== title", "python", "error", "C", "child", "child error", "early", "descriptor", "end without a newline"]
+LINES = [
+    "=== title",
+    "python",
+    "error",
+    "C",
+    "child",
+    "child error",
+    "early",
+    "descriptor",
+    "end without a newline",
+]
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_log_has_the_output_of_python_and_c_code_and_of_child_processes(end: str, tmp_path: Path) -> None:
+def test_log_has_the_output_of_python_and_c_code_and_of_child_processes(
+    end: str, tmp_path: Path
+) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "rank_0003.txt").write_text("earlier\n")
-    done = python([*script(EVERYTHING), str(tmp_path), end], env={"PYTHONUNBUFFERED": ""})  # which C's stdout follows
+    # which C's stdout follows
+    done = python([*script(EVERYTHING), str(tmp_path), end], env={"PYTHONUNBUFFERED": ""})
     assert (tmp_path / "logs" / "rank_0003.txt").read_text().splitlines() == ["earlier", *LINES]
-    after = ["C after", "after"] if end == "close" else []  # Python's stdout is a file again, with a block buffer
+    # Python's stdout is a file again, with a block buffer
+    after = ["C after", "after"] if end == "close" else []
     assert done.stdout.splitlines() == ["C before", "message", *after]
     assert done.stderr == "warning\n"
     assert done.status == (0 if end == "close" else -signal.SIGKILL)
@@ -97,7 +111,9 @@ def test_children_write_to_the_null_device_while_the_disk_has_no_space(
             os.system("echo child")
     finally:
         log.close()
-    assert disk.f_bavail * disk.f_frsize > rank_output.FREE_BYTES, "the test needs a disk with space"
+    assert disk.f_bavail * disk.f_frsize > rank_output.FREE_BYTES, (
+        "the test needs a disk with space"
+    )
     expected = ["title", "child", "[less than 64 MiB are free: output is missing here]", "child"]
     assert (tmp_path / "logs" / "rank_0000.txt").read_text().splitlines() == expected
 
@@ -109,7 +125,11 @@ def test_log_that_cannot_be_written_leaves_the_output_where_it_was(
     assert RankLog.open(tmp_path, 5, "title") is None and not rank_output.is_open()
     os.write(1, b"terminal\n")
     out, err = capfd.readouterr()
-    assert out == "terminal\n" and err.startswith("WARNING: rank 5 prints here: ") and "rank_0005.txt" in err
+    assert (
+        out == "terminal\n"
+        and err.startswith("WARNING: rank 5 prints here: ")
+        and "rank_0005.txt" in err
+    )
 
 
 def test_second_log_of_a_process_is_refused(tmp_path: Path) -> None:
@@ -118,7 +138,9 @@ def test_second_log_of_a_process_is_refused(tmp_path: Path) -> None:
         assert RankLog.open(tmp_path, 1, "title") is None
     finally:
         log.close()
-    assert "another run of this process has a log" in (tmp_path / "logs" / "rank_0000.txt").read_text()
+    assert (
+        "another run of this process has a log" in (tmp_path / "logs" / "rank_0000.txt").read_text()
+    )
     assert not (tmp_path / "logs" / "rank_0001.txt").exists()
 
 

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from hpc_es.core.plain import spreadsheet_cell
-from hpc_es.core.run_files import UnusualFileError, each_line, open_file, read_bytes, read_json, read_text, sha256_of
+from hpc_es.core.run_files import (
+    UnusualFileError,
+    each_line,
+    open_file,
+    read_bytes,
+    read_json,
+    read_text,
+    sha256_of,
+)
 
 MAKERS: dict[str, Callable[[Path], object]] = {
     "a link": lambda path: path.symlink_to("other"),
@@ -59,13 +67,27 @@ def test_code_may_be_reached_by_links(tmp_path: Path) -> None:
     """The SHA-256 of nothing."""
     (tmp_path / "other").touch()
     (tmp_path / "file").symlink_to("other")
-    assert sha256_of(tmp_path / "file") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert (
+        sha256_of(tmp_path / "file")
+        == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    )
     assert sha256_of(tmp_path / "missing") == ""
 
 
 def test_cells_that_a_spreadsheet_would_compute() -> None:
     cells = ["=1+1", "+x", "-x", "@x", "-1e-3", "+2", "a=b", 3, None, "\x1b[31m"]
-    assert [*map(spreadsheet_cell, cells)] == ["'=1+1", "'+x", "'-x", "'@x", "-1e-3", "+2", "a=b", 3, None, "\\x1b[31m"]
+    assert [*map(spreadsheet_cell, cells)] == [
+        "'=1+1",
+        "'+x",
+        "'-x",
+        "'@x",
+        "-1e-3",
+        "+2",
+        "a=b",
+        3,
+        None,
+        "\\x1b[31m",
+    ]
 
 
 def test_links_of_others_lead_to_no_files_of_the_user(tmp_path: Path) -> None:

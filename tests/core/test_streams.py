@@ -91,7 +91,9 @@ def test_messages_are_written_where_possible_and_otherwise_lost(
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-def test_search_and_its_failures_need_no_streams(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_and_its_failures_need_no_streams(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replaced(kind, monkeypatch)
 
     def value(x: Any) -> float:
@@ -103,14 +105,18 @@ def test_search_and_its_failures_need_no_streams(kind: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-def test_first_connection_of_a_process_needs_no_streams(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_connection_of_a_process_needs_no_streams(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The time limit of MPI_Init writes to standard error."""
     replaced(kind, monkeypatch)
     monkeypatch.setattr(connect, "_worlds", [])
     assert connect.connect().size == 1
 
 
-def test_characters_that_the_stream_cannot_encode_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_that_the_stream_cannot_encode_are_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     memory = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(memory, "ascii"))
     say("1 ± 2\n")
@@ -122,7 +128,11 @@ def test_dropping_stream_keeps_encoding_and_descriptor_and_never_raises() -> Non
         stream = streams.lines_to(full.fileno(), "<stdout>", "latin-1", "replace")
         stream.write("lost ±\n" * 10_000)
         stream.flush()
-        assert stream.fileno() == full.fileno() and not stream.isatty() and stream.encoding == "latin-1"
+        assert (
+            stream.fileno() == full.fileno()
+            and not stream.isatty()
+            and stream.encoding == "latin-1"
+        )
 
 
 CLOSED = """
@@ -143,7 +153,9 @@ os.write(file, str(file).encode())
 
 
 @pytest.mark.parametrize("numbers", [(2,), (0, 1, 2)])
-def test_file_gets_no_descriptor_of_a_closed_stream(numbers: tuple[int, ...], tmp_path: Path) -> None:
+def test_file_gets_no_descriptor_of_a_closed_stream(
+    numbers: tuple[int, ...], tmp_path: Path
+) -> None:
     file = tmp_path / "data"
     done = python(["-c", CLOSED.format(numbers=numbers), str(file)], 30)
     assert done.status == 0, str(done)

@@ -121,11 +121,17 @@ def test_a_policy_is_trained_by_a_new_backend_which_is_one_file(tmp_path: Path) 
     assert recorded["compiled_for"] == {"platform": "fake", "candidates_per_call": 4}
 
 
-def test_a_backend_that_is_not_installed_is_refused_with_the_command_that_installs_it(tmp_path: Path) -> None:
+def test_a_backend_that_is_not_installed_is_refused_with_the_command_that_installs_it(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "backends").mkdir()
     (tmp_path / "backends" / "fake.py").write_text(FAKE)
     (tmp_path / "my_net.py").write_text(NETWORK)
-    done = python(script(PROGRAM), cwd=tmp_path, env={"CUDA_VISIBLE_DEVICES": "3", "PYTHONPATH": str(tmp_path)})
+    done = python(
+        script(PROGRAM),
+        cwd=tmp_path,
+        env={"CUDA_VISIBLE_DEVICES": "3", "PYTHONPATH": str(tmp_path)},
+    )
     text = "policy.backend: is fake, which needs fake_library, which is not installed: pip install 'hpc_es[fake]'"
     assert done.status != 0 and text in done.stderr, str(done)
 
@@ -139,7 +145,10 @@ def test_backends_are_the_files_of_their_folder() -> None:
 
 
 def test_unknown_backends_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"expected one of 'jax', 'numpy', 'tensorflow', found 'tensorflw'; did you"):
+    with pytest.raises(
+        ConfigError,
+        match=r"expected one of 'jax', 'numpy', 'tensorflow', found 'tensorflw'; did you",
+    ):
         backend("tensorflw")
     with pytest.raises(ConfigError, match=r"policy\.backend: is numpy, which computes no networks"):
         network_backend("numpy")

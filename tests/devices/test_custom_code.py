@@ -1,4 +1,6 @@
-"""GPUs for code that names no library: each rank sees its own GPU only, before the code is imported."""
+"""GPUs for code that names no library: each rank sees its own GPU only,
+before the code is imported.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ stop: {generations: 1}
 report: {plot_interval_seconds: 0}
 mpi: {schedule: static, master_evaluates: true, chunk_size: 1}
 """
-# Each rank writes a file that is named by what it sees, when the module is imported and when it evaluates.
+# Each rank writes a file that is named by what it sees, when the module is imported and when it
+# evaluates.
 GPU_CODE = """
 import os
 from pathlib import Path
@@ -118,14 +121,22 @@ def trained(folder: Path, section: str, ranks: int = 2, **environment: str) -> F
 
 def seen(folder: Path, where: str) -> list[str]:
     """What the ranks have seen, without repetition."""
-    return sorted({path.name.rpartition(" ")[0].partition(" ")[2] for path in (folder / "seen").glob(f"{where} *")})
+    return sorted(
+        {
+            path.name.rpartition(" ")[0].partition(" ")[2]
+            for path in (folder / "seen").glob(f"{where} *")
+        }
+    )
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
 def test_each_rank_sees_its_own_gpu_before_its_code_is_imported(kind: str, tmp_path: Path) -> None:
     done = trained(tmp_path, f"device: gpu\n{SECTIONS[kind]}", CUDA_VISIBLE_DEVICES="4,7")
     assert done.status == 0, str(done)
-    assert f"custom code computes on GPUs: rank=host:GPU  0={HOST}:4  1={HOST}:7" in done.stderr + done.stdout
+    assert (
+        f"custom code computes on GPUs: rank=host:GPU  0={HOST}:4  1={HOST}:7"
+        in done.stderr + done.stdout
+    )
     assert seen(tmp_path, "import") == seen(tmp_path, "call") == ["4", "7"]
     device = runs.newest(tmp_path / "run").provenance["device"]
     assert (device["library"], device["kind"]) == (None, "gpu")
@@ -205,14 +216,19 @@ OBJECTIVE = {"kind": "function", "function": "tests.helpers.toys:noisy_bowl", "d
     [
         ({"task": OBJECTIVE}, None),
         ({"task": {**OBJECTIVE, "uses_gpu": True}}, DeviceRequest(None, hides_others=True)),
-        ({"task": {**OBJECTIVE, "uses_gpu": True}, "device": "gpu"}, DeviceRequest(None, "gpu", hides_others=True)),
+        (
+            {"task": {**OBJECTIVE, "uses_gpu": True}, "device": "gpu"},
+            DeviceRequest(None, "gpu", hides_others=True),
+        ),
         (
             {"task": {**OBJECTIVE, "uses_gpu": True}, "mpi": {"ranks_per_gpu": 2}},
             DeviceRequest(None, "auto", 2, hides_others=True),
         ),
     ],
 )
-def test_a_function_requests_a_gpu_without_a_library(data: Mapping[str, Any], expected: DeviceRequest | None) -> None:
+def test_a_function_requests_a_gpu_without_a_library(
+    data: Mapping[str, Any], expected: DeviceRequest | None
+) -> None:
     config = validate(data)
     assert device_request(config) == expected
     assert not [*device_mismatches(config)] and not [*device_warnings(config)]
@@ -226,6 +242,8 @@ def test_a_function_without_the_option_is_told_of_it() -> None:
 def test_custom_code_and_a_library_share_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     from hpc_es.policies import mlp
 
-    monkeypatch.setattr(mlp, "computes", lambda options: Computes(backend="tensorflow", device=True))
+    monkeypatch.setattr(
+        mlp, "computes", lambda options: Computes(backend="tensorflow", device=True)
+    )
     data = {"task": {"env_id": "CartPole-v1"}, "policy": {"kind": "mlp", "backend": "tensorflow"}}
     assert device_request(validate(data)) == DeviceRequest("tensorflow", hides_others=True)

@@ -1,4 +1,6 @@
-"""The decision of the ranks on their devices: reasons, refusals, the log, the checkpoint and the resumed run."""
+"""The decision of the ranks on their devices: reasons, refusals, the log,
+the checkpoint and the resumed run.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ import pytest
 
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.devices import decision, jax_setup, tensorflow_setup
-from hpc_es.devices.decision import Decision, DeviceRequest, RankDevice, changes, current_decision, decide
+from hpc_es.devices.decision import (
+    Decision,
+    DeviceRequest,
+    RankDevice,
+    changes,
+    current_decision,
+    decide,
+)
 from hpc_es.devices.placement import driver_gpus, visible_gpus
 from hpc_es.mpi.world import World
 from tests.helpers.harness import mpiexec, script
@@ -21,7 +30,9 @@ CPU = Decision(DeviceRequest("jax"), "cpu", (RankDevice("n1", 1),), "rank 0 (n1)
 
 
 def on_gpus(*models: str) -> Decision:
-    devices = [RankDevice("n1", 1, str(gpu), model, f"GPU-{gpu}") for gpu, model in enumerate(models)]
+    devices = [
+        RankDevice("n1", 1, str(gpu), model, f"GPU-{gpu}") for gpu, model in enumerate(models)
+    ]
     return Decision(DeviceRequest("jax"), "gpu", tuple(devices))
 
 
@@ -34,7 +45,9 @@ def _without_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     for module in (jax_setup, tensorflow_setup):
         monkeypatch.setattr(module, "_chosen", [])
     monkeypatch.setattr(decision, "_decisions", [])
-    monkeypatch.setattr(decision, "visible_gpus", lambda environ: visible_gpus(environ, tmp_path / "no_driver"))
+    monkeypatch.setattr(
+        decision, "visible_gpus", lambda environ: visible_gpus(environ, tmp_path / "no_driver")
+    )
     monkeypatch.setattr(decision, "driver_gpus", lambda: [])
     monkeypatch.setattr(jax_setup, "_configured", [])
     yield
@@ -61,7 +74,9 @@ def test_without_gpu_auto_uses_the_cpu_with_a_reason_and_gpu_is_refused(library:
     world = World("none")
     (line,) = decide(world, DeviceRequest(library)).lines(world)
     assert f"computes on the CPU: rank 0 ({HOST}) sees no GPU" in line
-    with pytest.raises(ConfigError, match=rf"device: is gpu, but rank 0 \({HOST}\) sees no GPU: request GPUs"):
+    with pytest.raises(
+        ConfigError, match=rf"device: is gpu, but rank 0 \({HOST}\) sees no GPU: request GPUs"
+    ):
         decide(world, DeviceRequest(library, "gpu"))
     assert decide(world, DeviceRequest(library, "gpu"), only_checks=True).kind == "gpu"
 
@@ -75,10 +90,14 @@ def test_jax_without_cuda_uses_the_cpu_and_logs_the_reason(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("cuda")
-def test_jax_continues_on_the_cpu_after_using_it_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jax_continues_on_the_cpu_after_using_it_in_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(jax_setup, "_configured", [("cpu", None)])
     decided = decide(World("none"), DeviceRequest("jax"))
-    assert decided.kind == "cpu" and "has used JAX on the CPU in this process before" in decided.reason
+    assert (
+        decided.kind == "cpu" and "has used JAX on the CPU in this process before" in decided.reason
+    )
 
 
 @pytest.mark.usefixtures("cuda")
@@ -88,7 +107,9 @@ def test_device_auto_uses_and_records_an_available_gpu() -> None:
     assert jax_setup._chosen == [("gpu", 0)]
     assert decided.lines(world) == [f"JAX computes on GPUs: rank=host:GPU  0={HOST}:0 NVIDIA H100"]
     rank = {"host": HOST, "gpu": "0", "model": "NVIDIA H100", "uuid": ""}
-    assert decided.provenance(world) == {"device": {"library": "jax", "kind": "gpu", "ranks": [rank]}}
+    assert decided.provenance(world) == {
+        "device": {"library": "jax", "kind": "gpu", "ranks": [rank]}
+    }
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
@@ -129,7 +150,12 @@ def test_ranks_of_a_node_use_different_gpus_and_groups_log_their_own() -> None:
     show(decided.lines(group)[0])
 """
     line = "JAX computes on GPUs: rank=host:GPU  0="
-    assert ranks_print(2, program) == ["0 0", f"0 {line}{HOST}:4 H100", "1 1", f"1 {line}{HOST}:7 H100"]
+    assert ranks_print(2, program) == [
+        "0 0",
+        f"0 {line}{HOST}:4 H100",
+        "1 1",
+        f"1 {line}{HOST}:7 H100",
+    ]
 
 
 def test_ranks_share_gpus_only_up_to_ranks_per_gpu() -> None:
@@ -142,7 +168,9 @@ def test_ranks_share_gpus_only_up_to_ranks_per_gpu() -> None:
             show(str(error).partition(": start")[0])
 """
     text = f"mpi.ranks_per_gpu: is 1: expected at most 1 rank per GPU, found 3 ranks and 2 GPUs on {HOST}"
-    expected = [line for rank, gpu in enumerate((0, 1, 0)) for line in (f"{rank} {text}", f"{rank} {gpu}")]
+    expected = [
+        line for rank, gpu in enumerate((0, 1, 0)) for line in (f"{rank} {text}", f"{rank} {gpu}")
+    ]
     assert ranks_print(3, program) == sorted(expected)
 
 
@@ -231,12 +259,18 @@ def test_resume_on_another_gpu_model_warns_and_on_the_cpu_is_refused() -> None:
     recorded = {"device": {"library": "jax", "kind": "gpu", "ranks": ranks}}
     assert changes(recorded, on_gpus("NVIDIA A100", "NVIDIA A100")) == []
     (warning,) = changes(recorded, on_gpus("NVIDIA H100"))
-    assert warning.startswith("the run was computed on NVIDIA A100 and continues on NVIDIA H100: the last bits")
-    with pytest.raises(CheckpointError, match=r"continue on the CPU \(rank 0 \(n1\) sees no GPU\): set device: gpu"):
+    assert warning.startswith(
+        "the run was computed on NVIDIA A100 and continues on NVIDIA H100: the last bits"
+    )
+    with pytest.raises(
+        CheckpointError, match=r"continue on the CPU \(rank 0 \(n1\) sees no GPU\): set device: gpu"
+    ):
         changes(recorded, CPU)
 
 
-def test_log_has_model_and_uuid_of_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_log_has_model_and_uuid_of_the_driver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from tests.devices.test_placement import driver
 
     driver(tmp_path, "0000:01:00.0", "0000:02:00.0")
@@ -246,4 +280,6 @@ def test_log_has_model_and_uuid_of_the_driver(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(jax_setup, "gpu_model", lambda: "H100")
     world = World("none")
     (line,) = decide(world, DeviceRequest("jax")).lines(world)
-    assert line == f"JAX computes on GPUs: rank=host:GPU  0={HOST}:1 NVIDIA H100 80GB HBM3 GPU-15a2f"
+    assert (
+        line == f"JAX computes on GPUs: rank=host:GPU  0={HOST}:1 NVIDIA H100 80GB HBM3 GPU-15a2f"
+    )

@@ -1,4 +1,5 @@
-"""Runs on a GPU of this machine (`make test-gpu`): identical results on repetition, on two ranks and after a stop.
+"""Runs on a GPU of this machine (`make test-gpu`): identical results on repetition, on two ranks
+and after a stop.
 
 Without a GPU the same runs use the CPU.
 """
@@ -31,13 +32,20 @@ checkpoint: {interval: 1, interval_seconds: 0}
 report: {plot_interval_seconds: 0}
 """
 ES = "algorithm: {kind: es, population_size: 16, sigma: 0.1, optimizer: {kind: adam, learning_rate: 0.05}}"
-WALK = "task: {kind: jax_episodes, env_id: 'tests.helpers.jax_walk:walk', lanes: 4, jobs_per_call: 8}"
+WALK = (
+    "task: {kind: jax_episodes, env_id: 'tests.helpers.jax_walk:walk', lanes: 4, jobs_per_call: 8}"
+)
 SURVIVAL = "task: {env_id: 'tests.helpers.toys:Survival-v0'}"
 PLAIN = "policy: {kind: network, network: 'tests.helpers.own_networks:plain', network_kwargs: {width: 64}"
 MODEL = "task: {kind: model, model: 'tests.helpers.own_models:layers', jobs_per_call: 8}"
 CONFIGS = {
     "compiled": (ES, WALK, "policy: {kind: mlp, hidden_dims: [64, 64]}", "noise: {kind: counter}"),
-    "candidates of the device": (ES, WALK, "policy: {kind: mlp, hidden_dims: [64, 64]}", "noise: {kind: portable}"),
+    "candidates of the device": (
+        ES,
+        WALK,
+        "policy: {kind: mlp, hidden_dims: [64, 64]}",
+        "noise: {kind: portable}",
+    ),
     "images": (
         *(ES, "task: {env_id: 'blob:Blob-v0'}", "noise: {kind: counter}"),
         "policy: {kind: cnn, convolutions: [{filters: 3, kernel: 2}], normalisation: virtual_batch,"
@@ -87,7 +95,8 @@ def skip_without(library: str) -> None:
 
 def finished(name: str, ranks: int, run: Path, generations: int = 4) -> Finished:
     config = run.parent / "run.yaml"
-    shutil.copy(ROOT / "examples" / "own_images" / "blob.py", run.parent)  # the environment of "images"
+    # the environment of "images"
+    shutil.copy(ROOT / "examples" / "own_images" / "blob.py", run.parent)
     config.write_text("\n".join((COMMON, *CONFIGS[name])))
     overrides = (f"device={DEVICE}", f"stop={{generations: {generations}}}")
     arguments = ("-m", "hpc_es.main", str(config), "--output", str(run), *overrides)
@@ -98,7 +107,9 @@ def finished(name: str, ranks: int, run: Path, generations: int = 4) -> Finished
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_run_is_identical_when_repeated_on_two_ranks_and_after_a_stop(name: str, tmp_path: Path) -> None:
+def test_run_is_identical_when_repeated_on_two_ranks_and_after_a_stop(
+    name: str, tmp_path: Path
+) -> None:
     library = library_of(name)
     skip_without(library)
     done = finished(name, 1, tmp_path / "first")
@@ -118,5 +129,7 @@ def test_run_is_identical_when_repeated_on_two_ranks_and_after_a_stop(name: str,
 def test_portable_noise_equals_that_of_numpy_by_bytes() -> None:
     skip_without("JAX")
     program = PORTABLE.format(device=DEVICE, index=0 if HAS_GPU else None)
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=False, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr

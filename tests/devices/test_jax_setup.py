@@ -16,18 +16,29 @@ from tests.helpers.harness import python, script
 # Compilation.
 
 
-@pytest.mark.parametrize(("rank", "node_rank", "before"), [(0, 0, 0), (1, 1, 2), (2, 0, 1), (3, 1, 2)])
-def test_one_rank_per_node_compiles_before_the_others(rank: int, node_rank: int, before: int, tmp_path: Path) -> None:
-    """There are two nodes with two ranks each: rank 0, then the first rank of the other node, then the others."""
+@pytest.mark.parametrize(
+    ("rank", "node_rank", "before"), [(0, 0, 0), (1, 1, 2), (2, 0, 1), (3, 1, 2)]
+)
+def test_one_rank_per_node_compiles_before_the_others(
+    rank: int, node_rank: int, before: int, tmp_path: Path
+) -> None:
+    """There are two nodes with two ranks each: rank 0, then the first rank of the other node,
+    then the others.
+    """
     events: list[str] = []
-    run = RunContext(tmp_path, rank, 4, lambda make: make(), node_rank, lambda: events.append("barrier"))
+    run = RunContext(
+        tmp_path, rank, 4, lambda make: make(), node_rank, lambda: events.append("barrier")
+    )
     jax_setup.compile_in_turn(run, lambda: events.append("compile"))
     assert events == ["barrier"] * before + ["compile"] + ["barrier"] * (3 - before)
 
 
 def test_messages_are_answered_while_the_worker_thread_computes() -> None:
     polls: list[float] = []
-    assert jax_setup.in_thread(lambda: time.sleep(0.2) or 7, lambda: polls.append(time.perf_counter())) == 7
+    assert (
+        jax_setup.in_thread(lambda: time.sleep(0.2) or 7, lambda: polls.append(time.perf_counter()))
+        == 7
+    )
     assert len(polls) > 10
 
 
@@ -89,7 +100,8 @@ FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 def jax_python(program: str, **env: str) -> str:
     """Return the output of a program in its own process, since JAX is set up once per process."""
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
-    done = python(script(program), env={"XLA_FLAGS": "", **env})  # other tests set it in this process
+    # other tests set it in this process
+    done = python(script(program), env={"XLA_FLAGS": "", **env})
     assert done.status == 0, str(done)
     return done.stdout
 
@@ -127,9 +139,7 @@ def test_second_device_in_one_process_is_refused() -> None:
     except ConfigError as error:
         print(error)
     """
-    text = (
-        "device: is gpu, but JAX already computes on the cpu in this process, which cannot be changed: start a new one"
-    )
+    text = "device: is gpu, but JAX already computes on the cpu in this process, which cannot be changed: start a new one"
     assert jax_python(program) == f"{text}\n"
 
 
@@ -148,7 +158,11 @@ def test_unusable_gpu_is_reported_with_the_device_of_jax() -> None:
     print(jax.config.values["jax_cuda_visible_devices"], jax.config.jax_default_matmul_precision)
     """
     error, flags, visible = jax_python(program, CUDA_VISIBLE_DEVICES="0,1").splitlines()
-    reason = "finds no such device" if jax_setup.has_cuda() else "computes on the cpu: its CUDA support is missing"
+    reason = (
+        "finds no such device"
+        if jax_setup.has_cuda()
+        else "computes on the cpu: its CUDA support is missing"
+    )
     assert error.startswith(f"device: is gpu, but JAX {reason}")
     expected = "--xla_gpu_deterministic_ops=true --xla_gpu_exclude_nondeterministic_ops=true --xla_gpu_autotune_level=0"
     assert flags == f"{expected} :4096:8 false"
@@ -169,4 +183,6 @@ def test_setup_restores_the_cpu_affinity() -> None:
     with jax_setup.one_core():
         assert len(os.sched_getaffinity(0)) == 1
     assert os.sched_getaffinity(0) == before
-    assert np.all([os.sched_getaffinity(int(task.name)) == before for task in jax_setup.TASKS.iterdir()])
+    assert np.all(
+        [os.sched_getaffinity(int(task.name)) == before for task in jax_setup.TASKS.iterdir()]
+    )

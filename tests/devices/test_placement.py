@@ -1,4 +1,6 @@
-"""The rule that assigns GPUs to ranks, for each form of a SLURM request, and what the driver says about GPUs."""
+"""The rule that assigns GPUs to ranks, for each form of a SLURM request,
+and what the driver says about GPUs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ Environment = Mapping[str, str]
 
 def cuda(*visible: str, step: bool = True, **others: str) -> list[Environment]:
     """The environments of the ranks of a node; srun sets SLURM_STEP_GPUS to the same numbers."""
-    return [{"CUDA_VISIBLE_DEVICES": text, **({"SLURM_STEP_GPUS": text} if step else {}), **others} for text in visible]
+    return [
+        {"CUDA_VISIBLE_DEVICES": text, **({"SLURM_STEP_GPUS": text} if step else {}), **others}
+        for text in visible
+    ]
 
 
 # What SLURM 22.05 sets for two tasks on a node with four GPUs, and the GPUs that they must use.
@@ -38,14 +43,20 @@ REQUESTS = {
     "--ntasks-per-gpu=1 --gpus=2": (cuda("0", "1", SLURM_NTASKS_PER_GPU="1"), ["0", "1"]),
     "--gpus-per-node=2 --gpu-bind=single:1": (cuda("0", "1", SLURM_GPUS_PER_NODE="2"), ["0", "1"]),
     "--gpu-bind=map_gpu:1,0": (cuda("1", "0"), ["1", "0"]),
-    "sbatch, srun --gpu-bind=none": ([{"SLURM_JOB_GPUS": "0,1"}, {"SLURM_JOB_GPUS": "0,1"}], ["0", "1"]),
+    "sbatch, srun --gpu-bind=none": (
+        [{"SLURM_JOB_GPUS": "0,1"}, {"SLURM_JOB_GPUS": "0,1"}],
+        ["0", "1"],
+    ),
     "sbatch, mpiexec": (cuda("0,1", "0,1", step=False, SLURM_JOB_GPUS="0,1"), ["0", "1"]),
     "--gpus-per-task=1 with ConstrainDevices": (
         [{"CUDA_VISIBLE_DEVICES": "0", "SLURM_STEP_GPUS": number} for number in "01"],
         ["0", "1"],
     ),
     "--gpus-per-node=4 with more GPUs than ranks": (cuda("0,1,2,3", "0,1,2,3"), ["0", "1"]),
-    "--gpu-bind=closest, two ranks per socket": (cuda("0,1", "0,1", "2,3", "2,3"), ["0", "1", "2", "3"]),
+    "--gpu-bind=closest, two ranks per socket": (
+        cuda("0,1", "0,1", "2,3", "2,3"),
+        ["0", "1", "2", "3"],
+    ),
     "one rank": (cuda("2,3"), ["2"]),
     "UUIDs": (cuda("GPU-5a,GPU-6b", "GPU-5a,GPU-6b", step=False), ["GPU-5a", "GPU-6b"]),
     "MIG devices": (cuda("MIG-5a", "MIG-6b", step=False), ["MIG-5a", "MIG-6b"]),
@@ -54,7 +65,8 @@ REQUESTS = {
 
 def ranks(environments: list[Environment], drivers: Path, node: str = "n1") -> list[RankGpus]:
     return [
-        RankGpus(node, node, local, visible_gpus(environ, drivers).names) for local, environ in enumerate(environments)
+        RankGpus(node, node, local, visible_gpus(environ, drivers).names)
+        for local, environ in enumerate(environments)
     ]
 
 
@@ -64,7 +76,9 @@ def assigned(members: list[RankGpus], ranks_per_gpu: int = 1) -> list[str]:
 
 
 @pytest.mark.parametrize("request_", REQUESTS)
-def test_every_form_of_a_slurm_request_gives_each_rank_its_own_gpu(request_: str, tmp_path: Path) -> None:
+def test_every_form_of_a_slurm_request_gives_each_rank_its_own_gpu(
+    request_: str, tmp_path: Path
+) -> None:
     environments, expected = REQUESTS[request_]
     assert assigned(ranks(environments, tmp_path)) == expected
 
@@ -98,19 +112,25 @@ def test_more_ranks_than_gpus_are_refused_with_their_numbers() -> None:
 def test_ranks_share_gpus_in_turn_up_to_the_allowed_number() -> None:
     members = [RankGpus("n1", "n1", local, ("0", "1")) for local in range(4)]
     assert assigned(members, 2) == ["0", "1", "0", "1"]
-    with pytest.raises(ConfigError, match="is 2: expected at most 2 ranks per GPU, found 5 ranks and 2 GPUs on n1"):
+    with pytest.raises(
+        ConfigError, match="is 2: expected at most 2 ranks per GPU, found 5 ranks and 2 GPUs on n1"
+    ):
         assign([*members, RankGpus("n1", "n1", 4, ("0", "1"))], 2)
 
 
 def test_ranks_with_one_gpu_for_all_are_refused() -> None:
     """Such as two ranks with --gpus-per-node=1: equal lists with one entry."""
-    with pytest.raises(ConfigError, match="found 2 ranks and 1 GPU on n1: start at most 1 rank per node"):
+    with pytest.raises(
+        ConfigError, match="found 2 ranks and 1 GPU on n1: start at most 1 rank per node"
+    ):
         assign([RankGpus("n1", "n1", local, ("0",)) for local in range(2)])
 
 
 def test_overlapping_lists_are_refused() -> None:
     members = [RankGpus("n1", "n1", 0, ("0", "1")), RankGpus("n1", "n1", 1, ("0",))]
-    with pytest.raises(ConfigError, match="found ranks 0, 1 with GPU 0 on n1, because their lists of GPUs overlap"):
+    with pytest.raises(
+        ConfigError, match="found ranks 0, 1 with GPU 0 on n1, because their lists of GPUs overlap"
+    ):
         assign(members)
 
 
@@ -131,7 +151,8 @@ def test_names_of_gpus(text: str, names: tuple[str, ...]) -> None:
 
 
 def test_numbers_of_the_node_are_used_only_if_there_are_as_many_as_cuda_sees() -> None:
-    environ = {"CUDA_VISIBLE_DEVICES": "1", "SLURM_STEP_GPUS": "0,1"}  # a script has chosen one of two
+    # a script has chosen one of two
+    environ = {"CUDA_VISIBLE_DEVICES": "1", "SLURM_STEP_GPUS": "0,1"}
     assert visible_gpus(environ) == VisibleGpus(("1",), "CUDA")
 
 
@@ -149,8 +170,10 @@ def test_slurm_local_rank_is_used_if_mpi_sees_a_part_of_the_node() -> None:
 @pytest.mark.parametrize(
     "environ",
     [
-        {"SLURM_LOCALID": "0", "SLURM_NODEID": "0"},  # of a batch shell, in which mpiexec started the ranks
-        {"SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_STEP_NUM_TASKS": "2"},  # proxies of mpiexec on two nodes
+        # of a batch shell, in which mpiexec started the ranks
+        {"SLURM_LOCALID": "0", "SLURM_NODEID": "0"},
+        # proxies of mpiexec on two nodes
+        {"SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_STEP_NUM_TASKS": "2"},
         {},
     ],
 )
@@ -176,7 +199,9 @@ GPU Excluded:\t No
 
 
 def driver(folder: Path, *buses: str, uuid: str = "GPU-{minor}5a2f") -> None:
-    """Files like those of the NVIDIA driver; the device files are numbered in the order of the arguments."""
+    """Files like those of the NVIDIA driver;
+    the device files are numbered in the order of the arguments.
+    """
     for minor, bus in enumerate(buses):
         (folder / bus).mkdir(parents=True)
         text = INFORMATION.format(minor=minor, bus=bus, uuid=uuid.format(minor=minor))

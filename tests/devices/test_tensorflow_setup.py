@@ -1,4 +1,6 @@
-"""Setup of TensorFlow: its settings for a GPU, when another library computes, and after its first use."""
+"""Setup of TensorFlow: its settings for a GPU, when another library computes,
+and after its first use.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,13 @@ def test_tensorflow_uses_the_chosen_gpu_with_memory_growth() -> None:
     tensorflow_setup.choose("gpu", 1)
     said(tensorflow_setup.gpu_model())
     """
-    assert printed(program) == ["sees ['second'] GPU", "grows second True", "TF32 False", "TF32 False", "H100"]
+    assert printed(program) == [
+        "sees ['second'] GPU",
+        "grows second True",
+        "TF32 False",
+        "TF32 False",
+        "H100",
+    ]
 
 
 def test_tensorflow_sees_no_gpu_if_another_library_computes() -> None:
@@ -63,9 +71,7 @@ def test_choosing_a_gpu_after_the_first_use_of_tensorflow_is_refused() -> None:
     except ConfigError as error:
         said(error)
     """
-    text = (
-        "is gpu, but TensorFlow has been used before in this process on other devices: start the run in a new process"
-    )
+    text = "is gpu, but TensorFlow has been used before in this process on other devices: start the run in a new process"
     assert printed(program) == [f"device: {text}"]
 
 

@@ -1,1 +1,3 @@
-"""Helpers of several tests: jobs and their output, environments and functions with known results, trained runs."""
+"""Helpers of several tests: jobs and their output,
+environments and functions with known results, trained runs.
+"""

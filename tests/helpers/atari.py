@@ -14,7 +14,8 @@ class FalseAction(NamedTuple):
 
 
 class FalseEmulator:
-    """Replaces `ALEInterface`: frame n gives n points; a life is lost in frame 6; the game ends with frame 12.
+    """Replaces `ALEInterface`: frame n gives n points; a life is lost in frame 6; the game ends
+    with frame 12.
 
     No-ops before an episode count as frames, too.
     """

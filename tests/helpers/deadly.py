@@ -1,4 +1,6 @@
-"""An environment that ends its whole process, named in configs as `tests.helpers.deadly:Deadly-v0`."""
+"""An environment that ends its whole process,
+named in configs as `tests.helpers.deadly:Deadly-v0`.
+"""
 
 from __future__ import annotations
 

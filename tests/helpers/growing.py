@@ -42,17 +42,23 @@ class Walker(Strategy):
     def _steps(self, state: State, jobs: range) -> Any:
         mean = state.shared["archive"].mean(axis=0)
         rngs = [self.keys.generator(Purpose.PERTURBATION, state.generation, job) for job in jobs]
-        return np.stack([mean + 0.1 * rng.standard_normal(len(mean)).astype(mean.dtype) for rng in rngs])
+        return np.stack(
+            [mean + 0.1 * rng.standard_normal(len(mean)).astype(mean.dtype) for rng in rngs]
+        )
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
         return explicit(self._steps(state, chunk.job_numbers))
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         best = int(np.nanargmax(results.rows["return_"]))
-        archive = np.concatenate([state.shared["archive"], self._steps(state, range(best, best + 1))])
+        archive = np.concatenate(
+            [state.shared["archive"], self._steps(state, range(best, best + 1))]
+        )
         scores = np.append(state.master["scores"], results.rows["return_"][best])
         shared = {"theta": archive.mean(axis=0), "archive": archive}
-        return State(state.generation + 1, shared, {"scores": scores}), {"archive": float(len(archive))}
+        return State(state.generation + 1, shared, {"scores": scores}), {
+            "archive": float(len(archive))
+        }
 
 
 class Walk:

@@ -1,4 +1,5 @@
-"""Jobs under a real mpiexec, with a time limit that nothing survives: a hanging rank must not hang the suite.
+"""Jobs under a real mpiexec, with a time limit that nothing survives: a hanging rank must not hang
+the suite.
 
     done = mpiexec(3, script('''...'''))          # a finished job
     with start(3, ["-m", "hpc_es.main", ...]) as job:
@@ -6,8 +7,8 @@
         job.signal(1, signal.SIGKILL)
         done = job.wait()
 
-`args` are those of Python. Ranks have sessions of their own (Hydra makes them), so a job's processes are found by a
-mark in their environment, not by process group.
+`args` are those of Python. Ranks have sessions of their own (Hydra makes them), so a job's
+processes are found by a mark in their environment, not by process group.
 """
 
 from __future__ import annotations
@@ -32,8 +33,21 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = Path(sys.executable).parent / "mpiexec"
 MPIEXEC = str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec")
-LAUNCHERS = ("PMI_", "PMIX_", "OMPI_", "HYDRA_", "SLURM_", "MPI_LOCAL", "MPIEXEC_", "MV2_", "FLUX_", "JSM_", "PALS_")
-RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")  # of MPICH and of Open MPI; a launcher sets one of them
+LAUNCHERS = (
+    "PMI_",
+    "PMIX_",
+    "OMPI_",
+    "HYDRA_",
+    "SLURM_",
+    "MPI_LOCAL",
+    "MPIEXEC_",
+    "MV2_",
+    "FLUX_",
+    "JSM_",
+    "PALS_",
+)
+# of MPICH and of Open MPI; a launcher sets one of them
+RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
 MARK = "HPC_ES_TEST_JOB"
 
 
@@ -49,15 +63,18 @@ class Finished:
 
     def __str__(self) -> str:
         late = ", killed at the time limit" if self.timed_out else ""
-        return (
-            f"status {self.status} after {self.seconds:.1f} s{late}\n--- stdout\n{self.stdout}--- stderr\n{self.stderr}"
-        )
+        return f"status {self.status} after {self.seconds:.1f} s{late}\n--- stdout\n{self.stdout}--- stderr\n{self.stderr}"
 
 
 class Job:
     """A running job; as a context manager, kill it at the end of the block."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, cwd: str | Path | None = None):
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+    ):
         self._mark = uuid.uuid4().hex
         self._out = tempfile.TemporaryFile()  # noqa: SIM115  (not a pipe: its end might outlive the launcher)
         self._err = tempfile.TemporaryFile()  # noqa: SIM115
@@ -75,7 +92,12 @@ class Job:
     def __enter__(self) -> Job:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         states = _states(self.alive()) if isinstance(error, AssertionError) else ""
         self.kill()
         streams = f"--- stdout\n{self.stdout}--- stderr\n{self.stderr}"
@@ -100,7 +122,8 @@ class Job:
         for pid, message in sorted(self._processes().items()):
             for name in RANK_NAMES:
                 if name in message:
-                    result.setdefault(int(message[name]), pid)  # not a child of the rank, which is younger
+                    # not a child of the rank, which is younger
+                    result.setdefault(int(message[name]), pid)
         return result
 
     def alive(self) -> list[int]:
@@ -112,13 +135,17 @@ class Job:
         os.kill(self.pids()[rank], number)
 
     def wait_for_output(self, text: str, timeout_seconds: float = 60.0) -> None:
-        """Return when the job has written the text to stdout; fails if it ends before, or the time is over."""
+        """Return when the job has written the text to stdout; fails if it ends before,
+        or the time is over.
+        """
         limit = time.monotonic() + timeout_seconds
         while text not in self.stdout:
             ended = self.process.poll() is not None
             if (ended and text not in self.stdout) or time.monotonic() > limit:
                 self.kill()
-                pytest.fail(f"{text!r} was never written\n--- stdout\n{self.stdout}--- stderr\n{self.stderr}")
+                pytest.fail(
+                    f"{text!r} was never written\n--- stdout\n{self.stdout}--- stderr\n{self.stderr}"
+                )
             time.sleep(0.01)
 
     def wait(self, timeout_seconds: float = 180.0) -> Finished:
@@ -151,12 +178,20 @@ class Job:
             with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
                 environment = (directory / "environ").read_bytes()
                 if f"{MARK}={self._mark}".encode() in environment.split(b"\0"):
-                    pairs = (entry.decode(errors="replace").partition("=") for entry in environment.split(b"\0"))
+                    pairs = (
+                        entry.decode(errors="replace").partition("=")
+                        for entry in environment.split(b"\0")
+                    )
                     result[int(directory.name)] = {name: value for name, _, value in pairs}
         return result
 
 
-def start(ranks: int, args: Sequence[str], env: Mapping[str, str] | None = None, cwd: str | Path | None = None) -> Job:
+def start(
+    ranks: int,
+    args: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+) -> Job:
     """Start `python *args` on this number of ranks."""
     if MPIEXEC is None:
         pytest.skip("there is no mpiexec: pip install mpich")
@@ -192,11 +227,14 @@ def script(text: str) -> list[str]:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment of this process without variables of a launcher, and with one thread per rank."""
+    """The environment of this process without variables of a launcher,
+    and with one thread per rank.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(LAUNCHERS) and not name.endswith("_NUM_THREADS")  # hpc_es.main sets what is not set
+        # hpc_es.main sets what is not set
+        if not name.startswith(LAUNCHERS) and not name.endswith("_NUM_THREADS")
     }
     return {
         **kept,
@@ -206,18 +244,32 @@ def clean_environment() -> dict[str, str]:
 
 
 def _states(pids: Sequence[int]) -> str:
-    """A line for each process: command, state, CPU seconds and what it waits for in the kernel; its stack with gdb."""
+    """A line for each process: command, state, CPU seconds and what it waits for in the kernel;
+    its stack with gdb.
+    """
     if not pids:
         return "none\n"
-    command = ["ps", "-ww", "-o", "pid,ppid,stat,nlwp,cputimes,etimes,wchan:20,args", "-p", ",".join(map(str, pids))]
+    command = [
+        "ps",
+        "-ww",
+        "-o",
+        "pid,ppid,stat,nlwp,cputimes,etimes,wchan:20,args",
+        "-p",
+        ",".join(map(str, pids)),
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     lines = [f"{line[:200]}\n" for line in done.stdout.splitlines()]
     if gdb := shutil.which("gdb"):
         for pid in pids:
             done = subprocess.run(
-                [gdb, "-p", str(pid), "-batch", "-ex", "bt 40"], check=False, capture_output=True, text=True
+                [gdb, "-p", str(pid), "-batch", "-ex", "bt 40"],
+                check=False,
+                capture_output=True,
+                text=True,
             )
-            stack = [f"  {line[:160]}\n" for line in done.stdout.splitlines() if line.startswith("#")]
+            stack = [
+                f"  {line[:160]}\n" for line in done.stdout.splitlines() if line.startswith("#")
+            ]
             lines += [f"--- stack of {pid}\n", *stack]
     return "".join(lines)
 

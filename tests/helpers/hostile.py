@@ -27,7 +27,9 @@ VALUES = [
 
 
 def mutated(content: bytes, chosen: random.Random) -> bytes:
-    """Return damaged content: bytes flipped, cut, inserted, or a value of a text replaced by another."""
+    """Return damaged content: bytes flipped, cut, inserted,
+    or a value of a text replaced by another.
+    """
     match chosen.randrange(6):
         case 0:
             position = chosen.randrange(len(content) + 1)
@@ -46,7 +48,9 @@ def mutated(content: bytes, chosen: random.Random) -> bytes:
         lines = content.split(b"\n")
         number = chosen.randrange(len(lines))
         name, colon, _ = lines[number].partition(b": ")
-        lines[number] = name + colon + chosen.choice(VALUES).encode() if colon else lines[number] * 2
+        lines[number] = (
+            name + colon + chosen.choice(VALUES).encode() if colon else lines[number] * 2
+        )
         return b"\n".join(lines)
     place = value
     while isinstance(place, dict) and place:

@@ -18,11 +18,14 @@ from hpc_es.tasks.jax_episodes.task import JaxEpisodes, Options
 from tests.helpers.populations import explicit
 
 WALK = "tests.helpers.jax_walk:walk"
-CONSTANT = (("hidden_dims", ()), ("initial", "zeros"))  # a policy whose bias alone counts: theta is [w, w, b]
+# a policy whose bias alone counts: theta is [w, w, b]
+CONSTANT = (("hidden_dims", ()), ("initial", "zeros"))
 
 
 @lru_cache(maxsize=32)
-def created(options: tuple[tuple[str, Any], ...], policy: tuple[tuple[str, Any], ...], kind: str) -> tuple[Any, Any]:
+def created(
+    options: tuple[tuple[str, Any], ...], policy: tuple[tuple[str, Any], ...], kind: str
+) -> tuple[Any, Any]:
     """The task and the policy of these options, cached with their compiled calls for all tests."""
     arguments = {name: dict(value) if name == "env_kwargs" else value for name, value in options}
     task = JaxEpisodes(Options(**arguments))
@@ -45,13 +48,19 @@ def played(
     poll: Any = lambda: None,
     **batch: Any,
 ) -> Outcome:
-    """The outcome of a population, or of thetas, [jobs, params], on these seeds, [jobs] or [jobs, episodes]."""
+    """The outcome of a population, or of thetas, [jobs, params], on these seeds,
+    [jobs] or [jobs, episodes].
+    """
     if not isinstance(candidates, Population):
         candidates = explicit(np.asarray(candidates, np.float32))
     (task, policy), jobs = created, len(candidates)
     seeds = np.asarray(seeds, np.int64).reshape(jobs, -1)
     arguments: dict[str, Any] = {
-        **{"training": True, "observe": np.zeros(jobs, np.bool_), "action_noise_std": policy.action_noise_std},
+        **{
+            "training": True,
+            "observe": np.zeros(jobs, np.bool_),
+            "action_noise_std": policy.action_noise_std,
+        },
         **{"action_noise": np.random.default_rng, "unit": jobs},
         **batch,
     }
@@ -71,7 +80,9 @@ def constant(*biases: float) -> Any:
     return np.array([[0, 0, b] for b in biases], np.float32)
 
 
-def plainly(created: tuple[JaxEpisodes, Any], theta: Any, seed: int) -> tuple[float, int, list[Any]]:
+def plainly(
+    created: tuple[JaxEpisodes, Any], theta: Any, seed: int
+) -> tuple[float, int, list[Any]]:
     """Return, length and observations of an episode, stepped one by one, with sums in float64."""
     task, policy = created
     env = task.traced.inner

@@ -1,7 +1,9 @@
-"""An environment with Discrete actions whose episodes can be worked out by hand; 'tests.helpers.jax_steps:steps'.
+"""An environment with Discrete actions whose episodes can be worked out by hand;
+'tests.helpers.jax_steps:steps'.
 
-It observes (t, 1). Step t, from 0, with action a gives the reward 10 a + t; an episode ends after `longest` steps.
-With `nan_at` the observation after this step is NaN. With `random` the reward has a uniform number of the key added.
+It observes (t, 1). Step t, from 0, with action a gives the reward 10 a + t; an episode ends after
+`longest` steps. With `nan_at` the observation after this step is NaN. With `random` the reward has
+a uniform number of the key added.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class Steps:
     actions: Discrete = ACTIONS
 
     def reset(self, key: Any) -> tuple[Any, Any]:
-        return {"t": jnp.int32(0), "is_odd": jax.random.bernoulli(key)}, jnp.array([0, 1], jnp.float32)
+        return {"t": jnp.int32(0), "is_odd": jax.random.bernoulli(key)}, jnp.array(
+            [0, 1], jnp.float32
+        )
 
     def step(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
         t = state["t"]

@@ -1,8 +1,9 @@
 """An environment whose episodes can be worked out by hand; 'tests.helpers.jax_walk:walk'.
 
-A walker at x with n steps to go sees [offset + x, n] and moves by its action, in [-1, 1]; the reward is the new x, or a
-constant. n is drawn from the key of the reset, 1 .. longest. After the end everything is NaN, as may be in a simulator
-that runs on. With the constant action b an episode returns b n (n + 1) / 2.
+A walker at x with n steps to go sees [offset + x, n] and moves by its action, in [-1, 1]; the
+reward is the new x, or a constant. n is drawn from the key of the reset, 1 .. longest. After the
+end everything is NaN, as may be in a simulator that runs on. With the constant action b an episode
+returns b n (n + 1) / 2.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Walk:
         after = {"x": x, "n": state["n"] - 1, "t": t + 1}
         reward = x if self.reward is None else jnp.float32(self.reward)
         reward = jnp.where(over | ((t == self.nan_reward_at) & (x > 0)), jnp.nan, reward)
-        observation = jnp.where(over | ((t == self.nan_observation_at) & (x > 0)), jnp.nan, self.observed(after))
+        observation = jnp.where(
+            over | ((t == self.nan_observation_at) & (x > 0)), jnp.nan, self.observed(after)
+        )
         is_infinite = (t == self.infinite_observation_at) & (x > 0)
         observation = jnp.where(is_infinite, jnp.array([jnp.inf, 1.0]), observation)
         return after, observation, reward, (after["n"] <= 0) & (not self.endless)
@@ -122,6 +125,9 @@ def dictionary() -> Walk:
 
 def lengths(seeds: Any, longest: int = 20) -> Any:
     """n of the episodes of these seeds, drawn one by one."""
-    flat = [jax.random.split(jax.random.key(int(seed), impl="threefry2x32"))[0] for seed in np.ravel(seeds)]
+    flat = [
+        jax.random.split(jax.random.key(int(seed), impl="threefry2x32"))[0]
+        for seed in np.ravel(seeds)
+    ]
     drawn = [int(jax.random.randint(key, (), 1, longest + 1)) for key in flat]
     return np.array(drawn).reshape(np.shape(seeds))

@@ -14,18 +14,25 @@ from hpc_es.tasks.episodes import mujoco as mujoco_kind
 from hpc_es.tasks.episodes.environment_backend import RunningEpisodes
 from hpc_es.tasks.episodes.mujoco.backend import MujocoBackend
 
-Line = tuple[Any, ...]  # of one row: its first observation, or observation, reward and how the episode ended
+# of one row: its first observation, or observation, reward and how the episode ended
+Line = tuple[Any, ...]
 
 
 def actions_of(environment: Any, rows: int, steps: int, scale: float) -> Array:
-    """Random actions, float32[steps, rows, numbers]; with a scale above 1 beyond the bounds, too."""
+    """Random actions, float32[steps, rows, numbers]; with a scale above 1 beyond the bounds,
+    too.
+    """
     space = environment.action_space
     drawn = np.random.default_rng(1).uniform(-scale, scale, (steps, rows, *space.shape))
     return (drawn * space.high).astype(np.float32)
 
 
-def by_gymnasium(env_id: str, options: dict[str, Any], rows: int, steps: int, scale: float) -> list[list[Line]]:
-    """The observations of each row, a line per step and per reset, in its own environment of Gymnasium."""
+def by_gymnasium(
+    env_id: str, options: dict[str, Any], rows: int, steps: int, scale: float
+) -> list[list[Line]]:
+    """The observations of each row, a line per step and per reset,
+    in its own environment of Gymnasium.
+    """
     result: list[list[Line]] = []
     for row in range(rows):
         environment = gymnasium.make(env_id, disable_env_checker=True, **options)
@@ -35,7 +42,9 @@ def by_gymnasium(env_id: str, options: dict[str, Any], rows: int, steps: int, sc
         for action in actions:
             observation, reward, terminated, truncated, _ = environment.step(action)
             over, cut = terminated or truncated, truncated and not terminated
-            lines.append((observation.tobytes(), np.float64(reward).tobytes(), bool(over), bool(cut)))
+            lines.append(
+                (observation.tobytes(), np.float64(reward).tobytes(), bool(over), bool(cut))
+            )
             if over:
                 seed += 100
                 lines.append((environment.reset(seed=seed)[0].tobytes(),))
@@ -44,10 +53,16 @@ def by_gymnasium(env_id: str, options: dict[str, Any], rows: int, steps: int, sc
     return result
 
 
-def natively(env_id: str, options: dict[str, Any], rows: int, steps: int, scale: float) -> list[list[Line]]:
-    """The same in lockstep; every second step is made in two groups of rows, as if the others were over."""
+def natively(
+    env_id: str, options: dict[str, Any], rows: int, steps: int, scale: float
+) -> list[list[Line]]:
+    """The same in lockstep; every second step is made in two groups of rows,
+    as if the others were over.
+    """
     environment = environments.make(env_id, options)
-    stepping = MujocoBackend(mujoco_kind.simulator(environment), native_backend.time_limit(environment))
+    stepping = MujocoBackend(
+        mujoco_kind.simulator(environment), native_backend.time_limit(environment)
+    )
     actions = actions_of(environment, rows, steps, scale)
     shape: Any = environment.observation_space.shape
     observations, rewards, seeds = np.zeros((rows, *shape)), np.zeros(rows), list(range(rows))
@@ -60,7 +75,9 @@ def natively(env_id: str, options: dict[str, Any], rows: int, steps: int, scale:
                 assert not stepped.failed
                 for row in running.rows:
                     over, cut = row in stepped.ended, row in stepped.cut
-                    result[row].append((observations[row].tobytes(), rewards[row].tobytes(), over, cut))
+                    result[row].append(
+                        (observations[row].tobytes(), rewards[row].tobytes(), over, cut)
+                    )
                     if over:
                         seeds[row] += 100
                         result[row].append((stepping.reset(row, seeds[row]).tobytes(),))

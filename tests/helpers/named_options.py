@@ -1,4 +1,6 @@
-"""Custom kinds whose options have the names of all options of built-in kinds, and the same kinds with other names."""
+"""Custom kinds whose options have the names of all options of built-in kinds,
+and the same kinds with other names.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,9 @@ class BowlTask:
 
 
 class Climber(Strategy[Array]):
-    """`algorithm:` of both kinds: theta moves to the mean of the better half of eight candidates."""
+    """`algorithm:` of both kinds: theta moves to the mean
+    of the better half of eight candidates.
+    """
 
     NEEDS = Needs(searches="vectors", noise=True)
 
@@ -174,7 +178,12 @@ class Normal(BlockNoise):
         return generator.standard_normal(self.size, np.float32)[start:stop]
 
 
-KINDS: Mapping[Package, type[Any]] = {"tasks": BowlTask, "algorithms": Climber, "policies": Linear, "noise": Normal}
+KINDS: Mapping[Package, type[Any]] = {
+    "tasks": BowlTask,
+    "algorithms": Climber,
+    "policies": Linear,
+    "noise": Normal,
+}
 for _base in KINDS.values():
     for _name, _prefix in ((f"Named{_base.__name__}", ""), (f"Other{_base.__name__}", OTHERS)):
         globals()[_name] = type(_name, (_base,), {"Options": _options(_name, _prefix)})

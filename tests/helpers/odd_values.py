@@ -1,4 +1,6 @@
-"""Environments that return other values than their spaces and Gymnasium's contract say, in a place of choice."""
+"""Environments that return other values than their spaces and Gymnasium's contract say,
+in a place of choice.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ ODD_STEP = 2
 
 
 def with_value(result: dict[str, Any], what: str, value: Any) -> Any:
-    """Return the values of a step, by name, with another one in the place `what`, which may be all of them."""
+    """Return the values of a step, by name, with another one in the place `what`,
+    which may be all of them.
+    """
     if what == "step":
         return value
     return tuple(value if name == what else usual for name, usual in result.items())
@@ -24,12 +28,15 @@ def with_value(result: dict[str, Any], what: str, value: Any) -> Any:
 class Odd(gymnasium.Env[Any, Any]):
     """Observes [t, 2t, 1]; the reward of each step is 1. Episodes of the seed BAD, or all, are odd.
 
-    `what` is the name of a value: the result of `reset`, or the value of the step ODD_STEP; `value` replaces it.
+    `what` is the name of a value: the result of `reset`, or the value of the step ODD_STEP; `value`
+    replaces it.
     """
 
     action_space: Any = spaces.Discrete(2)
 
-    def __init__(self, what: str = "", value: Any = None, always: bool = False, width: int = 3) -> None:
+    def __init__(
+        self, what: str = "", value: Any = None, always: bool = False, width: int = 3
+    ) -> None:
         self.what, self.value, self.always = what, value, always
         self.observation_space = spaces.Box(-np.inf, np.inf, (width,), np.float32)
 
@@ -59,7 +66,9 @@ class Odd(gymnasium.Env[Any, Any]):
 
 
 class OddVector(VectorEnv[Any, Any, Any]):
-    """Several such environments, each with the observations of a seed; `value` replaces the value of all."""
+    """Several such environments, each with the observations of a seed;
+    `value` replaces the value of all.
+    """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
     single_observation_space: Any = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -93,7 +102,10 @@ gymnasium.register("LimitedOdd-v0", Odd, max_episode_steps=50)
 
 
 class Spacious(gymnasium.Env[Any, Any]):
-    """Observations are samples of a space; actions must be in theirs. Episodes have LENGTH steps."""
+    """Observations are samples of a space; actions must be in theirs.
+
+    Episodes have LENGTH steps.
+    """
 
     def __init__(self, observations: Any = None, actions: Any = None) -> None:
         self.observation_space = spaces.Box(-1, 1, (2,)) if observations is None else observations

@@ -23,8 +23,8 @@ SLOPE = np.array([2.0, -1.0], np.float32)  # of the data
 def skip_without_keras() -> None:
     """Skip the test if Keras is missing or has another backend than JAX, without importing it.
 
-    hpc_es selects the backend before a user's module imports Keras. Without TensorFlow, an earlier import fails, and
-    later ones in the same process then give a broken Keras.
+    hpc_es selects the backend before a user's module imports Keras. Without TensorFlow, an earlier
+    import fails, and later ones in the same process then give a broken Keras.
     """
     if importlib.util.find_spec("keras") is None:
         pytest.skip("Keras is not installed here: make test-jax")
@@ -44,13 +44,19 @@ def squares(parameters: Any, batch: Any) -> Any:
 
     x, y = batch
     errors = x @ parameters["slope"] + parameters["offset"]["bias"] - y
-    return -jnp.mean(errors**2), {"absolute": jnp.mean(jnp.abs(errors)), "rows": jnp.float32(len(x))}
+    return -jnp.mean(errors**2), {
+        "absolute": jnp.mean(jnp.abs(errors)),
+        "rows": jnp.float32(len(x)),
+    }
 
 
 def line(rows: int = 8) -> Any:
     """A dict of functions; parameters are zeros."""
     return {
-        "parameters": {"slope": np.zeros(2, np.float32), "offset": {"bias": np.zeros((), np.float32)}},
+        "parameters": {
+            "slope": np.zeros(2, np.float32),
+            "offset": {"bias": np.zeros((), np.float32)},
+        },
         "score": squares,
         "batch": lambda seed: points(seed, rows),
         "validation": lambda: points(1000, 100),
@@ -58,11 +64,16 @@ def line(rows: int = 8) -> Any:
 
 
 def drawn() -> Any:
-    """An object whose parameters are a function of a seed, in half precision; evaluations have further batches."""
+    """An object whose parameters are a function of a seed, in half precision;
+    evaluations have further batches.
+    """
     import jax
 
     def parameters(seed: int) -> Any:
-        return {"slope": jax.random.normal(jax.random.key(seed), (2,), "bfloat16"), "offset": {"bias": np.float32(0.5)}}
+        return {
+            "slope": jax.random.normal(jax.random.key(seed), (2,), "bfloat16"),
+            "offset": {"bias": np.float32(0.5)},
+        }
 
     return SimpleNamespace(parameters=parameters, score=squares, batch=points)
 
@@ -72,7 +83,12 @@ def keras_line() -> Any:
     import keras
 
     def build(seed: int) -> Any:
-        layers = [keras.Input((2,)), keras.layers.Dense(3, "tanh"), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+        layers = [
+            keras.Input((2,)),
+            keras.layers.Dense(3, "tanh"),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(1),
+        ]
         return keras.Sequential(layers)
 
     def score(model: Any, batch: Any) -> Any:
@@ -83,12 +99,22 @@ def keras_line() -> Any:
 
 
 def keras_layers() -> Any:
-    """A Keras model with dropout, statistics of BatchNorm other than those of a new layer, and a frozen layer."""
+    """A Keras model with dropout, statistics of BatchNorm other than those of a new layer,
+    and a frozen layer.
+    """
     import keras
 
     def build(seed: int) -> Any:
-        layers = [keras.Input((2,)), keras.layers.Dense(16, "tanh", trainable=False), keras.layers.Dense(16, "tanh")]
-        layers += [keras.layers.BatchNormalization(name="norm"), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+        layers = [
+            keras.Input((2,)),
+            keras.layers.Dense(16, "tanh", trainable=False),
+            keras.layers.Dense(16, "tanh"),
+        ]
+        layers += [
+            keras.layers.BatchNormalization(name="norm"),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(1),
+        ]
         model = keras.Sequential(layers)
         norm = model.get_layer("norm")
         norm.moving_mean.assign(np.linspace(-1, 1, 16))
@@ -105,7 +131,10 @@ def keras_twins() -> Any:
     class Twins(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(name="twins")
-            self.first, self.second = keras.layers.Dense(3, name="dense"), keras.layers.Dense(1, name="dense")
+            self.first, self.second = (
+                keras.layers.Dense(3, name="dense"),
+                keras.layers.Dense(1, name="dense"),
+            )
 
         def call(self, x: Any) -> Any:
             return self.second(self.first(x))
@@ -132,7 +161,9 @@ def keras_random_constants() -> Any:
     """A Keras model with a frozen layer whose weights differ from call to call."""
     import keras
 
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, trainable=False), keras.layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.Input((2,)), keras.layers.Dense(1, trainable=False), keras.layers.Dense(1)]
+    )
     model.layers[0].bias.assign([next(COUNTER)])
     return {**keras_line(), "parameters": model}
 
@@ -148,32 +179,58 @@ def convolving() -> Any:
     def batch(seed: int) -> Any:
         return np.random.default_rng(seed).standard_normal((2, 1, 5, 5)).astype(np.float32)
 
-    return {"parameters": {"kernel": np.ones((2, 1, 3, 3), np.float32)}, "score": score, "batch": batch}
+    return {
+        "parameters": {"kernel": np.ones((2, 1, 3, 3), np.float32)},
+        "score": score,
+        "batch": batch,
+    }
 
 
 def layers() -> Any:
-    """Rows of a table, a loop over a recurrent kernel, a convolution and dense layers, one in half precision."""
+    """Rows of a table, a loop over a recurrent kernel, a convolution and dense layers,
+    one in half precision.
+    """
     import jax
     import jax.numpy as jnp
 
     def parameters(seed: int) -> Any:
         rng = np.random.default_rng(seed)
-        shapes = {"table": (20, 12), "recurrent": (12, 12), "kernel": (3, 12, 12), "hidden": (12, 16), "last": (16, 5)}
-        tree = {name: rng.normal(size=shape).astype(np.float32) / 3 for name, shape in shapes.items()}
-        return {**tree, "hidden": jnp.asarray(tree["hidden"], jnp.bfloat16), "bias": np.zeros(5, np.float32)}
+        shapes = {
+            "table": (20, 12),
+            "recurrent": (12, 12),
+            "kernel": (3, 12, 12),
+            "hidden": (12, 16),
+            "last": (16, 5),
+        }
+        tree = {
+            name: rng.normal(size=shape).astype(np.float32) / 3 for name, shape in shapes.items()
+        }
+        return {
+            **tree,
+            "hidden": jnp.asarray(tree["hidden"], jnp.bfloat16),
+            "bias": np.zeros(5, np.float32),
+        }
 
     def score(tree: Any, batch: Any) -> Any:
         tokens, labels = batch
         x = jnp.take(tree["table"], tokens, axis=0)  # [rows, steps, 12]
         start = jnp.zeros((len(tokens), 12))
-        _, x = jax.lax.scan(lambda h, x: (jnp.tanh(x + h @ tree["recurrent"]),) * 2, start, x.swapaxes(0, 1))
-        x = jax.lax.conv_general_dilated(x.swapaxes(0, 1), tree["kernel"], (1,), "VALID", dimension_numbers=DIMENSIONS)
+        _, x = jax.lax.scan(
+            lambda h, x: (jnp.tanh(x + h @ tree["recurrent"]),) * 2, start, x.swapaxes(0, 1)
+        )
+        x = jax.lax.conv_general_dilated(
+            x.swapaxes(0, 1), tree["kernel"], (1,), "VALID", dimension_numbers=DIMENSIONS
+        )
         x = jnp.tanh(x.mean(axis=1).astype(jnp.bfloat16) @ tree["hidden"]).astype(jnp.float32)
-        return jax.nn.log_softmax(x @ tree["last"] + tree["bias"])[jnp.arange(len(labels)), labels].mean()
+        return jax.nn.log_softmax(x @ tree["last"] + tree["bias"])[
+            jnp.arange(len(labels)), labels
+        ].mean()
 
     def batch(seed: int) -> Any:
         rng = np.random.default_rng(seed)
-        return rng.integers(20, size=(6, 4)).astype(np.int32), rng.integers(5, size=6).astype(np.int32)
+        return rng.integers(20, size=(6, 4)).astype(np.int32), rng.integers(5, size=6).astype(
+            np.int32
+        )
 
     return {"parameters": parameters, "score": score, "batch": batch}
 
@@ -191,7 +248,8 @@ def sometimes_infinite() -> Any:
 def calling(method: str = "sequential", batches_fail: bool = False) -> Any:
     """A score whose value Python code computes; it raises for candidates with a positive slope.
 
-    SEEN has the slopes that the code has got. With `batches_fail`, batches of even seeds but 0 raise.
+    SEEN has the slopes that the code has got. With `batches_fail`, batches of even seeds but 0
+    raise.
     """
     import jax
     import jax.numpy as jnp
@@ -204,7 +262,9 @@ def calling(method: str = "sequential", batches_fail: bool = False) -> Any:
 
     def score(parameters: Any, batch: Any) -> Any:
         arguments = parameters["slope"][0], squares(parameters, batch)[0]
-        return jax.pure_callback(judged, jax.ShapeDtypeStruct((), jnp.float32), *arguments, vmap_method=method)
+        return jax.pure_callback(
+            judged, jax.ShapeDtypeStruct((), jnp.float32), *arguments, vmap_method=method
+        )
 
     def batch(seed: int) -> Any:
         if batches_fail and seed and seed % 2 == 0:
@@ -220,7 +280,10 @@ SEEN: dict[str, list[float]] = {}  # by method
 
 def plain_python() -> Any:
     """A score in NumPy, which JAX cannot trace."""
-    return {**line(), "score": lambda parameters, batch: np.square(np.asarray(parameters["slope"])).sum()}
+    return {
+        **line(),
+        "score": lambda parameters, batch: np.square(np.asarray(parameters["slope"])).sum(),
+    }
 
 
 def torch_objects(name: str) -> Any:
@@ -254,7 +317,10 @@ COUNTER = itertools.count()
 
 def integers() -> Any:
     """A tree with an array of whole numbers."""
-    return {**line(), "parameters": {"slope": np.zeros(2, np.float32), "steps": np.zeros(3, np.int32)}}
+    return {
+        **line(),
+        "parameters": {"slope": np.zeros(2, np.float32), "steps": np.zeros(3, np.int32)},
+    }
 
 
 def keras_integers() -> Any:
@@ -263,12 +329,17 @@ def keras_integers() -> Any:
 
     class Counting(keras.layers.Layer):
         def build(self, shape: Any) -> None:
-            self.steps = self.add_weight(shape=(3, 2), dtype="int32", initializer="zeros", name="steps")
+            self.steps = self.add_weight(
+                shape=(3, 2), dtype="int32", initializer="zeros", name="steps"
+            )
 
         def call(self, x: Any) -> Any:
             return x
 
-    return {**keras_line(), "parameters": keras.Sequential([keras.Input((2,)), Counting(), keras.layers.Dense(1)])}
+    return {
+        **keras_line(),
+        "parameters": keras.Sequential([keras.Input((2,)), Counting(), keras.layers.Dense(1)]),
+    }
 
 
 def keras_frozen() -> Any:
@@ -331,12 +402,21 @@ def keras_growing_batches() -> Any:
 
 def random_metrics() -> Any:
     """A metric that differs from call to call."""
-    return {**line(), "score": lambda parameters, batch: (squares(parameters, batch)[0], {"absolute": next(COUNTER)})}
+    return {
+        **line(),
+        "score": lambda parameters, batch: (
+            squares(parameters, batch)[0],
+            {"absolute": next(COUNTER)},
+        ),
+    }
 
 
 def random_score() -> Any:
     """A score that differs from call to call."""
-    return {**line(), "score": lambda parameters, batch: squares(parameters, batch)[0] - next(COUNTER)}
+    return {
+        **line(),
+        "score": lambda parameters, batch: squares(parameters, batch)[0] - next(COUNTER),
+    }
 
 
 def growing_batches() -> Any:
@@ -351,7 +431,13 @@ def random_batches() -> Any:
 
 def random_parameters() -> Any:
     """Parameters that differ from call to call."""
-    return {**line(), "parameters": {"slope": np.full(2, next(COUNTER), np.float32), "offset": {"bias": np.zeros(())}}}
+    return {
+        **line(),
+        "parameters": {
+            "slope": np.full(2, next(COUNTER), np.float32),
+            "offset": {"bias": np.zeros(())},
+        },
+    }
 
 
 def failing_score() -> Any:

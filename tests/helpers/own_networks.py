@@ -1,4 +1,5 @@
-"""Networks of every kind that `policy: {kind: network}` takes, as a user writes them; each builder imports its library.
+"""Networks of every kind that `policy: {kind: network}` takes, as a user writes them; each builder
+imports its library.
 
 network: tests.helpers.own_networks:plain
 """
@@ -19,7 +20,10 @@ def plain(observations: Any, outputs: int, width: int = WIDTH) -> Any:
     def init(key: Any) -> Any:
         first, second = jax.random.split(key)
         return {
-            "hidden": {"kernel": jax.random.normal(first, (observations.size, width)), "bias": jnp.zeros(width)},
+            "hidden": {
+                "kernel": jax.random.normal(first, (observations.size, width)),
+                "bias": jnp.zeros(width),
+            },
             "output": jax.random.normal(second, (width, outputs)) / 10,
         }
 
@@ -42,7 +46,10 @@ class Recurrent:
 
         first, second = jax.random.split(key)
         width = self.inputs + self.outputs
-        return [jax.random.normal(first, (width, WIDTH)) / 2, jax.random.normal(second, (WIDTH, self.outputs))]
+        return [
+            jax.random.normal(first, (width, WIDTH)) / 2,
+            jax.random.normal(second, (WIDTH, self.outputs)),
+        ]
 
     def memory(self) -> Any:
         import numpy as np
@@ -56,7 +63,10 @@ class Recurrent:
         x = jnp.concatenate([observation.ravel().astype("float32"), memory["mean"]])
         outputs = jnp.tanh(x @ first) @ second
         steps = memory["steps"] + 1
-        return outputs, {"mean": memory["mean"] + (outputs - memory["mean"]) / steps, "steps": steps}
+        return outputs, {
+            "mean": memory["mean"] + (outputs - memory["mean"]) / steps,
+            "steps": steps,
+        }
 
 
 def recurrent(observations: Any, outputs: int) -> Any:
@@ -77,7 +87,9 @@ def forgetful(observations: Any, outputs: int) -> Any:
 def linen(observations: Any, outputs: int) -> Any:
     import flax.linen as nn
 
-    return nn.Sequential([lambda x: x.ravel().astype("float32"), nn.Dense(WIDTH), nn.tanh, nn.Dense(outputs)])
+    return nn.Sequential(
+        [lambda x: x.ravel().astype("float32"), nn.Dense(WIDTH), nn.tanh, nn.Dense(outputs)]
+    )
 
 
 def nnx(observations: Any, outputs: int, seed: int) -> Any:
@@ -85,21 +97,29 @@ def nnx(observations: Any, outputs: int, seed: int) -> Any:
 
     rngs = nnx.Rngs(seed)
     layers = [nnx.Linear(observations.size, WIDTH, rngs=rngs), nnx.tanh]
-    return nnx.Sequential(lambda x: x.ravel().astype("float32"), *layers, nnx.Linear(WIDTH, outputs, rngs=rngs))
+    return nnx.Sequential(
+        lambda x: x.ravel().astype("float32"), *layers, nnx.Linear(WIDTH, outputs, rngs=rngs)
+    )
 
 
 def equinox(observations: Any, outputs: int, seed: int) -> Any:
     import equinox
     import jax
 
-    mlp = equinox.nn.MLP(observations.size, outputs, WIDTH, 1, jax.numpy.tanh, key=jax.random.key(seed))
+    mlp = equinox.nn.MLP(
+        observations.size, outputs, WIDTH, 1, jax.numpy.tanh, key=jax.random.key(seed)
+    )
     return equinox.nn.Sequential([equinox.nn.Lambda(lambda x: x.ravel().astype("float32")), mlp])
 
 
 def keras(observations: Any, outputs: int) -> Any:
     import keras
 
-    layers = [keras.layers.Input(observations.shape), keras.layers.Flatten(), keras.layers.Dense(WIDTH, "tanh")]
+    layers = [
+        keras.layers.Input(observations.shape),
+        keras.layers.Flatten(),
+        keras.layers.Dense(WIDTH, "tanh"),
+    ]
     return keras.Sequential([*layers, keras.layers.Dense(outputs)])
 
 
@@ -144,7 +164,9 @@ def whole(observations: Any, outputs: int) -> Any:
     """A pair whose parameters are whole numbers."""
     import numpy as np
 
-    return lambda key: {"w": np.ones((observations.size, outputs), int)}, lambda parameters, x: x @ parameters["w"]
+    return lambda key: {
+        "w": np.ones((observations.size, outputs), int)
+    }, lambda parameters, x: x @ parameters["w"]
 
 
 def mismatched(observations: Any, outputs: int) -> Any:
@@ -185,4 +207,13 @@ def nothing_known(observations: Any, outputs: int) -> Any:
     return {}
 
 
-NAMES = ("plain", "recurrent", "linen", "nnx", "equinox", "keras", "keras_recurrent", "keras_subclassed")
+NAMES = (
+    "plain",
+    "recurrent",
+    "linen",
+    "nnx",
+    "equinox",
+    "keras",
+    "keras_recurrent",
+    "keras_subclassed",
+)

@@ -1,4 +1,5 @@
-"""A small policy for images: a linear function of one pixel of each square block, made sensitive by a sine.
+"""A small policy for images: a linear function of one pixel of each square block, made sensitive by
+a sine.
 
 Its actions change with nearly every image, so that different episodes have different returns.
 """
@@ -10,7 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.extend import Array, Count, FeedForwardPolicy, Float32, Head, Layout, Spaces, option, options
+from hpc_es.extend import (
+    Array,
+    Count,
+    FeedForwardPolicy,
+    Float32,
+    Head,
+    Layout,
+    Spaces,
+    option,
+    options,
+)
 
 
 class Pixels(FeedForwardPolicy):
@@ -34,7 +45,12 @@ class Pixels(FeedForwardPolicy):
         self.head = head
         height, width, channels = shape
         self._cut = (height // block, block, width // block, block, channels)
-        self.layout = Layout({"kernel": (height * width * channels // block**2, head.outputs), "bias": (head.outputs,)})
+        self.layout = Layout(
+            {
+                "kernel": (height * width * channels // block**2, head.outputs),
+                "bias": (head.outputs,),
+            }
+        )
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return normally distributed numbers, float32[layout.size]."""

@@ -14,7 +14,9 @@ def flat(size: int) -> Layout:
     return Layout({"theta": (size,)})
 
 
-def population(theta: Array, directions: Array, rows: Array, scales: Array, layout: Layout | None = None) -> Perturbed:
+def population(
+    theta: Array, directions: Array, rows: Array, scales: Array, layout: Layout | None = None
+) -> Perturbed:
     return Perturbed(layout or flat(len(theta)), theta[None], directions, rows, scales)
 
 
@@ -34,4 +36,8 @@ def candidates(policy: Any, rows: int) -> Any:
 def random_inputs(spec: ObservationSpec, steps: int, rows: int) -> Any:
     """Random observations, [steps, rows, *shape]: normal numbers, or bytes for integers."""
     rng, shape = np.random.default_rng(5), (steps, rows, *spec.shape)
-    return rng.integers(256, size=shape).astype(spec.dtype) if spec.is_integer else rng.normal(size=shape).astype("f4")
+    return (
+        rng.integers(256, size=shape).astype(spec.dtype)
+        if spec.is_integer
+        else rng.normal(size=shape).astype("f4")
+    )

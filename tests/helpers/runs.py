@@ -1,4 +1,5 @@
-"""Tiny experiments for the end-to-end tests, and what two runs of one experiment must have in common.
+"""Tiny experiments for the end-to-end tests, and what two runs of one experiment must have in
+common.
 
 run = tmp_path / "run"
 done = train(3, run, "mpi.schedule=static")     to its end; 0 ranks: without mpiexec
@@ -58,14 +59,20 @@ def tiny(directory: Path, text: str = TINY) -> Path:
 
 
 def command(run: Path, *arguments: str) -> list[str]:
-    """Arguments of Python that train the tiny config, with these overrides and options, into `run`."""
+    """Arguments of Python that train the tiny config, with these overrides and options,
+    into `run`.
+    """
     return ["-m", "hpc_es.main", str(tiny(run.parent)), "--output", str(run), *arguments]
 
 
 def begin(ranks: int, run: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Job:
     """Start a training job; 0 ranks is one process without a launcher."""
     arguments = tuple(command(run, *arguments))
-    return start(ranks, arguments, env, ROOT) if ranks else Job([sys.executable, *arguments], env, ROOT)
+    return (
+        start(ranks, arguments, env, ROOT)
+        if ranks
+        else Job([sys.executable, *arguments], env, ROOT)
+    )
 
 
 def train(ranks: int, run: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Finished:
@@ -101,16 +108,25 @@ TRAIN_VARIANTS = """
 """
 
 
-def trained_variants(directory: Path, variants: Mapping[str, Sequence[str]]) -> Callable[[int], Path]:
-    """A function from the number of ranks to a directory with a run of each variant of the tiny config, by name.
+def trained_variants(
+    directory: Path, variants: Mapping[str, Sequence[str]]
+) -> Callable[[int], Path]:
+    """A function from the number of ranks to a directory with a run of each variant of the tiny
+    config, by name.
 
-    `variants` are overrides. One job trains all of them at the first call for a number of ranks, to save starts.
+    `variants` are overrides. One job trains all of them at the first call for a number of ranks, to
+    save starts.
     """
     config = str(tiny(directory))
 
     @functools.cache  # a failed job is not repeated either
     def job(ranks: int) -> Finished:
-        arguments = [*script(TRAIN_VARIANTS), config, str(directory / str(ranks)), json.dumps(variants)]
+        arguments = [
+            *script(TRAIN_VARIANTS),
+            config,
+            str(directory / str(ranks)),
+            json.dumps(variants),
+        ]
         return mpiexec(ranks, arguments, VARIANTS_SECONDS, cwd=ROOT)
 
     def trained(ranks: int) -> Path:
@@ -122,7 +138,9 @@ def trained_variants(directory: Path, variants: Mapping[str, Sequence[str]]) -> 
 
 @contextlib.contextmanager
 def working_in(directory: Path, module: str) -> Iterator[Path]:
-    """Make a directory with a module of environments the current one; afterwards they are forgotten."""
+    """Make a directory with a module of environments the current one;
+    afterwards they are forgotten.
+    """
     known = dict(gymnasium.registry)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
@@ -180,12 +198,18 @@ def status(run: Path) -> dict[str, Any]:
 
 def files(run: Path) -> dict[str, bytes]:
     """Files of a run directory, except those that every start writes: the lock and log.txt."""
-    paths = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in {"lock", "log.txt"}]
+    paths = [
+        path
+        for path in sorted(run.rglob("*"))
+        if path.is_file() and path.name not in {"lock", "log.txt"}
+    ]
     return {str(path.relative_to(run)): path.read_bytes() for path in paths}
 
 
 def assert_same(run: Path, reference: Path) -> None:
-    """Assert bit-identical theta, optimizer, normaliser, best and rows; a longer reference is truncated."""
+    """Assert bit-identical theta, optimizer, normaliser, best and rows;
+    a longer reference is truncated.
+    """
     snapshot = newest(run)
     generations = snapshot.state.generation
     assert digests(reference)[generations] == digest(snapshot)
@@ -209,7 +233,9 @@ def generation(run: Path) -> int:
 
 
 def killed_and_resumed(run: Path, ranks: int, resumed_on: int, *options: str) -> int:
-    """Kill a run after its second generation and resume it on other ranks; return its number of generations."""
+    """Kill a run after its second generation and resume it on other ranks;
+    return its number of generations.
+    """
     with begin(ranks, run, *options, "stop.generations=10000") as job:
         wait_for(lambda: generation(run) > 2, 240.0)
         job.kill()

@@ -1,4 +1,5 @@
-"""A strategy without a run: generations one after the other on one rank, with given noise, on plain functions.
+"""A strategy without a run: generations one after the other on one rank, with given noise, on plain
+functions.
 
 created = strategy("cma_es", elli, theta=np.ones(3), sigma=0.5, noise=Waves(7, 3))
 state = after(made, 3)
@@ -14,7 +15,16 @@ import numpy as np
 
 from hpc_es.config import registry
 from hpc_es.config.loading import validate
-from hpc_es.core.data import Array, Column, Outcome, ProblemState, Results, State, behaviour, row_dtype
+from hpc_es.core.data import (
+    Array,
+    Column,
+    Outcome,
+    ProblemState,
+    Results,
+    State,
+    behaviour,
+    row_dtype,
+)
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Layout
 from hpc_es.noise import BlockNoise
@@ -25,19 +35,25 @@ from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation
 
 KINDS = [
-    kind for kind in registry.kinds("algorithms") if registry.module("algorithms", kind).NEEDS.searches == "vectors"
+    kind
+    for kind in registry.kinds("algorithms")
+    if registry.module("algorithms", kind).NEEDS.searches == "vectors"
 ]
 
 
 class Waves(BlockNoise):
-    """The noise of the test vectors: sqrt(2) sin(1 + q^2), q = (generation * samples + sample) * size + coordinate."""
+    """The noise of the test vectors: sqrt(2) sin(1 + q^2),
+    q = (generation * samples + sample) * size + coordinate.
+    """
 
     def __init__(self, samples: int, size: int) -> None:
         super().__init__(size, BLOCK)
         self._samples, self._size = samples, size
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Any:
-        q = (generation * self._samples + pair) * self._size + np.arange(start, stop, dtype=np.float64)
+        q = (generation * self._samples + pair) * self._size + np.arange(
+            start, stop, dtype=np.float64
+        )
         return np.sqrt(2) * np.sin(1 + q * q)
 
 
@@ -69,7 +85,8 @@ def rotation(size: int) -> Array:
     return np.linalg.qr(np.random.default_rng(4).standard_normal((size, size)))[0]
 
 
-D4 = Rows([[0.5, -1, 0.25], [1.5, 0.75, -0.5], [-0.25, 0.5, 1.25], [-1, -0.75, 0.5]])  # of the test vectors
+# of the test vectors
+D4 = Rows([[0.5, -1, 0.25], [1.5, 0.75, -0.5], [-0.25, 0.5, 1.25], [-1, -0.75, 0.5]])
 
 
 class Cost(ProblemDefaults):
@@ -91,7 +108,11 @@ class Cost(ProblemDefaults):
         stack = candidates.stacked()
         self.evaluated.append(stack)
         rows = np.zeros(len(stack), row_dtype(self.columns))
-        costs = map(self._cost, stack) if callable(self._cost) else (self._cost[job] for job in jobs.numbers)
+        costs = (
+            map(self._cost, stack)
+            if callable(self._cost)
+            else (self._cost[job] for job in jobs.numbers)
+        )
         rows["return_"], rows["length"] = [-cost for cost in costs], 1
         return Outcome(rows)
 
@@ -109,11 +130,17 @@ class Behaving(Cost):
         return outcome
 
 
-def strategy(kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: int = 4, **options: Any) -> Any:
+def strategy(
+    kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: int = 4, **options: Any
+) -> Any:
     """A strategy of this kind with these options, for a cost, starting from theta."""
     theta = np.asarray(theta)
     theta = theta if theta.dtype == np.float32 else theta.astype(np.float64)
-    task = {"kind": "function", "function": "tests.helpers.toys:noisy_bowl", "dimension": len(theta)}
+    task = {
+        "kind": "function",
+        "function": "tests.helpers.toys:noisy_bowl",
+        "dimension": len(theta),
+    }
     config = validate({"task": task, "policy": None, "algorithm": {"kind": kind, **options}})
     noise = noise or CounterNoise(Keys(1), len(theta))
     module = registry.module("algorithms", kind)
@@ -125,7 +152,9 @@ def generation(created: Any, state: State) -> Results:
     """Outcomes and results of a generation."""
     columns = sys.modules[type(created).__module__].NEEDS.columns
     row = row_dtype((*created.problem.columns, *columns))
-    result = Parts(None, None, created.problem, created.noise, created, row, created.chunk_size, "fixed")  # type: ignore[arg-type]
+    result = Parts(
+        None, None, created.problem, created.noise, created, row, created.chunk_size, "fixed"
+    )  # type: ignore[arg-type]
     return SerialExecutor().run(Generation(result, state)).results
 
 

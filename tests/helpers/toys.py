@@ -1,4 +1,5 @@
-"""Small environments whose episodes are known exactly, well and badly behaved; importing this registers them.
+"""Small environments whose episodes are known exactly, well and badly behaved; importing this
+registers them.
 
 Configs name them as `tests.helpers.toys:Survival-v0`; the tests drive them through `played`.
 """
@@ -36,7 +37,9 @@ class Survival(gymnasium.Env[Any, Any]):
     action_space: Any = spaces.Discrete(2)
     dtype: type[Any] = np.float32
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.seed, self.count = seed or 0, 0
         return self.observed(), {}
@@ -50,7 +53,9 @@ class Survival(gymnasium.Env[Any, Any]):
 
 
 class Informative(Survival):
-    """Survival whose infos have the step, and every second time `even`; at the end `is_over`; text and an array."""
+    """Survival whose infos have the step, and every second time `even`; at the end `is_over`;
+    text and an array.
+    """
 
     def step(self, action: Any) -> Step:
         observation, reward, terminated, truncated, _ = super().step(action)
@@ -106,11 +111,17 @@ class Faulty(Survival):
     def close(self) -> None:
         Faulty.closed += 1
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         observation, info = super().reset(seed=seed)
         if self.broken:
             raise RuntimeError("an environment that broke was used again")
-        return (observation, info) if self.at else (self.fail((observation, 1.0, False, False, info))[0], info)
+        return (
+            (observation, info)
+            if self.at
+            else (self.fail((observation, 1.0, False, False, info))[0], info)
+        )
 
     def step(self, action: Any) -> Step:
         result = super().step(action)
@@ -127,7 +138,8 @@ class Faulty(Survival):
             raise ENDS[self.fault]
         if self.fault == "hang":
             time.sleep(3600)
-        if self.fault == "swallow":  # the time-out of the first sleep is taken for an error of the environment's own
+        # the time-out of the first sleep is taken for an error of the environment's own
+        if self.fault == "swallow":
             try:
                 time.sleep(3600)
             except Exception:
@@ -155,7 +167,9 @@ class Hidden(Survival):
     def __init__(self) -> None:
         self.episodes = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         self.episodes += 1
         return super().reset(seed=seed)
 
@@ -173,7 +187,9 @@ class Growing(Hidden):
 
 
 class Rare(Survival):
-    """Survival of which only some instances can be created, those with a number in `working`, from 1."""
+    """Survival of which only some instances can be created, those with a number in `working`,
+    from 1.
+    """
 
     created = 0
     working: tuple[int, ...] = ()
@@ -216,14 +232,18 @@ class Shifted(Survival):
 class Reach(Survival):
     """A Box of two actions, which must be valid; the reward is their sum."""
 
-    def __init__(self, low: float = -1.0, high: float = 1.0, dtype: str = "float32", bounded: bool = False) -> None:
+    def __init__(
+        self, low: float = -1.0, high: float = 1.0, dtype: str = "float32", bounded: bool = False
+    ) -> None:
         self.action_space = spaces.Box(low, high, (2,), np.dtype(dtype).type)
         if bounded:
             self.observation_space = spaces.Box(-100, 100, (3,), np.float32)
 
     def step(self, action: Any) -> Step:
         assert action.shape == (2,)
-        assert ((self.action_space.low <= action) & (action <= self.action_space.high)).all(), action.tolist()
+        assert ((self.action_space.low <= action) & (action <= self.action_space.high)).all(), (
+            action.tolist()
+        )
         observation, _, *rest = super().step(action)
         return observation, float(action.sum()), *rest  # type: ignore[return-value]
 
@@ -231,19 +251,25 @@ class Reach(Survival):
 class Named(Survival):
     """Observations and actions are dicts."""
 
-    observation_space = spaces.Dict(time=spaces.Box(-np.inf, np.inf, (3,), np.float32), even=spaces.Discrete(2))
+    observation_space = spaces.Dict(
+        time=spaces.Box(-np.inf, np.inf, (3,), np.float32), even=spaces.Discrete(2)
+    )
 
     def observed(self) -> Any:
         return {"time": super().observed(), "even": self.count % 2}
 
 
 class Chaos(gymnasium.Env[Any, Any]):
-    """A logistic map pushed by the action: the last bit of an action is soon seen in reward and episode length."""
+    """A logistic map pushed by the action: the last bit of an action
+    is soon seen in reward and episode length.
+    """
 
     observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
     action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.x = self.np_random.uniform(0.1, 0.9, 4)
         return self.x.astype(np.float32), {}
@@ -251,7 +277,13 @@ class Chaos(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Step:
         self.x = 3.99 * self.x * (1 - self.x)
         self.x = np.clip(self.x + 0.01 * float(action.sum()), 0.01, 0.99)
-        return self.x.astype(np.float32), float(self.x[0] + action[1]), bool(self.x[1] > 0.985), False, {}
+        return (
+            self.x.astype(np.float32),
+            float(self.x[0] + action[1]),
+            bool(self.x[1] > 0.985),
+            False,
+            {},
+        )
 
 
 class Strange(Survival):
@@ -309,14 +341,21 @@ ENVIRONMENTS = (
 )
 for _class in ENVIRONMENTS:
     _limit = 60 if _class is Chaos else None
-    gymnasium.register(f"{_class.__name__}-v0", _class, max_episode_steps=_limit, order_enforce=False)
+    gymnasium.register(
+        f"{_class.__name__}-v0", _class, max_episode_steps=_limit, order_enforce=False
+    )
 
 
 class Still:
     """An actor with constant outputs that records the number of rows of each call."""
 
     def __init__(self, jobs: int, action: float = 0.0, actions: int = 0) -> None:
-        self.rows, self.sizes, self.kept, self.restarts = list(range(jobs)), list[int](), list[list[int]](), list[int]()
+        self.rows, self.sizes, self.kept, self.restarts = (
+            list(range(jobs)),
+            list[int](),
+            list[list[int]](),
+            list[int](),
+        )
         self.recorded: list[Float32] = []
         self._action, self._actions = action, actions
 
@@ -361,20 +400,43 @@ MIXED: dict[str, Any] = {
 
 
 def mixed(
-    layers: int, nodes: int, grid: int, solver: str | int, preconditioned: bool, tolerance: float, damping: float
+    layers: int,
+    nodes: int,
+    grid: int,
+    solver: str | int,
+    preconditioned: bool,
+    tolerance: float,
+    damping: float,
 ) -> float:
-    """Parameters of every type, with the least value 0 at 3, 40, 64, "gm, res", true, 1e-5, 0.25."""
+    """Parameters of every type, with the least value 0 at 3, 40, 64, "gm, res", true, 1e-5,
+    0.25.
+    """
     time.sleep(0.0002)
     types = [type(item) for item in (layers, nodes, grid, preconditioned, tolerance, damping)]
     assert types == [int, int, int, bool, float, float] and solver in ("cg", "gm, res", 3), types
-    discrete = (layers - 3) ** 2 + 4 * math.log(nodes / 40) ** 2 + math.log2(grid / 64) ** 2 + (not preconditioned)
-    return discrete + (solver != "gm, res") + math.log10(tolerance / 1e-5) ** 2 + (4 * damping - 1) ** 2
+    discrete = (
+        (layers - 3) ** 2
+        + 4 * math.log(nodes / 40) ** 2
+        + math.log2(grid / 64) ** 2
+        + (not preconditioned)
+    )
+    return (
+        discrete
+        + (solver != "gm, res")
+        + math.log10(tolerance / 1e-5) ** 2
+        + (4 * damping - 1) ** 2
+    )
 
 
 def disc(x: Array) -> dict[str, Any]:
-    """The least sum in the disc of radius sqrt(n) around 0, right of -1/2; every coordinate then is -1/2."""
+    """The least sum in the disc of radius sqrt(n) around 0, right of -1/2;
+    every coordinate then is -1/2.
+    """
     time.sleep(0.0002)
-    return {"value": float(x.sum()), "constraints": [float(x @ x) - len(x), float((-0.5 - x).max())]}
+    return {
+        "value": float(x.sum()),
+        "constraints": [float(x @ x) - len(x), float((-0.5 - x).max())],
+    }
 
 
 def often_hanging(x: Array, seed: int) -> float:
@@ -412,7 +474,16 @@ def batch(
     """Jobs with these seeds, one episode each or, from lists, several."""
     table = np.array(seeds, np.int64).reshape(len(seeds), -1)
     watched = np.zeros(len(seeds), bool) if observe is None else np.array(observe)
-    return Batch(table, training, watched, action_noise_std, action_noise, unit=unit, offset=offset, centred=centred)
+    return Batch(
+        table,
+        training,
+        watched,
+        action_noise_std,
+        action_noise,
+        unit=unit,
+        offset=offset,
+        centred=centred,
+    )
 
 
 def played(task: Episodes, seeds: Sequence[Any], actor: Any = None, **keywords: Any) -> Outcome:
@@ -422,4 +493,6 @@ def played(task: Episodes, seeds: Sequence[Any], actor: Any = None, **keywords: 
 
 def episodes(name: str, **options: Any) -> Episodes:
     """The task with a toy environment, or one of Gymnasium's if the name has a version."""
-    return Episodes(Options(env_id=name if "-v" in name else f"tests.helpers.toys:{name}-v0", **options))
+    return Episodes(
+        Options(env_id=name if "-v" in name else f"tests.helpers.toys:{name}-v0", **options)
+    )

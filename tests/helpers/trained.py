@@ -26,7 +26,11 @@ CONFIG: dict[str, Any] = {
     "name": "tiny",
     "task": {"env_id": "tests.helpers.toys:Survival-v0"},
     "policy": {"hidden_dims": [4]},
-    "algorithm": {"population_size": 4, "sigma": 0.5, "optimizer": {"kind": "adam", "learning_rate": 0.5}},
+    "algorithm": {
+        "population_size": 4,
+        "sigma": 0.5,
+        "optimizer": {"kind": "adam", "learning_rate": 0.5},
+    },
     "noise": {"kind": "counter"},
     "mpi": {"chunk_size": 4},
     "evaluation": {"interval": 1, "episodes": 2},
@@ -46,7 +50,11 @@ HEADS: dict[str, tuple[Box | Discrete, int | None]] = {
     "box": (BOX, None),
     "bins": (BOX, 5),
 }
-NORMALISER: Normaliser = (np.array([1, 0, -1, 0, 2], np.float32), np.array([0.5, 1, 2, 1, 3], np.float32), 0.75)
+NORMALISER: Normaliser = (
+    np.array([1, 0, -1, 0, 2], np.float32),
+    np.array([0.5, 1, 2, 1, 3], np.float32),
+    0.75,
+)
 _folder = tempfile.TemporaryDirectory(prefix="hpc_es_trained_")
 
 
@@ -103,7 +111,9 @@ def snapshot(path: Path) -> Snapshot:
 
 
 def rewritten(path: Path, to: Path, replace: tuple[str, str] = ("", ""), **changes: Any) -> Path:
-    """The newest checkpoint of a run with other content, as the file `to`; `replace` is of the config's text."""
+    """The newest checkpoint of a run with other content, as the file `to`;
+    `replace` is of the config's text.
+    """
     old = snapshot(path)
     text = old.config_text.replace(*replace)
     assert not replace[0] or text != old.config_text
@@ -114,13 +124,17 @@ def rewritten(path: Path, to: Path, replace: tuple[str, str] = ("", ""), **chang
 def outputs(theta: Float32, hidden: int, outputs: int, observations: Array) -> Array:
     """A network with one tanh layer, by its formula, in float64."""
     n = observations.shape[1]
-    w1, b1, w2, b2 = np.split(theta.astype(np.float64), np.cumsum([n * hidden, hidden, hidden * outputs]))
+    w1, b1, w2, b2 = np.split(
+        theta.astype(np.float64), np.cumsum([n * hidden, hidden, hidden * outputs])
+    )
     inner = np.tanh(observations @ w1.reshape(n, hidden) + b1)
     result: Array = inner @ w2.reshape(hidden, outputs) + b2
     return result
 
 
-def lengths_by_hand(policy: LoadedPolicy, environment: Any, seeds: list[int]) -> tuple[list[float], list[int]]:
+def lengths_by_hand(
+    policy: LoadedPolicy, environment: Any, seeds: list[int]
+) -> tuple[list[float], list[int]]:
     """Returns and lengths of these episodes, played one by one."""
     returns, lengths = [], []
     for seed in seeds:

@@ -1,4 +1,5 @@
-"""An environment for the end-to-end tests: its returns depend on the last bit of theta, and it makes trouble on demand.
+"""An environment for the end-to-end tests: its returns depend on the last bit of theta, and it
+makes trouble on demand.
 
 Named in configs as `tests.helpers.trouble:Rough-v0`.
 """
@@ -20,9 +21,9 @@ Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 class Rough(gymnasium.Env[Any, Any]):
     """A logistic map pushed by the action, for up to 20 steps.
 
-    `fault` is "raise", "nan" or "hang", at step 3 of every episode whose seed is a multiple of `every`, or, with
-    `rank`, of every episode there. With `pause_file` each step takes `pause_file_seconds` more while that file exists.
-    The file `diary` gets a line per episode.
+    `fault` is "raise", "nan" or "hang", at step 3 of every episode whose seed is a multiple of
+    `every`, or, with `rank`, of every episode there. With `pause_file` each step takes
+    `pause_file_seconds` more while that file exists. The file `diary` gets a line per episode.
     """
 
     observation_space: Any = spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -40,9 +41,15 @@ class Rough(gymnasium.Env[Any, Any]):
     ) -> None:
         self.diary = diary
         self.fault, self.every, self.rank = fault, every, rank
-        self.pause_file, self.pause_file_seconds, self.pause_seconds = pause_file, pause_file_seconds, pause_seconds
+        self.pause_file, self.pause_file_seconds, self.pause_seconds = (
+            pause_file,
+            pause_file_seconds,
+            pause_seconds,
+        )
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.x = self.np_random.uniform(0.1, 0.9, 4)
         self.count = 0
@@ -50,7 +57,9 @@ class Rough(gymnasium.Env[Any, Any]):
             with Path(self.diary).open("a") as file:
                 file.write(f"{seed}\n")
         here = self.rank is None or os.environ.get("PMI_RANK", "0") == str(self.rank)
-        self.bad = bool(self.fault) and here and (self.rank is not None or (seed or 0) % self.every == 0)
+        self.bad = (
+            bool(self.fault) and here and (self.rank is not None or (seed or 0) % self.every == 0)
+        )
         return self.x.astype(np.float32), {}
 
     def step(self, action: Any) -> Step:
@@ -68,7 +77,13 @@ class Rough(gymnasium.Env[Any, Any]):
             if self.fault == "hang":
                 time.sleep(3600)
             reward = np.nan
-        return self.x.astype(np.float32), reward, bool(self.x[1] > 0.985), False, {"step": self.count}
+        return (
+            self.x.astype(np.float32),
+            reward,
+            bool(self.x[1] > 0.985),
+            False,
+            {"step": self.count},
+        )
 
 
 gymnasium.register("Rough-v0", Rough, max_episode_steps=20, order_enforce=False)

@@ -1,4 +1,7 @@
-"""Jobs of Open MPI whose ranks may die, and the killing of them. `make test-ft` runs the tests that need them."""
+"""Jobs of Open MPI whose ranks may die, and the killing of them.
+
+`make test-ft` runs the tests that need them.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,25 @@ HANG_SECONDS = 60.0
 ROOT_MAY = ["--allow-run-as-root"] if os.geteuid() == 0 else []
 MANY = ["--oversubscribe", "--bind-to", "none", *ROOT_MAY]
 ULFM = ["--with-ft", "ulfm", *MANY]
-HERE = ["--mca", "pml", "ob1", "--mca", "btl", "self,sm"]  # looking for networks takes a second at each start
+# looking for networks takes a second at each start
+HERE = ["--mca", "pml", "ob1", "--mca", "btl", "self,sm"]
 
 
 def open_mpi() -> bool:
     """Whether the launcher is Open MPI's."""
     if MPIEXEC is None:
         return False
-    return "Open MPI" in subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True, check=False).stdout
+    return (
+        "Open MPI"
+        in subprocess.run(
+            [MPIEXEC, "--version"], capture_output=True, text=True, check=False
+        ).stdout
+    )
 
 
-needs_ulfm = pytest.mark.skipif(not open_mpi(), reason="surviving dead ranks needs Open MPI: make test-ft")
+needs_ulfm = pytest.mark.skipif(
+    not open_mpi(), reason="surviving dead ranks needs Open MPI: make test-ft"
+)
 
 
 def start(ranks: int, args: Sequence[str], launcher: Sequence[str] = (*ULFM, *HERE)) -> Job:
@@ -42,7 +53,9 @@ def begin(ranks: int, run: Path, *arguments: str, launcher: Sequence[str] = (*UL
 
 
 def trains(job: Job, run: Path, generation: int = 0) -> dict[int, int]:
-    """Wait for this number of recorded generations; return the process of each rank, by its initial number."""
+    """Wait for this number of recorded generations; return the process of each rank,
+    by its initial number.
+    """
     job.wait_for_output("rank=host:pid", HANG_SECONDS)
     pids = job.pids()
     runs.wait_for(lambda: runs.generation(run) >= generation, HANG_SECONDS)

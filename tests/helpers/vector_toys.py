@@ -23,14 +23,21 @@ class Swarm(VectorEnv[Any, Any, Any]):
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
     single_observation_space, single_action_space = Chaos.observation_space, Chaos.action_space
 
-    def __init__(self, num_envs: int, max_episode_steps: int | None = None, fault: str = "") -> None:
+    def __init__(
+        self, num_envs: int, max_episode_steps: int | None = None, fault: str = ""
+    ) -> None:
         self.num_envs, self.fault = num_envs, fault
         self.steps = self.started = 0
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         self.steps, self.seeds = 0, list(self.episode_seeds(seed))
         assert len(self.seeds) == self.num_envs
-        drawn = [gymnasium.utils.seeding.np_random(int(item))[0].uniform(0.1, 0.9, 4) for item in self.seeds]
+        drawn = [
+            gymnasium.utils.seeding.np_random(int(item))[0].uniform(0.1, 0.9, 4)
+            for item in self.seeds
+        ]
         self.x = np.array(drawn)
         return self.x.astype(np.float32), {}
 
@@ -57,7 +64,13 @@ class Swarm(VectorEnv[Any, Any, Any]):
         self.x = 3.99 * self.x * (1 - self.x)
         self.x = np.clip(self.x + 0.01 * pushes[:, None], 0.01, 0.99)
         over = np.zeros(self.num_envs, bool)
-        return self.x.astype(np.float32), self.x[:, 0] + actions[:, 1], self.x[:, 1] > 0.985, over, {}
+        return (
+            self.x.astype(np.float32),
+            self.x[:, 0] + actions[:, 1],
+            self.x[:, 1] > 0.985,
+            over,
+            {},
+        )
 
 
 def sync_pendulum(num_envs: int, max_episode_steps: int | None = None) -> SyncVectorEnv:
@@ -70,7 +83,9 @@ class Images(Swarm):
 
     single_observation_space: Any = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed, options=options)
         return self.observed(), {}
 
@@ -79,7 +94,9 @@ class Images(Swarm):
         return self.observed(), *rest  # type: ignore[return-value]
 
     def observed(self) -> Any:
-        return np.zeros((self.num_envs, 4, 84, 84), np.uint8) + (255 * self.x[:, :1, None, None]).astype(np.uint8)
+        return np.zeros((self.num_envs, 4, 84, 84), np.uint8) + (
+            255 * self.x[:, :1, None, None]
+        ).astype(np.uint8)
 
 
 class Hasty(Swarm):
@@ -100,15 +117,21 @@ def informative(num_envs: int, autoreset_mode: AutoresetMode) -> SyncVectorEnv:
 
 
 gymnasium.register(
-    "InformativeLater-v0", vector_entry_point=lambda num_envs: informative(num_envs, AutoresetMode.NEXT_STEP)
+    "InformativeLater-v0",
+    vector_entry_point=lambda num_envs: informative(num_envs, AutoresetMode.NEXT_STEP),
 )
 gymnasium.register(
-    "InformativeAtOnce-v0", vector_entry_point=lambda num_envs: informative(num_envs, AutoresetMode.SAME_STEP)
+    "InformativeAtOnce-v0",
+    vector_entry_point=lambda num_envs: informative(num_envs, AutoresetMode.SAME_STEP),
 )
-gymnasium.register("Swarm-v0", Chaos, vector_entry_point=Swarm, max_episode_steps=LIMIT, order_enforce=False)
+gymnasium.register(
+    "Swarm-v0", Chaos, vector_entry_point=Swarm, max_episode_steps=LIMIT, order_enforce=False
+)
 gymnasium.register("Images-v0", vector_entry_point=Images)
 gymnasium.register("Plain-v0", vector_entry_point=Plain)
 gymnasium.register("Hasty-v0", vector_entry_point=Hasty)
 gymnasium.register(
-    "SyncPendulum-v0", "gymnasium.envs.classic_control.pendulum:PendulumEnv", vector_entry_point=sync_pendulum
+    "SyncPendulum-v0",
+    "gymnasium.envs.classic_control.pendulum:PendulumEnv",
+    vector_entry_point=sync_pendulum,
 )

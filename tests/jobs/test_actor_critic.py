@@ -1,4 +1,6 @@
-"""Runs of the actor-critic: identical results on any number of ranks and after a kill; asynchronous updates."""
+"""Runs of the actor-critic: identical results on any number of ranks and after a kill;
+asynchronous updates.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ report: {plot_interval_seconds: 0}
 VARIANTS = {
     "bandits": ["algorithm.entropy={start: 0.2, episodes: 36}"],
     "CartPole": [
-        *("task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}", "policy={kind: mlp, hidden_dims: [5]}"),
+        *(
+            "task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}",
+            "policy={kind: mlp, hidden_dims: [5]}",
+        ),
         *("algorithm.evaluation_actions=greedy", "algorithm.gae_lambda=0.9", "mpi.chunk_size=5"),
         "algorithm.entropy={start: 0.2, timesteps: 600}",
     ],
@@ -86,7 +91,9 @@ def test_results_do_not_depend_on_the_number_of_ranks(done: Path, ranks: int, va
 
 def test_every_variant_uses_the_option_in_its_name(done: Path) -> None:
     rows = {variant: runs.rows(done / "3" / variant) for variant in VARIANTS}
-    assert [row["entropy_weight"] for row in rows["bandits"]] == pytest.approx([0.2, 0.4 / 3, 0.2 / 3, 0.0])
+    assert [row["entropy_weight"] for row in rows["bandits"]] == pytest.approx(
+        [0.2, 0.4 / 3, 0.2 / 3, 0.0]
+    )
     assert [row["timesteps_this_generation"] for row in rows["bandits"]] == [72] * 4
     assert [row["episodes_this_generation"] for row in rows["CartPole"]] == [12] * 4
     lengths = {row["timesteps_this_generation"] for row in rows["CartPole"]}
@@ -109,7 +116,12 @@ def test_killed_run_resumes_with_identical_results_on_other_ranks(tmp_path: Path
 def test_killed_run_with_segments_resumes_with_new_episodes(tmp_path: Path) -> None:
     """Three ranks: no row, episode or update is lost or repeated."""
     run, task = tmp_path / "run", "task={kind: episodes, env_id: CartPole-v1}"
-    overrides = (task, *ASYNCHRONOUS["asynchronous"][:1], "algorithm.update_every=3", "algorithm.batch_size=2")
+    overrides = (
+        task,
+        *ASYNCHRONOUS["asynchronous"][:1],
+        "algorithm.update_every=3",
+        "algorithm.batch_size=2",
+    )
     with started(3, run, *overrides, "stop.generations=100000") as job:
         runs.wait_for(lambda: runs.generation(run) > 20, LONG_SECONDS)
         job.signal(0, 9)

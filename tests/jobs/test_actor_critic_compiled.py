@@ -1,4 +1,6 @@
-"""Runs of actor_critic on compiled environments: bit-identical on any number of ranks and after a kill; refusals."""
+"""Runs of actor_critic on compiled environments:
+bit-identical on any number of ranks and after a kill; refusals.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,7 @@ STEPS = (
     "jobs_per_call: 2, lanes: 2}"
 )
 RECURRENT = "policy={kind: network, network: 'tests.helpers.own_networks:recurrent'}"
-ALGORITHM = (
-    "algorithm={kind: actor_critic, batch_size: 6, update_every: 4, optimizer: {kind: adam, learning_rate: 0.01}}"
-)
+ALGORITHM = "algorithm={kind: actor_critic, batch_size: 6, update_every: 4, optimizer: {kind: adam, learning_rate: 0.01}}"
 OPTIONS = (STEPS, RECURRENT, ALGORITHM)
 
 
@@ -37,7 +37,15 @@ def test_killed_on_three_ranks_and_resumed_on_two_the_result_is_that_of_one(tmp_
     end = runs.killed_and_resumed(tmp_path / "three", 3, 2, *overrides)
     runs.here(runs.tiny(tmp_path), tmp_path / "one", [*overrides, f"stop.generations={end}"])
     runs.assert_same(tmp_path / "three", tmp_path / "one")
-    sampled: Any = ["eval", str(tmp_path / "one"), "--episodes", "3", "--actions", "sampled", "--json"]
+    sampled: Any = [
+        "eval",
+        str(tmp_path / "one"),
+        "--episodes",
+        "3",
+        "--actions",
+        "sampled",
+        "--json",
+    ]
     assert cli.run(sampled) == 0
 
 
@@ -47,7 +55,9 @@ def created(directory: Path, *overrides: str) -> Any:
 
 
 def updates(algorithm: Any, count: int) -> list[Outcome]:
-    """The outcomes of the first chunk of the initial state and of the states after further updates of its lanes."""
+    """The outcomes of the first chunk of the initial state and of the
+    states after further updates of its lanes.
+    """
     state, outcomes = algorithm.initial(), []
     chunk = algorithm.ask(state, 0, np.zeros(0), NO_FITNESS)[0]
     for _ in range(count):
@@ -68,10 +78,16 @@ def test_episodes_of_nine_steps_end_in_the_third_update_of_four(kind: str, tmp_p
 
 
 def test_gradient_is_that_of_the_recorded_trajectories(tmp_path: Path) -> None:
-    """In the second update, with the memory after four steps; `sample_losses` gives the losses of the update."""
+    """In the second update, with the memory after four steps;
+    `sample_losses` gives the losses of the update.
+    """
     algorithm = created(tmp_path).with_samples()
     outcome = updates(algorithm, 2)[1]
-    sample = {name.removeprefix("sample/"): array for name, array in outcome.arrays.items() if "sample/" in name}
+    sample = {
+        name.removeprefix("sample/"): array
+        for name, array in outcome.arrays.items()
+        if "sample/" in name
+    }
     assert sample["inputs"][:, 0, 0].tolist() == [4, 5, 6, 7, 8] and (sample["memory/1"] == 4).all()
     expected = algorithm.sample_losses(algorithm.initial(), sample)
     policy_loss, value_loss, entropy = outcome.arrays["sums"] / outcome.rows["length"].sum()
@@ -88,13 +104,18 @@ def test_gradient_is_that_of_the_recorded_trajectories(tmp_path: Path) -> None:
             ("algorithm.update_every=null",),
             "algorithm.update_every: is null, but the compiled environment .* such as 32",
         ),
-        (("policy={kind: lstm}",), "policy.kind: is LSTM, whose gradient TensorFlow computes, .* 'cnn' or 'network'"),
+        (
+            ("policy={kind: lstm}",),
+            "policy.kind: is LSTM, whose gradient TensorFlow computes, .* 'cnn' or 'network'",
+        ),
         (
             ("task={kind: episodes, env_id: CartPole-v1}",),
             "algorithm.update_every: is 4, but updates are synchronous: .*try updates: asynchronous",
         ),
     ],
 )
-def test_options_that_do_not_fit_are_refused(overrides: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_options_that_do_not_fit_are_refused(
+    overrides: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=message):
         created(tmp_path, *overrides)

@@ -1,6 +1,8 @@
-"""Runs of actor_critic with policies in JAX: bit-identical on any number of ranks and after a kill, and the commands.
+"""Runs of actor_critic with policies in JAX: bit-identical on any number of ranks and after a kill,
+and the commands.
 
-The images are those of examples/own_images, uint8[16, 16, 3]. Each test works in a directory of its own.
+The images are those of examples/own_images, uint8[16, 16, 3]. Each test works in a directory of its
+own.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ CARTPOLE = "task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}"
 CNN = "policy={kind: cnn, convolutions: [{filters: 3, kernel: 4, stride: 4}], lstm: 5, candidates_per_call: 3}"
 RECURRENT = "policy={kind: network, network: 'tests.helpers.own_networks:recurrent', candidates_per_call: 3}"
 PLAIN = RECURRENT.replace("recurrent", "plain")
-ALGORITHM = "algorithm={kind: actor_critic, batch_size: 6, optimizer: {kind: adam, learning_rate: 0.01}}"
+ALGORITHM = (
+    "algorithm={kind: actor_critic, batch_size: 6, optimizer: {kind: adam, learning_rate: 0.01}}"
+)
 SEGMENTS = ("algorithm.updates=asynchronous", "algorithm.update_every=4")
 
 
@@ -48,9 +52,15 @@ def inside(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "options", [(IMAGES, CNN), pytest.param((CARTPOLE, RECURRENT, "algorithm.unroll=4"), marks=pytest.mark.long)]
+    "options",
+    [
+        (IMAGES, CNN),
+        pytest.param((CARTPOLE, RECURRENT, "algorithm.unroll=4"), marks=pytest.mark.long),
+    ],
 )
-def test_killed_on_three_ranks_and_resumed_on_two_the_result_is_that_of_one(options: Any, inside: Path) -> None:
+def test_killed_on_three_ranks_and_resumed_on_two_the_result_is_that_of_one(
+    options: Any, inside: Path
+) -> None:
     overrides = (*options[:2], ALGORITHM, *options[2:], *runs.EVERY)
     end = runs.killed_and_resumed(inside / "three", 3, 2, *overrides)
     runs.here(inside / "tiny.yaml", inside / "one", [*overrides, f"stop.generations={end}"])
@@ -66,8 +76,12 @@ def updated(directory: Path, *overrides: str, generation: int = 0) -> tuple[Any,
     return algorithm, algorithm.evaluate(state, chunk, nothing)
 
 
-@pytest.mark.parametrize(("task", "policy"), [(IMAGES, CNN), (CARTPOLE, PLAIN), (CARTPOLE, RECURRENT)])
-def test_segments_as_long_as_episodes_give_the_update_of_whole_episodes(task: str, policy: str, inside: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "policy"), [(IMAGES, CNN), (CARTPOLE, PLAIN), (CARTPOLE, RECURRENT)]
+)
+def test_segments_as_long_as_episodes_give_the_update_of_whole_episodes(
+    task: str, policy: str, inside: Path
+) -> None:
     """At most 20 steps: the same episodes, actions and, up to the order of sums, gradient."""
     size = ("algorithm.batch_size=4", "mpi.chunk_size=4")
     _, whole = updated(inside, task, policy, *size)
@@ -77,7 +91,9 @@ def test_segments_as_long_as_episodes_give_the_update_of_whole_episodes(task: st
 
 
 def test_memory_of_a_network_continues_in_the_next_segment(inside: Path) -> None:
-    """Of 12 steps of an episode, 4 have passed after the first segment; a new episode has the initial memory."""
+    """Of 12 steps of an episode, 4 have passed after the first segment;
+    a new episode has the initial memory.
+    """
     algorithm, _ = updated(inside, IMAGES, RECURRENT, *SEGMENTS)
     steps = []
     for generation in range(4):
@@ -90,7 +106,9 @@ def test_memory_of_a_network_continues_in_the_next_segment(inside: Path) -> None
 def test_trajectories_keep_the_dtype_of_images(inside: Path) -> None:
     samples: list[Any] = []
     config = load_config(inside / "tiny.yaml", [IMAGES, CNN, ALGORITHM, "stop.generations=1"])
-    for _ in hpc_es.train(config, inside / "run", after_train_step=lambda sample, loss: samples.append((sample, loss))):
+    for _ in hpc_es.train(
+        config, inside / "run", after_train_step=lambda sample, loss: samples.append((sample, loss))
+    ):
         pass
     (sample, loss) = samples[0]
     assert (sample["inputs"].dtype, sample["inputs"].shape) == (np.uint8, (16, 6, 16, 16, 3))
@@ -98,7 +116,9 @@ def test_trajectories_keep_the_dtype_of_images(inside: Path) -> None:
     assert np.isfinite(loss["loss"])
 
 
-def test_asynchronous_run_is_evaluated_loaded_exported_and_filmed(inside: Path, capsys: Any) -> None:
+def test_asynchronous_run_is_evaluated_loaded_exported_and_filmed(
+    inside: Path, capsys: Any
+) -> None:
     options = [IMAGES, CNN, ALGORITHM, *SEGMENTS, "stop.generations=8"]
     if importlib.util.find_spec("tensorboard"):
         options += ["report.tensorboard=true"]
@@ -106,8 +126,14 @@ def test_asynchronous_run_is_evaluated_loaded_exported_and_filmed(inside: Path, 
     if importlib.util.find_spec("tensorboard"):
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        events = EventAccumulator(str(inside / "run"), {"images": 0}).Reload().Images("train/observation")
-        assert [(image.step, image.height, image.width) for image in events] == [(step, 16, 16) for step in range(8)]
+        events = (
+            EventAccumulator(str(inside / "run"), {"images": 0})
+            .Reload()
+            .Images("train/observation")
+        )
+        assert [(image.step, image.height, image.width) for image in events] == [
+            (step, 16, 16) for step in range(8)
+        ]
     assert runs.newest(inside / "run").state.generation == 8
     capsys.readouterr()
     assert cli.run(["eval", "run", "--episodes", "3", "--actions", "sampled", "--json"]) == 0
@@ -133,7 +159,10 @@ def test_asynchronous_run_is_evaluated_loaded_exported_and_filmed(inside: Path, 
             (IMAGES, CNN, "task.env_kwargs.actions=box"),
             "task: blob:Blob-v0 has Box actions, actor_critic needs Discrete ones: try algorithm.kind: es",
         ),
-        ((CARTPOLE, PLAIN, "algorithm.unroll=4"), "algorithm.unroll: is 4, but the policy has no memory: leave it out"),
+        (
+            (CARTPOLE, PLAIN, "algorithm.unroll=4"),
+            "algorithm.unroll: is 4, but the policy has no memory: leave it out",
+        ),
         (
             ("task={kind: bandits}", RECURRENT),
             "policy.kind: is not one of those that play bandits in a compiled graph: expected the kind 'lstm' or",
@@ -144,7 +173,8 @@ def test_asynchronous_run_is_evaluated_loaded_exported_and_filmed(inside: Path, 
             "Discrete(2), and the value of the observation), found float32[2]",
         ),
     ],
-    ids=["virtual batch", "Box", "no memory", "bandits", "no value"],  # not the texts: see tests/conftest.py
+    # not the texts: see tests/conftest.py
+    ids=["virtual batch", "Box", "no memory", "bandits", "no value"],
 )
 def test_check_refuses_policies_without_a_gradient(overrides: Any, text: str, inside: Path) -> None:
     with pytest.raises(ConfigError) as refused:

@@ -1,4 +1,5 @@
-"""All extras in one virtual environment: stepping is native, with the results and the speed of a lean installation.
+"""All extras in one virtual environment: stepping is native, with the results and the speed of a
+lean installation.
 
 `make test-all-extras` runs this; it names the Python of the lean installation in LEAN_PYTHON.
 """
@@ -47,7 +48,9 @@ NOISE = ("noise={kind: counter}", "evaluation={interval: 100}")
 def trained(python: str, directory: Path, *overrides: str) -> dict[str, Any]:
     """Train the tiny config by this Python; return what it prints."""
     config = runs.tiny(directory)
-    with Job([python, "-c", TRAINED, str(config), str(directory / "run"), *NOISE, *overrides], cwd=ROOT) as job:
+    with Job(
+        [python, "-c", TRAINED, str(config), str(directory / "run"), *NOISE, *overrides], cwd=ROOT
+    ) as job:
         done = job.wait()
     assert done.status == 0, done
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -63,17 +66,29 @@ def test_all_extras_are_installed() -> None:
     ("CartPole-v1", "ClassicControlBackend"),
     ("HalfCheetah-v5", "MujocoBackend"),
 ])  # fmt: skip
-def test_native_stepping_equals_that_of_the_lean_installation(env_id: str, by: str, tmp_path: Path) -> None:
+def test_native_stepping_equals_that_of_the_lean_installation(
+    env_id: str, by: str, tmp_path: Path
+) -> None:
     small = (f"task.env_id={env_id}", "task.max_episode_steps=100", "stop.generations=3")
-    here, lean = trained(sys.executable, tmp_path / "here", *small), trained(LEAN, tmp_path / "lean", *small)
+    here, lean = (
+        trained(sys.executable, tmp_path / "here", *small),
+        trained(LEAN, tmp_path / "lean", *small),
+    )
     theirs = trained(sys.executable, tmp_path / "theirs", *small, "task.stepping=gymnasium")
     assert (here["stepping"], lean["stepping"], theirs["stepping"]) == (by, by, "GymnasiumBackend")
     assert here["theta"] == lean["theta"] == theirs["theta"]
 
 
 def test_cartpole_has_at_least_0_8_of_the_speed_of_the_lean_installation(tmp_path: Path) -> None:
-    """User seconds of 12 generations, alternating; stepping by Gymnasium would have 0.15 of the speed."""
-    large = ("task.env_id=CartPole-v1", "algorithm.population_size=256", "mpi.chunk_size=128", "stop.generations=13")
+    """User seconds of 12 generations, alternating;
+    stepping by Gymnasium would have 0.15 of the speed.
+    """
+    large = (
+        "task.env_id=CartPole-v1",
+        "algorithm.population_size=256",
+        "mpi.chunk_size=128",
+        "stop.generations=13",
+    )
     ratios = []
     for attempt in range(4):  # other processes of a busy machine may slow one of the two down
         seconds: dict[str, list[float]] = {"here": [], "lean": []}

@@ -1,4 +1,6 @@
-"""One number everywhere: what runs, repetitions and shards have found, in every file, command and call."""
+"""One number everywhere: what runs, repetitions and shards have found, in every file,
+command and call.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,18 @@ from hpc_es.tuning.run import tune
 from tests.helpers import runs
 from tests.report.test_report import Parsed
 
-FUNCTION = {"kind": "function", "function": f"{__name__}:bowl", "dimension": 2, "bounds": {"low": -4, "high": 5}}
+FUNCTION = {
+    "kind": "function",
+    "function": f"{__name__}:bowl",
+    "dimension": 2,
+    "bounds": {"low": -4, "high": 5},
+}
 SQUARES = 'awk \'{ sum += $1 * $1 } END { print sum }\' "$0" > "$1"'
 COMMAND = ["/bin/sh", "-c", SQUARES, "{parameters}", "{result}"]
-NAMED = {"rate": {"low": 0.01, "high": 1, "scale": "log"}, "layers": {"integer": True, "low": 1, "high": 8}}
+NAMED = {
+    "rate": {"low": 0.01, "high": 1, "scale": "log"},
+    "layers": {"integer": True, "low": 1, "high": 8},
+}
 POLICY = {
     "task": {"kind": "episodes", "env_id": "tests.helpers.trouble:Rough-v0"},
     "policy": {"hidden_dims": [4]},
@@ -52,7 +62,12 @@ def searching(task: Mapping[str, Any], interval: int = 2, **more: Any) -> dict[s
     """A config of a search for a vector with 24 evaluations."""
     algorithm = {"kind": "cma_es", "population_size": 6, "sigma": 1.0, "restarts": "none", **more}
     evaluation = {"interval": interval}
-    return {"task": {**FUNCTION, **task}, "algorithm": algorithm, "stop": {"episodes": 24}, "evaluation": evaluation}
+    return {
+        "task": {**FUNCTION, **task},
+        "algorithm": algorithm,
+        "stop": {"episodes": 24},
+        "evaluation": evaluation,
+    }
 
 
 def bowl(x: Any) -> float:
@@ -87,7 +102,9 @@ CASES: dict[str, dict[str, Any]] = {
     "maximised without evaluations of the centre": searching(
         {"function": f"{__name__}:hill", "goal": "maximise"}, interval=0
     ),
-    "named parameters": searching({"function": f"{__name__}:named", "parameters": NAMED, **OWN}, sigma=None),
+    "named parameters": searching(
+        {"function": f"{__name__}:named", "parameters": NAMED, **OWN}, sigma=None
+    ),
     "constraints": searching({"function": f"{__name__}:limited", "constraints": 1}),
     "nothing feasible": searching({"function": f"{__name__}:hopeless", "constraints": 1}),
     "command": searching({"kind": "command", "command": COMMAND, "format": "text"}),
@@ -126,7 +143,8 @@ def measured(path: Path) -> list[tuple[float, float, Any]]:
         found.append((violation, float(line["value"]), numbers))
     result = json.loads((path / "result.json").read_text())
     final = result["best"]
-    if final["job"] == -1 and final["generation"] == result["generations"]:  # the final evaluation is not in the table
+    # the final evaluation is not in the table
+    if final["job"] == -1 and final["generation"] == result["generations"]:
         found.append((final.get("violation", 0.0), final["value"], None))
     return found
 
@@ -154,7 +172,9 @@ def strictly(text: str) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_one_number_everywhere(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_number_everywhere(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = CASES[case]
     whole = run(config, tmp_path / "whole", repetitions=3)
     for index in (1, 0):
@@ -163,23 +183,35 @@ def test_one_number_everywhere(case: str, tmp_path: Path, capsys: pytest.Capture
     paths = [whole / f"repetition_{number:04d}" for number in range(3)]
     sign = (
         -1
-        if (config["task"].get("goal") or ("maximise" if case in ("policy", "programs") else "minimise")) == "minimise"
+        if (
+            config["task"].get("goal")
+            or ("maximise" if case in ("policy", "programs") else "minimise")
+        )
+        == "minimise"
         else 1
     )
     answers = [strictly((path / "result.json").read_text())["answer"] for path in paths]
     if case != "programs":
-        expected = [min(measured(path), key=lambda one: (one[0], -sign * one[1]))[1] for path in paths]
+        expected = [
+            min(measured(path), key=lambda one: (one[0], -sign * one[1]))[1] for path in paths
+        ]
         assert [answer["value"] for answer in answers] == expected
     values = [answer["value"] for answer in answers]
     feasible = [answer["value"] for answer in answers if not answer.get("violation")]
-    best = min(range(3), key=lambda index: (answers[index].get("violation", 0.0), -sign * values[index]))
+    best = min(
+        range(3), key=lambda index: (answers[index].get("violation", 0.0), -sign * values[index])
+    )
 
     # Every file and command about a run.
     for path, answer in zip([*paths, alone], [*answers, answers[0]], strict=True):
-        result, status = (strictly((path / name).read_text()) for name in ("result.json", "status.json"))
+        result, status = (
+            strictly((path / name).read_text()) for name in ("result.json", "status.json")
+        )
         inspected = strictly(printed(capsys, "inspect", str(path), "--json"))
         assert result["answer"] == status["answer"] == inspected["answer"] == answer
-        assert result["best_evaluation"] == status["best_evaluation"] == inspected["best_evaluation"]
+        assert (
+            result["best_evaluation"] == status["best_evaluation"] == inspected["best_evaluation"]
+        )
         assert result["best_evaluation"]["value"] == answer["value"] == listed(capsys, path)["best"]
         shown = Parsed(report_page([path]))
         assert shown.tables["Best solutions"][1][1].startswith(number_text(answer["value"]))
@@ -199,7 +231,10 @@ def test_one_number_everywhere(case: str, tmp_path: Path, capsys: pytest.Capture
         assert summary["infeasible"] == 3 - len(feasible)
         if feasible:
             assert summary["answer"]["mean"] == pytest.approx(sum(feasible) / len(feasible))
-            assert (summary["answer"]["min"], summary["answer"]["max"]) == (min(feasible), max(feasible))
+            assert (summary["answer"]["min"], summary["answer"]["max"]) == (
+                min(feasible),
+                max(feasible),
+            )
         else:
             assert summary["answer"] is None
         assert strictly((directory / "summary.json").read_text())["best"] == summary["best"]
@@ -208,8 +243,14 @@ def test_one_number_everywhere(case: str, tmp_path: Path, capsys: pytest.Capture
         assert [float(value) for value in re.findall(r"  best_\w+ (\S+)", text)] == [
             float(f"{value:.6g}") for value in values
         ]
-        assert Parsed(report_page([directory])).texts["summary"].startswith("Summary" + number_text(values[best]))
-        table = list(csv.DictReader(printed(capsys, "results", str(directory), "--csv").splitlines()))
+        assert (
+            Parsed(report_page([directory]))
+            .texts["summary"]
+            .startswith("Summary" + number_text(values[best]))
+        )
+        table = list(
+            csv.DictReader(printed(capsys, "results", str(directory), "--csv").splitlines())
+        )
         assert [float(row["answer_value"]) for row in table] == values
         entries = strictly(printed(capsys, "inspect", str(directory), "--json"))["repetitions"]
         assert [entry["answer"] for entry in entries] == answers
@@ -222,9 +263,15 @@ def test_x_is_what_was_evaluated(case: str, tmp_path: Path) -> None:
     match case:
         case "minimised":
             assert bowl(np.array(answer["x"])) == answer["value"]
-            assert (answer["kind"], answer["evaluations"], answer["standard_error"]) == ("evaluation", 1, None)
+            assert (answer["kind"], answer["evaluations"], answer["standard_error"]) == (
+                "evaluation",
+                1,
+                None,
+            )
         case "named parameters":
-            assert list(answer["x"]) == ["rate", "layers"] and named(**answer["x"]) == answer["value"]
+            assert (
+                list(answer["x"]) == ["rate", "layers"] and named(**answer["x"]) == answer["value"]
+            )
             assert type(answer["x"]["layers"]) is int
         case "policy":
             assert answer["x"] is None and (answer["kind"], answer["evaluations"]) == ("centre", 3)
@@ -236,14 +283,23 @@ def test_minimize_and_strategy_find_the_same(tmp_path: Path) -> None:
     """As a run without evaluations of the centre."""
     path = run(CASES["without evaluations of the centre"], tmp_path / "run")
     answer = json.loads((path / "result.json").read_text())["answer"]
-    options: Any = {"x0": [0.5, 0.5], "sigma0": 1.0, "bounds": (-4, 5), "population_size": 6, "restarts": "none"}
+    options: Any = {
+        "x0": [0.5, 0.5],
+        "sigma0": 1.0,
+        "bounds": (-4, 5),
+        "population_size": 6,
+        "restarts": "none",
+    }
     result = hpc_es.minimize(bowl, max_evaluations=24, **options)
     assert (result.f, result.x.tolist()) == (answer["value"], answer["x"])
     assert result.metrics["best_value"] == result.f and result.metrics["generation"] == 3
     search = hpc_es.Strategy(max_evaluations=24, **options)
     while not search.stop():
         search.tell([bowl(x) for x in search.ask()])
-    assert search.best is not None and (search.best.f, search.best.x.tolist()) == (answer["value"], answer["x"])
+    assert search.best is not None and (search.best.f, search.best.x.tolist()) == (
+        answer["value"],
+        answer["x"],
+    )
 
 
 def test_final_evaluation_of_a_policy_counts_with_its_standard_error(tmp_path: Path) -> None:
@@ -274,22 +330,39 @@ def test_finished_run_that_is_started_again_keeps_its_answer(case: str, tmp_path
         assert [old[name] for name in KEYS] == [new[name] for name in KEYS]
 
 
-def test_policy_that_was_never_evaluated_has_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_that_was_never_evaluated_has_no_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = run({**POLICY, "evaluation": {"interval": 0}}, tmp_path / "run")
     result = strictly((path / "result.json").read_text())
     nothing = {"value": None, "x": None}
-    assert result["answer"] == {"kind": "centre", **nothing, "standard_error": None, "evaluations": 0}
+    assert result["answer"] == {
+        "kind": "centre",
+        **nothing,
+        "standard_error": None,
+        "evaluations": 0,
+    }
     assert result["best_evaluation"] == {**nothing, "generation": None, "job": None}
-    assert listed(capsys, path)["best"] is None and "best" not in printed(capsys, "results", str(path))
+    assert listed(capsys, path)["best"] is None and "best" not in printed(
+        capsys, "results", str(path)
+    )
     assert Parsed(report_page([path])).tables["Runs"][1][2].endswith("last population")
 
 
-def test_unfinished_run_shows_what_it_has_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that is interrupted after a checkpoint; its result.json is of an earlier, shorter run."""
+def test_unfinished_run_shows_what_it_has_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that is interrupted after a checkpoint; its result.json is of an earlier,
+    shorter run.
+    """
     path = tmp_path / "run"
     run(CASES["minimised"], path, stop={"episodes": 12})
     earlier = json.loads((path / "result.json").read_text())["answer"]["value"]
-    config = {**CASES["minimised"], "stop": {"episodes": 60}, "report": {"plot_interval_seconds": 0}}
+    config = {
+        **CASES["minimised"],
+        "stop": {"episodes": 60},
+        "report": {"plot_interval_seconds": 0},
+    }
     with hpc_es.train({**config, "checkpoint": {"interval": 1}}, path) as training:
         for row in training:
             if (row["best_value"] or 0) < earlier / 2:
@@ -297,13 +370,20 @@ def test_unfinished_run_shows_what_it_has_found(tmp_path: Path, capsys: pytest.C
                 value = listed(capsys, path)["best"]
                 assert value == status["answer"]["value"] == row["best_value"]
                 assert bowl(np.array(status["answer"]["x"])) == value
-                assert Parsed(report_page([path])).tables["Best solutions"][1][1] == number_text(value)
+                assert Parsed(report_page([path])).tables["Best solutions"][1][1] == number_text(
+                    value
+                )
                 return
     pytest.fail("expected a better value than in the first run")
 
 
-def test_run_without_a_success_has_no_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = {**searching({"function": f"{__name__}:failing"}), "stop": {"generations": 2, "failed_generations": None}}
+def test_run_without_a_success_has_no_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {
+        **searching({"function": f"{__name__}:failing"}),
+        "stop": {"generations": 2, "failed_generations": None},
+    }
     path = run(config, tmp_path / "run", repetitions=2)
     for number in range(2):
         result = strictly((path / f"repetition_{number:04d}" / "result.json").read_text())
@@ -326,20 +406,28 @@ def test_directories_of_earlier_versions_are_read(case: str, tmp_path: Path, cap
     files = [*old.rglob("result.json"), *old.rglob("status.json"), *old.glob("results/*.jsonl")]
     for file in files:
         text = file.read_text()
-        objects = [json.loads(line) for line in text.splitlines()] if file.suffix == ".jsonl" else [json.loads(text)]
+        objects = (
+            [json.loads(line) for line in text.splitlines()]
+            if file.suffix == ".jsonl"
+            else [json.loads(text)]
+        )
         for values in objects:
             for name in ("goal", "answer", "best_evaluation"):
                 values.pop(name, None)
         file.write_text("".join(json.dumps(values) + "\n" for values in objects))
     assert listed(capsys, old)["best"] == listed(capsys, path)["best"] is not None
-    new, before = (json.loads(printed(capsys, "results", str(one), "--json")) for one in (path, old))
+    new, before = (
+        json.loads(printed(capsys, "results", str(one), "--json")) for one in (path, old)
+    )
     assert before["answer"] == new["answer"] and before["best"]["value"] == new["best"]["value"]
     for file in old.rglob("result.json"):
         file.unlink()  # as if the runs had not finished
     assert listed(capsys, old / "repetition_0000")["best"] is not None
 
 
-def test_result_of_a_search_for_programs_has_no_digest_of_nothing(tmp_path: Path, capsys: Any) -> None:
+def test_result_of_a_search_for_programs_has_no_digest_of_nothing(
+    tmp_path: Path, capsys: Any
+) -> None:
     path = run(PROGRAMS, tmp_path / "run")
     result = json.loads((path / "result.json").read_text())
     assert result["theta_sha256"] is None
@@ -353,23 +441,31 @@ def test_run_from_python_has_a_result_too(tmp_path: Path) -> None:
     for _ in hpc_es.train(config, tmp_path / "train"):
         pass
     run(CASES["minimised"], tmp_path / "main")
-    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("train", "main")]
+    results = [
+        json.loads((tmp_path / name / "result.json").read_text()) for name in ("train", "main")
+    ]
     for result in results:
         del result["seconds"]
     assert results[0] == results[1]
 
 
 @pytest.mark.parametrize(("goal", "function"), [("minimise", "bowl"), ("maximise", "hill")])
-def test_tuning_ranks_trials_by_their_answers(goal: str, function: str, tmp_path: Path, capsys: Any) -> None:
+def test_tuning_ranks_trials_by_their_answers(
+    goal: str, function: str, tmp_path: Path, capsys: Any
+) -> None:
     base = searching({"function": f"{__name__}:{function}", "goal": goal}, interval=0)
     base["report"] = {"plot_interval_seconds": 0}
     (tmp_path / "base.yaml").write_text(json.dumps(base))
     space = "space: {algorithm.sigma: [0.001, 1.0]}"
-    (tmp_path / "tune.yaml").write_text(f"base: base.yaml\nrepetitions: 2\nobjective: answer\n{space}\n")
+    (tmp_path / "tune.yaml").write_text(
+        f"base: base.yaml\nrepetitions: 2\nobjective: answer\n{space}\n"
+    )
     assert tune(tmp_path / "tune.yaml", tmp_path / "out", (), None) == 0
     objectives = []
     for number in range(2):
-        values = [row["answer"]["value"] for row in read_results(tmp_path / "out" / f"trial_{number:04d}")]
+        values = [
+            row["answer"]["value"] for row in read_results(tmp_path / "out" / f"trial_{number:04d}")
+        ]
         objectives.append(sum(values) / 2)
         record = json.loads((tmp_path / "out" / f"trial_{number:04d}" / "trial.json").read_text())
         assert record["objective"] == pytest.approx(objectives[-1])

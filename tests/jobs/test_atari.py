@@ -57,7 +57,9 @@ def well(done: Finished) -> Finished:
 
 
 def test_actor_critic_updates_within_a_game(here: Path) -> None:
-    """Segments of 5 steps of games of 12: the state after the fifth step begins the next segment."""
+    """Segments of 5 steps of games of 12: the state after
+    the fifth step begins the next segment.
+    """
     pytest.importorskip("jax", reason="JAX is not installed here: make test-all-extras")
     overrides = [
         "task={kind: atari, game: pong, protocol: salimans2017, picture: a3c, max_frames: 48}",
@@ -115,7 +117,10 @@ def test_eval_video_and_library_play_the_same_episodes(here: Path, capsys: Any) 
     versions = newest(here / "run").provenance["versions"]
     assert versions["ale-py"] == importlib.import_module("ale_py").__version__
     capsys.readouterr()
-    assert cli.run(["eval", "run", "--episodes", "2", "--seed", "4", "--json", "--video", "film.gif"]) == 0
+    assert (
+        cli.run(["eval", "run", "--episodes", "2", "--seed", "4", "--json", "--video", "film.gif"])
+        == 0
+    )
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["env_id"], result["failed"], result["length_mean"]) == ("breakout", 0, 30)
     frames = iio.imread("film.gif")

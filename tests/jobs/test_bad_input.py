@@ -1,4 +1,6 @@
-"""Invalid input ends a command with status 2 and one message that names the remedy, before training starts."""
+"""Invalid input ends a command with status 2 and one message that names the remedy,
+before training starts.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,26 @@ from tests.helpers.harness import Finished, mpiexec, python
 TOY = "tests.helpers.toys:Strange-v0"
 MISTAKES = {
     "unknown key": (["algorithm.sigm=0.1"], "unknown key 'algorithm.sigm'; did you mean 'sigma'?"),
-    "wrong type": (["algorithm.sigma=large"], "algorithm.sigma: expected a number greater than 0, found 'large'"),
-    "out of range": (["algorithm.optimizer.beta1=1.5"], "algorithm.optimizer.beta1: expected a number"),
-    "sigma 0": (["algorithm.sigma=0"], "algorithm.sigma: expected a number greater than 0, found 0"),
+    "wrong type": (
+        ["algorithm.sigma=large"],
+        "algorithm.sigma: expected a number greater than 0, found 'large'",
+    ),
+    "out of range": (
+        ["algorithm.optimizer.beta1=1.5"],
+        "algorithm.optimizer.beta1: expected a number",
+    ),
+    "sigma 0": (
+        ["algorithm.sigma=0"],
+        "algorithm.sigma: expected a number greater than 0, found 0",
+    ),
     "weight decay < 0": (
         ["algorithm.weight_decay=-1"],
         "algorithm.weight_decay: expected a number of at least 0, found -1",
     ),
-    "odd population": (["algorithm.population_size=7"], "mirrored sampling needs an even number (try 8)"),
+    "odd population": (
+        ["algorithm.population_size=7"],
+        "mirrored sampling needs an even number (try 8)",
+    ),
     "unknown kind": (["algorithm.kind=ess"], "algorithm.kind: expected"),
     "unknown environment": (["task.env_id=CartPool-v1"], "did you mean 'CartPole-v1'?"),
     "unknown module": (["task.env_id=nowhere:Env-v0"], "module 'nowhere' cannot be imported"),
@@ -45,8 +59,14 @@ MISTAKES = {
         ["task.wrappers=['gymnasium.wrappers:FlattenObservations']"],
         "task.wrappers[0]: expected 'module:Class', found 'gymnasium.wrappers:FlattenObservations'",
     ),
-    "images": ([f"task.env_id={TOY}", "task.env_kwargs.observations=image"], "takes flat observations"),
-    "dicts": ([f"task.env_id={TOY}", "task.env_kwargs.observations=dict"], "FlattenObservation' to task.wrappers"),
+    "images": (
+        [f"task.env_id={TOY}", "task.env_kwargs.observations=image"],
+        "takes flat observations",
+    ),
+    "dicts": (
+        [f"task.env_id={TOY}", "task.env_kwargs.observations=dict"],
+        "FlattenObservation' to task.wrappers",
+    ),
     "keywords": (
         ["task.env_kwargs.colour=red"],
         "task.env_kwargs: tests.helpers.trouble:Rough-v0 does not take these keywords",
@@ -60,7 +80,12 @@ MISTAKES = {
         "policy.action_noise_std: is 0.1, but noise cannot be added to actions Discrete(2)",
     ),
     "export without a policy": (
-        ["task={kind: programs, name: add}", "policy=", "algorithm={kind: ga}", "report.export_interval=1"],
+        [
+            "task={kind: programs, name: add}",
+            "policy=",
+            "algorithm={kind: ga}",
+            "report.export_interval=1",
+        ],
         "report.export_interval: is 1, but the task programs has no policy to export",
     ),
     "small table": (
@@ -85,20 +110,55 @@ MISTAKES = {
     ),
     "no equals sign": (["algorithm.sigma"], "algorithm.sigma"),
     "bad YAML": (["policy.hidden_dims=[1,"], "policy.hidden_dims"),
-    "no stop": (["evaluation.interval=0", "stop.target_return=1"], "stop.target_return: needs evaluations"),
+    "no stop": (
+        ["evaluation.interval=0", "stop.target_return=1"],
+        "stop.target_return: needs evaluations",
+    ),
 }
 
 
-VALLEY: dict[str, Any] = {"kind": "function", "function": "tests.helpers.toys:valley", "dimension": 3}
+VALLEY: dict[str, Any] = {
+    "kind": "function",
+    "function": "tests.helpers.toys:valley",
+    "dimension": 3,
+}
 UNIT = {"low": 0, "high": 1}
 IN_A_SEARCH = {  # task, options of cma_es, what --check says
-    "one sample": (VALLEY, {"population_size": 1}, "algorithm.population_size: expected a whole number of at least 2"),
-    "sigma 0": (VALLEY, {"sigma": 0}, "algorithm.sigma: expected a number greater than 0, or null, found 0"),
-    "a kind of restarts": (VALLEY, {"restarts": "bipo"}, "algorithm.restarts: expected one of 'none', 'ipop', 'bipop'"),
-    "no growth": (VALLEY, {"restarts": "ipop", "population_factor": 1}, "expected a number greater than 1, found 1"),
-    "an unknown stop": (VALLEY, {"stops": {"tolfunn": 1}}, "'algorithm.stops.tolfunn'; did you mean 'tolfun'?"),
-    "a tolerance below 0": (VALLEY, {"stops": {"tolx": -1}}, "algorithm.stops.tolx: expected a number of at least 0"),
-    "an option of es": (VALLEY, {"beta1": 0.5}, "did you mean 'algorithm.optimizer.beta1' of kind actor_critic, es"),
+    "one sample": (
+        VALLEY,
+        {"population_size": 1},
+        "algorithm.population_size: expected a whole number of at least 2",
+    ),
+    "sigma 0": (
+        VALLEY,
+        {"sigma": 0},
+        "algorithm.sigma: expected a number greater than 0, or null, found 0",
+    ),
+    "a kind of restarts": (
+        VALLEY,
+        {"restarts": "bipo"},
+        "algorithm.restarts: expected one of 'none', 'ipop', 'bipop'",
+    ),
+    "no growth": (
+        VALLEY,
+        {"restarts": "ipop", "population_factor": 1},
+        "expected a number greater than 1, found 1",
+    ),
+    "an unknown stop": (
+        VALLEY,
+        {"stops": {"tolfunn": 1}},
+        "'algorithm.stops.tolfunn'; did you mean 'tolfun'?",
+    ),
+    "a tolerance below 0": (
+        VALLEY,
+        {"stops": {"tolx": -1}},
+        "algorithm.stops.tolx: expected a number of at least 0",
+    ),
+    "an option of es": (
+        VALLEY,
+        {"beta1": 0.5},
+        "did you mean 'algorithm.optimizer.beta1' of kind actor_critic, es",
+    ),
     "bounds the wrong way": (
         {**VALLEY, "bounds": {"low": 1, "high": 0}},
         {},
@@ -114,7 +174,11 @@ IN_A_SEARCH = {  # task, options of cma_es, what --check says
         {},
         "algorithm.kind: is 'cma_es', whose covariance has the square of 2,001 parameters: expected at most 2,000; try",
     ),
-    "many parameters": ({"env_id": "CartPole-v1"}, {}, "has the square of 4,610 parameters: expected at most 2,000"),
+    "many parameters": (
+        {"env_id": "CartPole-v1"},
+        {},
+        "has the square of 4,610 parameters: expected at most 2,000",
+    ),
     "programs": (
         {"kind": "programs", "name": "add"},
         {},
@@ -149,18 +213,24 @@ def test_invalid_config_is_reported_and_writes_no_files(mistake: str, tmp_path: 
 
 
 @pytest.mark.parametrize("mistake", ["noise on Discrete actions", "export without a policy"])
-def test_check_reports_errors_that_would_occur_after_the_start(mistake: str, tmp_path: Path) -> None:
+def test_check_reports_errors_that_would_occur_after_the_start(
+    mistake: str, tmp_path: Path
+) -> None:
     arguments, text = MISTAKES[mistake]
     refused(runs.train(0, tmp_path / "run", "--check", *arguments), text)
 
 
-@pytest.mark.parametrize(("missing", "said"), [("mlp", "kind 'mlp' cannot"), ("tensorflow", "is not installed")])
+@pytest.mark.parametrize(
+    ("missing", "said"), [("mlp", "kind 'mlp' cannot"), ("tensorflow", "is not installed")]
+)
 def test_impossible_export_is_reported(missing: str, said: str, monkeypatch: Any) -> None:
     real = importlib.util.find_spec
     if missing == "mlp":
         monkeypatch.delitem(keras_models.MODELS, "mlp")
     else:
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if missing in name else real(name))
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name: None if missing in name else real(name)
+        )
     data = {"task": {"env_id": "CartPole-v1"}, "report": {"export_interval": 5}}
     with pytest.raises(ConfigError, match=f"report.export_interval: is 5, .*{said}"):
         build_task(validate(data))
@@ -177,7 +247,9 @@ def test_impossible_export_is_reported(missing: str, said: str, monkeypatch: Any
         ("seed: 1", "task.env_id: expected text"),
     ],
 )
-def test_files_that_are_not_configs_are_refused(text: str | None, said: str, tmp_path: Path) -> None:
+def test_files_that_are_not_configs_are_refused(
+    text: str | None, said: str, tmp_path: Path
+) -> None:
     runs.tiny(tmp_path)
     path = tmp_path / "tinny.yaml"
     if text is not None:
@@ -185,10 +257,15 @@ def test_files_that_are_not_configs_are_refused(text: str | None, said: str, tmp
     refused(python(["-m", "hpc_es.main", str(path), "--output", str(tmp_path / "run")]), said)
 
 
-ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, and its expected errors
+# a config, and its expected errors
+ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "every stage": (
         {
-            "task": {"env_id": "CartPole-v1", "stepping": "native", "wrappers": ["tests.helpers.toys:Plus"]},
+            "task": {
+                "env_id": "CartPole-v1",
+                "stepping": "native",
+                "wrappers": ["tests.helpers.toys:Plus"],
+            },
             "policy": {"action_bins": 5, "action_noise_std": 0.1},
             "algorithm": {"population_size": 7},
             "stop": {"target_value": 1.0},
@@ -203,7 +280,10 @@ ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, 
     ),
     "an unknown logger, a package": (
         {"task": {"env_id": "HalfCheetah-v5"}, "report": {"loggers": ["tensorbord"]}},
-        ("report.loggers[0]: expected one of", "task.env_id: HalfCheetah-v5 needs mujoco, which is not installed"),
+        (
+            "report.loggers[0]: expected one of",
+            "task.env_id: HalfCheetah-v5 needs mujoco, which is not installed",
+        ),
     ),
     "a package, actions": (
         {"task": {"env_id": "Pendulum-v1"}, "algorithm": {"kind": "actor_critic"}},
@@ -237,12 +317,19 @@ ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, 
             "policy": {"kind": "mlp"},
             "algorithm": {"kind": "cma_es"},
         },
-        ("name: expected text", "task.kind: is 'programs'", "policy: the task 'programs' has no policy"),
+        (
+            "name: expected text",
+            "task.kind: is 'programs'",
+            "policy: the task 'programs' has no policy",
+        ),
     ),
     "environment, wrappers, output, what it begins with": (
         {
             "output": "/proc/run",
-            "task": {"env_id": "CartPool-v1", "wrappers": ["nowhere:Wrapper", "tests.helpers.toys:Minus"]},
+            "task": {
+                "env_id": "CartPool-v1",
+                "wrappers": ["nowhere:Wrapper", "tests.helpers.toys:Minus"],
+            },
             "policy": {"init_from": "runs/nowhere"},
         },
         (
@@ -262,16 +349,26 @@ ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, 
         ("task.observation_normalization.enabled: is true", "task: Pendulum-v1 has Box actions"),
     ),
 }
-NO_FURTHER: dict[str, tuple[dict[str, Any], str]] = {  # an error whose default would lead to another one
+# an error whose default would lead to another one
+NO_FURTHER: dict[str, tuple[dict[str, Any], str]] = {
     "a misspelt key": (
-        {"task": {"env_id": TOY, "env_kwargs": {"observations": "dict"}, "wrapers": ["tests.helpers.toys:Plus"]}},
+        {
+            "task": {
+                "env_id": TOY,
+                "env_kwargs": {"observations": "dict"},
+                "wrapers": ["tests.helpers.toys:Plus"],
+            }
+        },
         "unknown key 'task.wrapers'; did you mean 'wrappers'?",
     ),
     "a mapping": (
         {"task": {"env_id": "tests.helpers.toys:Slow-v0", "env_kwargs": [1]}},
         "task.env_kwargs: expected a mapping",
     ),
-    "no environment": ({"task": {"env_id": 5}, "policy": {"action_bins": 5}}, "task.env_id: expected text, found 5"),
+    "no environment": (
+        {"task": {"env_id": 5}, "policy": {"action_bins": 5}},
+        "task.env_id: expected text, found 5",
+    ),
     "bounds, where the search begins anywhere in them": (
         {
             "task": {**VALLEY, "initial": "random", "bounds": {"low": "a", "high": 1}},
@@ -279,7 +376,10 @@ NO_FURTHER: dict[str, tuple[dict[str, Any], str]] = {  # an error whose default 
         },
         "task.bounds.low: expected a number",
     ),
-    "the kind": ({"task": {"kind": "episode", "env_id": "CartPole-v1"}}, "task.kind: expected one of"),
+    "the kind": (
+        {"task": {"kind": "episode", "env_id": "CartPole-v1"}},
+        "task.kind: expected one of",
+    ),
 }
 
 
@@ -294,14 +394,19 @@ def lines_of_check(config: Mapping[str, Any], tmp_path: Path) -> list[str]:
 def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Environment variables that hide MuJoCo and TensorFlow."""
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else real(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "tensorflow" else real(name)
+    )
     monkeypatch.setitem(sys.modules, "mujoco", None)
-    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:  # by tests before
+    # by tests before
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
         monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.mark.parametrize("config", ALL_AT_ONCE)
-def test_errors_of_all_stages_are_reported_at_once(config: str, tmp_path: Path, without_packages: None) -> None:
+def test_errors_of_all_stages_are_reported_at_once(
+    config: str, tmp_path: Path, without_packages: None
+) -> None:
     """Configs that a user corrected one error at a time, in five rounds."""
     data, texts = ALL_AT_ONCE[config]
     lines = lines_of_check(data, tmp_path)
@@ -322,7 +427,10 @@ def test_consequential_errors_are_not_reported(config: str, tmp_path: Path) -> N
 def test_start_reports_the_errors_of_check(arguments: list[str], tmp_path: Path) -> None:
     data, texts = ALL_AT_ONCE["every stage"]
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(data))
-    refused(python(["-m", "hpc_es.main", *arguments, str(tmp_path / "config.yaml")], cwd=tmp_path), *texts)
+    refused(
+        python(["-m", "hpc_es.main", *arguments, str(tmp_path / "config.yaml")], cwd=tmp_path),
+        *texts,
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
@@ -375,11 +483,16 @@ ACTS = {  # an expression, and its message: the actions of CartPole are 0 and 1
 
 
 @pytest.mark.parametrize("action", ACTS)
-def test_check_calls_a_custom_policy_once(action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_calls_a_custom_policy_once(
+    action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "linear.py").write_text(LINEAR)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "linear", raising=False)
-    config = {"task": {"env_id": "CartPole-v1"}, "policy": {"kind": "linear:Kind", "action": action}}
+    config = {
+        "task": {"env_id": "CartPole-v1"},
+        "policy": {"kind": "linear:Kind", "action": action},
+    }
     if not ACTS[action]:
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
         assert cli.run(["check", str(tmp_path / "config.yaml")]) == 0
@@ -388,7 +501,9 @@ def test_check_calls_a_custom_policy_once(action: str, tmp_path: Path, monkeypat
     assert line.startswith("policy: ") and ACTS[action] in line, line
 
 
-@pytest.mark.parametrize(("function", "said"), [("failing", "ValueError: no licence"), ("nan", "the value is nan")])
+@pytest.mark.parametrize(
+    ("function", "said"), [("failing", "ValueError: no licence"), ("nan", "the value is nan")]
+)
 def test_check_calls_a_function_once_unless_disabled(
     function: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -401,7 +516,13 @@ def test_check_calls_a_function_once_unless_disabled(
         f"task.function: the call of tests.jobs.test_bad_input:{function} with the first vector fails"
     )
     assert said in lines[1] and "--no-call leaves this call out" in lines[1]
-    arguments = ["check", str(tmp_path / "config.yaml"), "--no-call", "--output", str(tmp_path / "run")]
+    arguments = [
+        "check",
+        str(tmp_path / "config.yaml"),
+        "--no-call",
+        "--output",
+        str(tmp_path / "run"),
+    ]
     capsys.readouterr()
     assert cli.run(arguments) == 0 and capsys.readouterr().err == ""
     assert not (tmp_path / "run").exists()
@@ -411,7 +532,8 @@ TYPED = {
     "layers": {"integer": True, "low": 1, "high": 8},
     "solver": {"choices": ["cg", "gmres"]},
 }
-PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # options of the task, and the expected errors
+# options of the task, and the expected errors
+PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "parameters": (
         {
             "parameters": {
@@ -433,19 +555,27 @@ PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # options of 
     ),
     "more constraints": (
         {"parameters": TYPED, "constraints": 2},
-        ("task.function: the call of tests.jobs.test_bad_input:one_constraint with the first vector fails",),
+        (
+            "task.function: the call of tests.jobs.test_bad_input:one_constraint with the first vector fails",
+        ),
     ),
     "no constraints": (
         {"parameters": TYPED},
-        ("task.function: the call of tests.jobs.test_bad_input:one_constraint with the first vector fails",),
+        (
+            "task.function: the call of tests.jobs.test_bad_input:one_constraint with the first vector fails",
+        ),
     ),
     "points in CSV": (
         {"parameters": TYPED, "constraints": 1, "initial_points": "p.csv"},
-        ('task.initial_points: p.csv: line 2: layers is "x": expected a whole number from 1 to 8; line 3: solver is',),
+        (
+            'task.initial_points: p.csv: line 2: layers is "x": expected a whole number from 1 to 8; line 3: solver is',
+        ),
     ),
     "points in JSON": (
         {"parameters": TYPED, "constraints": 1, "initial_points": "p.json"},
-        ('task.initial_points: p.json: point 0: layers is "3": expected a whole number from 1 to 8; point 1: ',),
+        (
+            'task.initial_points: p.json: point 0: layers is "3": expected a whole number from 1 to 8; point 1: ',
+        ),
     ),
 }
 
@@ -455,18 +585,26 @@ def one_constraint(**parameters: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mistake", PARAMETERS)
-def test_check_reports_wrong_parameters_constraints_and_points(mistake: str, tmp_path: Path) -> None:
+def test_check_reports_wrong_parameters_constraints_and_points(
+    mistake: str, tmp_path: Path
+) -> None:
     task, texts = PARAMETERS[mistake]
     (tmp_path / "p.csv").write_text("layers,solver\nx,cg\n3,jacobi\n")
-    (tmp_path / "p.json").write_text('[{"layers": "3", "solver": "cg"}, {"layers": 3, "solver": 1}]')
+    (tmp_path / "p.json").write_text(
+        '[{"layers": "3", "solver": "cg"}, {"layers": 3, "solver": 1}]'
+    )
     function = {"kind": "function", "function": "tests.jobs.test_bad_input:one_constraint", **task}
     lines = lines_of_check({"task": function, "algorithm": {"kind": "cma_es"}}, tmp_path)
-    assert len(lines) == len(texts) and all(any(line.startswith(text) for line in lines) for text in texts), lines
+    assert len(lines) == len(texts) and all(
+        any(line.startswith(text) for line in lines) for text in texts
+    ), lines
 
 
 def test_check_reports_a_name_that_stands_twice(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text("task: {kind: function, parameters: {a: {low: 0, high: 1}, a: {low: 0, high: 2}}}\n")
+    config.write_text(
+        "task: {kind: function, parameters: {a: {low: 0, high: 1}, a: {low: 0, high: 2}}}\n"
+    )
     with pytest.raises(ConfigError, match="the key 'a' stands twice"):
         cli.run(["check", str(config)])
 
@@ -494,17 +632,34 @@ def test_init_from_must_match_the_network(tmp_path: Path) -> None:
     assert cli.run(["check", str(tmp_path / "config.yaml"), "--output", str(tmp_path / "run")]) == 0
 
 
-def test_checkpoints_too_large_for_the_disk_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`es` with Adam stores theta, two moments and the best vector, each 10^6 float64: 4 * 8 MB, in 3 + 1 + 1 files."""
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 9 * 10**8, 10**8))
+def test_checkpoints_too_large_for_the_disk_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`es` with Adam stores theta, two moments and the best vector, each 10^6 float64:
+    4 * 8 MB, in 3 + 1 + 1 files.
+    """
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 9 * 10**8, 10**8)
+    )
     task = {**VALLEY, "dimension": 1_000_000}
     output = str(tmp_path / "run")
-    data = {"task": task, "algorithm": {"kind": "es"}, "noise": {"kind": "counter"}, "output": output}
+    data = {
+        "task": task,
+        "algorithm": {"kind": "es"},
+        "noise": {"kind": "counter"},
+        "output": output,
+    }
     (line,) = lines_of_check(data, tmp_path)
-    assert line.startswith(f"output: {output}: expected at least 160 MB for 5 checkpoints") and "found 100 MB" in line
+    assert (
+        line.startswith(f"output: {output}: expected at least 160 MB for 5 checkpoints")
+        and "found 100 MB" in line
+    )
 
 
-TUNING = {"base": "config.yaml", "space": {"algorithm.sigma": [0.1, 0.2], "algorithm.population_size": [8]}}
+TUNING = {
+    "base": "config.yaml",
+    "space": {"algorithm.sigma": [0.1, 0.2], "algorithm.population_size": [8]},
+}
 
 
 @pytest.fixture
@@ -546,7 +701,9 @@ def test_errors_are_reported_once_on_three_ranks(mistake: str, tmp_path: Path) -
 @pytest.mark.parametrize("arguments", [[], ["--resume", "perhaps"], ["--verbose"]])
 def test_invalid_command_line_is_reported_once(arguments: list[str], tmp_path: Path) -> None:
     config = [str(runs.tiny(tmp_path))] if arguments else []
-    done = mpiexec(2 if not arguments else 1, ["-m", "hpc_es.main", *config, *arguments], cwd=tmp_path)
+    done = mpiexec(
+        2 if not arguments else 1, ["-m", "hpc_es.main", *config, *arguments], cwd=tmp_path
+    )
     refused(done, "(see python -m hpc_es.main --help)")
 
 
@@ -554,14 +711,19 @@ def test_invalid_command_line_is_reported_once(arguments: list[str], tmp_path: P
 def test_output_that_cannot_be_created_or_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     below = ["--output", str(tmp_path / "file" / "run")]
-    refused(runs.train(2, tmp_path / "run", *below), "cannot be created: Not a directory; choose another --output")
+    refused(
+        runs.train(2, tmp_path / "run", *below),
+        "cannot be created: Not a directory; choose another --output",
+    )
     refused(
         runs.train(0, tmp_path / "run", "--output", "/proc/self"),
         "output: expected a directory to write to, found /proc/self",
     )
 
 
-def test_output_that_is_not_a_writable_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_that_is_not_a_writable_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     data = {"task": {"env_id": "CartPole-v1"}, "output": str(tmp_path / "file")}
     (line,) = lines_of_check(data, tmp_path)
@@ -574,7 +736,10 @@ def test_output_that_is_not_a_writable_directory_is_refused(tmp_path: Path, monk
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "theirs")
     monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
     (line,) = lines_of_check({**data, "output": str(tmp_path / "theirs")}, tmp_path)
-    assert line.startswith("output: expected a directory to write to") and "Read-only file system" in line
+    assert (
+        line.startswith("output: expected a directory to write to")
+        and "Read-only file system" in line
+    )
     with pytest.raises(ConfigError, match="expected a directory to write to"):
         next(iter(hpc_es.train({"task": {"env_id": "CartPole-v1"}}, tmp_path / "file")))
 
@@ -590,7 +755,10 @@ def test_check_prints_sizes_and_trains_nothing(tmp_path: Path) -> None:
 def test_check_warns_about_hidden_state(tmp_path: Path) -> None:
     hidden = "task.env_id=tests.helpers.toys:Hidden-v0"
     done = runs.train(0, tmp_path / "run", "--check", hidden)
-    assert done.status == 0 and "WARNING: tests.helpers.toys:Hidden-v0 gives other episodes" in done.stdout, str(done)
+    assert (
+        done.status == 0
+        and "WARNING: tests.helpers.toys:Hidden-v0 gives other episodes" in done.stdout
+    ), str(done)
     done = runs.train(0, tmp_path / "run", "--check", hidden, "task.fresh_environment=true")
     assert done.status == 0 and "WARNING" not in done.stdout, str(done)
 

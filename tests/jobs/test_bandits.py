@@ -29,7 +29,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_results_do_not_depend_on_the_number_of_ranks(ranks: int, alone: Path, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_number_of_ranks(
+    ranks: int, alone: Path, tmp_path: Path
+) -> None:
     runs.finished(ranks, tmp_path / "run", *BANDITS)
     runs.assert_same(tmp_path / "run", alone)
     assert len(runs.rows(alone)) == 6

@@ -1,4 +1,6 @@
-"""`stop.episodes` is kept exactly; a run whose limit is raised equals one that had the larger limit from the start."""
+"""`stop.episodes` is kept exactly; a run whose limit is raised equals
+one that had the larger limit from the start.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ Calls = list[Any]
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """The vectors that the objective has been called with; it has few values, so that several are best."""
+    """The vectors that the objective has been called with; it has few values,
+    so that several are best.
+    """
     vectors: Calls = []
 
     def rounded(x: Any) -> float:
@@ -64,7 +68,9 @@ def facts(run: Path) -> dict[str, Any]:
         "counters": {name: value for name, value in snapshot.counters.items() if name != "seconds"},
         "rows": runs.rows(run),
         "evaluations": logged.read_text() if logged.exists() else "",
-        "final": {name: value for name, value in runs.status(run).items() if name.startswith("final_")},
+        "final": {
+            name: value for name, value in runs.status(run).items() if name.startswith("final_")
+        },
     }
 
 
@@ -83,7 +89,10 @@ def assert_steps_equal_one_run(
 
 
 STRATEGIES = {
-    **{kind: f"{{kind: {kind}, population_size: 12}}" for kind in ("es", "pgpe", "snes", "cr_fm_nes", "deep_ga")},
+    **{
+        kind: f"{{kind: {kind}, population_size: 12}}"
+        for kind in ("es", "pgpe", "snes", "cr_fm_nes", "deep_ga")
+    },
     "ars": "{kind: ars, population_size: 12, top_directions: 3}",
     "cma_es": "{kind: cma_es, population_size: 11, sigma: 0.3}",
     "ipop": "{kind: cma_es, population_size: 4, sigma: 0.3, restarts: ipop}",
@@ -93,7 +102,9 @@ STRATEGIES = {
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_raised_budget_of_a_function_equals_one_run(name: str, tmp_path: Path, calls: Calls) -> None:
+def test_raised_budget_of_a_function_equals_one_run(
+    name: str, tmp_path: Path, calls: Calls
+) -> None:
     more = ["task.vector_behaviour=true"] if name == "novelty" else []
     budgets = (5, 29, 31, 32, 67)
     assert_steps_equal_one_run(tmp_path, FUNCTION, budgets, f"algorithm={STRATEGIES[name]}", *more)
@@ -105,15 +116,25 @@ FUNCTIONS = {
     "patience": ("stop.patience=20",),
     "few rows": ("report.metrics_interval=5",),
     "no evaluations": ("evaluation.interval=0",),
-    "incremental checkpoints": ("checkpoint={interval: 1, full_interval: 5}", "mpi.update=replicated"),
-    "bounds": ("task.bounds={low: -2, high: 2}", "algorithm={kind: sep_cma_es, population_size: 7}"),
+    "incremental checkpoints": (
+        "checkpoint={interval: 1, full_interval: 5}",
+        "mpi.update=replicated",
+    ),
+    "bounds": (
+        "task.bounds={low: -2, high: 2}",
+        "algorithm={kind: sep_cma_es, population_size: 7}",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_budget_with_other_options(name: str, tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_with_other_options(
+    name: str, tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if name == "batch":  # values that depend on the batch
-        monkeypatch.setattr(toys, "ellipsoid", lambda x: list(np.square(x).sum(axis=1) + 0.01 * len(x)))
+        monkeypatch.setattr(
+            toys, "ellipsoid", lambda x: list(np.square(x).sum(axis=1) + 0.01 * len(x))
+        )
     assert_steps_equal_one_run(tmp_path, FUNCTION, (25, 26, 27, 33, 60), *FUNCTIONS[name])
 
 
@@ -148,7 +169,9 @@ POLICIES = {
 @pytest.mark.parametrize("name", POLICIES)
 def test_raised_budget_of_a_policy_equals_one_run(name: str, tmp_path: Path) -> None:
     per_job = 3 if name == "three episodes" else 1
-    assert_steps_equal_one_run(tmp_path, POLICY, (25, 51, 77, 130), *POLICIES[name], per_job=per_job)
+    assert_steps_equal_one_run(
+        tmp_path, POLICY, (25, 51, 77, 130), *POLICIES[name], per_job=per_job
+    )
 
 
 SEARCHES = {
@@ -160,7 +183,9 @@ SEARCHES = {
 
 @pytest.mark.parametrize("kind", SEARCHES)
 def test_raised_budget_of_a_search_for_programs_equals_one_run(kind: str, tmp_path: Path) -> None:
-    run = assert_steps_equal_one_run(tmp_path, PROGRAMS, (20, 60, 161, 177), f"algorithm={SEARCHES[kind]}")
+    run = assert_steps_equal_one_run(
+        tmp_path, PROGRAMS, (20, 60, 161, 177), f"algorithm={SEARCHES[kind]}"
+    )
     snapshot = runs.newest(run)
     assert int(snapshot.outcome["executed"]) == 177 > int(snapshot.state.master["executed"])
 
@@ -185,7 +210,9 @@ def test_budget_that_is_not_raised_evaluates_nothing(tmp_path: Path, calls: Call
     assert facts(run) == facts(reference)
 
 
-def test_target_that_the_last_jobs_reach_ends_both_runs_after_the_generation(tmp_path: Path, calls: Calls) -> None:
+def test_target_that_the_last_jobs_reach_ends_both_runs_after_the_generation(
+    tmp_path: Path, calls: Calls
+) -> None:
     values = [row["best_value"] for row in runs.rows(train(FUNCTION, tmp_path / "free", 31))]
     assert values[-1] < values[-2]
     assert_steps_equal_one_run_to_target(tmp_path, f"stop.target_value={values[-1]}")
@@ -198,7 +225,9 @@ def assert_steps_equal_one_run_to_target(directory: Path, target: str) -> None:
     assert facts(steps) == facts(once) and runs.newest(once).counters["episodes"] < 600
 
 
-def test_few_failed_jobs_do_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_failed_jobs_do_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count = [0]
 
     def fails_later(x: Any) -> float:
@@ -213,16 +242,23 @@ def test_few_failed_jobs_do_not_end_the_run(tmp_path: Path, monkeypatch: pytest.
     assert runs.status(run)["failed_episodes"] == 3 and runs.status(run)["status"] == "finished"
 
 
-def test_failures_of_all_jobs_end_the_run_and_are_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_all_jobs_end_the_run_and_are_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(x: Any) -> float:
         raise ValueError("broken")
 
     ellipsoid = toys.ellipsoid
     monkeypatch.setattr(toys, "ellipsoid", broken)
-    with pytest.raises(RunFailedError, match=r"all jobs of generation 1 failed; first failure: .*broken"):
+    with pytest.raises(
+        RunFailedError, match=r"all jobs of generation 1 failed; first failure: .*broken"
+    ):
         train(FUNCTION, tmp_path / "run", 5)
     monkeypatch.setattr(toys, "ellipsoid", ellipsoid)
-    run, reference = train(FUNCTION, tmp_path / "run", 5), train(FUNCTION, tmp_path / "reference", 5)
+    run, reference = (
+        train(FUNCTION, tmp_path / "run", 5),
+        train(FUNCTION, tmp_path / "reference", 5),
+    )
     assert runs.rows(run) == runs.rows(reference)
     assert runs.status(run)["episodes"] == 5 and runs.status(run)["failed_episodes"] == 0
 
@@ -258,15 +294,26 @@ def cost(x):
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., int]:
-    """A function that trains in a job, with a signal in one call of the function; it returns the exit status."""
+    """A function that trains in a job, with a signal in one call of the function;
+    it returns the exit status.
+    """
     (tmp_path / "my_cost.py").write_text(MODEL)
     text = FUNCTION.replace("tests.helpers.toys:ellipsoid", "my_cost:cost")
 
-    def started(ranks: int, run: Path, budget: int, *overrides: str, call: int = 0, number: int = 0) -> int:
+    def started(
+        ranks: int, run: Path, budget: int, *overrides: str, call: int = 0, number: int = 0
+    ) -> int:
         plan = {"calls": f"{run}.calls", "call": call, "signal": number}
         (tmp_path / "plan.json").write_text(json.dumps(plan))
         config = runs.tiny(tmp_path, text)
-        arguments = ["-m", "hpc_es.main", str(config), "--output", str(run), f"stop.episodes={budget}"]
+        arguments = [
+            "-m",
+            "hpc_es.main",
+            str(config),
+            "--output",
+            str(run),
+            f"stop.episodes={budget}",
+        ]
         return mpiexec(ranks, [*arguments, *overrides], 120.0, cwd=ROOT).status
 
     return started
@@ -276,7 +323,9 @@ def calls_of(run: Path) -> int:
     return Path(f"{run}.calls").stat().st_size
 
 
-def test_raised_budget_is_equal_on_any_ranks_and_after_kills(tmp_path: Path, start: Callable[..., int]) -> None:
+def test_raised_budget_is_equal_on_any_ranks_and_after_kills(
+    tmp_path: Path, start: Callable[..., int]
+) -> None:
     """Call 26 is in the generation that is cut; after all 30, the final evaluation follows."""
     steps, once = tmp_path / "steps", tmp_path / "once"
     assert start(2, steps, 30, call=26, number=signal.SIGKILL)
@@ -284,7 +333,8 @@ def test_raised_budget_is_equal_on_any_ranks_and_after_kills(tmp_path: Path, sta
     assert start(3, steps, 30, call=max(made + 1, 32), number=signal.SIGKILL)
     assert start(3, steps, 30) == 0 and runs.status(steps)["episodes"] == 30
     made = calls_of(steps)
-    assert start(3, steps, 31) == 0 and calls_of(steps) == made + 1  # the journal has the final evaluation
+    # the journal has the final evaluation
+    assert start(3, steps, 31) == 0 and calls_of(steps) == made + 1
     assert start(1, steps, 60) == 0
     assert start(1, once, 60) == 0
     assert facts(steps) == facts(once)
@@ -292,7 +342,9 @@ def test_raised_budget_is_equal_on_any_ranks_and_after_kills(tmp_path: Path, sta
     assert results[0]["best"] == results[1]["best"] and results[0]["episodes"] == 60
 
 
-def test_interruption_of_the_cut_generation_is_resumed(tmp_path: Path, start: Callable[..., int]) -> None:
+def test_interruption_of_the_cut_generation_is_resumed(
+    tmp_path: Path, start: Callable[..., int]
+) -> None:
     steps, once = tmp_path / "steps", tmp_path / "once"
     options = ("checkpoint={interval: 1, full_interval: 10}",)
     assert start(1, steps, 30, *options, call=26, number=signal.SIGTERM) == 75

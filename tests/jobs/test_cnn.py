@@ -1,6 +1,8 @@
-"""Runs of the policy cnn on images: bit-identical on any number of ranks and after a kill, and the commands.
+"""Runs of the policy cnn on images: bit-identical on any number of ranks and after a kill, and the
+commands.
 
-The environment is that of examples/own_images, uint8[16, 16, 3]. Each test works in a directory of its own.
+The environment is that of examples/own_images, uint8[16, 16, 3]. Each test works in a directory of
+its own.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def inside(here: Path) -> Iterator[Path]:
-    """Make the directory the current one of this process; its environment is forgotten afterwards."""
+    """Make the directory the current one of this process;
+    its environment is forgotten afterwards.
+    """
     with runs.working_in(here, "blob"):
         yield here
 
@@ -100,11 +104,15 @@ def finished(done: Any) -> None:
 def test_run_killed_and_resumed_on_three_ranks_is_bit_identical_to_one_rank(
     config: str, overrides: list[str], here: Path
 ) -> None:
-    with start(3, arguments(config, "three", *overrides, "stop.generations=10000"), cwd=here) as job:
+    with start(
+        3, arguments(config, "three", *overrides, "stop.generations=10000"), cwd=here
+    ) as job:
         wait_for(lambda: len(Store(here / "three" / "checkpoints").paths()) > 2, 120.0)
         job.kill()
     end = newest(here / "three").state.generation + 3
-    finished(mpiexec(3, arguments(config, "three", *overrides, f"stop.generations={end}"), cwd=here))
+    finished(
+        mpiexec(3, arguments(config, "three", *overrides, f"stop.generations={end}"), cwd=here)
+    )
     finished(python(arguments(config, "one", *overrides, f"stop.generations={end}"), cwd=here))
     assert digest(newest(here / "three")) == digest(newest(here / "one"))
 
@@ -138,7 +146,9 @@ def test_policy_learns_from_images(config: str, inside: Path) -> None:
 
 def test_eval_and_library_draw_the_same_reference_observations(inside: Path, capsys: Any) -> None:
     trained(inside, "virtual_batch", "run")
-    assert cli.run(["eval", "run", "--episodes", "3", "--seed", "4", "--json", "--which", "last"]) == 0
+    assert (
+        cli.run(["eval", "run", "--episodes", "3", "--seed", "4", "--json", "--which", "last"]) == 0
+    )
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     policy = hpc_es.load_policy("run", "last")
     environment, total = policy.make_env(), 0.0
@@ -160,13 +170,18 @@ def test_repetitions_have_reference_observations_of_their_own(inside: Path) -> N
     assert len(sums) == len(set(sums)) == 2
 
 
-def test_another_environment_is_refused_by_resume_eval_and_library(inside: Path, capsys: Any) -> None:
+def test_another_environment_is_refused_by_resume_eval_and_library(
+    inside: Path, capsys: Any
+) -> None:
     """It has the same name and spaces, but shows darker images."""
     finished(python(arguments("virtual_batch", "run"), cwd=inside))
     source = inside / "blob.py"
     source.write_text(source.read_text().replace("integers(64, ", "integers(63, "))
     done = python(arguments("virtual_batch", "run", "stop.generations=3"), cwd=inside)
-    assert done.status != 0 and "run cannot be resumed: random play gives other reference observations" in done.stderr
+    assert (
+        done.status != 0
+        and "run cannot be resumed: random play gives other reference observations" in done.stderr
+    )
     with pytest.raises(CheckpointError, match="random play gives other reference observations now"):
         hpc_es.load_policy("run", trust=True)
     assert newest(inside / "run").state.generation == 2
@@ -189,7 +204,9 @@ def checked(config: str, *overrides: str) -> str:
 
 
 def test_check_shows_shape_actions_and_number_of_parameters(inside: Path, capsys: Any) -> None:
-    """Kernel 4 x 4 x 3 x 3, 16 positions of 3 channels to 4 units, two gains and biases, and 2 outputs."""
+    """Kernel 4 x 4 x 3 x 3, 16 positions of 3 channels to 4 units, two gains and biases,
+    and 2 outputs.
+    """
     assert cli.run(["check", "virtual_batch.yaml"]) == 0
     parameters = 4 * 4 * 3 * 3 + 16 * 3 * 4 + 2 * (3 + 4) + (4 + 1) * 2
     text = f"observations uint8[16, 16, 3], actions Discrete(2), parameters {parameters}"
@@ -198,7 +215,10 @@ def test_check_shows_shape_actions_and_number_of_parameters(inside: Path, capsys
 
 def test_statistics_of_images_are_refused(inside: Path) -> None:
     text = checked("none", "task.observation_normalization.enabled=true")
-    assert "task.observation_normalization.enabled: is true, but the policy scales observations itself" in text
+    assert (
+        "task.observation_normalization.enabled: is true, but the policy scales observations itself"
+        in text
+    )
 
 
 def test_virtual_batches_of_compiled_episodes_are_refused(inside: Path) -> None:
@@ -210,4 +230,7 @@ def test_virtual_batches_of_compiled_episodes_are_refused(inside: Path) -> None:
 def test_flattened_images_are_refused(inside: Path) -> None:
     pytest.importorskip("gymnax", reason="gymnax is not installed here: make test-jax")
     text = checked("minatar", "task.flatten_observations=true")
-    assert "found 400 observations" in text and "compiled images need task.flatten_observations: false" in text
+    assert (
+        "found 400 observations" in text
+        and "compiled images need task.flatten_observations: false" in text
+    )

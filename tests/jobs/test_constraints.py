@@ -1,8 +1,8 @@
 """A task with constraints as columns and its own fitness, with strategies that rank, as whole runs.
 
-Least x + y in the disc x^2 + y^2 <= 2, right of the wall x >= -0.5. The return is -(x + y), which grows without end
-outside of the disc. Along the circle x - sqrt(2 - x^2) rises where x > -1, so the optimum is where it meets the wall:
-(-0.5, -sqrt(1.75)). Both constraints are active there.
+Least x + y in the disc x^2 + y^2 <= 2, right of the wall x >= -0.5. The return is -(x + y), which
+grows without end outside of the disc. Along the circle x - sqrt(2 - x^2) rises where x > -1, so the
+optimum is where it meets the wall: (-0.5, -sqrt(1.75)). Both constraints are active there.
 """
 
 from __future__ import annotations
@@ -76,12 +76,16 @@ def trained(ranks: int, directory: Path, kind: str, run: str, **env: str) -> Fin
     (directory / "my_disc.py").write_text(TASK)
     config = directory / f"{kind}.yaml"
     config.write_text(CONFIG.format(kind=kind))
-    return mpiexec(ranks, ["-m", "hpc_es.main", str(config), "--output", str(directory / run)], env=env)
+    return mpiexec(
+        ranks, ["-m", "hpc_es.main", str(config), "--output", str(directory / run)], env=env
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["cma_es", "snes"])
-def test_constrained_optimum_is_identical_on_any_ranks_and_after_a_kill(kind: str, tmp_path: Path) -> None:
+def test_constrained_optimum_is_identical_on_any_ranks_and_after_a_kill(
+    kind: str, tmp_path: Path
+) -> None:
     for ranks, run in ((1, "one"), (3, "three")):
         done = trained(ranks, tmp_path, kind, run)
         assert done.status == 0, str(done)
@@ -160,7 +164,9 @@ report: {plot_interval_seconds: 0}
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("task", "kind"), [(TYPED, "cma_es"), (TYPED, "sep_cma_es"), (SMOOTH, "cma_es")], ids=["all", "diagonal", "smooth"]
+    ("task", "kind"),
+    [(TYPED, "cma_es"), (TYPED, "sep_cma_es"), (SMOOTH, "cma_es")],
+    ids=["all", "diagonal", "smooth"],
 )
 def test_every_parameter_and_constraint_is_identical_on_any_ranks_and_after_a_kill(
     task: str, kind: str, tmp_path: Path
@@ -170,7 +176,9 @@ def test_every_parameter_and_constraint_is_identical_on_any_ranks_and_after_a_ki
     config.write_text(task.replace("KIND", kind) + REST)
 
     def run(ranks: int, name: str, **env: str) -> Finished:
-        return mpiexec(ranks, ["-m", "hpc_es.main", str(config), "--output", str(tmp_path / name)], env=env)
+        return mpiexec(
+            ranks, ["-m", "hpc_es.main", str(config), "--output", str(tmp_path / name)], env=env
+        )
 
     for ranks, name in ((1, "one"), (3, "three")):
         done = run(ranks, name)
@@ -181,6 +189,8 @@ def test_every_parameter_and_constraint_is_identical_on_any_ranks_and_after_a_ki
     assert done.status == 0, str(done)
     for name in ("three", "killed"):
         runs.assert_same(tmp_path / name, tmp_path / "one")
-        assert (tmp_path / name / "evaluations.csv").read_bytes() == (tmp_path / "one/evaluations.csv").read_bytes()
+        assert (tmp_path / name / "evaluations.csv").read_bytes() == (
+            tmp_path / "one/evaluations.csv"
+        ).read_bytes()
     row = runs.rows(tmp_path / "one")[-1]
     assert row["best_violation"] == 0 and 0 < row["feasible_share"] < 1

@@ -33,12 +33,22 @@ def test_validation_episodes_are_counted(tmp_path: Path) -> None:
     runs.here(runs.tiny(tmp_path), tmp_path / "run", (DEEP_GA, "stop.generations=2"))
     rows = runs.rows(tmp_path / "run")
     assert [row["episodes_this_generation"] for row in rows] == [12 + 3 * 5] * 2
-    assert rows[1]["timesteps_total"] == rows[0]["timesteps_this_generation"] + rows[1]["timesteps_this_generation"]
+    assert (
+        rows[1]["timesteps_total"]
+        == rows[0]["timesteps_this_generation"] + rows[1]["timesteps_this_generation"]
+    )
 
 
 def test_ask_tell_finds_the_result_of_minimize() -> None:
-    """A generation has 20 children, then the elite and the best 9 of them; the first elite is x0 itself."""
-    options: dict[str, Any] = {"population_size": 20, "seed": 3, "max_evaluations": 300, "sigma_decay": 0.8}
+    """A generation has 20 children, then the elite and the best 9 of them;
+    the first elite is x0 itself.
+    """
+    options: dict[str, Any] = {
+        "population_size": 20,
+        "seed": 3,
+        "max_evaluations": 300,
+        "sigma_decay": 0.8,
+    }
     result = hpc_es.minimize(cost, np.ones(3), 0.3, algorithm="deep_ga", **options)
     es = hpc_es.Strategy("deep_ga", x0=np.ones(3), sigma0=0.3, **options)
     asked = []
@@ -60,7 +70,8 @@ def test_best_vector_can_come_from_validation() -> None:
     es.tell([1.0, 2.0, 3.0, 4.0, 5.0])
     assert es.best is not None and es.best.f == 1.0
     assert np.array_equal(es.best.x, validated[0]) and np.array_equal(es.theta, np.ones(3))
-    assert es._state.master["best_at"].tolist() == [0, -1]  # of generation 0, and of a centre, not of a child
+    # of generation 0, and of a centre, not of a child
+    assert es._state.master["best_at"].tolist() == [0, -1]
 
 
 def test_saved_search_continues_with_the_same_vectors(tmp_path: Path) -> None:

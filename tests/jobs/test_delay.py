@@ -1,4 +1,6 @@
-"""Jobs with `algorithm.delay`: the results of a loop in one process, on any number of ranks and after restarts."""
+"""Jobs with `algorithm.delay`: the results of a loop in one process,
+on any number of ranks and after restarts.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ from hpc_es.training.generation import Generation, update_state
 from tests.helpers import runs, ulfm
 from tests.helpers.harness import ROOT, Job, mpiexec, script
 
-NORMALISED = ["task.observation_normalization.enabled=true", "task.observation_normalization.probability=0.5"]
+NORMALISED = [
+    "task.observation_normalization.enabled=true",
+    "task.observation_normalization.probability=0.5",
+]
 EVERYTHING = [
     *NORMALISED,
     "task.env_kwargs={fault: raise, every: 5}",  # some episodes fail
@@ -41,16 +46,31 @@ LIMITS = ("stop.timesteps=700", "stop.target_return=-100", "stop.episodes=40", "
 PLAIN = {"es 1": ["algorithm.delay=1"], "es 2": ["algorithm.delay=2"]}
 WITH_EVERYTHING = {  # overrides in addition to EVERYTHING; rank 0 evaluates by default
     "es, 1": [f"algorithm={{{ES}, delay: 1, lookahead: false}}", "mpi.chunk_size=7"],
-    "es, 2": [f"algorithm={{{ES}, delay: 2}}", "mpi={chunk_size: 1, master_evaluates: false}", "noise={kind: counter}"],
-    "pgpe, 1": [f"algorithm={{{PGPE}, delay: 1}}", "mpi={chunk_size: auto}", "noise={kind: counter}"],
-    "pgpe, 2": [f"algorithm={{{PGPE}, delay: 2, lookahead: false}}", "mpi={chunk_size: 7, master_evaluates: false}"],
-    "ars, 1": [f"algorithm={{{ARS}, delay: 1, lookahead: true}}", "mpi={chunk_size: auto, master_evaluates: false}"],
+    "es, 2": [
+        f"algorithm={{{ES}, delay: 2}}",
+        "mpi={chunk_size: 1, master_evaluates: false}",
+        "noise={kind: counter}",
+    ],
+    "pgpe, 1": [
+        f"algorithm={{{PGPE}, delay: 1}}",
+        "mpi={chunk_size: auto}",
+        "noise={kind: counter}",
+    ],
+    "pgpe, 2": [
+        f"algorithm={{{PGPE}, delay: 2, lookahead: false}}",
+        "mpi={chunk_size: 7, master_evaluates: false}",
+    ],
+    "ars, 1": [
+        f"algorithm={{{ARS}, delay: 1, lookahead: true}}",
+        "mpi={chunk_size: auto, master_evaluates: false}",
+    ],
     "ars, 2": [f"algorithm={{{ARS}, delay: 2}}", "mpi.chunk_size=1", "noise={kind: counter}"],
 }
 VARIANTS = {
     **PLAIN,
     **{name: [*EVERYTHING, *overrides] for name, overrides in WITH_EVERYTHING.items()},
-    "blocks": ["algorithm.delay=1", "policy.hidden_dims=[128, 128]"],  # 17,922 parameters: three blocks
+    # 17,922 parameters: three blocks
+    "blocks": ["algorithm.delay=1", "policy.hidden_dims=[128, 128]"],
     **{limit: [*DELAYED, "stop.generations=50", limit] for limit in LIMITS},
 }
 INCREMENTAL = ["checkpoint.full_interval=3"]  # inputs of updates between full checkpoints
@@ -66,7 +86,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("ranks", RANKS)
-def test_results_do_not_depend_on_the_number_of_ranks(done: Callable[[int], Path], ranks: int, variant: str) -> None:
+def test_results_do_not_depend_on_the_number_of_ranks(
+    done: Callable[[int], Path], ranks: int, variant: str
+) -> None:
     runs.assert_same(done(ranks) / variant, done(1) / variant)
 
 
@@ -85,12 +107,18 @@ def states(config: Path, directory: Path, overrides: Sequence[str]) -> list[Stat
             generation = Generation(parts, State(number, shared, result[0].master))
             evaluated = SerialExecutor().run(generation)
             units = [*map(parts.problem.unit, evaluated.learned)]
-            result.append(update_state(parts.algorithm, parts.problem, result[-1], evaluated.results, units)[1])
+            result.append(
+                update_state(parts.algorithm, parts.problem, result[-1], evaluated.results, units)[
+                    1
+                ]
+            )
     return result
 
 
 @pytest.mark.parametrize("variant", [*PLAIN, *WITH_EVERYTHING])
-def test_results_are_those_of_a_plain_loop(done: Callable[[int], Path], variant: str, tmp_path: Path) -> None:
+def test_results_are_those_of_a_plain_loop(
+    done: Callable[[int], Path], variant: str, tmp_path: Path
+) -> None:
     expected = states(runs.tiny(tmp_path), tmp_path / "loop", VARIANTS[variant])
     snapshot = runs.newest(done(3) / variant)
     assert snapshot.state.generation == 6
@@ -102,7 +130,9 @@ def test_results_are_those_of_a_plain_loop(done: Callable[[int], Path], variant:
 
 
 @pytest.mark.parametrize("variant", WITH_EVERYTHING)
-def test_variants_have_failures_rounds_and_evaluations(done: Callable[[int], Path], variant: str) -> None:
+def test_variants_have_failures_rounds_and_evaluations(
+    done: Callable[[int], Path], variant: str
+) -> None:
     """What the variants are for happens."""
     rows = runs.rows(done(1) / variant)
     assert len(rows) == 6 and all("evaluation_return_mean" in row for row in rows)
@@ -110,7 +140,9 @@ def test_variants_have_failures_rounds_and_evaluations(done: Callable[[int], Pat
     assert all(row["episodes_this_generation"] > 12 for row in rows) or variant.startswith("ars")
 
 
-def test_first_generation_is_that_of_a_run_without_delay(done: Callable[[int], Path], tmp_path: Path) -> None:
+def test_first_generation_is_that_of_a_run_without_delay(
+    done: Callable[[int], Path], tmp_path: Path
+) -> None:
     runs.here(runs.tiny(tmp_path), tmp_path / "run", ["stop.generations=2"])
     plain, delayed = runs.rows(tmp_path / "run"), runs.rows(done(1) / "es 1")
     assert delayed[0] == plain[0]
@@ -123,7 +155,10 @@ def test_best_theta_is_one_that_was_measured(done: Callable[[int], Path], tmp_pa
         best = runs.newest(done(3) / variant).best
         assert best is not None
         expected = states(runs.tiny(tmp_path), tmp_path / variant, VARIANTS[variant])
-        assert best.shared["theta"].tobytes() == expected[max(best.generation - delay, 0)].theta.tobytes()
+        assert (
+            best.shared["theta"].tobytes()
+            == expected[max(best.generation - delay, 0)].theta.tobytes()
+        )
 
 
 @pytest.mark.parametrize(
@@ -135,9 +170,18 @@ def test_best_theta_is_one_that_was_measured(done: Callable[[int], Path], tmp_pa
         pytest.param(1, [], marks=pytest.mark.long),
     ],
 )
-def test_run_that_is_ended_again_and_again_has_the_same_results(delay: int, more: list[str], tmp_path: Path) -> None:
-    """Killed or interrupted at a random instant of generations 0 to delay + 2, each time on other ranks."""
-    run, slow, dice, ranks = tmp_path / "run", tmp_path / "slow", random.Random(f"{delay} {more}"), 0
+def test_run_that_is_ended_again_and_again_has_the_same_results(
+    delay: int, more: list[str], tmp_path: Path
+) -> None:
+    """Killed or interrupted at a random instant of generations 0 to delay + 2,
+    each time on other ranks.
+    """
+    run, slow, dice, ranks = (
+        tmp_path / "run",
+        tmp_path / "slow",
+        random.Random(f"{delay} {more}"),
+        0,
+    )
     options = [f"algorithm.delay={delay}", "mpi.chunk_size=1", *runs.EVERY, *NORMALISED, *more]
     pauses = f"task.env_kwargs={{pause_file: {slow}, pause_file_seconds: 0.003}}"  # of a step
     slow.touch()
@@ -147,7 +191,9 @@ def test_run_that_is_ended_again_and_again_has_the_same_results(delay: int, more
             job.wait_for_output("rank=host:pid", 240.0)
             limit = time.monotonic() + 240.0
             while runs.generation(run) < generation:
-                assert job.process.poll() is None and time.monotonic() < limit, f"generation {generation} did not begin"
+                assert job.process.poll() is None and time.monotonic() < limit, (
+                    f"generation {generation} did not begin"
+                )
                 time.sleep(0.005)
             time.sleep(dice.uniform(0.0, 0.2))
             end_of_life(job, dice.choice(["all", "interrupted", *range(ranks)]))
@@ -173,7 +219,9 @@ def end_of_life(job: Job, victim: str | int) -> None:
         assert done.status not in (0, 75) and not done.timed_out, str(done)
 
 
-def test_best_theta_is_the_measured_one_after_a_restart_from_inputs_of_updates(tmp_path: Path) -> None:
+def test_best_theta_is_the_measured_one_after_a_restart_from_inputs_of_updates(
+    tmp_path: Path,
+) -> None:
     """The best evaluation is one of the generations whose updates are computed again."""
     more = ["stop.generations=8", "policy.hidden_dims=[64, 64]", *runs.EVERY]
     options = ["algorithm.delay=2", "evaluation.interval=1", *more]
@@ -183,7 +231,8 @@ def test_best_theta_is_the_measured_one_after_a_restart_from_inputs_of_updates(t
     *_, newest, last = Store(run / "checkpoints").paths()
     last.unlink()
     best = load_checkpoint(newest).best
-    assert best is not None and 0 < best.generation < 7 and not best.shared  # only its number is stored
+    # only its number is stored
+    assert best is not None and 0 < best.generation < 7 and not best.shared
     runs.here(runs.tiny(tmp_path), run, incremental)
     runs.assert_same(run, tmp_path / "whole")
 
@@ -237,7 +286,12 @@ def run_gate(directory: Path, ranks: int, population: int, generations: int, wai
         f"noise: {{kind: counter}}\nmpi: {{chunk_size: 1, master_evaluates: {str('0' in waits).lower()}}}\n"
         f"evaluation: {{interval: 0}}\nstop: {{generations: {generations}}}\n"
     )
-    job = mpiexec(ranks, ["-m", "hpc_es.main", str(config), "--output", str(directory / "run")], 120.0, cwd=directory)
+    job = mpiexec(
+        ranks,
+        ["-m", "hpc_es.main", str(config), "--output", str(directory / "run")],
+        120.0,
+        cwd=directory,
+    )
     assert job.status == 0, str(job)
     assert runs.newest(directory / "run").state.generation == generations
 
@@ -246,26 +300,33 @@ def run_gate(directory: Path, ranks: int, population: int, generations: int, wai
     ("ranks", "population", "waits"),
     [
         (3, 4, {"1": {1: (5, 8)}}),  # the fifth episode is one of generation 1
-        (2, 2, {"1": {1: (3, 4)}, "0": {2: (5, 6)}}),  # of generation 2: an update is made during rank 0's episode
+        # of generation 2: an update is made during rank 0's episode
+        (2, 2, {"1": {1: (3, 4)}, "0": {2: (5, 6)}}),
     ],
     ids=["of a worker", "of rank 0"],
 )
 def test_long_episode_does_not_delay_the_next_generation(
     ranks: int, population: int, waits: Waits, tmp_path: Path
 ) -> None:
-    """An episode ends only once a number of episodes have begun, but no more than a larger number."""
+    """An episode ends only once a number of episodes have begun,
+    but no more than a larger number.
+    """
     run_gate(tmp_path, ranks, population, 3, waits)
 
 
 def test_rank_that_is_ten_times_slower_delays_the_other_by_a_thirtieth(tmp_path: Path) -> None:
-    """Four jobs per rank: during three episodes of the slow rank the other one can begin 10, 10 and 9.
+    """Four jobs per rank: during three episodes of the slow rank the other one can begin 10, 10 and
+    9.
 
-    Episodes of the slow rank are those with the indices 0, 11, 22, 32, 43 and 54 of 64, in generations 0, 1, 2, 4, 5
-    and 6, or later ones. While one of generation t is unfinished, generation t + 1 is the last one that has begun: the
-    episode with index 22 has to end when all 32 of generations 0 to 3 have begun.
+    Episodes of the slow rank are those with the indices 0, 11, 22, 32, 43 and 54 of 64, in
+    generations 0, 1, 2, 4, 5 and 6, or later ones. While one of generation t is unfinished,
+    generation t + 1 is the last one that has begun: the episode with index 22 has to end when all
+    32 of generations 0 to 3 have begun.
     """
     needed = (11, 22, 32, 43, 54, 64)
-    run_gate(tmp_path, 3, 8, 8, {"1": {number: (count, 64) for number, count in enumerate(needed, 1)}})
+    run_gate(
+        tmp_path, 3, 8, 8, {"1": {number: (count, 64) for number, count in enumerate(needed, 1)}}
+    )
 
 
 WATCHED = """
@@ -312,10 +373,20 @@ def test_no_collective_operation_is_used_while_ranks_evaluate(tmp_path: Path) ->
     assert runs.newest(tmp_path / "run").state.generation == 6
 
 
-def test_blocks_that_workers_compute_are_the_same(done: Callable[[int], Path], tmp_path: Path) -> None:
-    """Workers that wait compute some of the three blocks, if they take long, as here from 0 s on."""
-    program = "import hpc_es.training.delayed\nhpc_es.training.delayed.SHARED_UPDATE_SECONDS = 0.0\n"
-    arguments = [*script(program + textwrap.dedent(runs.TRAIN_VARIANTS)), str(runs.tiny(tmp_path)), str(tmp_path)]
+def test_blocks_that_workers_compute_are_the_same(
+    done: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """Workers that wait compute some of the three blocks, if they take long,
+    as here from 0 s on.
+    """
+    program = (
+        "import hpc_es.training.delayed\nhpc_es.training.delayed.SHARED_UPDATE_SECONDS = 0.0\n"
+    )
+    arguments = [
+        *script(program + textwrap.dedent(runs.TRAIN_VARIANTS)),
+        str(runs.tiny(tmp_path)),
+        str(tmp_path),
+    ]
     variants = {"blocks": [*VARIANTS["blocks"], "checkpoint.interval=1"]}
     job = mpiexec(5, [*arguments, json.dumps(variants)], 60.0, cwd=ROOT)
     assert job.status == 0, str(job)
@@ -323,7 +394,13 @@ def test_blocks_that_workers_compute_are_the_same(done: Callable[[int], Path], t
 
 
 def test_update_that_fails_ends_all_ranks(tmp_path: Path) -> None:
-    done = runs.train(3, tmp_path / "run", *DELAYED, "algorithm.optimizer.learning_rate=1e39", "stop.generations=60")
+    done = runs.train(
+        3,
+        tmp_path / "run",
+        *DELAYED,
+        "algorithm.optimizer.learning_rate=1e39",
+        "stop.generations=60",
+    )
     assert done.status == 1 and not done.timed_out, str(done)
     assert "theta is not finite after generation 1" in done.stderr, done.stderr
 
@@ -331,11 +408,23 @@ def test_update_that_fails_ends_all_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("mpi.schedule=static", "mpi.schedule: is 'static', but algorithm.delay is 1: expected on_demand"),
-        ("mpi.update=replicated", "mpi.update: is 'replicated', but algorithm.delay is 1: expected gathered"),
-        ("mpi.fault_tolerance=true", "mpi.fault_tolerance: is true, but algorithm.delay is 1: expected false"),
+        (
+            "mpi.schedule=static",
+            "mpi.schedule: is 'static', but algorithm.delay is 1: expected on_demand",
+        ),
+        (
+            "mpi.update=replicated",
+            "mpi.update: is 'replicated', but algorithm.delay is 1: expected gathered",
+        ),
+        (
+            "mpi.fault_tolerance=true",
+            "mpi.fault_tolerance: is true, but algorithm.delay is 1: expected false",
+        ),
         ("algorithm.delay=3", "algorithm.delay: "),
-        ("algorithm={kind: cma_es, delay: 1}", "kind 'ars, es, pgpe', since the others need the newest state"),
+        (
+            "algorithm={kind: cma_es, delay: 1}",
+            "kind 'ars, es, pgpe', since the others need the newest state",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(override: str, message: str, tmp_path: Path) -> None:
@@ -403,8 +492,12 @@ def variants_here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @ulfm.needs_ulfm
 @pytest.mark.parametrize("ranks", [2, 5, 17])
-def test_results_under_open_mpi_are_the_same(ranks: int, variants_here: Path, tmp_path: Path) -> None:
-    variants = json.dumps({name: [*overrides, "checkpoint.interval=1"] for name, overrides in VARIANTS.items()})
+def test_results_under_open_mpi_are_the_same(
+    ranks: int, variants_here: Path, tmp_path: Path
+) -> None:
+    variants = json.dumps(
+        {name: [*overrides, "checkpoint.interval=1"] for name, overrides in VARIANTS.items()}
+    )
     program = [*script(runs.TRAIN_VARIANTS), str(runs.tiny(tmp_path)), str(tmp_path), variants]
     with ulfm.start(ranks, program, (*ulfm.MANY, *ulfm.HERE)) as job:
         done = job.wait(runs.VARIANTS_SECONDS)
@@ -419,7 +512,9 @@ def test_limits_end_the_run_in_the_same_generation_on_any_number_of_ranks(
 ) -> None:
     for ranks in (1, 3):
         status = runs.status(done(ranks) / limit)
-        assert status["status"] == "finished" and status["reason"].startswith(f"{limit.partition('=')[0]}: ")
+        assert status["status"] == "finished" and status["reason"].startswith(
+            f"{limit.partition('=')[0]}: "
+        )
     runs.assert_same(done(3) / limit, done(1) / limit)
     assert len(runs.rows(done(3) / limit)) == len(runs.rows(done(1) / limit)) < 50
 
@@ -455,7 +550,9 @@ def test_full_disk_ends_all_ranks(tmp_path: Path) -> None:
     try:
         done = runs.train(3, disk / "run", *DELAYED, "stop.generations=60")
         assert done.status == 1 and not done.timed_out, str(done)
-        assert "No space left on device" in done.stderr and "Traceback" not in done.stderr, done.stderr
+        assert "No space left on device" in done.stderr and "Traceback" not in done.stderr, (
+            done.stderr
+        )
         assert runs.newest(disk / "run").state.generation > 1
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)

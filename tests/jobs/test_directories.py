@@ -1,4 +1,6 @@
-"""Jobs whose simulators change the current directory, and whose paths have variables of the node."""
+"""Jobs whose simulators change the current directory,
+and whose paths have variables of the node.
+"""
 
 from __future__ import annotations
 
@@ -59,17 +61,23 @@ def test_simulator_that_changes_the_directory_has_no_effect(here: Path) -> None:
 
 @pytest.mark.long
 def test_repetitions_and_trials_start_in_the_directory_of_the_job(here: Path) -> None:
-    done = mpiexec(2, ["-m", "hpc_es.main", "c.yaml", "repetitions=3", "repetition_groups=2"], cwd=here)
+    done = mpiexec(
+        2, ["-m", "hpc_es.main", "c.yaml", "repetitions=3", "repetition_groups=2"], cwd=here
+    )
     assert done.status == 0, str(done)
     assert (here / "runs" / "c" / "repetition_0002" / "result.json").exists()
     tuning = "base: c.yaml\nspace: {algorithm.sigma: [0.1, 0.5]}\nobjective: {success_rate_weight: 0.5}\n"
     (here / "t.yaml").write_text(tuning)
-    done = mpiexec(2, ["-m", "hpc_es", "tune", "t.yaml", "--fixed", "stop.target_value=1e-3"], cwd=here)
+    done = mpiexec(
+        2, ["-m", "hpc_es", "tune", "t.yaml", "--fixed", "stop.target_value=1e-3"], cwd=here
+    )
     assert done.status == 0, str(done)
     assert "2 trials: 2 complete; hpc-es tune-report runs/t" in done.stdout
     program = "import hpc_es\nconfig = {'task': {'kind': 'function', 'function': 'fn:cost', 'initial': 'start.json',"
     program += " 'dimension': 3}, 'algorithm': {'kind': 'cma_es'}, 'stop': {'generations': 2}}\n"
-    (here / "script.py").write_text(f"{program}run = hpc_es.train(config, output='runs/mine')\nprint(len(list(run)))\n")
+    (here / "script.py").write_text(
+        f"{program}run = hpc_es.train(config, output='runs/mine')\nprint(len(list(run)))\n"
+    )
     done = python(["script.py"], cwd=here)
     assert done.stdout.endswith("\n2\n"), str(done)
     assert (here / "runs" / "mine" / "status.json").exists()
@@ -81,7 +89,13 @@ def test_variables_are_those_of_each_rank(here: Path) -> None:
     (here / "start.json").rename(here / "second" / "start.json")
     (here / "start.json").write_text("[1, 1, 1]")
     (here / "job.py").write_text(f"{LATE}from hpc_es.main import main\nmain()\n")
-    args = ["job.py", "c.yaml", "task.function=helper:cost", "task.initial=$NODE/start.json", "output=$NODE/run"]
+    args = [
+        "job.py",
+        "c.yaml",
+        "task.function=helper:cost",
+        "task.initial=$NODE/start.json",
+        "output=$NODE/run",
+    ]
     done = mpiexec(2, args, cwd=here, env={"NODE": str(here)})
     assert done.status == 0, str(done)
     assert "initial: $NODE/start.json" in (here / "run" / "config.yaml").read_text()
@@ -93,10 +107,14 @@ def test_variables_are_those_of_each_rank(here: Path) -> None:
 
 
 def test_command_in_a_directory_that_is_gone(here: Path) -> None:
-    program = "import os, tempfile, runpy, sys\nos.chdir(tempfile.mkdtemp())\nos.rmdir(os.getcwd())\n"
+    program = (
+        "import os, tempfile, runpy, sys\nos.chdir(tempfile.mkdtemp())\nos.rmdir(os.getcwd())\n"
+    )
     for module in ("hpc_es.main", "hpc_es"):
         arguments = f"sys.argv = ['x', *{['check'] if module == 'hpc_es' else []}, {str(here / 'c.yaml')!r}]\n"
-        done = python(["-c", f"{program}{arguments}runpy.run_module({module!r}, run_name='__main__')"])
+        done = python(
+            ["-c", f"{program}{arguments}runpy.run_module({module!r}, run_name='__main__')"]
+        )
         assert done.status == 2, str(done)
         assert "the current directory cannot be used" in done.stderr
         assert "Traceback" not in done.stderr

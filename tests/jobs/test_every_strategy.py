@@ -1,6 +1,8 @@
-"""Every strategy on vectors: identical results on any number of ranks, and after a restart on another number.
+"""Every strategy on vectors: identical results on any number of ranks, and after a restart on
+another number.
 
-Found by folder. One job a number of ranks runs all variants one after the other, to save the starts.
+Found by folder. One job a number of ranks runs all variants one after the other, to save the
+starts.
 """
 
 from __future__ import annotations
@@ -39,12 +41,21 @@ EPISODES = {  # some of them fail
     },
     "policy": {"kind": "mlp", "hidden_dims": [8]},
 }
-RESTARTS = {"task": {**FUNCTION["task"], "dimension": 4, "bounds": {"low": -2, "high": 2}, "initial": "random"}}
+RESTARTS = {
+    "task": {
+        **FUNCTION["task"],
+        "dimension": 4,
+        "bounds": {"low": -2, "high": 2},
+        "initial": "random",
+    }
+}
 
 
 def has(kind: str, option: str) -> bool:
     """Whether the options of a kind have a field of this name."""
-    return option in {field.name for field in dataclasses.fields(registry.module("algorithms", kind).Options)}
+    return option in {
+        field.name for field in dataclasses.fields(registry.module("algorithms", kind).Options)
+    }
 
 
 def settings(kind: str) -> dict[str, Any]:
@@ -73,8 +84,17 @@ def on_a_plateau(kind: str) -> dict[str, Any]:
     }
 
 
-MIXED = {"task": {"kind": "function", "function": "tests.helpers.toys:mixed", "parameters": toys.MIXED}}
-DISC = {"task": {**FUNCTION["task"], "function": "tests.helpers.toys:disc", "dimension": 4, "constraints": 2}}
+MIXED = {
+    "task": {"kind": "function", "function": "tests.helpers.toys:mixed", "parameters": toys.MIXED}
+}
+DISC = {
+    "task": {
+        **FUNCTION["task"],
+        "function": "tests.helpers.toys:disc",
+        "dimension": 4,
+        "constraints": 2,
+    }
+}
 LAGRANGIAN = {"task": {**DISC["task"], "constraint_handling": "augmented_lagrangian"}}
 ADAPT_MIXED = [kind for kind in KINDS if registry.module("algorithms", kind).NEEDS.mixed]
 
@@ -89,8 +109,12 @@ def mixed(kind: str) -> dict[str, Any]:
 
 
 INJECT = [kind for kind in KINDS if registry.module("algorithms", kind).NEEDS.injects]
-MIXED_POINTS = {"task": {**MIXED["task"], "initial_points": str(ROOT / "tests/helpers/mixed_points.csv")}}
-DISC_POINTS = {"task": {**DISC["task"], "initial_points": str(ROOT / "tests/helpers/disc_points.json")}}
+MIXED_POINTS = {
+    "task": {**MIXED["task"], "initial_points": str(ROOT / "tests/helpers/mixed_points.csv")}
+}
+DISC_POINTS = {
+    "task": {**DISC["task"], "initial_points": str(ROOT / "tests/helpers/disc_points.json")}
+}
 
 
 SHORT = {kind: {**FUNCTION, "algorithm": settings(kind)} for kind in KINDS}
@@ -98,13 +122,27 @@ ALL = {
     **{f"{kind}, blocks": {**ITEMS, **BLOCKS, "algorithm": settings(kind)} for kind in KINDS},
     **{f"{kind}, episodes": {**ITEMS, **EPISODES, "algorithm": settings(kind)} for kind in KINDS},
     **{f"{kind}, plateau": {**ITEMS, **on_a_plateau(kind)} for kind in KINDS},
-    **{f"{kind}, constraints": {**ITEMS, **DISC, "algorithm": settings(kind)} for kind in ("cma_es", "snes", "es")},
+    **{
+        f"{kind}, constraints": {**ITEMS, **DISC, "algorithm": settings(kind)}
+        for kind in ("cma_es", "snes", "es")
+    },
     "augmented Lagrangian": {**ITEMS, **LAGRANGIAN, "algorithm": settings("cma_es")},
     **{f"{kind}, mixed": {**ITEMS, **mixed(kind)} for kind in ADAPT_MIXED},
-    **{f"{kind}, mixed points": {**ITEMS, **MIXED_POINTS, "algorithm": settings(kind)} for kind in INJECT},
+    **{
+        f"{kind}, mixed points": {**ITEMS, **MIXED_POINTS, "algorithm": settings(kind)}
+        for kind in INJECT
+    },
     **{f"{kind}, points": {**ITEMS, **DISC_POINTS, "algorithm": settings(kind)} for kind in INJECT},
-    **{f"{kind}, side by side": {**ITEMS, **alternating(kind)} for kind in KINDS if has(kind, "side_by_side")},
-    **{f"{kind}, restarts": {**ITEMS, **restarting(kind)} for kind in KINDS if has(kind, "restarts")},
+    **{
+        f"{kind}, side by side": {**ITEMS, **alternating(kind)}
+        for kind in KINDS
+        if has(kind, "side_by_side")
+    },
+    **{
+        f"{kind}, restarts": {**ITEMS, **restarting(kind)}
+        for kind in KINDS
+        if has(kind, "restarts")
+    },
 }
 
 TRAIN = """
@@ -119,11 +157,15 @@ TRAIN = """
 """
 
 
-def trained(variants: dict[str, Any], ranks: int, directory: Path, generations: int = GENERATIONS) -> Path:
+def trained(
+    variants: dict[str, Any], ranks: int, directory: Path, generations: int = GENERATIONS
+) -> Path:
     """The directory of these variants, trained by a job of this number of ranks so far."""
     directory.parent.mkdir(exist_ok=True)
     configs = directory.parent / "variants.json"
-    configs.write_text(json.dumps({name: {**COMMON, **config} for name, config in variants.items()}))
+    configs.write_text(
+        json.dumps({name: {**COMMON, **config} for name, config in variants.items()})
+    )
     arguments = [*script(TRAIN), str(configs), str(directory), str(generations)]
     job = mpiexec(ranks, arguments, timeout_seconds=300, cwd=ROOT)
     assert job.status == 0, job.stderr
@@ -135,7 +177,9 @@ def assert_all_same(variants: dict[str, Any], result: Path, alone: Path) -> None
     for variant in variants:
         runs.assert_same(result / variant, alone / variant)
         assert runs.newest(result / variant).state.generation == GENERATIONS
-    assert len({runs.digest(runs.newest(result / variant)) for variant in variants}) == len(variants)
+    assert len({runs.digest(runs.newest(result / variant)) for variant in variants}) == len(
+        variants
+    )
 
 
 @pytest.mark.long
@@ -153,7 +197,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_results_do_not_depend_on_the_number_of_ranks(alone: Path, ranks: int, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_number_of_ranks(
+    alone: Path, ranks: int, tmp_path: Path
+) -> None:
     assert_all_same(ALL, trained(ALL, ranks, tmp_path / str(ranks)), alone)
 
 

@@ -1,4 +1,6 @@
-"""The examples run from another directory with the package installed: on 1 and 3 ranks, killed and resumed."""
+"""The examples run from another directory with the package installed: on 1 and 3 ranks,
+killed and resumed.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,24 @@ from tests.helpers.runs import digest, newest, wait_for
 
 EXAMPLES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*.yaml"))
 QUICK = "examples/own_task/masts.yaml"  # the one of make test
-SHORT = ("checkpoint.interval=1", "report.plot_interval_seconds=0", "evaluation.interval=2", "stop.target_value=")
-OWN = {"noise": "size", "policy": "frequencies", "algorithm": "population_size", "task": "masts"}  # an option of each
-SMALL = ("algorithm.population_size=8", "task.jobs_per_call=4")  # of models, whose evaluations take long
+SHORT = (
+    "checkpoint.interval=1",
+    "report.plot_interval_seconds=0",
+    "evaluation.interval=2",
+    "stop.target_value=",
+)
+# an option of each
+OWN = {"noise": "size", "policy": "frequencies", "algorithm": "population_size", "task": "masts"}
+# of models, whose evaluations take long
+SMALL = ("algorithm.population_size=8", "task.jobs_per_call=4")
 SMALLER = {
     "digits": (*SMALL, "task.model_kwargs.images=16"),
-    "bytes": (*SMALL, "task.model_kwargs.units=8", "task.model_kwargs.length=16", "task.model_kwargs.held_out=2"),
+    "bytes": (
+        *SMALL,
+        "task.model_kwargs.units=8",
+        "task.model_kwargs.length=16",
+        "task.model_kwargs.held_out=2",
+    ),
     "sorting": (*SMALL, "task.model_kwargs.count=8", "task.model_kwargs.held_out=16"),
 }
 SORTING = "examples/sorting_jax/sorting_model.py"
@@ -33,13 +47,26 @@ LIMIT_SECONDS = 120.0
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Environment variables by which Python finds the package in a directory without the rest of the repository."""
+    """Environment variables by which Python finds the package in a
+    directory without the rest of the repository.
+    """
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "hpc_es", source / "hpc_es", ignore=shutil.ignore_patterns("__pycache__"))
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(target)]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], check=True, timeout=300)
+    shutil.copytree(
+        ROOT / "hpc_es", source / "hpc_es", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    options = [
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--target",
+        str(target),
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, str(source)], check=True, timeout=300
+    )
     return {"PYTHONPATH": str(target)}
 
 
@@ -54,12 +81,15 @@ def well(done: Finished) -> Finished:
 
 
 def test_installed_package_is_imported(installed: Mapping[str, str], tmp_path: Path) -> None:
-    said = well(python(["-c", "import hpc_es; print(hpc_es.__file__)"], env=installed, cwd=tmp_path)).stdout
+    said = well(
+        python(["-c", "import hpc_es; print(hpc_es.__file__)"], env=installed, cwd=tmp_path)
+    ).stdout
     assert said.startswith(installed["PYTHONPATH"])
 
 
 @pytest.mark.parametrize(
-    "example", [pytest.param(item, marks=[] if item == QUICK else [pytest.mark.long]) for item in EXAMPLES]
+    "example",
+    [pytest.param(item, marks=[] if item == QUICK else [pytest.mark.long]) for item in EXAMPLES],
 )
 def test_example_is_identical_on_three_ranks_killed_and_resumed(
     example: str, installed: Mapping[str, str], tmp_path: Path
@@ -69,10 +99,18 @@ def test_example_is_identical_on_three_ranks_killed_and_resumed(
     if "digits" in example:
         pytest.importorskip("sklearn", reason="scikit-learn is not installed here: make test-jax")
     if "sorting" in example:  # steps, units, layers and questions of the pre-training
-        well(python([str(ROOT / SORTING), "pretrained.npz", "2", "8", "1", "4"], LIMIT_SECONDS, installed, tmp_path))
+        well(
+            python(
+                [str(ROOT / SORTING), "pretrained.npz", "2", "8", "1", "4"],
+                LIMIT_SECONDS,
+                installed,
+                tmp_path,
+            )
+        )
     run = tmp_path / "three"
     with start(3, arguments(example, "three", 10_000), installed, tmp_path) as job:
-        wait_for(lambda: len(Store(run / "checkpoints").paths()) > 2, LIMIT_SECONDS)  # of generation 0, 1, 2 at least
+        # of generation 0, 1, 2 at least
+        wait_for(lambda: len(Store(run / "checkpoints").paths()) > 2, LIMIT_SECONDS)
         job.kill()
     end = newest(run).state.generation + 2
     well(mpiexec(3, arguments(example, "three", end), LIMIT_SECONDS, installed, tmp_path))
@@ -91,7 +129,9 @@ def test_answer_is_right_in_one_call_exactly_if_greedy_decoding_returns_it() -> 
     others = decoded.copy()
     others[np.arange(64), np.arange(64) % 8] = (others[np.arange(64), np.arange(64) % 8] + 1) % 10
     for answers, expected in ((decoded, True), (others, False)):
-        logits = np.asarray(model["answer_logits"](model["half"](parameters), questions, answers), np.float32)
+        logits = np.asarray(
+            model["answer_logits"](model["half"](parameters), questions, answers), np.float32
+        )
         assert ((logits.argmax(axis=-1) == answers).all(axis=1) == expected).all()
 
 
@@ -101,19 +141,29 @@ def test_options_of_an_example_are_listed_and_suggested(
 ) -> None:
     (example,) = [str(ROOT / name) for name in EXAMPLES if f"/own_{section}/" in name]
     own = OWN[section]
-    listed = well(python(["-m", "hpc_es", "options", "--config", example], env=installed, cwd=tmp_path))
+    listed = well(
+        python(["-m", "hpc_es", "options", "--config", example], env=installed, cwd=tmp_path)
+    )
     assert f"{section}.{own}" in listed.stdout
-    checked = python(["-m", "hpc_es", "check", example, f"{section}.{own}x=1"], env=installed, cwd=tmp_path)
+    checked = python(
+        ["-m", "hpc_es", "check", example, f"{section}.{own}x=1"], env=installed, cwd=tmp_path
+    )
     assert checked.status == 2 and f"did you mean '{own}'?" in checked.stderr, str(checked)
 
 
 @pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.long)])
-def test_losses_of_an_example_are_reported(ranks: int, installed: Mapping[str, str], tmp_path: Path) -> None:
+def test_losses_of_an_example_are_reported(
+    ranks: int, installed: Mapping[str, str], tmp_path: Path
+) -> None:
     program = [str(ROOT / "examples/losses/watch.py"), "watched"]
     done = well(
-        mpiexec(ranks, program, env=installed, cwd=tmp_path) if ranks else python(program, env=installed, cwd=tmp_path)
+        mpiexec(ranks, program, env=installed, cwd=tmp_path)
+        if ranks
+        else python(program, env=installed, cwd=tmp_path)
     )
-    assert len(re.findall(r"^loss +-?[\d.]+  best reward", done.stdout, re.MULTILINE)) == 20, str(done)
+    assert len(re.findall(r"^loss +-?[\d.]+  best reward", done.stdout, re.MULTILINE)) == 20, str(
+        done
+    )
     assert done.stdout.count("the next batch, before it is learned from: {'policy_loss'") == 1
     kept = sorted((tmp_path / "watched").glob("theta_*.npy"))
     assert [item.name for item in kept] == ["theta_000010.npy", "theta_000020.npy"]

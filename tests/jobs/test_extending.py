@@ -1,4 +1,6 @@
-"""All code of docs/extending runs: Python and YAML blocks are files of one directory, whose configs are run."""
+"""All code of docs/extending runs: Python and YAML blocks are files of one directory,
+whose configs are run.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from tests.helpers.runs import digest, newest
 PAGES = sorted((ROOT / "docs" / "extending").glob("*.md"))
 BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=named)
 BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-SHORT = ("stop.generations=2", "report.plot_interval_seconds=0", "evaluation.interval=0", "checkpoint.interval=1")
+SHORT = (
+    "stop.generations=2",
+    "report.plot_interval_seconds=0",
+    "evaluation.interval=0",
+    "checkpoint.interval=1",
+)
 
 
 def files(page: Path) -> dict[str, str]:
@@ -69,7 +76,9 @@ def test_every_python_block_is_named_by_a_config(page: Path) -> None:
 def test_python_blocks_import_hpc_es_extend_only(page: Path) -> None:
     for name, text in files(page).items():
         if name.endswith(".py"):
-            assert not re.search(r"^\s*(?:from|import) hpc_es(?!\.extend import)", text, re.MULTILINE), name
+            assert not re.search(
+                r"^\s*(?:from|import) hpc_es(?!\.extend import)", text, re.MULTILINE
+            ), name
 
 
 @BY_CONFIG
@@ -83,7 +92,9 @@ def test_code_of_a_page_runs(page: Path, name: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @BY_CONFIG
 def test_code_of_a_page_is_identical_on_three_ranks(page: Path, name: str, tmp_path: Path) -> None:
-    """Runs to the end, so that updates, restarts and the end of a search are covered; resumed in the middle."""
+    """Runs to the end, so that updates, restarts and the end of a search are covered;
+    resumed in the middle.
+    """
     write(page, tmp_path)
     once = ["-m", "hpc_es.main", name, "--output"]
     whole = SHORT[1:]  # to the end that the page says
@@ -107,13 +118,19 @@ def test_commands_exist_and_name_files_of_the_page(page: Path) -> None:
             for word in words:
                 assert not word.endswith(".yaml") or word in output, line
             if words[0] == "mpiexec":
-                assert shutil.which("mpiexec") or (Path(sys.executable).parent / "mpiexec").exists(), line
+                assert (
+                    shutil.which("mpiexec") or (Path(sys.executable).parent / "mpiexec").exists()
+                ), line
 
 
 @BY_PAGE
 def test_checks_and_options_of_a_page_succeed(page: Path, tmp_path: Path) -> None:
     write(page, tmp_path)
-    lines = [text for language, _, text in BLOCK.findall(page.read_text(encoding="utf-8")) if language == "sh"]
+    lines = [
+        text
+        for language, _, text in BLOCK.findall(page.read_text(encoding="utf-8"))
+        if language == "sh"
+    ]
     for line in "".join(lines).splitlines():
         if re.match(r"hpc-es (check|options) ", line):
             done = python(["-m", "hpc_es", *shlex.split(line)[1:]], cwd=tmp_path)
@@ -126,7 +143,10 @@ def test_errors_in_options_of_a_kind_are_reported(tmp_path: Path) -> None:
     wrong = ["policy.width=3", "policy.initial_sdt=1"]
     done = python(["-m", "hpc_es", "check", "my.yaml", *wrong], cwd=tmp_path)
     assert done.status == 2
-    assert "expected an even number (try 4)" in done.stderr and "did you mean 'initial_std'?" in done.stderr
+    assert (
+        "expected an even number (try 4)" in done.stderr
+        and "did you mean 'initial_std'?" in done.stderr
+    )
 
 
 PAGE: Mapping[str, str] = {
@@ -136,7 +156,9 @@ PAGE: Mapping[str, str] = {
 
 
 @pytest.mark.parametrize("kind", PAGE)
-def test_block_that_no_config_runs_is_detected(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_that_no_config_runs_is_detected(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys.modules[__name__], "named", str)
     (tmp_path / "page.md").write_text(PAGE[kind], encoding="utf-8")
     with pytest.raises(AssertionError, match="block"):

@@ -18,7 +18,11 @@ from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec
 
 POPULATION = 6
-SILENT = {"report": {"plot_interval_seconds": 0}, "evaluation": {"interval": 0}, "noise": {"kind": "counter"}}
+SILENT = {
+    "report": {"plot_interval_seconds": 0},
+    "evaluation": {"interval": 0},
+    "noise": {"kind": "counter"},
+}
 FAILS_FROM = '''
 from pathlib import Path
 
@@ -38,9 +42,22 @@ def config(directory: Path, first: int, last: int = 99, **sections: Any) -> dict
     """A search for 3 numbers whose evaluations fail in a range of generations."""
     (directory / "licensed.py").write_text(FAILS_FROM)
     arguments = {"folder": str(directory), "first": first, "last": last}
-    task = {"kind": "function", "function": "licensed:cost", "dimension": 3, "arguments": arguments, "journal": False}
+    task = {
+        "kind": "function",
+        "function": "licensed:cost",
+        "dimension": 3,
+        "arguments": arguments,
+        "journal": False,
+    }
     algorithm = {"kind": "snes", "population_size": POPULATION}
-    return {"seed": 1, "directory": str(directory), "task": task, "algorithm": algorithm, **SILENT, **sections}
+    return {
+        "seed": 1,
+        "directory": str(directory),
+        "task": task,
+        "algorithm": algorithm,
+        **SILENT,
+        **sections,
+    }
 
 
 def train(directory: Path, settings: dict[str, Any]) -> list[int]:
@@ -53,7 +70,11 @@ def failed_after(directory: Path, settings: dict[str, Any]) -> tuple[int, str]:
     with pytest.raises(RunFailedError) as raised:
         train(directory, settings)
     message = runs.status(directory / "run")
-    assert (message["status"], message["exit_status"], message["reason"]) == ("failed", 1, str(raised.value))
+    assert (message["status"], message["exit_status"], message["reason"]) == (
+        "failed",
+        1,
+        str(raised.value),
+    )
     assert runs.newest(directory / "run").generation == message["generation"]  # nothing is lost
     return message["generation"], message["reason"]
 
@@ -62,13 +83,17 @@ def failed_after(directory: Path, settings: dict[str, Any]) -> tuple[int, str]:
     ("first", "limit", "finished"),
     [(0, 2, 1), (0, 5, 1), (3, 2, 5), (3, 1, 4), (1, 3, 4)],
 )
-def test_run_fails_after_the_limit_of_failed_generations(first: int, limit: int, finished: int, tmp_path: Path) -> None:
+def test_run_fails_after_the_limit_of_failed_generations(
+    first: int, limit: int, finished: int, tmp_path: Path
+) -> None:
     settings = config(tmp_path, first, stop={"generations": 9, "failed_generations": limit})
     generations, reason = failed_after(tmp_path, settings)
     assert generations == finished
     which = f"the last {limit} generations" if first and limit > 1 else f"generation {finished}"
     cause = "first failure: ValueError: no licence (licensed.py:11 in cost)"
-    assert reason.startswith(f"all jobs of {which} failed; {cause} (stop.failed_generations: {limit}); see ")
+    assert reason.startswith(
+        f"all jobs of {which} failed; {cause} (stop.failed_generations: {limit}); see "
+    )
     assert runs.status(tmp_path / "run")["failed_episodes"] == POPULATION * (finished - first)
 
 
@@ -77,7 +102,8 @@ def test_successful_generation_resets_the_count(tmp_path: Path) -> None:
     message = runs.status(tmp_path / "run")
     assert (message["failed_episodes"], message["failed_generations"]) == (POPULATION, 0)
     assert (
-        f"6 generations, 36 evaluations, {POPULATION} failed evaluations" in (tmp_path / "run" / "log.txt").read_text()
+        f"6 generations, 36 evaluations, {POPULATION} failed evaluations"
+        in (tmp_path / "run" / "log.txt").read_text()
     )
 
 
@@ -88,11 +114,20 @@ def test_failed_generations_null_never_ends_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("full_interval", [0, 100])
-def test_count_of_failed_generations_continues_after_a_restart(full_interval: int, tmp_path: Path) -> None:
+def test_count_of_failed_generations_continues_after_a_restart(
+    full_interval: int, tmp_path: Path
+) -> None:
     """Also from an incremental checkpoint, whose generations are computed again."""
     checkpoint = {"interval": 1, "full_interval": full_interval}
-    settings = config(tmp_path, 2, checkpoint=checkpoint, stop={"generations": 9, "failed_generations": 4})
-    assert train(tmp_path, {**settings, "stop": {"generations": 4, "failed_generations": 4}}) == [0, 1, 2, 3]
+    settings = config(
+        tmp_path, 2, checkpoint=checkpoint, stop={"generations": 9, "failed_generations": 4}
+    )
+    assert train(tmp_path, {**settings, "stop": {"generations": 4, "failed_generations": 4}}) == [
+        0,
+        1,
+        2,
+        3,
+    ]
     assert failed_after(tmp_path, settings)[0] == 6
 
 
@@ -145,7 +180,9 @@ def test_run_ends_after_the_same_generation_on_any_ranks(kind: str, tmp_path: Pa
     path = runs.tiny(tmp_path, RANDOM.format(kind=kind))
     with pytest.raises(RunFailedError, match="all jobs of "):
         runs.here(path, tmp_path / "1", ["seed=4"])
-    done = mpiexec(3, ["-m", "hpc_es.main", str(path), "--output", str(tmp_path / "3"), "seed=4"], cwd=ROOT)
+    done = mpiexec(
+        3, ["-m", "hpc_es.main", str(path), "--output", str(tmp_path / "3"), "seed=4"], cwd=ROOT
+    )
     assert done.status == 1 and "all jobs of " in done.stderr, str(done)
     one, three = (
         (runs.newest(run).generation, runs.digest(runs.newest(run)), runs.rows(run))
@@ -168,7 +205,9 @@ class OldStep(gymnasium.Env[Any, Any]):
 
 
 @pytest.mark.parametrize("kind", ["es", "ars", "cma_es", "pgpe", "deep_ga", "novelty"])
-def test_episodes_that_all_fail_in_their_first_step_end_the_run_with_the_reason(kind: str, tmp_path: Path) -> None:
+def test_episodes_that_all_fail_in_their_first_step_end_the_run_with_the_reason(
+    kind: str, tmp_path: Path
+) -> None:
     gymnasium.register("OldStep-v0", OldStep)
     task: dict[str, Any] = {"env_id": "OldStep-v0"}
     if kind == "novelty":

@@ -1,4 +1,7 @@
-"""mpi.fault_tolerance: a job continues without lost ranks, with identical results. `make test-ft`."""
+"""mpi.fault_tolerance: a job continues without lost ranks, with identical results.
+
+`make test-ft`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,16 @@ from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError
 from tests.helpers import runs
 from tests.helpers.harness import MPIEXEC, ROOT, Job, mpiexec, python, script
-from tests.helpers.ulfm import HANG_SECONDS, HERE, MANY, assert_survived, begin, needs_ulfm, open_mpi, trains
+from tests.helpers.ulfm import (
+    HANG_SECONDS,
+    HERE,
+    MANY,
+    assert_survived,
+    begin,
+    needs_ulfm,
+    open_mpi,
+    trains,
+)
 from tests.jobs.test_kills import stopped_while_writing
 
 WORKERS, MASTERS = 20, 5  # killed, one in each run
@@ -64,7 +76,9 @@ def kill_one(number: int, run: Path, reference: Path) -> None:
 
 @needs_ulfm
 @pytest.mark.parametrize("number", range(WORKERS + MASTERS))
-def test_results_do_not_change_if_a_rank_is_killed_at_any_time(number: int, killed: list[Future[None]]) -> None:
+def test_results_do_not_change_if_a_rank_is_killed_at_any_time(
+    number: int, killed: list[Future[None]]
+) -> None:
     killed[number].result()
 
 
@@ -84,7 +98,9 @@ def test_several_ranks_can_die_at_once(number: int, reference: Path, tmp_path: P
 
 @needs_ulfm
 @pytest.mark.parametrize("order", [(2, 1), (1, 0), (0, 1)])
-def test_ranks_can_die_one_after_the_other(order: tuple[int, int], reference: Path, tmp_path: Path) -> None:
+def test_ranks_can_die_one_after_the_other(
+    order: tuple[int, int], reference: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     with begin(3, run, *OPTIONS, "task.env_kwargs.pause_seconds=0.002") as job:
         pids = trains(job, run, 3)
@@ -99,7 +115,9 @@ def test_ranks_can_die_one_after_the_other(order: tuple[int, int], reference: Pa
 @needs_ulfm
 def test_rank_0_can_die_while_it_writes_a_checkpoint(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with begin(3, run, *OPTIONS, "checkpoint.interval=1", "task.env_kwargs.pause_seconds=0.002") as job:
+    with begin(
+        3, run, *OPTIONS, "checkpoint.interval=1", "task.env_kwargs.pause_seconds=0.002"
+    ) as job:
         pids = trains(job, run, 2)
         runs.wait_for(lambda: stopped_while_writing(run, pids[0]), HANG_SECONDS)
         os.kill(pids[0], signal.SIGKILL)
@@ -114,7 +132,8 @@ def test_rank_0_can_die_while_it_writes_a_checkpoint(reference: Path, tmp_path: 
 def test_rank_can_die_in_the_final_evaluation(rank: int, tmp_path: Path) -> None:
     options = (*OPTIONS, "stop.generations=2", "evaluation.interval=100", "evaluation.episodes=64")
     runs.finished(0, tmp_path / "reference", *options, *runs.EVERY)
-    with begin(3, tmp_path / "run", *options, "task.env_kwargs.pause_seconds=0.002") as job:  # 4 chunks of 0.6 s
+    # 4 chunks of 0.6 s
+    with begin(3, tmp_path / "run", *options, "task.env_kwargs.pause_seconds=0.002") as job:
         pids = trains(job, tmp_path / "run", 2)
         time.sleep(0.2)
         assert runs.status(tmp_path / "run")["status"] == "running"
@@ -122,14 +141,18 @@ def test_rank_can_die_in_the_final_evaluation(rank: int, tmp_path: Path) -> None
         done = job.wait(HANG_SECONDS)
     assert_survived(done)
     actual, expected = runs.status(tmp_path / "run"), runs.status(tmp_path / "reference")
-    assert actual["status"] == "finished" and actual["final_return_mean"] == expected["final_return_mean"]
+    assert (
+        actual["status"] == "finished"
+        and actual["final_return_mean"] == expected["final_return_mean"]
+    )
 
 
 @needs_ulfm
 def test_rank_can_die_before_training(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with begin(3, run, *OPTIONS) as job:
-        runs.wait_for((run / "lock").exists, HANG_SECONDS)  # rank 0 has the directory; the others wait, or make parts
+        # rank 0 has the directory; the others wait, or make parts
+        runs.wait_for((run / "lock").exists, HANG_SECONDS)
         pids = job.pids()
         os.kill(pids[1], signal.SIGSTOP)
         time.sleep(0.5)
@@ -152,7 +175,10 @@ def test_rank_can_die_between_repetitions(tmp_path: Path) -> None:
         done = job.wait(HANG_SECONDS)
     assert done.status == 0 and not done.timed_out, str(done)
     for name in (f"repetition_{number:04d}" for number in range(3)):
-        actual, expected = runs.newest(tmp_path / "run" / name), runs.newest(tmp_path / "reference" / name)
+        actual, expected = (
+            runs.newest(tmp_path / "run" / name),
+            runs.newest(tmp_path / "reference" / name),
+        )
         assert runs.digest(actual) == runs.digest(expected)
     assert runs.status(tmp_path / "run")["status"] == "finished"
 
@@ -160,9 +186,18 @@ def test_rank_can_die_between_repetitions(tmp_path: Path) -> None:
 @needs_ulfm
 def test_outcomes_of_surviving_ranks_are_reused(tmp_path: Path) -> None:
     diary, run = tmp_path / "diary", tmp_path / "run"
-    options = ("stop.generations=4", "evaluation.interval=0", "mpi.chunk_size=2", "mpi.schedule=static")
+    options = (
+        "stop.generations=4",
+        "evaluation.interval=0",
+        "mpi.chunk_size=2",
+        "mpi.schedule=static",
+    )
     runs.finished(0, tmp_path / "reference", *options, *runs.EVERY)
-    pause = ("task.env_kwargs.pause_seconds=0.005", f"task.env_kwargs.diary={diary}", "task.fresh_environment=true")
+    pause = (
+        "task.env_kwargs.pause_seconds=0.005",
+        f"task.env_kwargs.diary={diary}",
+        "task.fresh_environment=true",
+    )
     with begin(3, run, *options, *pause) as job:
         pids = trains(job, run, 1)
         os.kill(pids[1], signal.SIGSTOP)  # in its first or second chunk
@@ -171,8 +206,11 @@ def test_outcomes_of_surviving_ranks_are_reused(tmp_path: Path) -> None:
         done = job.wait(HANG_SECONDS)
     assert_survived(done)
     episodes = len(diary.read_text().splitlines())
-    assert 48 <= episodes <= 48 + 4, "4 generations of 12, and what the lost rank had begun of its 2 chunks of 2"
-    runs.assert_same(run, tmp_path / "reference")  # the count of policy calls too, although some calls were lost
+    assert 48 <= episodes <= 48 + 4, (
+        "4 generations of 12, and what the lost rank had begun of its 2 chunks of 2"
+    )
+    # the count of policy calls too, although some calls were lost
+    runs.assert_same(run, tmp_path / "reference")
 
 
 def quiet(diary: Path) -> bool:
@@ -207,11 +245,17 @@ def test_fault_tolerance_is_refused_without_ulfm(tmp_path: Path) -> None:
 
 
 def test_fault_tolerance_is_refused_for_groups_and_in_the_library(tmp_path: Path) -> None:
-    done = runs.train(0, tmp_path / "run", "mpi.fault_tolerance=true", "repetitions=4", "repetition_groups=2")
+    done = runs.train(
+        0, tmp_path / "run", "mpi.fault_tolerance=true", "repetitions=4", "repetition_groups=2"
+    )
     assert done.status == 2
-    assert "repetition_groups: is 2: with mpi.fault_tolerance the ranks stay together" in done.stderr
+    assert (
+        "repetition_groups: is 2: with mpi.fault_tolerance the ranks stay together" in done.stderr
+    )
     config = {"task": {"env_id": "CartPole-v1"}, "mpi": {"fault_tolerance": True}}
-    done = python(script(f"import hpc_es\nnext(hpc_es.train({config!r}, {str(tmp_path / 'library')!r}))"))
+    done = python(
+        script(f"import hpc_es\nnext(hpc_es.train({config!r}, {str(tmp_path / 'library')!r}))")
+    )
     assert "mpi.fault_tolerance: is true, but train() has no support for it" in done.stderr
 
 
@@ -222,7 +266,13 @@ def test_fault_tolerance_is_refused_for_asynchronous_updates() -> None:
         validate({"task": programs, "algorithm": algorithm, "mpi": {"fault_tolerance": True}})
     text = "is true, but algorithm.updates is asynchronous: expected false"
     assert [*raised.value.problems] == [("mpi.fault_tolerance", text)]
-    validate({"task": programs, "algorithm": {**algorithm, "updates": "synchronous"}, "mpi": {"fault_tolerance": True}})
+    validate(
+        {
+            "task": programs,
+            "algorithm": {**algorithm, "updates": "synchronous"},
+            "mpi": {"fault_tolerance": True},
+        }
+    )
 
 
 def test_fault_tolerance_has_no_effect_on_one_rank(tmp_path: Path) -> None:

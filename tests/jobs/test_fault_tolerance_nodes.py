@@ -1,4 +1,6 @@
-"""mpi.fault_tolerance on two nodes: Open MPI daemons on this machine, each with its own host name."""
+"""mpi.fault_tolerance on two nodes: Open MPI daemons on this machine,
+each with its own host name.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,19 @@ exec {unshare} sh -c 'hostname "$0"; exec sh -c "$*"' "$@"
 def may_unshare() -> bool:
     """Whether this user may give processes a host name of their own."""
     try:
-        return subprocess.run([*UNSHARE, "hostname", "n1"], check=False, capture_output=True).returncode == 0
+        return (
+            subprocess.run(
+                [*UNSHARE, "hostname", "n1"], check=False, capture_output=True
+            ).returncode
+            == 0
+        )
     except OSError:
         return False
 
 
-needs_nodes = pytest.mark.skipif(not may_unshare(), reason="nodes of their own names need `unshare --uts`")
+needs_nodes = pytest.mark.skipif(
+    not may_unshare(), reason="nodes of their own names need `unshare --uts`"
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +56,17 @@ def launcher(tmp_path: Path) -> list[str]:
     agent = tmp_path / "ssh"
     agent.write_text(SSH.format(unshare=shlex.join(UNSHARE)))
     agent.chmod(0o755)
-    return [*ULFM, "--mca", "coll", "^han", "--prtemca", "plm_ssh_agent", str(agent), "--host", "n1:2,n2:2"]
+    return [
+        *ULFM,
+        "--mca",
+        "coll",
+        "^han",
+        "--prtemca",
+        "plm_ssh_agent",
+        str(agent),
+        "--host",
+        "n1:2,n2:2",
+    ]
 
 
 @needs_ulfm
@@ -62,7 +81,10 @@ def test_results_do_not_change_if_a_rank_of_another_node_dies(
         os.kill(pids[rank], signal.SIGKILL)
         done = job.wait(HANG_SECONDS)
     assert_survived(done)
-    assert f"rank=host:pid  0=n1:{pids[0]}  1=n1:{pids[1]}  2=n2:{pids[2]}  3=n2:{pids[3]}" in done.stdout, str(done)
+    assert (
+        f"rank=host:pid  0=n1:{pids[0]}  1=n1:{pids[1]}  2=n2:{pids[2]}  3=n2:{pids[3]}"
+        in done.stdout
+    ), str(done)
     runs.assert_same(run, reference)
 
 
@@ -74,11 +96,13 @@ def test_dead_node_ends_the_job_and_the_same_command_resumes_it(
     run = tmp_path / "run"
     with begin(4, run, *OPTIONS, launcher=launcher) as job:
         pids = trains(job, run, 3)
-        daemon = int(Path(f"/proc/{pids[2]}/stat").read_text().rpartition(")")[2].split()[1])  # its parent
+        # its parent
+        daemon = int(Path(f"/proc/{pids[2]}/stat").read_text().rpartition(")")[2].split()[1])
         assert b"prted" in Path(f"/proc/{daemon}/cmdline").read_bytes()
         for pid in (daemon, pids[2], pids[3]):
             os.kill(pid, signal.SIGKILL)
         done = job.wait(HANG_SECONDS / 2)
-    assert not done.timed_out and runs.status(run)["status"] == "running", str(done)  # the status may well be 0
+    # the status may well be 0
+    assert not done.timed_out and runs.status(run)["status"] == "running", str(done)
     runs.finished(0, run, *OPTIONS)
     runs.assert_same(run, reference)

@@ -1,6 +1,8 @@
-"""checkpoint.full_interval and mpi.update: incremental checkpoints, and identical results after a kill.
+"""checkpoint.full_interval and mpi.update: incremental checkpoints, and identical results after a
+kill.
 
-The reference has a whole checkpoint of every generation. A kill is what its newest checkpoints are removed for.
+The reference has a whole checkpoint of every generation. A kill is what its newest checkpoints are
+removed for.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def incremental(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with full checkpoints of generations 0, 4 and 6 and incremental ones in between."""
+    """A finished run with full checkpoints of generations 0,
+    4 and 6 and incremental ones in between.
+    """
     run = tmp_path_factory.mktemp("incremental") / "run"
     runs.finished(2, run, *BETWEEN)
     return run
@@ -52,7 +56,9 @@ def finished(incremental: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def killed(finished: Path) -> Path:
-    """A run whose newest checkpoint has the inputs of three updates since the full one of generation 0."""
+    """A run whose newest checkpoint has the inputs of three
+    updates since the full one of generation 0.
+    """
     run = finished
     for path in Store(run / "checkpoints").paths()[4:]:
         path.unlink()
@@ -69,7 +75,8 @@ def test_updates_in_place_equal_those_that_copy(
     runs.assert_same(tmp_path / "run", reference)
     for path in Store(tmp_path / "run" / "checkpoints").paths()[4:]:
         path.unlink()
-    runs.here(runs.tiny(tmp_path), tmp_path / "run", BETWEEN)  # replays the updates from the full checkpoint
+    # replays the updates from the full checkpoint
+    runs.here(runs.tiny(tmp_path), tmp_path / "run", BETWEEN)
     runs.assert_same(tmp_path / "run", reference)
 
 
@@ -89,12 +96,17 @@ def test_state_after_a_failed_update_is_saved_only_if_it_is_whole(
     monkeypatch.setattr(updates, "OVERWRITTEN", 0 if in_place else 1 << 22)
     steep = {"kind": "sgd", "learning_rate": 1e39}
     config = yaml.safe_load(runs.tiny(tmp_path).read_text())
-    config["algorithm"]["optimizer"], config["checkpoint"] = steep, {"interval": 0, "interval_seconds": 0}
+    config["algorithm"]["optimizer"], config["checkpoint"] = (
+        steep,
+        {"interval": 0, "interval_seconds": 0},
+    )
     with hpc_es.train(config, tmp_path / "run") as run:
         with pytest.raises(RunError, match="theta is not finite after generation 1"):
             next(run)
         if in_place:
-            with pytest.raises(RunError, match="failed while it changed the state, which cannot be saved"):
+            with pytest.raises(
+                RunError, match="failed while it changed the state, which cannot be saved"
+            ):
                 run.checkpoint()
         else:
             run.checkpoint()
@@ -117,13 +129,16 @@ def test_every_fourth_and_the_last_checkpoint_are_full(incremental: Path, refere
 
 
 @pytest.mark.parametrize(("ranks", "update"), [(0, "gathered"), (3, "gathered"), (3, "replicated")])
-def test_killed_run_resumes_with_identical_results(ranks: int, update: str, killed: Path, reference: Path) -> None:
+def test_killed_run_resumes_with_identical_results(
+    ranks: int, update: str, killed: Path, reference: Path
+) -> None:
     done = runs.finished(ranks, killed, *BETWEEN, f"mpi.update={update}")
     assert "resumed from generation 3" in done.stdout, str(done)
     assert "recomputing 3 updates since checkpoint_0000000000.h5" in done.stdout, str(done)
-    assert [json.loads(line)["generation"] for line in (killed / "metrics.jsonl").read_text().splitlines()] == [
-        *range(6)
-    ]
+    assert [
+        json.loads(line)["generation"]
+        for line in (killed / "metrics.jsonl").read_text().splitlines()
+    ] == [*range(6)]
     runs.assert_same(killed, reference)
 
 
@@ -134,27 +149,41 @@ def test_full_interval_1_makes_all_later_checkpoints_full(killed: Path, referenc
 
 
 @pytest.mark.parametrize("damage", ["gone", "damaged", "another"])
-def test_older_full_checkpoint_is_used_if_the_newest_is_missing(damage: str, finished: Path, reference: Path) -> None:
+def test_older_full_checkpoint_is_used_if_the_newest_is_missing(
+    damage: str, finished: Path, reference: Path
+) -> None:
     run = finished
     paths = Store(run / "checkpoints").paths()
     paths[6].unlink()
     if damage == "gone":
         paths[4].unlink()
     else:
-        paths[4].write_bytes(paths[4].read_bytes()[:-9] if damage == "damaged" else paths[0].read_bytes())
+        paths[4].write_bytes(
+            paths[4].read_bytes()[:-9] if damage == "damaged" else paths[0].read_bytes()
+        )
     done = runs.finished(2, run, *BETWEEN)
-    result = {"gone": "cannot be loaded", "damaged": "cannot be loaded", "another": "based on another version"}[damage]
-    assert re.search(rf"WARNING: .*{paths[5].name}.*{result}.*continuing from", done.stdout), str(done)
+    result = {
+        "gone": "cannot be loaded",
+        "damaged": "cannot be loaded",
+        "another": "based on another version",
+    }[damage]
+    assert re.search(rf"WARNING: .*{paths[5].name}.*{result}.*continuing from", done.stdout), str(
+        done
+    )
     runs.assert_same(run, reference)
 
 
-def test_changed_bit_of_an_incremental_checkpoint_is_detected(killed: Path, reference: Path) -> None:
+def test_changed_bit_of_an_incremental_checkpoint_is_detected(
+    killed: Path, reference: Path
+) -> None:
     path = Store(killed / "checkpoints").paths()[-1]
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     done = runs.finished(0, killed, *BETWEEN)
-    assert f"{path.name}: damaged" in done.stdout and "resumed from generation 2" in done.stdout, str(done)
+    assert f"{path.name}: damaged" in done.stdout and "resumed from generation 2" in done.stdout, (
+        str(done)
+    )
     runs.assert_same(killed, reference)
 
 
@@ -181,12 +210,17 @@ def test_inspect_shows_full_and_incremental_checkpoints(killed: Path, reference:
 
 def test_commands_that_need_parameters_use_the_newest_full_checkpoint(killed: Path) -> None:
     assert read_policy(killed, "last").generation == 0
-    with pytest.raises(CheckpointError, match=r"an incremental checkpoint without parameters: expected the full one"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"an incremental checkpoint without parameters: expected the full one",
+    ):
         read_policy(find(killed, full=False), "last")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_replicated_update_gives_identical_results(ranks: int, tmp_path: Path, reference: Path) -> None:
+def test_replicated_update_gives_identical_results(
+    ranks: int, tmp_path: Path, reference: Path
+) -> None:
     run = tmp_path / "run"
     runs.finished(ranks, run, *LARGE, "mpi.update=replicated")
     runs.assert_same(run, reference)

@@ -1,4 +1,6 @@
-"""A state with growing arrays: identical on any ranks and after a restart on another number of ranks."""
+"""A state with growing arrays: identical on any ranks and
+after a restart on another number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def test_archive_is_identical_on_any_ranks_and_after_a_restart(tmp_path: Path) -
 def test_only_growing_arrays_may_change_their_length() -> None:
     small, large = (State(0, {"archive": np.zeros((n, 2), np.float32)}, {}) for n in (1, 5))
     verify_restored(small, large, growing=True)
-    with pytest.raises(CheckpointError, match=r"shared/archive: expected float32\[1, 2\], found float32\[5, 2\]"):
+    with pytest.raises(
+        CheckpointError, match=r"shared/archive: expected float32\[1, 2\], found float32\[5, 2\]"
+    ):
         verify_restored(small, large)
     flat = State(0, {"archive": np.zeros(2, np.float32)}, {})
     with pytest.raises(CheckpointError, match=r"expected float32\[\?\], found float32\[\?, \?\]"):

@@ -1,4 +1,6 @@
-"""Code of the user is imported, hashed and found again wherever Python finds it: folders without __init__.py, a zip."""
+"""Code of the user is imported, hashed and found again wherever Python finds it:
+folders without __init__.py, a zip.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_every_reference_to_code_in_folders_without_init_and_in_a_zip(tmp_path: 
         for args in ([*COMMAND, "--check"], COMMAND):
             done = mpiexec(ranks, args, cwd=directory, env=env)
             assert done.status == 0, str(done)
-        evaluated = python(["-m", "hpc_es", "eval", "run", "--episodes", "2"], cwd=directory, env=env)
+        evaluated = python(
+            ["-m", "hpc_es", "eval", "run", "--episodes", "2"], cwd=directory, env=env
+        )
         assert "episodes     2" in evaluated.stdout, str(evaluated)
         provenances.append(newest(directory / "run").provenance["sources"])
     assert digest(newest(folder / "run")) == digest(newest(zipped / "run"))
@@ -99,4 +103,6 @@ def test_policy_of_a_script_with_its_own_environment(tmp_path: Path) -> None:
         assert done.stdout.endswith("(1,)\n"), str(done)
     refused = python(["-m", "hpc_es", "eval", "run", "--trust"], cwd=tmp_path)
     assert refused.status == 2
-    assert "'__main__:Env' of the script or notebook that trained it" in refused.stderr, str(refused)
+    assert "'__main__:Env' of the script or notebook that trained it" in refused.stderr, str(
+        refused
+    )

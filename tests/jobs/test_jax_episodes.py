@@ -42,7 +42,9 @@ def begin(ranks: int, run: Path, *overrides: str) -> Job:
     config = run.parent / "tiny.yaml"
     run.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(TINY)
-    return start(ranks, ("-m", "hpc_es.main", str(config), "--output", str(run), *overrides), None, ROOT)
+    return start(
+        ranks, ("-m", "hpc_es.main", str(config), "--output", str(run), *overrides), None, ROOT
+    )
 
 
 def finished(ranks: int, run: Path, *overrides: str) -> Finished:
@@ -62,7 +64,10 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_automatic_sizes_are_chosen_once(tmp_path: Path) -> None:
     auto = ("task.lanes=auto", "task.jobs_per_call=auto", "algorithm.population_size=64")
-    for name, overrides in (("auto", auto), ("given", (*auto[2:], "task.lanes=16", "task.jobs_per_call=16"))):
+    for name, overrides in (
+        ("auto", auto),
+        ("given", (*auto[2:], "task.lanes=16", "task.jobs_per_call=16")),
+    ):
         finished(2, tmp_path / name, *overrides, "stop={generations: 2}")
     runs.assert_same(tmp_path / "auto", tmp_path / "given")
     # A resumed run keeps the sizes of its config.yaml, whatever the rule says now.
@@ -192,11 +197,19 @@ COMMON: dict[str, Any] = {
     "report": {"plot_interval_seconds": 0},
     "stop": {"generations": 2},
 }
-TASK = {"kind": "jax_episodes", "env_id": WALK, "lanes": 4, "jobs_per_call": 8, "compilation_cache": False}
+TASK = {
+    "kind": "jax_episodes",
+    "env_id": WALK,
+    "lanes": 4,
+    "jobs_per_call": 8,
+    "compilation_cache": False,
+}
 
 
 def test_es_walks_to_the_right(tmp_path: Path) -> None:
-    """A linear policy: the best return is n (n + 1) / 2, by the action 1; a policy of zeros returns 0."""
+    """A linear policy: the best return is n (n + 1) / 2, by the action 1;
+    a policy of zeros returns 0.
+    """
     config = validate(
         {
             **COMMON,

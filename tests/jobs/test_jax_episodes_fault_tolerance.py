@@ -1,4 +1,7 @@
-"""mpi.fault_tolerance with compiled episodes: identical results after the loss of a rank. `make test-ft`."""
+"""mpi.fault_tolerance with compiled episodes: identical results after the loss of a rank.
+
+`make test-ft`.
+"""
 
 from __future__ import annotations
 

@@ -32,12 +32,25 @@ space: {algorithm.sigma: [0.1, 0.2], task.env_kwargs: [{}], stop.generations: [2
 def settings(name: str) -> dict[str, object]:
     """The config of a strategy, whose policy sees normalised observations."""
     task = {
-        **{"kind": "jax_episodes", "env_id": "tests.helpers.jax_walk:walk", "lanes": 4, "jobs_per_call": 8},
-        **{"compilation_cache": False, "observation_normalization": {"enabled": True, "probability": 0.5}},
+        **{
+            "kind": "jax_episodes",
+            "env_id": "tests.helpers.jax_walk:walk",
+            "lanes": 4,
+            "jobs_per_call": 8,
+        },
+        **{
+            "compilation_cache": False,
+            "observation_normalization": {"enabled": True, "probability": 0.5},
+        },
         "behaviour": {"final_observation": [0]},
     }
     return {
-        **{"seed": 1, "task": task, "noise": {"kind": "counter"}, "evaluation": {"interval": 1, "episodes": 2}},
+        **{
+            "seed": 1,
+            "task": task,
+            "noise": {"kind": "counter"},
+            "evaluation": {"interval": 1, "episodes": 2},
+        },
         "policy": {"kind": RECURRENT if name == RECURRENT else "mlp", "hidden_dims": [4]},
         "algorithm": {"kind": "es" if name == RECURRENT else name},
         **{"report": {"plot_interval_seconds": 0}, "stop": {"generations": 2}},
@@ -46,7 +59,10 @@ def settings(name: str) -> dict[str, object]:
 
 def job(ranks: int, *arguments: str, cache: Path) -> Finished:
     """Run a job that uses the compilation cache of another one."""
-    env = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    env = {
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     with start(ranks, arguments, env, ROOT) as started:
         done = started.wait(300)
     assert done.status == 0, str(done)
@@ -83,7 +99,14 @@ def test_tuning_of_compiled_episodes_runs(tmp_path: Path) -> None:
     """Two trials on two ranks; if they share a cache, the second compiles nothing."""
     (tmp_path / "tiny.yaml").write_text(TINY)
     (tmp_path / "tuning.yaml").write_text(TUNING)
-    arguments = ("-m", "hpc_es", "tune", str(tmp_path / "tuning.yaml"), "--output", str(tmp_path / "study"))
+    arguments = (
+        "-m",
+        "hpc_es",
+        "tune",
+        str(tmp_path / "tuning.yaml"),
+        "--output",
+        str(tmp_path / "study"),
+    )
     done = job(2, *arguments, cache=tmp_path / "cache")
     assert "2 trials: 2 complete" in done.stdout
     assert len(list((tmp_path / "cache").glob("jit_segment*-cache"))) == 1

@@ -1,4 +1,6 @@
-"""Runs of Keras models on TensorFlow: bit-identical on any number of ranks and after a kill; export and its inverse."""
+"""Runs of Keras models on TensorFlow: bit-identical on any number of ranks and after a kill;
+export and its inverse.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tests.helpers.harness import Finished, python, script
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed here"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed here"
+    ),
 ]
 
 NORMALISED = "task.observation_normalization={enabled: true, probability: 0.5}"
@@ -22,11 +26,15 @@ NORMALISED = "task.observation_normalization={enabled: true, probability: 0.5}"
 
 def policy(name: str) -> str:
     network = f"'tests.helpers.own_networks:{name}'"
-    return f"policy={{kind: network, network: {network}, backend: tensorflow, candidates_per_call: 3}}"
+    return (
+        f"policy={{kind: network, network: {network}, backend: tensorflow, candidates_per_call: 3}}"
+    )
 
 
 @pytest.mark.parametrize("name", ["keras", "keras_recurrent"])
-def test_run_killed_and_resumed_on_three_ranks_equals_one_on_one_rank(name: str, tmp_path: Path) -> None:
+def test_run_killed_and_resumed_on_three_ranks_equals_one_on_one_rank(
+    name: str, tmp_path: Path
+) -> None:
     options, run = (policy(name), NORMALISED, *runs.EVERY), tmp_path / "three"
     end = runs.killed_and_resumed(run, 3, 3, *options)
     runs.finished(0, tmp_path / "one", *options, f"stop.generations={end}")
@@ -37,10 +45,15 @@ def test_run_killed_and_resumed_on_three_ranks_equals_one_on_one_rank(name: str,
 def test_actor_critic_killed_and_resumed_on_two_and_three_ranks_equals_one_on_one_rank(
     name: str, tmp_path: Path
 ) -> None:
-    """Synchronous updates, whose gradient TensorFlow computes, with the value as a further output."""
+    """Synchronous updates, whose gradient TensorFlow computes,
+    with the value as a further output.
+    """
     task = "task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}"
     algorithm = "algorithm={kind: actor_critic, batch_size: 6, optimizer: {kind: adam, learning_rate: 0.01}}"
-    options, run = (policy(name), task, algorithm, "mpi.chunk_size=2", *runs.EVERY), tmp_path / "three"
+    options, run = (
+        (policy(name), task, algorithm, "mpi.chunk_size=2", *runs.EVERY),
+        tmp_path / "three",
+    )
     end = runs.killed_and_resumed(run, 3, 2, *options)
     runs.finished(0, tmp_path / "one", *options, f"stop.generations={end}")
     runs.assert_same(run, tmp_path / "one")
@@ -68,10 +81,14 @@ for step in seen:
 
 
 @pytest.mark.parametrize("name", ["keras", "keras_recurrent"])
-def test_exported_model_acts_like_the_policy_and_new_runs_start_from_it(name: str, tmp_path: Path) -> None:
+def test_exported_model_acts_like_the_policy_and_new_runs_start_from_it(
+    name: str, tmp_path: Path
+) -> None:
     """theta and the statistics of the observations come back from the file."""
     options = (policy(name), NORMALISED, "task.observation_normalization.clip=0.5")
-    well(runs.train(0, tmp_path / "run", *options, "report.export_interval=2", "stop.generations=3"))
+    well(
+        runs.train(0, tmp_path / "run", *options, "report.export_interval=2", "stop.generations=3")
+    )
     assert (tmp_path / "run" / "policy.keras").stat().st_size > 0
     well(python([*script(EXPORTED), str(tmp_path)]))
     start = (f"policy.init_from={tmp_path / 'policy.keras'}", "stop.generations=0")
@@ -87,7 +104,10 @@ def well(done: Finished) -> Finished:
 
 
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
-    "outputs": (("policy.network=tests.helpers.own_networks:keras_wide",), "policy.network: expected outputs float32["),
+    "outputs": (
+        ("policy.network=tests.helpers.own_networks:keras_wide",),
+        "policy.network: expected outputs float32[",
+    ),
     "no file": (("policy.network=nowhere.keras",), "nowhere.keras cannot be read"),
     "JAX functions": (
         ("policy.network=tests.helpers.own_networks:nothing_known",),

@@ -1,4 +1,6 @@
-"""kill -9 of any rank at any time: the job ends and names the process, and the same command resumes the run."""
+"""kill -9 of any rank at any time: the job ends and names the process,
+and the same command resumes the run.
+"""
 
 from __future__ import annotations
 
@@ -85,10 +87,12 @@ def instant(job: Job, run: Path, what: str, dice: random.Random) -> int:
 
 
 def kill(run: Path, what: str, dice: random.Random) -> bool:
-    """Start a job, kill one rank, and wait for the end; return whether the launcher named this rank.
+    """Start a job, kill one rank, and wait for the end; return whether the launcher named this
+    rank.
 
-    Hydra kills the others at once, and when it is slow to look it names one of those: the first with status 9. Where a
-    rank dies in the middle of an answer of Hydra's, Hydra ends by itself with status 255 and names none.
+    Hydra kills the others at once, and when it is slow to look it names one of those: the first
+    with status 9. Where a rank dies in the middle of an answer of Hydra's, Hydra ends by itself
+    with status 255 and names none.
     """
     with runs.begin(2, run, *OPTIONS, *PAUSE, "stop.generations=100000") as job:
         rank = instant(job, run, what, dice)
@@ -103,7 +107,10 @@ def kill(run: Path, what: str, dice: random.Random) -> bool:
     assert named and int(named[1]) in pids.values(), str(done)
     if what != "start":  # the table says whose number that is
         table = re.search(r"^rank=host:pid +(.*)", done.stdout, re.MULTILINE)
-        assert table and [entry.split(":")[1] for entry in table[1].split()] == [str(pids[0]), str(pids[1])]
+        assert table and [entry.split(":")[1] for entry in table[1].split()] == [
+            str(pids[0]),
+            str(pids[1]),
+        ]
     return int(named[1]) == pids[rank]
 
 
@@ -112,7 +119,18 @@ def test_repeatedly_killed_run_has_identical_results(
     number: int, reference: Path, killed: Counter[str], tmp_path: Path
 ) -> None:
     run, dice = tmp_path / "run", random.Random(number)
-    lives = ["start", "worker", "worker", "worker", "master", "master", "master", "write", "write", "write"]
+    lives = [
+        "start",
+        "worker",
+        "worker",
+        "worker",
+        "master",
+        "master",
+        "master",
+        "write",
+        "write",
+        "write",
+    ]
     dice.shuffle(lives)
     for what in lives:
         killed["named"] += kill(run, what, dice)

@@ -34,12 +34,17 @@ def saved(run: Path) -> int:
 
 
 def settled(job: Job) -> dict[int, tuple[float, ...]]:
-    """The minimum of several samples, since writing a checkpoint or a plot takes a file and some memory."""
+    """The minimum of several samples, since writing a checkpoint
+    or a plot takes a file and some memory.
+    """
     looks = []
     for _ in range(LOOKS):
         looks.append(observed(job))
         time.sleep(LOOK_SECONDS)
-    return {rank: tuple(map(min, zip(*(look[rank] for look in looks), strict=True))) for rank in looks[0]}
+    return {
+        rank: tuple(map(min, zip(*(look[rank] for look in looks), strict=True)))
+        for rank in looks[0]
+    }
 
 
 def observed(job: Job) -> dict[int, tuple[float, ...]]:
@@ -58,7 +63,9 @@ def observed(job: Job) -> dict[int, tuple[float, ...]]:
 def assert_flat(run: Path, report: str) -> None:
     """Assert that ten thousand generations on two ranks use no more than a quarter of them."""
     config = runs.tiny(run.parent, CONFIG)
-    with start(2, ["-m", "hpc_es.main", str(config), "--output", str(run), report], cwd=ROOT) as job:
+    with start(
+        2, ["-m", "hpc_es.main", str(config), "--output", str(run), report], cwd=ROOT
+    ) as job:
         runs.wait_for(lambda: saved(run) >= SETTLED, 900)
         before = settled(job)
         runs.wait_for(lambda: saved(run) >= END, 1800)
@@ -72,5 +79,7 @@ def assert_flat(run: Path, report: str) -> None:
 
 @pytest.mark.long
 def test_memory_of_a_run_does_not_grow_with_generations(tmp_path: Path) -> None:
-    """With evaluations, checkpoints, TensorBoard and plots; a table of offsets once grew by 0.7 kB per generation."""
+    """With evaluations, checkpoints, TensorBoard and plots;
+    a table of offsets once grew by 0.7 kB per generation.
+    """
     assert_flat(tmp_path / "run", "report={tensorboard: true, plot_interval_seconds: 2}")

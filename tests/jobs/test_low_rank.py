@@ -1,4 +1,5 @@
-"""Jobs with `noise.rank`: identical results after a kill and with replicated updates, and what `--check` refuses.
+"""Jobs with `noise.rank`: identical results after a kill and with replicated updates, and what
+`--check` refuses.
 
 tests/jobs/test_determinism.py has such jobs on several MPI ranks.
 """
@@ -19,7 +20,9 @@ RANK_2 = ("noise.rank=2", "policy.hidden_dims=[300, 300]", *runs.EVERY)
 
 
 def test_killed_run_resumes_with_identical_results(tmp_path: Path) -> None:
-    """Updates are replicated, and computed again from incremental checkpoints; the reference has neither."""
+    """Updates are replicated, and computed again from incremental checkpoints;
+    the reference has neither.
+    """
     options = (*RANK_2, "checkpoint.full_interval=3", "mpi.update=replicated")
     generations = runs.killed_and_resumed(tmp_path / "run", 2, 3, *options)
     reference = tmp_path / "reference"
@@ -28,7 +31,11 @@ def test_killed_run_resumes_with_identical_results(tmp_path: Path) -> None:
 
 
 TASK: dict[str, Any] = {"kind": "episodes", "env_id": "CartPole-v1"}  # 4 inputs, 2 outputs
-VALLEY: dict[str, Any] = {"kind": "function", "function": "tests.helpers.toys:valley", "dimension": 3}
+VALLEY: dict[str, Any] = {
+    "kind": "function",
+    "function": "tests.helpers.toys:valley",
+    "dimension": 3,
+}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a strategy without low rank": (
         {"algorithm": {"kind": "cma_es"}, "noise": {"rank": 1}},
@@ -60,10 +67,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "policy.low_rank_product: is 'matrix', but noise.rank is null: remove it, or set noise.rank: 1",
     ),
     "a table that is too small": (
-        {"noise": {"kind": "table", "rank": 1, "table_size": 50}},  # 4 + 16 + 16 + 16 + 2 + 2 numbers
+        # 4 + 16 + 16 + 16 + 2 + 2 numbers
+        {"noise": {"kind": "table", "rank": 1, "table_size": 50}},
         "noise.table_size: is 50, but the policy has 56 parameters",
     ),
-    "rank 0": ({"noise": {"rank": 0}}, "noise.rank: expected a whole number of at least 1, or null, found 0"),
+    "rank 0": (
+        {"noise": {"rank": 0}},
+        "noise.rank: expected a whole number of at least 1, or null, found 0",
+    ),
 }
 
 
@@ -71,7 +82,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_check_refuses_a_rank_that_does_not_fit(mistake: str) -> None:
     sections, text = REFUSED[mistake]
     has_policy = sections.get("task", TASK) is TASK
-    config = {"task": TASK, **({"policy": {"kind": "mlp", "hidden_dims": [16]}} if has_policy else {}), **sections}
+    config = {
+        "task": TASK,
+        **({"policy": {"kind": "mlp", "hidden_dims": [16]}} if has_policy else {}),
+        **sections,
+    }
     with pytest.raises(ConfigError) as caught:
         check(validate(config))
     assert text in str(caught.value)

@@ -1,4 +1,6 @@
-"""`python -m hpc_es.main` under external failures, without a launcher, and without an MPI library."""
+"""`python -m hpc_es.main` under external failures, without a launcher,
+and without an MPI library.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +33,34 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_main_runs_without_a_launcher(reference: Path, tmp_path: Path) -> None:
     done = runs.finished(0, tmp_path / "run")
-    assert done.stderr == "" and "finished by stop.generations: 6 after 6 generations" in done.stdout
+    assert (
+        done.stderr == "" and "finished by stop.generations: 6 after 6 generations" in done.stdout
+    )
     runs.assert_same(tmp_path / "run", reference)
     message = runs.status(tmp_path / "run")
     assert (message["status"], message["exit_status"], message["generation"]) == ("finished", 0, 6)
 
 
-def test_main_without_an_mpi_library_runs_one_rank_with_a_note(reference: Path, tmp_path: Path) -> None:
+def test_main_without_an_mpi_library_runs_one_rank_with_a_note(
+    reference: Path, tmp_path: Path
+) -> None:
     (tmp_path / "mpi4py").mkdir()
-    (tmp_path / "mpi4py" / "__init__.py").write_text("raise ImportError('libmpi.so.12 is not here')\n")
+    (tmp_path / "mpi4py" / "__init__.py").write_text(
+        "raise ImportError('libmpi.so.12 is not here')\n"
+    )
     env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = runs.train(0, tmp_path / "run", env=env)
     assert done.status == 0 and "mpi none: libmpi.so.12 is not here" in done.stdout, str(done)
-    assert "one rank, without MPI; for more ranks install MPICH: pip install 'hpc_es[mpi]'" in done.stdout
+    assert (
+        "one rank, without MPI; for more ranks install MPICH: pip install 'hpc_es[mpi]'"
+        in done.stdout
+    )
     runs.assert_same(tmp_path / "run", reference)
     done = runs.train(2, tmp_path / "other", env=env)  # two masters of one directory
-    assert done.status == 2 and "there is no MPI library here (libmpi.so.12 is not here)" in done.stderr, str(done)
+    assert (
+        done.status == 2
+        and "there is no MPI library here (libmpi.so.12 is not here)" in done.stderr
+    ), str(done)
     assert not (tmp_path / "other").exists()
 
 
@@ -70,7 +84,9 @@ def test_full_disk_ends_the_run_and_keeps_checkpoints(small_disk: Path, referenc
     run = small_disk / "run"
     done = runs.train(3, run, *runs.EVERY, "stop.generations=40")
     assert done.status == 1 and not done.timed_out, str(done)
-    assert done.stderr.count("No space left on device") == 1 and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.count("No space left on device") == 1 and "Traceback" not in done.stderr, (
+        done.stderr
+    )
     assert str(run) in done.stderr and "free space" in done.stderr
     paths = Store(run / "checkpoints").paths()
     assert len(paths) > 3 and all(load(path) for path in paths)
@@ -115,33 +131,54 @@ def test_failed_episodes_do_not_depend_on_the_number_of_ranks(fault: str, tmp_pa
     done = runs.finished(3, tmp_path / "run", faulty, "stop.generations=3")
     runs.assert_same(tmp_path / "run", tmp_path / "alone")
     failed = [row["failed_episodes"] for row in runs.rows(tmp_path / "run")]
-    assert sum(failed) > 0 and not any(count % 2 for count in failed)  # both halves of a pair meet the same seed
-    said = "ValueError: the simulator diverged" if fault == "raise" else "ValueError: the return is nan"
+    # both halves of a pair meet the same seed
+    assert sum(failed) > 0 and not any(count % 2 for count in failed)
+    said = (
+        "ValueError: the simulator diverged"
+        if fault == "raise"
+        else "ValueError: the return is nan"
+    )
     assert said in done.stdout + done.stderr
 
 
 @pytest.mark.long
 def test_hanging_episode_is_dropped(tmp_path: Path) -> None:
-    hanging = ["task.env_kwargs.fault=hang", "task.env_kwargs.every=6", "task.episode_timeout_seconds=0.5"]
-    done = runs.finished(2, tmp_path / "run", *hanging, "stop.generations=2", "evaluation.interval=0")
+    hanging = [
+        "task.env_kwargs.fault=hang",
+        "task.env_kwargs.every=6",
+        "task.episode_timeout_seconds=0.5",
+    ]
+    done = runs.finished(
+        2, tmp_path / "run", *hanging, "stop.generations=2", "evaluation.interval=0"
+    )
     assert "took longer than task.episode_timeout_seconds: 0.5" in done.stdout + done.stderr
     assert sum(row["failed_episodes"] for row in runs.rows(tmp_path / "run")) > 0
 
 
 def test_run_fails_with_a_reason_if_all_episodes_fail(tmp_path: Path) -> None:
     """Lines of different ranks are never mixed, because rank 0 writes them all."""
-    faults = ("task.env_kwargs.fault=raise", "task.env_kwargs.every=1", "seed=2")  # with others some end before step 3
+    # with others some end before step 3
+    faults = ("task.env_kwargs.fault=raise", "task.env_kwargs.every=1", "seed=2")
     done = runs.train(3, tmp_path / "run", *faults)
     assert done.status == 1 and "Traceback" not in done.stderr, str(done)
     text = "all jobs of generation 1 failed; first failure: ValueError: the simulator diverged (trouble.py:"
     assert done.stderr.count("\n") == 1 and done.stderr.startswith(f"hpc_es: {text}")
     message = runs.status(tmp_path / "run")
-    assert (message["status"], message["exit_status"]) == ("failed", 1) and message["reason"].startswith(text)
+    assert (message["status"], message["exit_status"]) == ("failed", 1) and message[
+        "reason"
+    ].startswith(text)
     last = done.stdout.splitlines()[-1]
-    assert last.startswith("failed after 1 generations, ") and ", 12 failed episodes  best evaluation " in last
-    assert done.stdout.count("the simulator diverged") == 3  # at the start, the first of its kind, and the last line
+    assert (
+        last.startswith("failed after 1 generations, ")
+        and ", 12 failed episodes  best evaluation " in last
+    )
+    # at the start, the first of its kind, and the last line
+    assert done.stdout.count("the simulator diverged") == 3
     (entry,) = (tmp_path / "run" / "failures.log").read_text().split("=== ")[1:]
-    assert entry.startswith("ValueError at trouble.py:") and "Traceback (most recent call last)" in entry
+    assert (
+        entry.startswith("ValueError at trouble.py:")
+        and "Traceback (most recent call last)" in entry
+    )
 
 
 def test_failure_on_another_rank_is_logged_by_rank_0_with_its_traceback(tmp_path: Path) -> None:
@@ -151,7 +188,11 @@ def test_failure_on_another_rank_is_logged_by_rank_0_with_its_traceback(tmp_path
     lines = [line for line in done.stdout.splitlines() if "the simulator diverged" in line]
     assert len(lines) == 1 and lines[0].startswith("[rank 2] generation 1: ")
     entry = (tmp_path / "run" / "failures.log").read_text()
-    assert entry.count("=== ") == 1 and "raise ValueError" in entry and "[rank 2] generation 1: " in entry
+    assert (
+        entry.count("=== ") == 1
+        and "raise ValueError" in entry
+        and "[rank 2] generation 1: " in entry
+    )
     failed = sum(row["failed_episodes"] for row in runs.rows(tmp_path / "run"))
     assert runs.status(tmp_path / "run")["failed_episodes"] == failed > 0
     assert f", {failed} failed episodes" in done.stdout.splitlines()[-1]
@@ -162,16 +203,28 @@ def test_failure_on_another_rank_is_logged_by_rank_0_with_its_traceback(tmp_path
 
 def ended(done: Finished, rank: int, *texts: str) -> None:
     """Assert that the job failed soon and the lines with the reason name the rank."""
-    assert done.status not in {0, 2, 75} and not done.timed_out and done.seconds < PROMPT_SECONDS, str(done)
+    assert done.status not in {0, 2, 75} and not done.timed_out and done.seconds < PROMPT_SECONDS, (
+        str(done)
+    )
     for text in texts:
-        assert any(text in line and f"[rank {rank} of 3 on " in line for line in done.stderr.splitlines()), str(done)
+        assert any(
+            text in line and f"[rank {rank} of 3 on " in line for line in done.stderr.splitlines()
+        ), str(done)
 
 
 @pytest.mark.parametrize("fault", ["raise", pytest.param("hang", marks=pytest.mark.long)])
 def test_on_failure_abort_ends_all_ranks(fault: str, tmp_path: Path) -> None:
-    aborting = ["task.on_failed_episode=abort", "task.env_kwargs.rank=1", "task.episode_timeout_seconds=1"]
+    aborting = [
+        "task.on_failed_episode=abort",
+        "task.env_kwargs.rank=1",
+        "task.episode_timeout_seconds=1",
+    ]
     done = runs.train(3, tmp_path / "run", *aborting, f"task.env_kwargs.fault={fault}")
-    why = "ValueError: the simulator diverged" if fault == "raise" else "EpisodeTimeout: the episode took longer"
+    why = (
+        "ValueError: the simulator diverged"
+        if fault == "raise"
+        else "EpisodeTimeout: the episode took longer"
+    )
     ended(done, 1, "an episode failed and task.on_failed_episode is abort", why)
     assert "Traceback" not in done.stderr
     message = runs.status(tmp_path / "run")
@@ -206,7 +259,9 @@ def test_status_file_has_the_reason_of_any_failure(
     done = mpiexec(ranks, arguments, cwd=ROOT) if ranks else python(arguments, cwd=ROOT)
     assert done.status != 0 and not done.timed_out, str(done)
     message = runs.status(tmp_path / "run")
-    assert (message["status"], message["exit_status"]) == ("failed", 1) and message["reason"].endswith("MemoryError")
+    assert (message["status"], message["exit_status"]) == ("failed", 1) and message[
+        "reason"
+    ].endswith("MemoryError")
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
@@ -217,7 +272,9 @@ def test_non_finite_theta_ends_the_run_and_is_not_saved(ranks: int, tmp_path: Pa
     said = "theta is not finite after generation 1: lower algorithm.optimizer.learning_rate"
     assert done.stderr.count(said) == 1 and said in runs.status(run)["reason"]
     assert runs.status(run)["status"] == "failed"
-    assert runs.newest(run).state.generation == 0 and np.isfinite(runs.newest(run).state.theta).all()
+    assert (
+        runs.newest(run).state.generation == 0 and np.isfinite(runs.newest(run).state.theta).all()
+    )
 
 
 def test_failed_import_of_an_environment_on_one_rank_ends_all_ranks(tmp_path: Path) -> None:

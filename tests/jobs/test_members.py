@@ -15,12 +15,15 @@ from hpc_es.core.errors import CheckpointError, ConfigError
 from tests.helpers.harness import ROOT, mpiexec, python
 
 EXAMPLES = ROOT / "examples"
-# Mass in kg and deflection in mm of the ends of the front and of two beams between (Deb 2001, section 9.1.1).
+# Mass in kg and deflection in mm of the ends of the front and of two beams between (Deb 2001,
+# section 9.1.1).
 PUBLISHED = ((0.44, 2.04), (0.58, 1.18), (1.43, 0.19), (3.06, 0.04))
 
 
 def trained(ranks: int, run: Path, config: str, *overrides: str) -> Path:
-    ended = mpiexec(ranks, ["-m", "hpc_es.main", str(EXAMPLES / config), *overrides, "--output", str(run)])
+    ended = mpiexec(
+        ranks, ["-m", "hpc_es.main", str(EXAMPLES / config), *overrides, "--output", str(run)]
+    )
     assert ended.status == 0, ended.stderr
     return run
 
@@ -39,13 +42,17 @@ def test_front_reaches_published_beams_on_any_ranks(tmp_path: Path) -> None:
     for published in PUBLISHED:
         distances = np.abs(points / published - 1).max(axis=1)
         assert distances.min() < 0.2, (published, points[distances.argmin()])
-    evaluated = {(row["generation"], row["job"]): row for row in table(fronts[0] / "evaluations.csv")}
+    evaluated = {
+        (row["generation"], row["job"]): row for row in table(fronts[0] / "evaluations.csv")
+    }
     for beam in beams:  # a name leads to the evaluation
         assert evaluated[beam["generation"], beam["job"]]["deflection"] == beam["deflection"]
     assert json.loads((fronts[0] / "result.json").read_text())["members"] == len(beams)
     assert f"front.csv: {len(beams)} members\n" in (fronts[0] / "log.txt").read_text()
     member = beams[3]["member"]
-    ended = python(["-m", "hpc_es", "export", str(fronts[0]), str(tmp_path / "one.json"), "--member", member])
+    ended = python(
+        ["-m", "hpc_es", "export", str(fronts[0]), str(tmp_path / "one.json"), "--member", member]
+    )
     assert ended.status == 0, ended.stderr
     exported = json.loads((tmp_path / "one.json").read_text())
     assert exported["x"] == {name: float(beams[3][name]) for name in ("diameter", "length")}
@@ -65,7 +72,19 @@ def test_archive_of_policies_is_killed_resumed_and_loaded(tmp_path: Path) -> Non
     members = table(whole / "archive.csv")
     policies = [hpc_es.load_policy(whole, member=row["member"]) for row in members[:2]]
     assert [policy.which for policy in policies] == [row["member"] for row in members[:2]]
-    ended = python(["-m", "hpc_es", "eval", str(whole), "--member", members[0]["member"], "--episodes", "2", "--json"])
+    ended = python(
+        [
+            "-m",
+            "hpc_es",
+            "eval",
+            str(whole),
+            "--member",
+            members[0]["member"],
+            "--episodes",
+            "2",
+            "--json",
+        ]
+    )
     assert json.loads(ended.stdout)["which"] == members[0]["member"], ended.stderr
     assert not np.array_equal(policies[0].source.theta, policies[1].source.theta)
     observation = np.array([0.0, 0.1, 0.02, 0.0], np.float32)
@@ -112,7 +131,9 @@ def in_directory(directory: Path, text: str) -> Path:
         (directory / Path(name).name).write_text((EXAMPLES / name).read_text())
     (directory / "here.py").write_text(MIX)
     (directory / "c.yaml").write_text(text)
-    ended = mpiexec(1, ["-m", "hpc_es.main", str(directory / "c.yaml"), "--output", str(directory / "run")])
+    ended = mpiexec(
+        1, ["-m", "hpc_es.main", str(directory / "c.yaml"), "--output", str(directory / "run")]
+    )
     assert ended.status == 0, ended.stderr
     return directory / "run"
 
@@ -126,7 +147,10 @@ def test_archive_keeps_feasible_members_over_those_of_other_generations(tmp_path
         merit = max(float(row["c"]), 0.0), float(row["value"])
         if int(row["job"]) >= 0:
             best[a, b] = min(best.get((a, b), merit), merit)
-    members = {tuple(map(int, row["cell"].split())): float(row["value"]) for row in table(run / "archive.csv")}
+    members = {
+        tuple(map(int, row["cell"].split())): float(row["value"])
+        for row in table(run / "archive.csv")
+    }
     assert members == pytest.approx({cell: value for cell, (_, value) in best.items()})
     assert sum(violation == 0 for violation, _ in best.values()) > 5 < len(best)
 
@@ -135,16 +159,20 @@ def test_front_without_constraints_is_the_line_between_the_optima(tmp_path: Path
     """For squared distances from 0 and from 1 it is sqrt(a) + sqrt(b) = sqrt(3)."""
     front = table(in_directory(tmp_path, OF_TWO) / "front.csv")
     sums = [float(row["a"]) ** 0.5 + float(row["b"]) ** 0.5 for row in front]
-    assert len(front) == 12 and min(sums) >= 3**0.5 - 1e-12 and float(np.median(sums)) < 3**0.5 * 1.1
+    assert (
+        len(front) == 12 and min(sums) >= 3**0.5 - 1e-12 and float(np.median(sums)) < 3**0.5 * 1.1
+    )
 
 
 FUNCTION = "task: {kind: function, function: 'here:f', dimension: 3, initial: 0.5%s}\n"
-EPISODES = (
-    "task: {kind: episodes, env_id: CartPole-v1, max_episode_steps: 30%s}\npolicy: {kind: mlp, hidden_dims: []}\n"
-)
+EPISODES = "task: {kind: episodes, env_id: CartPole-v1, max_episode_steps: 30%s}\npolicy: {kind: mlp, hidden_dims: []}\n"
 NOVELTY = "algorithm: {kind: novelty, population_size: 8, mode: nsr}\nstop: {generations: 4}\nnoise: {kind: counter}\n"
-OF_PARAMETERS = ", ".join(f"m{index}: {{from: parameter.x{index}, range: [-1, 1]}}" for index in range(3))
-OF_OBSERVATION = "p: {from: observation.0, range: [-3, 3]}, q: {from: observation.2, range: [-1, 1]}"
+OF_PARAMETERS = ", ".join(
+    f"m{index}: {{from: parameter.x{index}, range: [-1, 1]}}" for index in range(3)
+)
+OF_OBSERVATION = (
+    "p: {from: observation.0, range: [-3, 3]}, q: {from: observation.2, range: [-1, 1]}"
+)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +183,9 @@ OF_OBSERVATION = "p: {from: observation.0, range: [-3, 3]}, q: {from: observatio
     ],
     ids=["function", "episodes"],
 )
-def test_behaviours_are_the_older_spelling_of_measures(task: str, older: str, newer: str, tmp_path: Path) -> None:
+def test_behaviours_are_the_older_spelling_of_measures(
+    task: str, older: str, newer: str, tmp_path: Path
+) -> None:
     (tmp_path / "here.py").write_text("def f(x):\n    return float((x**2).sum())\n")
     results = []
     for name, more in (("older", older), ("newer", newer)):
@@ -168,8 +198,12 @@ def test_behaviours_are_the_older_spelling_of_measures(task: str, older: str, ne
 
 
 def test_eval_has_the_quantities_of_episodes(tmp_path: Path) -> None:
-    limit = ", objectives: {length: maximise}, constraints: {position: observation.0, limit: length}"
-    (tmp_path / "c.yaml").write_text(EPISODES % limit + "algorithm: {population_size: 8}\nstop: {generations: 2}\n")
+    limit = (
+        ", objectives: {length: maximise}, constraints: {position: observation.0, limit: length}"
+    )
+    (tmp_path / "c.yaml").write_text(
+        EPISODES % limit + "algorithm: {population_size: 8}\nstop: {generations: 2}\n"
+    )
     run = tmp_path / "run"
     ended = mpiexec(1, ["-m", "hpc_es.main", str(tmp_path / "c.yaml"), "--output", str(run)])
     assert ended.status == 0, ended.stderr
@@ -182,11 +216,17 @@ def test_eval_has_the_quantities_of_episodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ("task.objectives={a: minimise, b: minimise}", "task.objectives: has 2 objectives, but 'es' ranks by one"),
+        (
+            "task.objectives={a: minimise, b: minimise}",
+            "task.objectives: has 2 objectives, but 'es' ranks by one",
+        ),
         ("task.objectives={a: minimise, a b: up}", "task.objectives.a b.goal: expected one of"),
         ("task.objectives={x0: minimise}", "task.objectives: has x0, which is also another"),
         ("task.measures={x: [0, 1, 2]}", "task.measures.x.range"),
-        ("task.measures={x: {from: info.x, range: [0, 1]}}", "or parameter.NAME with one of x0, x1"),
+        (
+            "task.measures={x: {from: info.x, range: [0, 1]}}",
+            "or parameter.NAME with one of x0, x1",
+        ),
         ("algorithm.kind=my_archive:MapElites", "which needs measures, but the task has none"),
         ("algorithm.kind=my_front:NSGA2", "which needs several objectives, but the task has none"),
     ],
@@ -219,7 +259,9 @@ def test_ask_and_tell_takes_measures_and_objectives() -> None:
         es.tell((x**2).sum(axis=1))
     with pytest.raises(ConfigError, match="ranks by one number"):
         hpc_es.Strategy(x0=np.zeros(2), sigma0=0.1, objectives={"a": "minimise", "b": "maximise"})
-    one: Any = hpc_es.Strategy(x0=np.zeros(2), sigma0=0.1, objectives={"a": "maximise"}, max_evaluations=60)
+    one: Any = hpc_es.Strategy(
+        x0=np.zeros(2), sigma0=0.1, objectives={"a": "maximise"}, max_evaluations=60
+    )
     while not one.stop():
         one.tell(-((one.ask() - 1) ** 2).sum(axis=1, keepdims=True))
     assert one.best.f > -0.3

@@ -1,4 +1,6 @@
-"""Whole runs of `task: {kind: model}`: results on any ranks and after a kill; evaluation, export, loading."""
+"""Whole runs of `task: {kind: model}`: results on any ranks and after a kill; evaluation,
+export, loading.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ report: {{plot_interval_seconds: 0}}
 
 def begin(ranks: int, run: Path, *overrides: str) -> Job:
     config = runs.tiny(run.parent, TINY)
-    return start(ranks, ("-m", "hpc_es.main", str(config), "--output", str(run), *overrides), None, ROOT)
+    return start(
+        ranks, ("-m", "hpc_es.main", str(config), "--output", str(run), *overrides), None, ROOT
+    )
 
 
 def finished(ranks: int, run: Path, *overrides: str) -> Finished:
@@ -53,7 +57,12 @@ def config(name: str = "line", algorithm: Any = None, **sections: Any) -> Any:
     return validate(
         {
             "seed": 1,
-            "task": {"kind": "model", "model": f"{MODELS}:{name}", "jobs_per_call": 8, "compilation_cache": False},
+            "task": {
+                "kind": "model",
+                "model": f"{MODELS}:{name}",
+                "jobs_per_call": 8,
+                "compilation_cache": False,
+            },
             "algorithm": {
                 **{"kind": "es", "population_size": 32, "sigma": 0.1},
                 "optimizer": {"kind": "adam", "learning_rate": 0.2},
@@ -89,7 +98,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("overrides", [(3,), (2, "mpi.update=replicated", "mpi.chunk_size=5")])
-def test_results_do_not_depend_on_ranks_and_update(reference: Path, tmp_path: Path, overrides: tuple[Any, ...]) -> None:
+def test_results_do_not_depend_on_ranks_and_update(
+    reference: Path, tmp_path: Path, overrides: tuple[Any, ...]
+) -> None:
     ranks, *others = overrides
     finished(ranks, tmp_path / "run", *others)
     runs.assert_same(tmp_path / "run", reference)
@@ -108,7 +119,9 @@ def test_killed_run_resumes_on_other_ranks(reference: Path, tmp_path: Path) -> N
 
 
 def test_exceptions_in_called_code_are_failures_on_any_ranks(tmp_path: Path) -> None:
-    """The calls of a round differ: 14 candidates are 4, 4, 4 and 2 on one rank, and 3, 3, 3, 3 and 2 on two."""
+    """The calls of a round differ: 14 candidates are 4, 4, 4 and 2 on one rank, and 3, 3, 3,
+    3 and 2 on two.
+    """
     model = (f"task.model={MODELS}:calling", "stop.generations=3")
     finished(1, tmp_path / "one", *model)
     done = finished(2, tmp_path / "two", *model, "mpi.chunk_size=3")
@@ -122,11 +135,15 @@ def test_exceptions_in_called_code_are_failures_on_any_ranks(tmp_path: Path) -> 
     assert "site-packages" not in log
 
 
-def test_resumed_run_does_not_create_initial_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_run_does_not_create_initial_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
     trained(run, stop={"generations": 1})
     trained(whole, stop={"generations": 2})
-    monkeypatch.setattr(jax_model.Model, "initial", lambda *_: pytest.fail("a large model would be in memory twice"))
+    monkeypatch.setattr(
+        jax_model.Model, "initial", lambda *_: pytest.fail("a large model would be in memory twice")
+    )
     trained(run, stop={"generations": 2})
     assert runs.digest(runs.newest(run)) == runs.digest(runs.newest(whole))
 
@@ -155,7 +172,9 @@ def test_evaluation_of_a_model_without_a_finite_score_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained(tmp_path / "run")
-    monkeypatch.setattr(own_models, "points", lambda seed, rows=8: (np.full((rows, 2), np.inf), np.zeros(rows)))
+    monkeypatch.setattr(
+        own_models, "points", lambda seed, rows=8: (np.full((rows, 2), np.inf), np.zeros(rows))
+    )
     with pytest.raises(SystemExit) as left:
         main(["eval", str(tmp_path / "run"), "--trust"])
     assert left.value.code == 1
@@ -166,7 +185,9 @@ def test_es_finds_the_plane_and_the_best_parameters_are_loaded_evaluated_and_exp
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    rows = trained(run, stop={"generations": 60}, report={"plot_interval_seconds": 0, "info": ["absolute"]})
+    rows = trained(
+        run, stop={"generations": 60}, report={"plot_interval_seconds": 0, "info": ["absolute"]}
+    )
     assert rows[0]["evaluation_return_mean"] < -3  # the mean of 1 + x . x with a variance of 5
     assert rows[-1]["evaluation_return_mean"] > -0.05
     assert rows[-1]["evaluation_info_absolute"] < 0.2
@@ -188,12 +209,18 @@ def test_es_finds_the_plane_and_the_best_parameters_are_loaded_evaluated_and_exp
         assert arrays["slope"].tobytes() == model.arrays["slope"].tobytes()
 
 
-NOISE = {"full": "{kind: counter}", "rank 1": "{kind: counter, rank: 1}", "rank 4": "{kind: counter, rank: 4}"}
+NOISE = {
+    "full": "{kind: counter}",
+    "rank 1": "{kind: counter, rank: 1}",
+    "rank 4": "{kind: counter, rank: 4}",
+}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("noise", NOISE)
-def test_keras_model_killed_on_two_ranks_and_resumed_on_three_equals_one_rank(noise: str, tmp_path: Path) -> None:
+def test_keras_model_killed_on_two_ranks_and_resumed_on_three_equals_one_rank(
+    noise: str, tmp_path: Path
+) -> None:
     own_models.skip_without_keras()
     options, run = (f"task.model={MODELS}:keras_layers", f"noise={NOISE[noise]}"), tmp_path / "run"
     with begin(2, run, *options, "stop.generations=100000") as job:
@@ -220,9 +247,13 @@ def test_keras_model_is_trained_evaluated_loaded_and_exported_with_its_constants
     exported = keras.saving.load_model(tmp_path / "line.keras", compile=False)
     loaded = hpc_es.load_model(run, "last", trust=True).parameters
     for model in (exported, loaded):
-        weights = np.concatenate([np.ravel(variable.value) for variable in model.trainable_variables])
+        weights = np.concatenate(
+            [np.ravel(variable.value) for variable in model.trainable_variables]
+        )
         assert weights.tobytes() == runs.newest(run).state.theta.tobytes()
-        np.testing.assert_array_equal(model.get_layer("norm").moving_mean, np.linspace(-1, 1, 16, dtype="f4"))
+        np.testing.assert_array_equal(
+            model.get_layer("norm").moving_mean, np.linspace(-1, 1, 16, dtype="f4")
+        )
     frozen = [model.layers[0].kernel.value for model in (exported, loaded)]
     np.testing.assert_array_equal(*frozen)
     x, y = own_models.points(1000, 100)
@@ -236,8 +267,12 @@ def test_policy_is_not_loaded_from_a_run_of_a_model(reference: Path) -> None:
         hpc_es.load_policy(reference, trust=True)
 
 
-def test_check_shows_parameters_batches_and_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert checking.check(config(report={"info": ["absolute"]}), ranks=2, output=tmp_path / "run") == 0
+def test_check_shows_parameters_batches_and_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        checking.check(config(report={"info": ["absolute"]}), ranks=2, output=tmp_path / "run") == 0
+    )
     text = capsys.readouterr().out
     assert f"model {MODELS}:line: 3 parameters in 2 arrays" in text
     assert "batches (float32[8, 2], float32[8]), validation (float32[100, 2], float32[100])" in text
@@ -262,18 +297,39 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", STRATEGIES)
 def test_every_strategy_on_vectors_improves_the_score(kind: str, tmp_path: Path) -> None:
     algorithm = {"kind": kind, **STRATEGIES[kind]}
-    task = {"kind": "model", "model": f"{MODELS}:line", "jobs_per_call": 8, "compilation_cache": False}
-    settings: dict[str, Any] = {"seed": 1, "task": task, "algorithm": algorithm, "stop": {"generations": 40}}
+    task = {
+        "kind": "model",
+        "model": f"{MODELS}:line",
+        "jobs_per_call": 8,
+        "compilation_cache": False,
+    }
+    settings: dict[str, Any] = {
+        "seed": 1,
+        "task": task,
+        "algorithm": algorithm,
+        "stop": {"generations": 40},
+    }
     settings |= {"evaluation": {"interval": 1}, "report": {"plot_interval_seconds": 0}}
     rows = list(hpc_es.train(validate(settings), tmp_path / "run"))
     assert rows[-1]["evaluation_return_mean"] > rows[0]["evaluation_return_mean"]
 
 
-def test_tuning_ranks_the_trials_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tuning_ranks_the_trials_of_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = TINY.replace("sometimes_infinite", "line").replace("generations: 6", "generations: 2")
     (tmp_path / "base.yaml").write_text(base)
-    (tmp_path / "tune.yaml").write_text("{base: base.yaml, space: {algorithm.optimizer.learning_rate: [0.001, 0.5]}}")
-    arguments = ("-m", "hpc_es", "tune", str(tmp_path / "tune.yaml"), "--output", str(tmp_path / "tuned"))
+    (tmp_path / "tune.yaml").write_text(
+        "{base: base.yaml, space: {algorithm.optimizer.learning_rate: [0.001, 0.5]}}"
+    )
+    arguments = (
+        "-m",
+        "hpc_es",
+        "tune",
+        str(tmp_path / "tune.yaml"),
+        "--output",
+        str(tmp_path / "tuned"),
+    )
     with start(1, arguments, None, ROOT) as job:
         done = job.wait(120)
     assert done.status == 0, str(done)

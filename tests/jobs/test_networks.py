@@ -1,4 +1,6 @@
-"""Runs of custom networks of every kind: bit-identical on any number of ranks and after a kill, with every command."""
+"""Runs of custom networks of every kind: bit-identical on any number of ranks and after a kill,
+with every command.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,12 @@ def policy(name: str) -> str:
     return f"policy={{kind: network, network: 'tests.helpers.own_networks:{name}', candidates_per_call: 3}}"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in NAMES])
-def test_killed_on_three_ranks_and_resumed_on_two_the_result_is_that_of_one(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in NAMES]
+)
+def test_killed_on_three_ranks_and_resumed_on_two_the_result_is_that_of_one(
+    name: str, tmp_path: Path
+) -> None:
     options, run = (policy(name), NORMALISED, *runs.EVERY), tmp_path / "three"
     end = runs.killed_and_resumed(run, 3, 2, *options)
     runs.here(runs.tiny(tmp_path), tmp_path / "one", [*options, f"stop.generations={end}"])
@@ -39,7 +45,9 @@ def test_killed_on_three_ranks_and_resumed_on_two_the_result_is_that_of_one(name
 def test_results_do_not_depend_on_the_chunk_size(tmp_path: Path) -> None:
     config = runs.tiny(tmp_path)
     for size in ("1", "5", "auto"):
-        runs.here(config, tmp_path / size, [policy("recurrent"), NORMALISED, f"mpi.chunk_size={size}"])
+        runs.here(
+            config, tmp_path / size, [policy("recurrent"), NORMALISED, f"mpi.chunk_size={size}"]
+        )
     assert len({runs.digest(runs.newest(tmp_path / size)) for size in ("1", "5", "auto")}) == 1
 
 
@@ -56,7 +64,9 @@ def test_loaded_policy_acts_like_the_one_in_training(tmp_path: Path) -> None:
 def test_example_runs_from_another_directory(tmp_path: Path) -> None:
     config = ROOT / "examples" / "own_network_jax" / "cartpole.yaml"
     overrides = ["stop.generations=3", "report.plot_interval_seconds=0"]
-    done = mpiexec(2, ["-m", "hpc_es.main", str(config), "--output", "run", *overrides], 120.0, cwd=tmp_path)
+    done = mpiexec(
+        2, ["-m", "hpc_es.main", str(config), "--output", "run", *overrides], 120.0, cwd=tmp_path
+    )
     assert done.status == 0, str(done)
     runs.here(config, tmp_path / "one", overrides)
     assert runs.digest(runs.newest(tmp_path / "run")) == runs.digest(runs.newest(tmp_path / "one"))
@@ -101,9 +111,13 @@ def deadly(observations, outputs):
 
 
 def counted(directory: Path, network: str, *arguments: str) -> Any:
-    """Train on three ranks, which write hits and misses of the compilation cache into `rank_0` and so on."""
+    """Train on three ranks, which write hits and misses of the
+    compilation cache into `rank_0` and so on.
+    """
     (directory / "counting.py").write_text(COUNTING)
-    return runs.train(3, directory / "run", f"policy={{kind: network, network: 'counting:{network}'}}", *arguments)
+    return runs.train(
+        3, directory / "run", f"policy={{kind: network, network: 'counting:{network}'}}", *arguments
+    )
 
 
 def test_rank_0_compiles_and_the_others_read_its_cache(tmp_path: Path) -> None:
@@ -116,12 +130,18 @@ def test_rank_0_compiles_and_the_others_read_its_cache(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "jax_cache"
     assert folder.stat().st_mode & 0o777 == 0o700
     recorded = runs.newest(tmp_path / "run").provenance["compiled_for"]
-    assert recorded["platform"] == recorded["device_kind"] == "cpu" and recorded["candidates_per_call"] == 16
+    assert (
+        recorded["platform"] == recorded["device_kind"] == "cpu"
+        and recorded["candidates_per_call"] == 16
+    )
     assert "--xla_cpu_multi_thread_eigen=false" in recorded["xla_flags"]
 
 
-def test_one_rank_compiles_each_call_of_actor_critic_and_the_others_read_its_cache(tmp_path: Path) -> None:
-    """Trajectories of 16 to 64 steps, on any of three ranks: each entry of the cache was missing on one rank only.
+def test_one_rank_compiles_each_call_of_actor_critic_and_the_others_read_its_cache(
+    tmp_path: Path,
+) -> None:
+    """Trajectories of 16 to 64 steps, on any of three ranks: each entry of the cache was missing on
+    one rank only.
 
     Events are counted twice, since the function of the network is called twice.
     """
@@ -166,14 +186,17 @@ def test_network_acts_in_compiled_episodes(name: str, tmp_path: Path) -> None:
     overrides = [f"policy.network=tests.helpers.own_networks:{name}"]
     runs.here(walk(tmp_path), tmp_path / "run", overrides)
     runs.here(walk(tmp_path), tmp_path / "again", [*overrides, "mpi.chunk_size=5"])
-    assert runs.digest(runs.newest(tmp_path / "run")) == runs.digest(runs.newest(tmp_path / "again"))
+    assert runs.digest(runs.newest(tmp_path / "run")) == runs.digest(
+        runs.newest(tmp_path / "again")
+    )
     assert runs.status(tmp_path / "run")["failed_episodes"] == 0
 
 
 def test_memory_is_carried_in_compiled_episodes(tmp_path: Path) -> None:
     """The same parameters give other returns if the memory is forgotten."""
     remembered, forgotten = (
-        _walked(tmp_path / name, f"tests.helpers.own_networks:{name}") for name in ("recurrent", "forgetful")
+        _walked(tmp_path / name, f"tests.helpers.own_networks:{name}")
+        for name in ("recurrent", "forgetful")
     )
     assert remembered != forgotten
 
@@ -184,7 +207,9 @@ def _walked(run: Path, network: str) -> Any:
     return runs.rows(run)[0]["return_mean"]
 
 
-def test_options_without_effect_in_compiled_episodes_are_reported(tmp_path: Path, capsys: Any) -> None:
+def test_options_without_effect_in_compiled_episodes_are_reported(
+    tmp_path: Path, capsys: Any
+) -> None:
     assert cli.run(["check", str(walk(tmp_path)), "policy.candidates_per_call=5"]) == 0
     text = "policy.candidates_per_call: is 5, but does nothing: the task jax_episodes compiles the policy"
     assert text in capsys.readouterr().out
@@ -218,14 +243,19 @@ def test_check_reports_wrong_networks(name: str, tmp_path: Path) -> None:
     [
         ("{kind: network, network: 'tests.helpers.own_networks:plain'}", "jax"),
         ("{kind: cnn, preset: minatar}", "jax"),
-        ("{kind: network, network: 'tests.helpers.own_networks:keras', backend: tensorflow}", "tensorflow"),
+        (
+            "{kind: network, network: 'tests.helpers.own_networks:keras', backend: tensorflow}",
+            "tensorflow",
+        ),
     ],
 )
 def test_check_reports_a_backend_that_is_not_installed(
     section: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == library else find(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == library else find(name)
+    )
     with pytest.raises(ConfigError, match=f"policy.backend: is {library}, which needs"):
         cli.run(["check", str(runs.tiny(tmp_path)), f"policy={section}"])
 
@@ -242,9 +272,14 @@ def test_check_eval_and_init_from(tmp_path: Path, capsys: Any) -> None:
     assert Path(jax.config.jax_compilation_cache_dir).parent == run / "jax_cache"
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["failed"] == 0
     runs.here(
-        config, tmp_path / "next", [policy("recurrent"), NORMALISED, f"policy.init_from={run}", "stop.generations=0"]
+        config,
+        tmp_path / "next",
+        [policy("recurrent"), NORMALISED, f"policy.init_from={run}", "stop.generations=0"],
     )
-    assert runs.newest(tmp_path / "next").state.theta.tobytes() == runs.newest(run).state.theta.tobytes()
+    assert (
+        runs.newest(tmp_path / "next").state.theta.tobytes()
+        == runs.newest(run).state.theta.tobytes()
+    )
 
 
 def test_repetitions_start_with_different_parameters(tmp_path: Path) -> None:
@@ -267,7 +302,9 @@ def test_changed_module_needs_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert hpc_es.load_policy(tmp_path / "run", trust=True).params > 0
 
 
-def test_keras_file_is_found_from_every_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keras_file_is_found_from_every_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its path is relative to the config, and its bytes are recorded."""
     config, run = runs.tiny(tmp_path / "config"), tmp_path / "run"
     options = ["policy={kind: network, network: net.keras}", "stop.generations=1"]

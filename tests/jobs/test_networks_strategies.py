@@ -1,4 +1,6 @@
-"""Custom networks with every strategy on two ranks, in tunings, repetitions and videos, as for mlp."""
+"""Custom networks with every strategy on two ranks, in tunings, repetitions and videos,
+as for mlp.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ def settings(name: str) -> dict[str, Any]:
             **{"kind": "episodes", "env_id": "tests.helpers.trouble:Rough-v0", **normalised},
             "behaviour": {"final_observation": True},
         },
-        "policy": {"kind": "network", "network": "tests.helpers.own_networks:plain", "candidates_per_call": 3},
+        "policy": {
+            "kind": "network",
+            "network": "tests.helpers.own_networks:plain",
+            "candidates_per_call": 3,
+        },
         "algorithm": algorithm(name),
         "noise": {"kind": "counter"},
         "evaluation": {"interval": 1, "episodes": 2},
@@ -79,21 +85,40 @@ def test_repetitions_in_groups_equal_those_of_one_rank(tmp_path: Path) -> None:
 
 def test_tuning_searches_keywords_of_the_network(tmp_path: Path) -> None:
     """A hidden layer of 4 inputs, w units and 2 outputs has 4 w + w + 2 w parameters."""
-    runs.tiny(tmp_path, runs.TINY.replace("{kind: mlp, hidden_dims: [8]}", NETWORK.replace("recurrent", "plain")))
+    runs.tiny(
+        tmp_path,
+        runs.TINY.replace("{kind: mlp, hidden_dims: [8]}", NETWORK.replace("recurrent", "plain")),
+    )
     (tmp_path / "tuning.yaml").write_text(TUNING)
-    arguments = ("-m", "hpc_es", "tune", str(tmp_path / "tuning.yaml"), "--output", str(tmp_path / "study"))
+    arguments = (
+        "-m",
+        "hpc_es",
+        "tune",
+        str(tmp_path / "tuning.yaml"),
+        "--output",
+        str(tmp_path / "study"),
+    )
     assert "2 trials: 2 complete" in job(2, *arguments, cache=tmp_path / "cache").stdout
-    sizes = [runs.newest(tmp_path / "study" / f"trial_000{trial}").state.theta.size for trial in range(2)]
+    sizes = [
+        runs.newest(tmp_path / "study" / f"trial_000{trial}").state.theta.size for trial in range(2)
+    ]
     assert sorted(sizes) == [21, 35]
 
 
-def test_eval_video_and_library_play_the_same_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_video_and_library_play_the_same_episodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("pygame")
     iio = pytest.importorskip("imageio.v3")
     run, film = tmp_path / "run", tmp_path / "film.gif"
     options = [f"policy={NETWORK}", "task={env_id: CartPole-v1}", "stop.generations=1"]
     runs.here(runs.tiny(tmp_path), run, options)
-    assert cli.run(["eval", str(run), "--episodes", "3", "--seed", "4", "--json", "--video", str(film)]) == 0
+    assert (
+        cli.run(
+            ["eval", str(run), "--episodes", "3", "--seed", "4", "--json", "--video", str(film)]
+        )
+        == 0
+    )
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert iio.imread(film).shape[-1] == 3 and result["failed"] == 0
     policy, total = hpc_es.load_policy(run), 0.0
@@ -109,7 +134,9 @@ def test_eval_video_and_library_play_the_same_episodes(tmp_path: Path, capsys: p
 
 def test_exported_arrays_have_the_names_of_the_layout(tmp_path: Path) -> None:
     config, run = runs.tiny(tmp_path), tmp_path / "run"
-    runs.here(config, run, [f"policy={NETWORK.replace('recurrent', 'plain')}", "stop.generations=1"])
+    runs.here(
+        config, run, [f"policy={NETWORK.replace('recurrent', 'plain')}", "stop.generations=1"]
+    )
     assert cli.run(["export", str(run), str(tmp_path / "policy.npz"), "--which", "last"]) == 0
     with np.load(tmp_path / "policy.npz") as arrays:
         assert {name: array.shape for name, array in arrays.items()} == {

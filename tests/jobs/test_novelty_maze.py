@@ -22,7 +22,9 @@ def best(config: str, run: Path, *overrides: str) -> float:
 
 @pytest.mark.long
 def test_es_stays_in_the_trap(tmp_path: Path) -> None:
-    assert TRAP - 0.01 < best("es_maze.yaml", tmp_path / "es", "stop.generations=150") <= TRAP + 1e-6
+    assert (
+        TRAP - 0.01 < best("es_maze.yaml", tmp_path / "es", "stop.generations=150") <= TRAP + 1e-6
+    )
 
 
 @pytest.mark.long

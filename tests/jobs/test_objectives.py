@@ -1,4 +1,6 @@
-"""Custom objectives in whole runs: the examples, from another directory, on any ranks, killed and resumed."""
+"""Custom objectives in whole runs: the examples, from another directory, on any ranks,
+killed and resumed.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def arguments(config: Path, run: Path, *overrides: str) -> list[str]:
 def finished(ranks: int, config: Path, run: Path, *overrides: str) -> dict[str, Any]:
     """Run to the end from an unrelated directory; return result.json."""
     (run.parent / "here").mkdir(exist_ok=True)
-    done = mpiexec(ranks, arguments(config, run, *overrides), timeout_seconds=120, cwd=run.parent / "here")
+    done = mpiexec(
+        ranks, arguments(config, run, *overrides), timeout_seconds=120, cwd=run.parent / "here"
+    )
     assert done.status == 0, str(done)
     result: dict[str, Any] = json.loads((run / "result.json").read_text())
     return result
@@ -55,7 +59,9 @@ def assert_same(run: Path, reference: Path) -> None:
 
 
 @pytest.mark.long
-def test_example_function_is_identical_on_one_and_three_ranks(examples: Path, tmp_path: Path) -> None:
+def test_example_function_is_identical_on_one_and_three_ranks(
+    examples: Path, tmp_path: Path
+) -> None:
     one = finished(1, examples / "function" / "fit.yaml", tmp_path / "one")
     finished(3, examples / "function" / "fit.yaml", tmp_path / "three")
     assert_same(tmp_path / "three", tmp_path / "one")
@@ -82,13 +88,20 @@ def test_example_of_typed_parameters_is_identical_on_one_and_three_ranks(
     assert json.loads((tmp_path / "best.json").read_text())["x"] == best
     capsys.readouterr()
     assert cli.run(["inspect", str(tmp_path / "one")]) == 0
-    assert "layers 4, grid 64, solver gmres, preconditioned true, tolerance" in capsys.readouterr().out
+    assert (
+        "layers 4, grid 64, solver gmres, preconditioned true, tolerance" in capsys.readouterr().out
+    )
     assert cli.run(["report", str(tmp_path / "one"), "-o", str(tmp_path / "report.html")]) == 0
-    assert "layers = 4, grid = 64, solver = gmres, preconditioned = true" in (tmp_path / "report.html").read_text()
+    assert (
+        "layers = 4, grid = 64, solver = gmres, preconditioned = true"
+        in (tmp_path / "report.html").read_text()
+    )
 
 
 @pytest.mark.long
-def test_example_program_is_identical_on_one_and_three_ranks(examples: Path, tmp_path: Path) -> None:
+def test_example_program_is_identical_on_one_and_three_ranks(
+    examples: Path, tmp_path: Path
+) -> None:
     config = examples / "command" / "search.yaml"
     one = finished(1, config, tmp_path / "one", "stop.generations=3")
     finished(3, config, tmp_path / "three", "stop.generations=3")
@@ -137,7 +150,9 @@ def wait_for_calls(directory: Path, count: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("victim", [0, 2])
-def test_run_killed_in_a_generation_does_not_repeat_finished_evaluations(victim: int, tmp_path: Path) -> None:
+def test_run_killed_in_a_generation_does_not_repeat_finished_evaluations(
+    victim: int, tmp_path: Path
+) -> None:
     config, run = slow(tmp_path, "calls"), tmp_path / "run"
     with start(3, arguments(config, run), cwd=tmp_path) as job:
         wait_for_calls(tmp_path / "calls", 20)  # 12 and the centre are the first generation
@@ -145,7 +160,8 @@ def test_run_killed_in_a_generation_does_not_repeat_finished_evaluations(victim:
         assert job.wait().status != 0
     before = calls(tmp_path / "calls")
     finished(2, config, run)
-    repeated = calls(tmp_path / "calls") - (4 * 12 + 2 + 1)  # evaluations of generations 0 and 2, and the final one
+    # evaluations of generations 0 and 2, and the final one
+    repeated = calls(tmp_path / "calls") - (4 * 12 + 2 + 1)
     assert before >= 20 and 0 <= repeated <= 3  # only what the three ranks were at
     straight = tmp_path / "straight"
     finished(1, config, straight)
@@ -223,15 +239,28 @@ def signal_all(job: Job, number: int) -> None:
         os.kill(pid, number)
 
 
-@pytest.mark.parametrize("seed", [0, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 3, 4))])
+@pytest.mark.parametrize(
+    "seed", [0, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 3, 4))]
+)
 def test_strategies_optimise_the_sphere(seed: int, tmp_path: Path) -> None:
-    """From f = 10, a random search would reach one tenth of it; all five seeds reach less than one hundredth."""
+    """From f = 10, a random search would reach one tenth of it;
+    all five seeds reach less than one hundredth.
+    """
     (tmp_path / "sphere_model.py").write_text("def sphere(x): return float((x * x).sum())\n")
     config = {
         "seed": seed,
         "directory": str(tmp_path),
-        "task": {"kind": "function", "function": "sphere_model:sphere", "dimension": 10, "initial": 1.0},
-        "algorithm": {"population_size": 32, "sigma": 0.05, "optimizer": {"kind": "adam", "learning_rate": 0.05}},
+        "task": {
+            "kind": "function",
+            "function": "sphere_model:sphere",
+            "dimension": 10,
+            "initial": 1.0,
+        },
+        "algorithm": {
+            "population_size": 32,
+            "sigma": 0.05,
+            "optimizer": {"kind": "adam", "learning_rate": 0.05},
+        },
         "noise": {"kind": "counter"},
         "evaluation": {"interval": 1},
         "stop": {"generations": 120},
@@ -265,7 +294,9 @@ def best(run: Path) -> dict[str, Any]:
 
 def centred(directory: Path, name: str, *overrides: str) -> Path:
     """The run directory, after a run in this process."""
-    training = hpc_es.train(load_config(runs.tiny(directory, CENTRE), [*EVERY, *overrides]), directory / name)
+    training = hpc_es.train(
+        load_config(runs.tiny(directory, CENTRE), [*EVERY, *overrides]), directory / name
+    )
     for _ in training:
         pass
     training._run.result()  # as the command does, which hpc_es.train leaves to the caller
@@ -276,8 +307,16 @@ def test_best_vector_can_come_from_the_final_evaluation(tmp_path: Path) -> None:
     """Samples are some 70 from the centre, which moves to the optimum at (1, 1)."""
     run = centred(tmp_path, "run")
     actual, snapshot = best(run), runs.newest(run)
-    assert actual["value"] == toys.ellipsoid(snapshot.state.theta) == -runs.status(run)["final_return_mean"]
-    assert (actual["generation"], actual["job"], actual["x"]) == (5, -1, snapshot.state.theta.tolist())
+    assert (
+        actual["value"]
+        == toys.ellipsoid(snapshot.state.theta)
+        == -runs.status(run)["final_return_mean"]
+    )
+    assert (actual["generation"], actual["job"], actual["x"]) == (
+        5,
+        -1,
+        snapshot.state.theta.tolist(),
+    )
     assert actual["value"] < float(snapshot.state.master["best_value"])
     assert cli.run(["export", str(run), str(tmp_path / "x.npy")]) == 0
     assert np.load(tmp_path / "x.npy").tolist() == actual["x"]
@@ -293,9 +332,14 @@ def test_restarted_finished_run_keeps_the_final_evaluation(tmp_path: Path) -> No
 def test_extended_run_discards_the_final_evaluation(tmp_path: Path) -> None:
     """Results are identical to an uninterrupted run."""
     centred(tmp_path, "twice")
-    twice, once = centred(tmp_path, "twice", "stop.generations=8"), centred(tmp_path, "once", "stop.generations=8")
+    twice, once = (
+        centred(tmp_path, "twice", "stop.generations=8"),
+        centred(tmp_path, "once", "stop.generations=8"),
+    )
     assert runs.digests(twice).items() == runs.digests(once).items() and best(twice) == best(once)
-    assert [len(load(Store(twice / "checkpoints").path(generation)).final) for generation in (5, 6, 8)] == [3, 0, 3]
+    assert [
+        len(load(Store(twice / "checkpoints").path(generation)).final) for generation in (5, 6, 8)
+    ] == [3, 0, 3]
     assert (twice / "evaluations.csv").read_bytes() == (once / "evaluations.csv").read_bytes()
 
 
@@ -353,13 +397,20 @@ def test_long_jobs_are_evaluated_first_without_a_change_of_results(tmp_path: Pat
     (tmp_path / "calls").mkdir()
     config = unequal(tmp_path, seconds=0.2, calls=str(tmp_path / "calls"))
     finished(2, config, tmp_path / "two")
-    lines = [line.split() for file in (tmp_path / "calls").iterdir() for line in file.read_text().splitlines()]
+    lines = [
+        line.split()
+        for file in (tmp_path / "calls").iterdir()
+        for line in file.read_text().splitlines()
+    ]
     order = [int(is_long) for _, is_long in sorted(lines, key=lambda line: float(line[0]))]
-    for generation in (1, 2):  # after the first one durations are known; neighbours at x0 = 0.5 mislead about some
+    # after the first one durations are known; neighbours at x0 = 0.5 mislead about some
+    for generation in (1, 2):
         jobs = order[12 * generation : 12 * generation + 12]
         assert 0 < sum(jobs) < 12 and sum(jobs[:6]) > sum(jobs[6:])
     finished(1, config, tmp_path / "one")
-    assert (tmp_path / "two" / "evaluations.csv").read_bytes() == (tmp_path / "one" / "evaluations.csv").read_bytes()
+    assert (tmp_path / "two" / "evaluations.csv").read_bytes() == (
+        tmp_path / "one" / "evaluations.csv"
+    ).read_bytes()
 
 
 DURATIONS = """
@@ -379,10 +430,18 @@ DURATIONS = """
 """
 
 
-def test_durations_are_those_of_the_evaluated_vectors_if_updates_overwrite_theta(tmp_path: Path) -> None:
+def test_durations_are_those_of_the_evaluated_vectors_if_updates_overwrite_theta(
+    tmp_path: Path,
+) -> None:
     config, run = unequal(tmp_path, seconds=0.02), tmp_path / "run"
-    strategy = ("algorithm={kind: es, population_size: 4}", "noise.kind=counter", "stop.generations=2")
-    done = mpiexec(2, [*script(DURATIONS), str(config), "--output", str(run), *strategy], cwd=tmp_path)
+    strategy = (
+        "algorithm={kind: es, population_size: 4}",
+        "noise.kind=counter",
+        "stop.generations=2",
+    )
+    done = mpiexec(
+        2, [*script(DURATIONS), str(config), "--output", str(run), *strategy], cwd=tmp_path
+    )
     assert done.status == 0, str(done)
     durations = np.loadtxt(tmp_path / "durations.csv", delimiter=",")
     evaluated = np.genfromtxt(run / "evaluations.csv", delimiter=",", names=True)
@@ -393,22 +452,31 @@ def test_durations_are_those_of_the_evaluated_vectors_if_updates_overwrite_theta
 
 @pytest.mark.long
 def test_closed_generations_give_up_the_same_jobs_after_a_kill(tmp_path: Path) -> None:
-    """About two of twelve jobs take 3 s; one rank, which never gives up a job, repeats what four ranks did."""
+    """About two of twelve jobs take 3 s; one rank, which never gives up a job,
+    repeats what four ranks did.
+    """
     config, run = unequal(tmp_path, seconds=3, limit=0.75), tmp_path / "run"
     close = ("task.close_at=0.8", "checkpoint.interval=1000", "stop.generations=100")
-    with start(4, ["-m", "hpc_es.main", str(config), "--output", str(run), *close], cwd=tmp_path) as job:
+    with start(
+        4, ["-m", "hpc_es.main", str(config), "--output", str(run), *close], cwd=tmp_path
+    ) as job:
         runs.wait_for(lambda: (run / "evaluations.csv").exists() and calls_of(run) >= 12 * 2, 60)
         job.signal(0, signal.SIGKILL)
         assert job.wait().status != 0
     before = (run / "evaluations.csv").read_text().splitlines()[1 : 1 + 12 * 2]
-    assert any(",nan," in line for line in before) and list((run / "journal").glob("*_closed.jsonl"))
+    assert any(",nan," in line for line in before) and list(
+        (run / "journal").glob("*_closed.jsonl")
+    )
     done = mpiexec(
-        1, ["-m", "hpc_es.main", str(config), "--output", str(run), *close[:2], "stop.generations=2"], cwd=tmp_path
+        1,
+        ["-m", "hpc_es.main", str(config), "--output", str(run), *close[:2], "stop.generations=2"],
+        cwd=tmp_path,
     )
     assert done.status == 0, str(done)
     assert (run / "evaluations.csv").read_text().splitlines()[1:] == before
     assert [row["given_up_jobs"] for row in runs.rows(run)] == [
-        sum(line.startswith(f"{generation},") and ",nan," in line for line in before) for generation in (0, 1)
+        sum(line.startswith(f"{generation},") and ",nan," in line for line in before)
+        for generation in (0, 1)
     ]
 
 

@@ -34,7 +34,9 @@ def make_old(run: Path) -> None:
         old = checkpoint.load(path)
         text = yaml.safe_dump(of_old_version(yaml.safe_load(old.config_text)))
         which = of_old_version(dict(old.identity))
-        checkpoint.save(path, dataclasses.replace(old, config_text=text, identity=which, config_hash="of old"))
+        checkpoint.save(
+            path, dataclasses.replace(old, config_text=text, identity=which, config_hash="of old")
+        )
 
 
 @pytest.fixture
@@ -44,7 +46,9 @@ def old_run(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "old"
 
 
-def test_run_of_an_earlier_version_resumes_with_identical_results(old_run: Path, tmp_path: Path) -> None:
+def test_run_of_an_earlier_version_resumes_with_identical_results(
+    old_run: Path, tmp_path: Path
+) -> None:
     train(old_run, "stop.generations=4")
     train(tmp_path / "reference", "stop.generations=4")
     assert newest(old_run).state.generation == 4
@@ -52,8 +56,12 @@ def test_run_of_an_earlier_version_resumes_with_identical_results(old_run: Path,
     assert newest(old_run).identity == newest(tmp_path / "reference").identity
 
 
-@pytest.mark.parametrize("change", ["algorithm.optimizer.learning_rate=0.25", "algorithm.weight_decay=0.5"])
-def test_resumed_old_run_refuses_changed_and_non_default_options(old_run: Path, change: str) -> None:
+@pytest.mark.parametrize(
+    "change", ["algorithm.optimizer.learning_rate=0.25", "algorithm.weight_decay=0.5"]
+)
+def test_resumed_old_run_refuses_changed_and_non_default_options(
+    old_run: Path, change: str
+) -> None:
     with pytest.raises(CheckpointError, match=change.partition("=")[0]):
         train(old_run, "stop.generations=4", change)
 
@@ -64,7 +72,12 @@ def test_best_run_of_two_versions_is_selected_despite_different_hashes(old_run: 
     better = dataclasses.replace(best, return_=best.return_ + 1)
     config = validate(CONFIG)
     rest = {"blas_threads": newest(old_run).identity["blas_threads"]}
-    rewritten(old_run, old_run / "checkpoints" / "best.h5", best=better, identity={**identity(config), **rest})
+    rewritten(
+        old_run,
+        old_run / "checkpoints" / "best.h5",
+        best=better,
+        identity={**identity(config), **rest},
+    )
     assert read_policy(old_run, "best").path.name == "best.h5"
     other = {**identity(validate(override(CONFIG, ["seed=5"]))), **rest}
     rewritten(old_run, old_run / "checkpoints" / "best.h5", best=better, identity=other)

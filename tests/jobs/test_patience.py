@@ -25,7 +25,9 @@ report: {plot_interval_seconds: 0}
 
 
 def expected_end(rows: list[dict[str, Any]], patience: int, tolerance: float) -> int:
-    """The first generation after the plateau, from the best values and evaluations of an unlimited run."""
+    """The first generation after the plateau,
+    from the best values and evaluations of an unlimited run.
+    """
     reference, stale = float("inf"), 0
     for row in rows:
         stale += row["episodes_this_generation"]
@@ -37,11 +39,20 @@ def expected_end(rows: list[dict[str, Any]], patience: int, tolerance: float) ->
 
 
 @pytest.mark.long
-def test_plateau_of_an_objective_ends_the_run_on_any_ranks_and_after_a_restart(tmp_path: Path) -> None:
+def test_plateau_of_an_objective_ends_the_run_on_any_ranks_and_after_a_restart(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "flat.yaml").write_text(FLAT)
 
     def run(name: str, ranks: int, *overrides: str) -> Path:
-        arguments = ["-m", "hpc_es.main", str(tmp_path / "flat.yaml"), "--output", str(tmp_path / name), *overrides]
+        arguments = [
+            "-m",
+            "hpc_es.main",
+            str(tmp_path / "flat.yaml"),
+            "--output",
+            str(tmp_path / name),
+            *overrides,
+        ]
         done = mpiexec(ranks, arguments, cwd=ROOT) if ranks else python(arguments, cwd=ROOT)
         assert done.status == 0, str(done)
         finished.append(done.stdout)
@@ -61,10 +72,17 @@ def test_plateau_of_an_objective_ends_the_run_on_any_ranks_and_after_a_restart(t
     run("resumed", 3)
     assert f"finished by stop.patience: 40 after {end} generations" in finished[-1]
     runs.assert_same(resumed, unlimited)
-    assert json.loads((resumed / "status.json").read_text())["evaluations_without_improvement"] >= 40
+    assert (
+        json.loads((resumed / "status.json").read_text())["evaluations_without_improvement"] >= 40
+    )
 
 
-PATIENT = ("stop.generations=40", "evaluation.interval=1", "checkpoint.interval=1", "checkpoint.keep_last=1000")
+PATIENT = (
+    "stop.generations=40",
+    "evaluation.interval=1",
+    "checkpoint.interval=1",
+    "checkpoint.keep_last=1000",
+)
 
 
 def test_plateau_of_a_policy_ends_the_run_on_any_ranks_and_after_a_kill(tmp_path: Path) -> None:

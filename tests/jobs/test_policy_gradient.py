@@ -1,4 +1,6 @@
-"""Runs of policy gradient: identical results on any number of ranks and after a kill; errors before the run."""
+"""Runs of policy gradient: identical results on any number of ranks and after a kill;
+errors before the run.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +46,25 @@ VARIANTS = {
         "algorithm.writing_noise=0.2",
         "algorithm.restart_programs=12",
     ],
-    "values, ends": ["algorithm.ema_baseline_decay=0", "algorithm.eos_token=true", "algorithm.regularizer=0.01"],
+    "values, ends": [
+        "algorithm.ema_baseline_decay=0",
+        "algorithm.eos_token=true",
+        "algorithm.regularizer=0.01",
+    ],
     "correct ones": [EASY, "algorithm.eos_token=true", "algorithm.stop_on_success=false"],
-    "replay": ["algorithm.alpha=0.5", "algorithm.replay_capacity=20", "algorithm.optimizer.kind=adam"],
+    "replay": [
+        "algorithm.alpha=0.5",
+        "algorithm.replay_capacity=20",
+        "algorithm.optimizer.kind=adam",
+    ],
 }
 ASYNCHRONOUS = {
-    "asynchronous": [FAST, *VARIANTS["queue"], "algorithm.updates=asynchronous", "stop.generations=20"],
+    "asynchronous": [
+        FAST,
+        *VARIANTS["queue"],
+        "algorithm.updates=asynchronous",
+        "stop.generations=20",
+    ],
 }
 RANKS = (2, 3)  # of jobs; the reference is of this process alone
 ALL = """
@@ -91,7 +106,9 @@ def test_results_do_not_depend_on_the_number_of_ranks(done: Path, ranks: int, va
     if variant == "correct ones":  # the first of them is the one that the checkpoint counts
         state = runs.newest(done / "1" / variant).state
         assert (listed[0]["npe"], len(listed) > 1) == (int(state.master["solution_npe"]), True)
-        coding: Any = build(Options(name="print", base=27, fixed_string=(0,), max_code_length=3)).coding
+        coding: Any = build(
+            Options(name="print", base=27, fixed_string=(0,), max_code_length=3)
+        ).coding
         assert all(coding.score(actual["program"]).correct for actual in listed)
 
 
@@ -99,9 +116,15 @@ def test_every_variant_uses_the_option_in_its_name(done: Path) -> None:
     newest = {variant: runs.newest(done / "3" / variant).state for variant in VARIANTS}
     rows = {variant: runs.rows(done / "3" / variant) for variant in VARIANTS}
     queue = newest["queue"].master
-    assert int(queue["queue_count"]) == 3 and (queue["queue_rewards"][:-1] >= queue["queue_rewards"][1:]).all()
+    assert (
+        int(queue["queue_count"]) == 3
+        and (queue["queue_rewards"][:-1] >= queue["queue_rewards"][1:]).all()
+    )
     assert rows["queue"][0]["imitation_loss"] == 0 < rows["queue"][1]["imitation_loss"]
-    assert "baseline" not in newest["values, ends"].shared and rows["values, ends"][0]["value_loss"] > 0
+    assert (
+        "baseline" not in newest["values, ends"].shared
+        and rows["values, ends"][0]["value_loss"] > 0
+    )
     assert [row["episodes_this_generation"] for row in rows["replay"]] == [12, 6, 6, 6]
     assert int(newest["replay"].master["executed"]) == 30
     assert rows["replay"][0]["policy_loss"] == 0 != rows["replay"][1]["policy_loss"]
@@ -123,7 +146,10 @@ def finished(ranks: int, run: Path, *overrides: str) -> Finished:
 
 
 def test_killed_run_resumes_with_identical_results_on_other_ranks(tmp_path: Path) -> None:
-    run, everything = tmp_path / "run", [item for name in ("queue", "replay") for item in VARIANTS[name]]
+    run, everything = (
+        tmp_path / "run",
+        [item for name in ("queue", "replay") for item in VARIANTS[name]],
+    )
     with started(2, run, *everything, "stop.generations=100000") as job:
         runs.wait_for(lambda: runs.generation(run) > 2, LONG_SECONDS)
         job.signal(0, 9)
@@ -151,7 +177,11 @@ def test_correct_program_ends_the_run_and_is_reported(tmp_path: Path) -> None:
     [
         (["algorithm.alpha=1.0"], "algorithm.alpha", "below 1"),
         (["algorithm.alpha=0.01"], "algorithm.alpha", "no program of a batch of 12 is replayed"),
-        (["algorithm.alpha=0.5", "algorithm.ema_baseline_decay=0"], "algorithm.ema_baseline_decay", "try 0.99"),
+        (
+            ["algorithm.alpha=0.5", "algorithm.ema_baseline_decay=0"],
+            "algorithm.ema_baseline_decay",
+            "try 0.99",
+        ),
         (
             ["algorithm.topk=5", "algorithm.topk_loss_hparam=1.0", "algorithm.topk_batch_size=0"],
             "algorithm.topk_batch_size",
@@ -160,8 +190,16 @@ def test_correct_program_ends_the_run_and_is_reported(tmp_path: Path) -> None:
         (["algorithm.topk_loss_hparam=1.0"], "algorithm.topk_loss_hparam", "try topk: 10"),
         (["algorithm.optimizer.kind=momentum"], "algorithm.optimizer.kind", "rmsprop"),
         (["algorithm.optimizer.learning_rate=-1"], "algorithm.optimizer.learning_rate", "-1"),
-        (["algorithm.entropy_target=0.5", "algorithm.entropy_beta=0"], "algorithm.entropy_beta", "try 0.01"),
-        (["algorithm.entropy_target=0.5", "algorithm.entropy_beta_end=0"], "algorithm.entropy_beta_end", "remove one"),
+        (
+            ["algorithm.entropy_target=0.5", "algorithm.entropy_beta=0"],
+            "algorithm.entropy_beta",
+            "try 0.01",
+        ),
+        (
+            ["algorithm.entropy_target=0.5", "algorithm.entropy_beta_end=0"],
+            "algorithm.entropy_beta_end",
+            "remove one",
+        ),
         (["algorithm.entropy_beta=-0.1"], "algorithm.entropy_beta", "-0.1"),
         (["algorithm.policy_lstm_sizes=[]"], "algorithm.policy_lstm_sizes", "1"),
         (["algorithm.policy_lstm_size=[5]"], "algorithm.policy_lstm_size", "policy_lstm_sizes"),
@@ -183,7 +221,10 @@ def test_invalid_policy_gradient_options_are_refused_before_the_run(
 
 def test_asynchronous_updates_of_one_rank_equal_synchronous_ones(tmp_path: Path) -> None:
     everything = [item for name in ("queue", "replay") for item in VARIANTS[name]]
-    for name, override in (("batches", "mpi.chunk_size=12"), ("run", "algorithm.updates=asynchronous")):
+    for name, override in (
+        ("batches", "mpi.chunk_size=12"),
+        ("run", "algorithm.updates=asynchronous"),
+    ):
         runs.here(runs.tiny(tmp_path, TINY), tmp_path / name, [FAST, *everything, override])
     assert runs.digests(tmp_path / "run") == runs.digests(tmp_path / "batches")
 

@@ -1,4 +1,6 @@
-"""Program searches under mpiexec: identical results on any number of ranks, after kills, and with repetitions."""
+"""Program searches under mpiexec: identical results on any number of ranks, after kills,
+and with repetitions.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,18 @@ from tests.helpers import runs
 from tests.helpers.harness import ROOT, Finished, mpiexec, script
 
 TASK = "task={kind: programs, name: reverse, max_code_length: 20}"
-GA = (TASK, "policy=", "algorithm={kind: ga, population_size: 20, mutation_rate: 0.05}", "stop={generations: 5}")
-RANDOM = (TASK, "policy=", "algorithm={kind: random_search, programs_per_generation: 70}", "stop={generations: 5}")
+GA = (
+    TASK,
+    "policy=",
+    "algorithm={kind: ga, population_size: 20, mutation_rate: 0.05}",
+    "stop={generations: 5}",
+)
+RANDOM = (
+    TASK,
+    "policy=",
+    "algorithm={kind: random_search, programs_per_generation: 70}",
+    "stop={generations: 5}",
+)
 # One character in two of length 2 writes a number: ",." writes the 0 that is asked for.
 EASY = "task={kind: programs, name: print, base: 27, fixed_string: [0], max_code_length: 2}"
 # About one in 8 writes that 0 and no more: a search that goes on finds many.
@@ -58,13 +70,19 @@ ALL = """
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """A function from the number of ranks to the directory of all variants, which are run at the first call."""
+    """A function from the number of ranks to the directory of all variants,
+    which are run at the first call.
+    """
     directory = tmp_path_factory.mktemp("searches")
     config = str(runs.tiny(directory))
 
     @functools.cache
     def job(ranks: int) -> Finished:
-        return mpiexec(ranks, [*script(ALL), config, str(directory / str(ranks)), json.dumps(VARIANTS)], cwd=ROOT)
+        return mpiexec(
+            ranks,
+            [*script(ALL), config, str(directory / str(ranks)), json.dumps(VARIANTS)],
+            cwd=ROOT,
+        )
 
     def searched(ranks: int) -> Path:
         assert job(ranks).status == 0, str(job(ranks))
@@ -80,14 +98,18 @@ def result(run: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("ranks", RANKS)
-def test_results_do_not_depend_on_the_number_of_ranks(done: Callable[[int], Path], ranks: int, variant: str) -> None:
+def test_results_do_not_depend_on_the_number_of_ranks(
+    done: Callable[[int], Path], ranks: int, variant: str
+) -> None:
     runs.assert_same(done(ranks) / variant, done(1) / variant)
     assert result(done(ranks) / variant) == result(done(1) / variant)
     assert listed(done(ranks) / variant) == listed(done(1) / variant)
 
 
 @pytest.mark.parametrize("kind", ["ga", "random"])
-def test_results_do_not_depend_on_chunks_and_schedule(done: Callable[[int], Path], kind: str) -> None:
+def test_results_do_not_depend_on_chunks_and_schedule(
+    done: Callable[[int], Path], kind: str
+) -> None:
     """Nor does the number of executed programs: no program is executed by two ranks."""
     for variant in VARIANTS:
         if variant.startswith(kind) and variant.endswith(("of 3", "of 9", "master")):
@@ -95,8 +117,12 @@ def test_results_do_not_depend_on_chunks_and_schedule(done: Callable[[int], Path
 
 
 def test_known_programs_are_not_executed_again(done: Callable[[int], Path]) -> None:
-    """Copies are not new, which ends the search; elites are never executed, so at most 18 of 20 programs are."""
-    assert [row["episodes_this_generation"] for row in runs.rows(done(1) / "ga, nothing new")] == [20]
+    """Copies are not new, which ends the search; elites are never executed,
+    so at most 18 of 20 programs are.
+    """
+    assert [row["episodes_this_generation"] for row in runs.rows(done(1) / "ga, nothing new")] == [
+        20
+    ]
     reason = "no new programs: there is neither mutation nor crossover"
     assert runs.status(done(2) / "ga, nothing new")["reason"] == reason
     few = [row["episodes_this_generation"] for row in runs.rows(done(1) / "ga, few new")]
@@ -106,18 +132,33 @@ def test_known_programs_are_not_executed_again(done: Callable[[int], Path]) -> N
 
 
 @pytest.mark.parametrize("kind", ["ga", "random"])
-def test_run_ends_in_the_generation_of_the_first_success(done: Callable[[int], Path], kind: str) -> None:
+def test_run_ends_in_the_generation_of_the_first_success(
+    done: Callable[[int], Path], kind: str
+) -> None:
     actual = result(done(2) / f"{kind}, solved")
     assert actual["success"] is True and actual["generations"] == 1
-    assert actual["code_solution"] in {",.", "..", "<.", ">.", "[.", "].", *(f".{c}" for c in "><+-[],")}
+    assert actual["code_solution"] in {
+        ",.",
+        "..",
+        "<.",
+        ">.",
+        "[.",
+        "].",
+        *(f".{c}" for c in "><+-[],"),
+    }
     assert 1 <= actual["npe"] <= actual["episodes"]
     assert runs.status(done(2) / f"{kind}, solved")["reason"] == "a correct program"
 
 
-def test_metrics_of_program_searches_count_programs_instead_of_timesteps(done: Callable[[int], Path]) -> None:
+def test_metrics_of_program_searches_count_programs_instead_of_timesteps(
+    done: Callable[[int], Path],
+) -> None:
     *_, last, end = (done(1) / "ga, many" / "log.txt").read_text().splitlines()
     programs = result(done(1) / "ga, many")["episodes"]
-    assert "generation 5 of 5  best reward 1  correct program found" in last and f"NPE {programs}  " in last
+    assert (
+        "generation 5 of 5  best reward 1  correct program found" in last
+        and f"NPE {programs}  " in last
+    )
     assert end.endswith(
         f"finished by stop.generations: 5 after 5 generations, {programs:,} programs, 0 failed programs"
     )
@@ -153,8 +194,14 @@ def test_every_correct_program_is_listed_once(done: Callable[[int], Path]) -> No
     """70 programs in each of 5 generations, scored one by one with the reference interpreter."""
     task = build(Options(name="print", base=27, fixed_string=(0,), max_code_length=4))
     search = random_search.RandomSearch(random_search.Options(), task, None, Keys(1, 0), 16)
-    drawn = [program for generation in range(5) for program in search.programs(generation, range(70))]
-    first = {program: npe for npe, program in reversed(list(enumerate(drawn, 1))) if task.coding.score(program).correct}
+    drawn = [
+        program for generation in range(5) for program in search.programs(generation, range(70))
+    ]
+    first = {
+        program: npe
+        for npe, program in reversed(list(enumerate(drawn, 1)))
+        if task.coding.score(program).correct
+    }
     expected = [
         {"generation": (npe - 1) // 70, "npe": npe, "reward": 1.0, "length": 4, "program": program}
         for program, npe in sorted(first.items(), key=lambda actual: actual[1])
@@ -167,8 +214,12 @@ def test_every_correct_program_is_listed_once(done: Callable[[int], Path]) -> No
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["ga", "random"])
-def test_list_of_programs_is_identical_after_a_resume(done: Callable[[int], Path], kind: str, tmp_path: Path) -> None:
-    """Two generations after the checkpoint are computed again; a run without its list continues with a warning."""
+def test_list_of_programs_is_identical_after_a_resume(
+    done: Callable[[int], Path], kind: str, tmp_path: Path
+) -> None:
+    """Two generations after the checkpoint are computed again;
+    a run without its list continues with a warning.
+    """
     more, run = (*VARIANTS[f"{kind}, many"], *runs.EVERY), tmp_path / "run"
     runs.finished(0, run, *more)
     for path in Store(run / "checkpoints").paths()[-2:]:
@@ -178,7 +229,10 @@ def test_list_of_programs_is_identical_after_a_resume(done: Callable[[int], Path
     assert listed(run) == listed(done(1) / f"{kind}, many") != b""
     (run / PROGRAMS).unlink()
     again = runs.finished(0, run, *more, "stop.generations=6")
-    assert "programs.jsonl is missing: the correct programs found before this resume are lost" in again.stdout
+    assert (
+        "programs.jsonl is missing: the correct programs found before this resume are lost"
+        in again.stdout
+    )
 
 
 @pytest.mark.long
@@ -191,7 +245,12 @@ def test_killed_run_resumes_with_identical_results(search: tuple[str, ...], tmp_
         assert job.wait().status != 0
     killed_at = runs.newest(tmp_path / "run").state.generation
     assert 0 < killed_at < 2000
-    rest = (*search, f"stop.generations={killed_at + 3}", "checkpoint.interval=1", "checkpoint.keep_last=1000")
+    rest = (
+        *search,
+        f"stop.generations={killed_at + 3}",
+        "checkpoint.interval=1",
+        "checkpoint.keep_last=1000",
+    )
     again = runs.finished(3, tmp_path / "run", *rest)
     assert f"from generation {killed_at}" in again.stdout
     runs.finished(1, tmp_path / "whole", *rest)
@@ -210,7 +269,9 @@ def test_metrics_interval_is_kept_after_a_resume(tmp_path: Path) -> None:
     places = [0, 3, 6, 7]
     assert [row["generation"] for row in runs.rows(tmp_path / "run")] == places
     assert runs.rows(tmp_path / "run") == [runs.rows(tmp_path / "whole")[index] for index in places]
-    assert runs.table(tmp_path / "run") == [runs.table(tmp_path / "whole")[index] for index in places]
+    assert runs.table(tmp_path / "run") == [
+        runs.table(tmp_path / "whole")[index] for index in places
+    ]
     assert result(tmp_path / "run") == result(tmp_path / "whole")
 
 

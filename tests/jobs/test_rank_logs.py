@@ -1,4 +1,6 @@
-"""`report.rank_logs` and `report.profile` in whole jobs: all output, appended on resume, and the same results."""
+"""`report.rank_logs` and `report.profile` in whole jobs: all output, appended on resume,
+and the same results.
+"""
 
 from __future__ import annotations
 
@@ -69,12 +71,17 @@ def logged(run: Path, rank: int) -> list[str]:
     return (run / "logs" / f"rank_{rank:04d}.txt").read_text().splitlines()
 
 
-def test_output_goes_to_the_log_of_its_rank_and_results_are_the_same(config: Path, tmp_path: Path) -> None:
+def test_output_goes_to_the_log_of_its_rank_and_results_are_the_same(
+    config: Path, tmp_path: Path
+) -> None:
     """3 generations of 6 evaluations."""
     run, reference = tmp_path / "run", tmp_path / "reference"
     done = finished(2, config, run, ON, "report.profile=true")
     assert "generation 3 of 3" in done.stdout and "finished by stop.generations" in done.stdout
-    assert not any(kind in done.stdout + done.stderr for kind in ("python 0", "error 0", "C 0", "child 1", "python 1"))
+    assert not any(
+        kind in done.stdout + done.stderr
+        for kind in ("python 0", "error 0", "C 0", "child 1", "python 1")
+    )
     logs = [logged(run, rank) for rank in (0, 1)]
     assert [f"rank {rank} of 2 on " in log[0] for rank, log in enumerate(logs)] == [True, True]
     counts = [[log.count(f"{kind} {rank}") for kind in KINDS] for rank, log in enumerate(logs)]
@@ -85,7 +92,9 @@ def test_output_goes_to_the_log_of_its_rank_and_results_are_the_same(config: Pat
     assert runs.digests(run) == runs.digests(reference) and runs.rows(run) == runs.rows(reference)
     calls = [stats[0] for rank in (0, 1) for stats in pstats_of(run, rank, "sphere")]
     assert sum(calls) == 18
-    line = next(line for line in (run / "profile.txt").read_text().splitlines() if "sphere (" in line)
+    line = next(
+        line for line in (run / "profile.txt").read_text().splitlines() if "sphere (" in line
+    )
     number = NOISY.splitlines().index("def sphere(x):") + 1
     assert line.split()[-4:] == ["18", "*", "sphere", f"({tmp_path.name}/noisy_model.py:{number})"]
 
@@ -104,13 +113,20 @@ def pstats_of(run: Path, rank: int, name: str) -> list[tuple[int, ...]]:
 
 
 def test_kill_loses_no_line(config: Path, tmp_path: Path) -> None:
-    run, deadly = tmp_path / "run", f"task.arguments={json.dumps({'deadly': str(tmp_path / 'marker')})}"
-    done = python(arguments(config, run, [ON, deadly]), env={"PYTHONUNBUFFERED": ""})  # which C's stdout follows
+    run, deadly = (
+        tmp_path / "run",
+        f"task.arguments={json.dumps({'deadly': str(tmp_path / 'marker')})}",
+    )
+    # which C's stdout follows
+    done = python(arguments(config, run, [ON, deadly]), env={"PYTHONUNBUFFERED": ""})
     assert done.status == -9, str(done)
     assert logged(run, 0)[1:] == [*(f"{kind} 0" for kind in KINDS), "before the kill"]
     done = python(arguments(config, run, [ON, deadly]))
     assert done.status == 0, str(done)
-    assert logged(run, 0).count("python 0") == 1 + 18 and sum(line.startswith("===") for line in logged(run, 0)) == 2
+    assert (
+        logged(run, 0).count("python 0") == 1 + 18
+        and sum(line.startswith("===") for line in logged(run, 0)) == 2
+    )
 
 
 PROGRAM = """
@@ -142,7 +158,15 @@ def test_output_of_programs_is_in_the_log_also_after_failures_and_kills(tmp_path
 
 
 def test_each_repetition_has_its_logs(config: Path, tmp_path: Path) -> None:
-    finished(2, config, tmp_path / "run", ON, "repetitions=2", "repetition_groups=2", "stop.generations=1")
+    finished(
+        2,
+        config,
+        tmp_path / "run",
+        ON,
+        "repetitions=2",
+        "repetition_groups=2",
+        "stop.generations=1",
+    )
     for repetition in ("repetition_0000", "repetition_0001"):
         log = logged(tmp_path / "run" / repetition, 0)
         assert "rank 0 of 1 on " in log[0] and sum(line.startswith("python") for line in log) == 6

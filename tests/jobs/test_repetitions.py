@@ -1,4 +1,6 @@
-"""Repetitions under real mpiexec: the same rows with any number of ranks, groups and array tasks, and after kills."""
+"""Repetitions under real mpiexec: the same rows with any number of ranks,
+groups and array tasks, and after kills.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ CLOCK = ("seconds",)
 
 def results_of(run: Path) -> list[dict[str, Any]]:
     """The results without the columns of time."""
-    return [{name: value for name, value in row.items() if name not in CLOCK} for row in results.read_results(run)]
+    return [
+        {name: value for name, value in row.items() if name not in CLOCK}
+        for row in results.read_results(run)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,11 @@ def test_first_repetition_is_the_run_without_repetitions(reference: Path, tmp_pa
 
 @pytest.mark.parametrize(
     ("ranks", "groups"),
-    [(3, 1), pytest.param(3, 2, marks=pytest.mark.long), pytest.param(4, 3, marks=pytest.mark.long)],
+    [
+        (3, 1),
+        pytest.param(3, 2, marks=pytest.mark.long),
+        pytest.param(4, 3, marks=pytest.mark.long),
+    ],
 )
 def test_repetitions_are_identical_on_any_ranks_and_groups(
     reference: Path, tmp_path: Path, ranks: int, groups: int
@@ -62,7 +71,10 @@ def test_repetitions_are_identical_on_any_ranks_and_groups(
 @pytest.mark.long
 def test_array_tasks_share_the_directory(reference: Path, tmp_path: Path) -> None:
     for task in (1, 0):
-        environ = {f"SLURM_ARRAY_TASK_{n}": str(v) for n, v in {"ID": task, "MIN": 0, "MAX": 1, "COUNT": 2}.items()}
+        environ = {
+            f"SLURM_ARRAY_TASK_{n}": str(v)
+            for n, v in {"ID": task, "MIN": 0, "MAX": 1, "COUNT": 2}.items()
+        }
         done = runs.train(2, tmp_path / "run", *FIVE, env=environ)
         assert done.status == 0, str(done)
         first = [3, 4] if task else [0, 1, 2, 3, 4]
@@ -80,7 +92,8 @@ def test_shard_runs_its_repetitions_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("groups", [1, 2])
 def test_killed_repetitions_are_resumed(reference: Path, tmp_path: Path, groups: int) -> None:
     run, pause = tmp_path / "run", tmp_path / "slow"
-    slowly = f"task.env_kwargs={{pause_file: {pause}, pause_seconds: 0.002}}"  # some 0.5 s per repetition
+    # some 0.5 s per repetition
+    slowly = f"task.env_kwargs={{pause_file: {pause}, pause_seconds: 0.002}}"
     arguments = (*FIVE, f"repetition_groups={groups}", slowly)
     with runs.begin(3, run, *arguments) as job:
         runs.wait_for(lambda: len(results.read_results(run)) >= 1)
@@ -114,11 +127,15 @@ def test_finished_repetitions_are_not_run_again(tmp_path: Path) -> None:
     runs.finished(0, run, *FIVE)
     before = {path: path.stat().st_mtime_ns for path in run.glob("repetition_*/checkpoints/*")}
     assert runs.finished(3, run, *FIVE, "repetition_groups=3").seconds < 30
-    assert {path: path.stat().st_mtime_ns for path in run.glob("repetition_*/checkpoints/*")} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in run.glob("repetition_*/checkpoints/*")
+    } == before
 
 
 @pytest.mark.long
-def test_signal_stops_all_groups_with_status_75_and_the_command_resumes(reference: Path, tmp_path: Path) -> None:
+def test_signal_stops_all_groups_with_status_75_and_the_command_resumes(
+    reference: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     arguments = ("repetitions=3", "repetition_groups=2", "stop.generations=40")
     with runs.begin(3, run, *arguments, "task.env_kwargs.pause_seconds=0.001") as job:
@@ -127,7 +144,9 @@ def test_signal_stops_all_groups_with_status_75_and_the_command_resumes(referenc
         done = job.wait()
     assert done.status == 75, str(done)
     assert runs.status(run)["status"] == "interrupted"
-    assert done.stdout.splitlines()[-1].endswith("a signal); the same command resumes the run"), str(done)
+    assert done.stdout.splitlines()[-1].endswith("a signal); the same command resumes the run"), (
+        str(done)
+    )
     runs.finished(2, run, *arguments, "task.env_kwargs.pause_seconds=0.001")
     runs.finished(0, tmp_path / "plain", *arguments[:1], arguments[2])
     assert results_of(run) == results_of(tmp_path / "plain")
@@ -136,14 +155,19 @@ def test_signal_stops_all_groups_with_status_75_and_the_command_resumes(referenc
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("stop.generations=7",), r"stop: is .*\"generations\": 7.* finished repetitions .*\"generations\": 6"),
+        (
+            ("stop.generations=7",),
+            r"stop: is .*\"generations\": 7.* finished repetitions .*\"generations\": 6",
+        ),
         (("repetitions=6",), "repetitions: is 6, but finished repetitions of .* have 5"),
         (("algorithm.sigma=0.2",), r"algorithm.sigma: 0.1 in the directory, 0.2 in the config"),
         (("--resume", "never"), "already holds repetitions"),
         (("repetition_groups=2",), "repetition_groups: is 2, but the job has 1 ranks"),
     ],
 )
-def test_invalid_command_is_refused_and_changes_no_file(reference: Path, arguments: tuple[str, ...], text: str) -> None:
+def test_invalid_command_is_refused_and_changes_no_file(
+    reference: Path, arguments: tuple[str, ...], text: str
+) -> None:
     before = {path: path.read_bytes() for path in reference.rglob("*") if path.is_file()}
     done = runs.train(0, reference, *FIVE, *arguments)
     assert done.status == 2
@@ -170,7 +194,10 @@ def test_results_command_prints_the_summary(reference: Path, tmp_path: Path) -> 
     assert len(lines) == 6
     assert lines[1].split(",")[3] == "0"
     runs.finished(0, tmp_path / "single")
-    assert "1 of 1 repetitions finished" in python(["-m", "hpc_es", "results", str(tmp_path / "single")]).stdout
+    assert (
+        "1 of 1 repetitions finished"
+        in python(["-m", "hpc_es", "results", str(tmp_path / "single")]).stdout
+    )
     assert python(["-m", "hpc_es", "results", str(tmp_path)]).status == 2
 
 
@@ -204,8 +231,13 @@ def test_inspect_and_eval_list_the_repetitions(tmp_path: Path, capsys: Any) -> N
     )
     assert cli.run(["inspect", str(tmp_path)]) == 0 and capsys.readouterr().out == lines
     assert cli.run(["inspect", str(tmp_path), "--json"]) == 0
-    assert [run["generation"] for run in json.loads(capsys.readouterr().out)["repetitions"]] == [6, 3]
+    assert [run["generation"] for run in json.loads(capsys.readouterr().out)["repetitions"]] == [
+        6,
+        3,
+    ]
     for command in ("eval", "export"):
-        with pytest.raises(CheckpointError, match=r"name a repetition, such as .*/repetition_0000") as refused:
+        with pytest.raises(
+            CheckpointError, match=r"name a repetition, such as .*/repetition_0000"
+        ) as refused:
             cli.run([command, str(tmp_path), *(["out.keras"] if command == "export" else [])])
         assert lines.strip() in str(refused.value)

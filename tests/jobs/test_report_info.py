@@ -13,7 +13,11 @@ from hpc_es.training.generation import MetricsRow
 from tests.helpers import runs
 
 INFO = "report.info={step: final}"
-BANDITS = {"noise": {"table_size": 20_000}, "evaluation": {"interval": 0}, "stop": {"generations": 2}}
+BANDITS = {
+    "noise": {"table_size": 20_000},
+    "evaluation": {"interval": 0},
+    "stop": {"generations": 2},
+}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +28,9 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_report_info_adds_metrics_and_changes_nothing_else(ranks: int, without: Path, tmp_path: Path) -> None:
+def test_report_info_adds_metrics_and_changes_nothing_else(
+    ranks: int, without: Path, tmp_path: Path
+) -> None:
     """The last step of an episode is its length."""
     runs.finished(ranks, tmp_path / "run", *runs.EVERY, INFO)
     assert runs.digests(tmp_path / "run") == runs.digests(without)
@@ -36,7 +42,12 @@ def test_report_info_adds_metrics_and_changes_nothing_else(ranks: int, without: 
 
 
 def test_loggers_group_the_info_metrics() -> None:
-    row: MetricsRow = {"generation": 3, "info_step": 1.5, "evaluation_info_step": 2.0, "info_speed": None}
+    row: MetricsRow = {
+        "generation": 3,
+        "info_step": 1.5,
+        "evaluation_info_step": 2.0,
+        "info_speed": None,
+    }
     assert metrics(row) == {"info/step": 1.5, "evaluation/info_step": 2.0}
 
 
@@ -56,9 +67,14 @@ def test_report_info_may_change_at_a_restart_between_full_checkpoints(
 
 
 def test_report_info_needs_a_task_with_infos(tmp_path: Path) -> None:
-    config = {"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "ga"}, "report": {"info": ["x"]}}
+    config = {
+        "task": {"kind": "programs", "name": "reverse"},
+        "algorithm": {"kind": "ga"},
+        "report": {"info": ["x"]},
+    }
     with pytest.raises(
-        hpc_es.core.errors.ConfigError, match=r"report.info: has keys, but the task 'programs' has no infos"
+        hpc_es.core.errors.ConfigError,
+        match=r"report.info: has keys, but the task 'programs' has no infos",
     ):
         hpc_es.train(config, tmp_path)
 
@@ -66,24 +82,41 @@ def test_report_info_needs_a_task_with_infos(tmp_path: Path) -> None:
 # Regret of bandits.
 
 
-def trained(tmp_path: Path, task: dict[str, object], info: object = None, **more: object) -> list[MetricsRow]:
+def trained(
+    tmp_path: Path, task: dict[str, object], info: object = None, **more: object
+) -> list[MetricsRow]:
     algorithm = {"kind": "es", "population_size": 6}
     report = {"info": info or {"regret": "sum"}, "plot_interval_seconds": 0}
-    return list(hpc_es.train({"task": task, "algorithm": algorithm, "report": report, **BANDITS, **more}, tmp_path))
+    return list(
+        hpc_es.train(
+            {"task": task, "algorithm": algorithm, "report": report, **BANDITS, **more}, tmp_path
+        )
+    )
 
 
 def test_regret_info_equals_the_regret_of_the_bandit(tmp_path: Path) -> None:
-    """As a task it is minus the return used for training; as an environment it is the sum of the infos."""
+    """As a task it is minus the return used for training;
+    as an environment it is the sum of the infos.
+    """
     options = {"distribution": "medium", "num_trials": 10}
     task = {"kind": "bandits", **options, "episodes_per_job": 2}
     rows = trained(tmp_path / "a", {**task, "training_return": "negative_regret"})
-    assert [row["info_regret"] for row in rows] == [pytest.approx(-float(row["return_mean"] or 0)) for row in rows]
+    assert [row["info_regret"] for row in rows] == [
+        pytest.approx(-float(row["return_mean"] or 0)) for row in rows
+    ]
     rows = trained(tmp_path / "b", {"kind": "bandits", **options})
     environment = {"env_id": "hpc_es.tasks.bandits:hpc_es/Bandit-v0", "env_kwargs": options}
-    assert [row["info_regret"] for row in trained(tmp_path / "c", environment)] == [row["info_regret"] for row in rows]
+    assert [row["info_regret"] for row in trained(tmp_path / "c", environment)] == [
+        row["info_regret"] for row in rows
+    ]
     means = trained(tmp_path / "d", {"kind": "bandits", **options}, {"regret": "mean"})
-    assert [row["info_regret"] for row in means] == pytest.approx([float(row["info_regret"] or 0) / 10 for row in rows])
-    with pytest.raises(hpc_es.core.errors.ConfigError, match=r"report.info: .* 'regrets' .*; did you mean 'regret'\?"):
+    assert [row["info_regret"] for row in means] == pytest.approx(
+        [float(row["info_regret"] or 0) / 10 for row in rows]
+    )
+    with pytest.raises(
+        hpc_es.core.errors.ConfigError,
+        match=r"report.info: .* 'regrets' .*; did you mean 'regret'\?",
+    ):
         trained(tmp_path / "e", task, ["regrets"])
 
 
@@ -93,7 +126,17 @@ def test_regret_info_of_actor_critic_equals_the_missing_rewards(tmp_path: Path) 
     task = {"kind": "bandits", "distribution": "deterministic", "num_trials": 10}
     algorithm = {"kind": "actor_critic", "batch_size": 4}
     policy = {"kind": "lstm", "hidden_dims": [4]}
-    rows = trained(tmp_path, task, algorithm=algorithm, policy=policy, evaluation={"interval": 1, "episodes": 3})
-    assert [row["info_regret"] for row in rows] == [pytest.approx(10 - float(row["return_mean"] or 0)) for row in rows]
+    rows = trained(
+        tmp_path,
+        task,
+        algorithm=algorithm,
+        policy=policy,
+        evaluation={"interval": 1, "episodes": 3},
+    )
+    assert [row["info_regret"] for row in rows] == [
+        pytest.approx(10 - float(row["return_mean"] or 0)) for row in rows
+    ]
     measured = [(row["evaluation_info_regret"], row["evaluation_return_mean"]) for row in rows]
-    assert [regret for regret, _ in measured] == [pytest.approx(10 - float(mean or 0)) for _, mean in measured]
+    assert [regret for regret, _ in measured] == [
+        pytest.approx(10 - float(mean or 0)) for _, mean in measured
+    ]

@@ -44,10 +44,14 @@ def again(run: Path, *arguments: str, env: dict[str, str] | None = None) -> Fini
     return runs.train(0, run, *NORMALISED, *arguments, env=env)
 
 
-def test_stopped_run_resumes_with_identical_results_on_other_ranks(reference: Path, tmp_path: Path) -> None:
+def test_stopped_run_resumes_with_identical_results_on_other_ranks(
+    reference: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     runs.finished(2, run, *NORMALISED, "stop.generations=3")
-    done = runs.finished(3, run, *NORMALISED, "stop.generations=5", "mpi.schedule=static", "checkpoint.interval=0")
+    done = runs.finished(
+        3, run, *NORMALISED, "stop.generations=5", "mpi.schedule=static", "checkpoint.interval=0"
+    )
     assert "from generation 3" in done.stdout
     runs.finished(1, run, *NORMALISED, "stop.generations=8", "mpi.master_evaluates=false")
     runs.assert_same(run, reference)
@@ -72,10 +76,14 @@ def test_every_optimizer_resumes_with_identical_results(kind: str, tmp_path: Pat
     runs.assert_same(tmp_path / "run", tmp_path / "whole")
 
 
-def test_missing_metrics_table_is_written_again_with_a_warning(reference: Path, stopped: Path) -> None:
+def test_missing_metrics_table_is_written_again_with_a_warning(
+    reference: Path, stopped: Path
+) -> None:
     (stopped / "log.csv").unlink()
     done = again(stopped, "stop.generations=8")
-    assert done.status == 0 and "log.csv is missing: it is written again" in done.stdout + done.stderr, str(done)
+    assert (
+        done.status == 0 and "log.csv is missing: it is written again" in done.stdout + done.stderr
+    ), str(done)
     runs.assert_same(stopped, reference)
 
 
@@ -104,7 +112,9 @@ def test_restarted_finished_run_ends_at_once_and_changes_no_file(stopped: Path) 
 def test_resume_never_refuses_a_used_directory(stopped: Path) -> None:
     before = runs.files(stopped)
     done = again(stopped, "--resume", "never")
-    assert done.status == 2 and "already holds a run" in done.stderr and "Traceback" not in done.stderr, str(done)
+    assert (
+        done.status == 2 and "already holds a run" in done.stderr and "Traceback" not in done.stderr
+    ), str(done)
     assert runs.files(stopped) == before
 
 
@@ -161,7 +171,9 @@ def test_different_number_of_blas_threads_is_refused(stopped: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "bit flipped"])
-def test_damaged_newest_checkpoint_is_reported_and_set_aside(damage: str, reference: Path, stopped: Path) -> None:
+def test_damaged_newest_checkpoint_is_reported_and_set_aside(
+    damage: str, reference: Path, stopped: Path
+) -> None:
     path = checkpoint(stopped, 8)
     whole = path.read_bytes()
     middle = len(whole) // 2
@@ -169,7 +181,10 @@ def test_damaged_newest_checkpoint_is_reported_and_set_aside(damage: str, refere
     path.write_bytes(whole[:-100] if damage == "truncated" else flipped)
     done = again(stopped, *runs.EVERY, "stop.generations=8")
     assert done.status == 0 and "from generation 7" in done.stdout, str(done)
-    assert re.search(rf"WARNING: .*{path.name}: damaged: .*continuing from {checkpoint(stopped, 7).name}", done.stdout)
+    assert re.search(
+        rf"WARNING: .*{path.name}: damaged: .*continuing from {checkpoint(stopped, 7).name}",
+        done.stdout,
+    )
     assert path.with_name(path.name + ".damaged").exists()
     runs.assert_same(stopped, reference)
 
@@ -186,11 +201,16 @@ def test_directory_with_damaged_checkpoints_only_is_refused(stopped: Path) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"\x89HDF\r\n\x1a\n of somebody else" + bytes(1000), "not a checkpoint of hpc_es: it begins with"),
+        (
+            b"\x89HDF\r\n\x1a\n of somebody else" + bytes(1000),
+            "not a checkpoint of hpc_es: it begins with",
+        ),
         (None, "format 3, but this hpc_es reads up to 2"),
     ],
 )
-def test_checkpoints_of_other_formats_are_refused(stopped: Path, text: bytes | None, said: str) -> None:
+def test_checkpoints_of_other_formats_are_refused(
+    stopped: Path, text: bytes | None, said: str
+) -> None:
     import hashlib
 
     path = checkpoint(stopped, 8)
@@ -216,7 +236,9 @@ def test_init_from_starts_with_the_theta_and_statistics_of_the_source(
         assert result.shared[name].tobytes() == expected.shared[name].tobytes()
 
 
-def test_init_from_another_network_is_refused_and_writes_no_files(reference: Path, tmp_path: Path) -> None:
+def test_init_from_another_network_is_refused_and_writes_no_files(
+    reference: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     done = runs.train(3, run, f"policy.init_from={reference}", "policy.hidden_dims=[9]")
     assert done.status == 2 and "Traceback" not in done.stderr, str(done)
@@ -225,22 +247,35 @@ def test_init_from_another_network_is_refused_and_writes_no_files(reference: Pat
 
 
 @pytest.mark.parametrize("init_optimizer", [True, False])
-def test_init_optimizer_copies_the_optimizer_state(init_optimizer: bool, reference: Path, tmp_path: Path) -> None:
-    started = (f"policy.init_from={reference}", f"policy.init_optimizer={str(init_optimizer).lower()}")
+def test_init_optimizer_copies_the_optimizer_state(
+    init_optimizer: bool, reference: Path, tmp_path: Path
+) -> None:
+    started = (
+        f"policy.init_from={reference}",
+        f"policy.init_optimizer={str(init_optimizer).lower()}",
+    )
     done = again(tmp_path / "run", *started, "stop.generations=0")
     assert done.status == 0, str(done)
-    expected, result = runs.newest(reference).state.master, runs.newest(tmp_path / "run").state.master
+    expected, result = (
+        runs.newest(reference).state.master,
+        runs.newest(tmp_path / "run").state.master,
+    )
     for name in ("adam_m", "adam_v", "optimizer_steps"):
         assert (result[name].tobytes() == expected[name].tobytes()) is init_optimizer
     assert result["optimizer_steps"] == (8 if init_optimizer else 0)
 
 
-def test_init_optimizer_refuses_the_state_of_another_optimizer(reference: Path, tmp_path: Path) -> None:
+def test_init_optimizer_refuses_the_state_of_another_optimizer(
+    reference: Path, tmp_path: Path
+) -> None:
     started = (f"policy.init_from={reference}", "policy.init_optimizer=true")
     done = again(tmp_path / "run", *started, "algorithm.optimizer.kind=sgd")
     assert done.status == 2 and "Traceback" not in done.stderr, str(done)
     assert "policy.init_optimizer: the optimizer of policy.init_from does not match" in done.stderr
-    assert "sgd_velocity: expected float32[58], found none; adam_m: expected none, found float32[58]" in done.stderr
+    assert (
+        "sgd_velocity: expected float32[58], found none; adam_m: expected none, found float32[58]"
+        in done.stderr
+    )
 
 
 @pytest.mark.long
@@ -266,11 +301,17 @@ def test_evaluations_are_written_between_metrics_of_an_interval(tmp_path: Path) 
         for end in ends:
             runs.finished(0, path, *sparse, f"stop.generations={end}")
     assert [row["generation"] for row in runs.rows(whole)] == [0, 3, 4, 6, 8, 9, 10]
-    assert all(row["evaluation_return_mean"] is not None for row in runs.rows(whole) if row["generation"] in {3, 6, 9})
+    assert all(
+        row["evaluation_return_mean"] is not None
+        for row in runs.rows(whole)
+        if row["generation"] in {3, 6, 9}
+    )
     assert (runs.rows(run), runs.table(run)) == (runs.rows(whole), runs.table(whole))
 
 
-def test_statistics_that_are_not_finite_are_refused_with_the_checkpoint_to_continue_from(stopped: Path) -> None:
+def test_statistics_that_are_not_finite_are_refused_with_the_checkpoint_to_continue_from(
+    stopped: Path,
+) -> None:
     """Earlier versions added infinite observations to them."""
     for generation in (7, 8):
         saved = load(checkpoint(stopped, generation))
@@ -279,8 +320,14 @@ def test_statistics_that_are_not_finite_are_refused_with_the_checkpoint_to_conti
         save(checkpoint(stopped, generation), replace(saved, state=state))
     done = again(stopped, *runs.EVERY, "stop.generations=9")
     assert done.status == 2, str(done)
-    assert "expected finite observation statistics, found infinity or NaN in observation_sum" in done.stderr
-    assert f"remove the checkpoints after {checkpoint(stopped, 6).name} to continue from that one" in done.stderr
+    assert (
+        "expected finite observation statistics, found infinity or NaN in observation_sum"
+        in done.stderr
+    )
+    assert (
+        f"remove the checkpoints after {checkpoint(stopped, 6).name} to continue from that one"
+        in done.stderr
+    )
     for generation in (7, 8):
         checkpoint(stopped, generation).unlink()
     assert again(stopped, *runs.EVERY, "stop.generations=9").status == 0

@@ -1,7 +1,8 @@
 """Signals: status 75, all finished generations on disk, identical results after the resume.
 
-Hydra's mpiexec (MPICH 5.0) passes SIGTERM, SIGUSR1 and the first SIGINT on to all ranks. SIGUSR2 and SIGHUP end
-mpiexec itself, and with it the ranks, at once; a second SIGINT kills the ranks. That is like a kill: see `test_kills`.
+Hydra's mpiexec (MPICH 5.0) passes SIGTERM, SIGUSR1 and the first SIGINT on to all ranks. SIGUSR2
+and SIGHUP end mpiexec itself, and with it the ranks, at once; a second SIGINT kills the ranks. That
+is like a kill: see `test_kills`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ APART_SECONDS = 1.0  # more than guard.REPEAT_SECONDS
 SETTLED_SECONDS = 1.0  # in which any generation ends that is not slow
 PROMPT_SECONDS = 10.0
 HANGING_SECONDS = 3600.0
-ENDLESS = ("stop.generations=100000", "checkpoint.interval=0")  # no checkpoint is due before the end
+# no checkpoint is due before the end
+ENDLESS = ("stop.generations=100000", "checkpoint.interval=0")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,9 @@ def to_one_worker(job: Job, number: int) -> None:
 
 
 def slowed(run: Path, step_seconds: float = 0.3) -> str:
-    """The override that makes the run slow, 10 s per generation or more, while the file `slow` beside it exists."""
+    """The override that makes the run slow, 10 s per generation or more,
+    while the file `slow` beside it exists.
+    """
     return f"task.env_kwargs={{pause_file: {run.parent / 'slow'}, pause_file_seconds: {step_seconds:g}}}"
 
 
@@ -99,10 +103,18 @@ def test_signal_stops_the_run_at_the_end_of_the_generation(
             reached(run, before + 2)
             send(job, number)
             done = interrupted(job)
-        assert "interrupted by a signal after" in done.stdout and "the same command resumes the run" in done.stdout
+        assert (
+            "interrupted by a signal after" in done.stdout
+            and "the same command resumes the run" in done.stdout
+        )
         message, before = runs.status(run), runs.newest(run).state.generation
-        assert message["status"] == "interrupted" and message["exit_status"] == 75 and message["generation"] == before
-        assert len(runs.rows(run)) == before  # the checkpoint is of the last row, and no generation is given up
+        assert (
+            message["status"] == "interrupted"
+            and message["exit_status"] == 75
+            and message["generation"] == before
+        )
+        # the checkpoint is of the last row, and no generation is given up
+        assert len(runs.rows(run)) == before
     runs.assert_same(run, reference)
 
 
@@ -168,7 +180,9 @@ def test_signal_delivered_twice_counts_once(reference: Path, tmp_path: Path) -> 
 def test_time_limit_of_the_config_is_not_an_interruption(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     for seconds in (0.2, 0.4):
-        done = runs.finished(2, run, "stop.generations=null", f"stop.seconds={seconds}", "checkpoint.interval=0")
+        done = runs.finished(
+            2, run, "stop.generations=null", f"stop.seconds={seconds}", "checkpoint.interval=0"
+        )
         assert f"finished by stop.seconds: {seconds:g} after" in done.stdout
         message = runs.status(run)
         assert (

@@ -1,4 +1,6 @@
-"""Code that a run names runs only if this user has written or trusted it; a directory open to all is a stranger's."""
+"""Code that a run names runs only if this user has written or trusted it;
+a directory open to all is a stranger's.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,11 @@ class Place:
     """A project `code`, a run in it, and an own state directory, in a directory of the test."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.code, self.run = root, root / "share" / "code", root / "share" / "code" / "run"
+        self.root, self.code, self.run = (
+            root,
+            root / "share" / "code",
+            root / "share" / "code" / "run",
+        )
         self.ran = root / "ran"
         self.env = {"XDG_STATE_HOME": str(root / "state"), "RAN": str(self.ran)}
 
@@ -67,7 +73,9 @@ class Place:
         shutil.rmtree(self.ran, ignore_errors=True)
         self.ran.mkdir()
         (self.root / "empty").mkdir(exist_ok=True)
-        done = python(["-m", "hpc_es", *map(str, arguments)], cwd=cwd or self.root / "empty", env=self.env)
+        done = python(
+            ["-m", "hpc_es", *map(str, arguments)], cwd=cwd or self.root / "empty", env=self.env
+        )
         assert done.status == status, str(done)
         return done
 
@@ -89,7 +97,9 @@ class Place:
         """Change the provenance in all checkpoints, as their author can."""
         for path in (self.run / "checkpoints").glob("*.h5"):
             old = checkpoint.load(path)
-            checkpoint.save(path, dataclasses.replace(old, provenance={**old.provenance, **provenance}))
+            checkpoint.save(
+                path, dataclasses.replace(old, provenance={**old.provenance, **provenance})
+            )
 
     def change_config(self, section: str, **options: object) -> None:
         """Change the config in all checkpoints."""
@@ -113,7 +123,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(trained: Path, tmp_path: Path) -> Place:
-    """A copy of the project and of what its user trusts, at another place, where the checkpoints think it was."""
+    """A copy of the project and of what its user trusts, at another place,
+    where the checkpoints think it was.
+    """
     shutil.copytree(trained, tmp_path / "place")
     copy = Place(tmp_path / "place")
     copy.change(import_paths=[str(copy.code)])
@@ -129,9 +141,17 @@ def test_started_runs_are_trusted_where_a_group_or_all_may_write(place: Place) -
 def test_run_of_a_stranger_lists_its_files_and_runs_once_trusted(place: Place) -> None:
     place.forget()
     place.open_to_all()
-    for command in (["eval", place.run], ["eval", place.run, "--all"], ["export", place.run, "p.npz"]):
+    for command in (
+        ["eval", place.run],
+        ["eval", place.run, "--all"],
+        ["export", place.run, "p.npz"],
+    ):
         said = place.refused(*command)
-        assert f"all users may write {place.code}" in said and "hpc-es trust" in said and "--trust" in said
+        assert (
+            f"all users may write {place.code}" in said
+            and "hpc-es trust" in said
+            and "--trust" in said
+        )
         assert f"{place.code}/lines.py" in said and f"{place.code}/helper.py" in said
     place.call("eval", place.run, "--episodes", "1", "--trust")
     assert (place.ran / "reset").exists()
@@ -154,7 +174,9 @@ def test_changed_file_of_a_trusted_run_is_refused(place: Place, name: str) -> No
 
 
 def test_module_that_no_statement_imports_is_compared_when_it_is_imported(place: Place) -> None:
-    text = ENV.replace("import helper", "import importlib\nhelper = importlib.import_module('helper')")
+    text = ENV.replace(
+        "import helper", "import importlib\nhelper = importlib.import_module('helper')"
+    )
     (place.code / "lines.py").write_text(text)
     place.forget()
     place.open_to_all()
@@ -192,7 +214,9 @@ def test_relative_import_path_means_no_directory_beside_the_run(place: Place) ->
     place.forget()
     place.change(import_paths=["share/code"])
 
-    assert "is in another directory than in the training" in place.refused("eval", place.run, cwd=place.root)
+    assert "is in another directory than in the training" in place.refused(
+        "eval", place.run, cwd=place.root
+    )
 
 
 def test_compiled_file_beside_a_source_does_not_run(place: Place) -> None:
@@ -200,7 +224,10 @@ def test_compiled_file_beside_a_source_does_not_run(place: Place) -> None:
     evil.write_text(ENV.replace('"reset"', '"evil"'))
     cached = place.code / "__pycache__" / "lines.cpython-311.pyc"
     py_compile.compile(
-        str(evil), str(cached), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH, doraise=True
+        str(evil),
+        str(cached),
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        doraise=True,
     )
     for trust in ([], ["--trust"]):
         place.call("eval", place.run, "--episodes", "1", *trust)
@@ -228,7 +255,9 @@ def test_library_is_not_imported_from_a_run(place: Place) -> None:
 
 def test_installed_code_with_arguments_of_a_stranger_is_refused(place: Place) -> None:
     place.change(sources={})
-    place.change_config("task", env_id="CartPole-v1", wrappers=[{"subprocess:Popen": {"args": ["touch", "x"]}}])
+    place.change_config(
+        "task", env_id="CartPole-v1", wrappers=[{"subprocess:Popen": {"args": ["touch", "x"]}}]
+    )
     place.open_to_all()
     assert "  subprocess:Popen" in place.refused("eval", place.run)
 
@@ -267,7 +296,9 @@ def test_store_that_others_may_write_is_not_believed(place: Place) -> None:
 
 @pytest.mark.parametrize("spelling", ["/", "/.", "//.", "/../code"])
 def test_best_checkpoint_whose_identity_names_other_code(place: Place, spelling: str) -> None:
-    """The config of both names none; the directory of the config is spelled so that it looks like another one."""
+    """The config of both names none; the directory of the config is
+    spelled so that it looks like another one.
+    """
     (place.code / "evil.py").write_text("import helper\nhelper.ran('evil')\n")
     place.change(sources={}, import_paths=[])
     place.change_config("task", env_id="CartPole-v1", env_kwargs={"sutton_barto_reward": False})
@@ -279,16 +310,26 @@ def test_best_checkpoint_whose_identity_names_other_code(place: Place, spelling:
             later = better.generation + 1000 * (path.name == "best.h5")
             better = dataclasses.replace(better, return_=float(later), generation=later)
         identity = {**old.identity, "task": {"kind": "evil:Task"}}
-        checkpoint.save(path, dataclasses.replace(old, config_text=json.dumps(data), identity=identity, best=better))
+        checkpoint.save(
+            path,
+            dataclasses.replace(old, config_text=json.dumps(data), identity=identity, best=better),
+        )
     place.open_to_all()
-    for command in (["eval", place.run, "--episodes", "1"], ["eval", place.run, "task.max_episode_steps=3"]):
+    for command in (
+        ["eval", place.run, "--episodes", "1"],
+        ["eval", place.run, "task.max_episode_steps=3"],
+    ):
         done = python(["-m", "hpc_es", *map(str, command)], cwd=place.root, env=place.env)
         assert "Traceback" not in done.stderr and not (place.ran / "evil").exists(), str(done)
 
 
 @pytest.mark.parametrize(("name", "mode"), [("optional", 0o1777), ("plugins.optional", 0o777)])
-def test_directory_where_others_may_add_files_gives_only_own_ones(place: Place, name: str, mode: int) -> None:
-    """A sticky directory, such as /tmp, in the path of a run whose own code is elsewhere, and a folder below one."""
+def test_directory_where_others_may_add_files_gives_only_own_ones(
+    place: Place, name: str, mode: int
+) -> None:
+    """A sticky directory, such as /tmp, in the path of a run whose own code is elsewhere,
+    and a folder below one.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")
     open_one = place.root / "open"
@@ -298,9 +339,7 @@ def test_directory_where_others_may_add_files_gives_only_own_ones(place: Place, 
     file.write_text("import helper\nhelper.ran('optional')\n")
     os.chown(file, 12001, 12001)
     (open_one / "mine.py").write_text("import helper\nhelper.ran('mine')\n")
-    optional = (
-        f"import contextlib\nwith contextlib.suppress(ImportError):\n    __import__('mine')\n    __import__({name!r})\n"
-    )
+    optional = f"import contextlib\nwith contextlib.suppress(ImportError):\n    __import__('mine')\n    __import__({name!r})\n"
     (place.code / "lines.py").write_text(ENV + optional)
     place.call("train", "line.yaml", "--output", place.root / "other" / "run", cwd=place.code)
     shutil.rmtree(place.run)
@@ -371,7 +410,9 @@ def test_module_that_a_run_imports_late_is_trusted_with_it(place: Place) -> None
 
 def test_helpers_that_are_exchanged_are_not_trusted(place: Place) -> None:
     """Each of them has a content that is trusted, under the other name."""
-    (place.code / "lines.py").write_text(ENV.replace("import helper", "import helper\nimport other"))
+    (place.code / "lines.py").write_text(
+        ENV.replace("import helper", "import helper\nimport other")
+    )
     (place.code / "other.py").write_text("ran = None\n")
     place.forget()
     place.open_to_all()
@@ -383,7 +424,9 @@ def test_helpers_that_are_exchanged_are_not_trusted(place: Place) -> None:
 
 
 def test_late_helper_that_is_exchanged_does_not_run(place: Place) -> None:
-    text = ENV.replace("import helper", "import importlib\nhelper = importlib.import_module('helper')")
+    text = ENV.replace(
+        "import helper", "import importlib\nhelper = importlib.import_module('helper')"
+    )
     (place.code / "lines.py").write_text(text)
     (place.code / "other.py").write_text("ran = None\n")
     place.forget()
@@ -421,17 +464,24 @@ sys.stdout.write(texts[-1])
 
 
 def test_archive_as_directory_of_a_config_has_no_modules(place: Place) -> None:
-    """A run that names no code may import optional libraries, which are no longer looked for in its directory."""
+    """A run that names no code may import optional libraries,
+    which are no longer looked for in its directory.
+    """
     archive = place.root / "code.zip"
     with zipfile.ZipFile(archive, "w") as file:
         for name in ("gym", "shimmy"):  # which environments with old ids need
-            file.writestr(f"{name}.py", "import os, pathlib\npathlib.Path(os.environ['RAN'], 'archive').touch()\n")
+            file.writestr(
+                f"{name}.py",
+                "import os, pathlib\npathlib.Path(os.environ['RAN'], 'archive').touch()\n",
+            )
     for path in (place.run / "checkpoints").glob("*.h5"):
         old = checkpoint.load(path)
         data: JsonObject = plain_data(old.config_text)
         data["task"]["env_id"], data["directory"] = "Foo-v99", str(archive)
         provenance = {**old.provenance, "sources": {}, "import_paths": []}
-        checkpoint.save(path, dataclasses.replace(old, config_text=json.dumps(data), provenance=provenance))
+        checkpoint.save(
+            path, dataclasses.replace(old, config_text=json.dumps(data), provenance=provenance)
+        )
     place.forget()
     place.open_to_all()
     assert "Foo" in place.refused("eval", place.run)
@@ -476,7 +526,9 @@ with hpc_es.train("line.yaml", {str(place.run)!r}) as run:
     assert "hpc-es trust" in place.refused("eval", place.run)
 
 
-def test_checkpoint_that_is_exchanged_after_its_check_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_that_is_exchanged_after_its_check_is_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`eval --all` loads each checkpoint again."""
     from hpc_es.api import evaluate
     from hpc_es.mpi.world import World
@@ -488,19 +540,30 @@ def test_checkpoint_that_is_exchanged_after_its_check_is_refused(place: Place, m
     asked = evaluate.EvaluationRequest(episodes=1, seed=0)
     assert len(evaluate.evaluate_all(World("none"), prepared, asked, lambda source: source)) >= 2
     place.change_config("task", kind="model", model="subprocess:run", model_kwargs={"args": "true"})
-    with pytest.raises(UserError, match="was replaced by a checkpoint with other code after it was checked"):
+    with pytest.raises(
+        UserError, match="was replaced by a checkpoint with other code after it was checked"
+    ):
         evaluate.evaluate_all(World("none"), prepared, asked, lambda source: source)
 
 
 def test_switches_and_texts_of_an_environment_with_a_namespace_are_trusted(place: Place) -> None:
     begin = "class Line(gymnasium.Env):"
     code = ENV.replace("Line-v0", "ns/Line-v0")
-    code = code.replace(begin, f"{begin}\n    def __init__(self, name='', dry=True):\n        pass\n")
+    code = code.replace(
+        begin, f"{begin}\n    def __init__(self, name='', dry=True):\n        pass\n"
+    )
     (place.code / "lines.py").write_text(code)
     (place.code / "line.yaml").write_text(CONFIG.replace("lines:Line-v0", "lines:ns/Line-v0"))
     shutil.rmtree(place.run)
     place.forget()
-    place.call("train", "line.yaml", "--output", place.run, "task.env_kwargs={name: a, dry: true}", cwd=place.code)
+    place.call(
+        "train",
+        "line.yaml",
+        "--output",
+        place.run,
+        "task.env_kwargs={name: a, dry: true}",
+        cwd=place.code,
+    )
     place.open_to_all()
     place.call("eval", place.run, "--episodes", "1")
     place.change_config("task", env_kwargs={"name": "a", "dry": False})

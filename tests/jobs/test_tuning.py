@@ -1,4 +1,6 @@
-"""Whole tunings: on several ranks, in shards, after kills and interruptions, and of program searches."""
+"""Whole tunings: on several ranks, in shards, after kills and interruptions,
+and of program searches.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,24 @@ def written(output: Path, tuning: str, base: str) -> Path:
     return path
 
 
-def begin(ranks: int, output: Path, tuning: str, *arguments: str, base: str = TINY, **env: str) -> Job:
+def begin(
+    ranks: int, output: Path, tuning: str, *arguments: str, base: str = TINY, **env: str
+) -> Job:
     """A job that tunes; 0 ranks is one process without a launcher."""
     path = written(output, tuning, base)
     args = ["-m", "hpc_es", "tune", str(path), "--output", str(output), *arguments]
     return start(ranks, args, env, ROOT) if ranks else Job([sys.executable, *args], env, ROOT)
 
 
-def tune(ranks: int, output: Path, tuning: str, *arguments: str, status: int = 0, base: str = TINY, **env: str) -> str:
+def tune(
+    ranks: int,
+    output: Path,
+    tuning: str,
+    *arguments: str,
+    status: int = 0,
+    base: str = TINY,
+    **env: str,
+) -> str:
     """The output of a job with this exit status."""
     with begin(ranks, output, tuning, *arguments, base=base, **env) as job:
         return ended(job, status)
@@ -97,21 +109,32 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def test_two_concurrent_shards_find_the_results_of_one_task(undisturbed: Path, tmp_path: Path) -> None:
+def test_two_concurrent_shards_find_the_results_of_one_task(
+    undisturbed: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "grid"
     with ExitStack() as stack:
-        jobs = [stack.enter_context(begin(ranks, output, GRID, "--shard", f"{ranks - 1}/2")) for ranks in (1, 2)]
+        jobs = [
+            stack.enter_context(begin(ranks, output, GRID, "--shard", f"{ranks - 1}/2"))
+            for ranks in (1, 2)
+        ]
         for job in jobs:
             ended(job)
     assert outcome(output) == outcome(undisturbed)
     assert len({digest for _, _, digest in outcome(output).values()}) == 6
     for name, generation in (("status_0_of_2.json", 18), ("status_1_of_2.json", 18)):
-        assert (status(output, name)["status"], status(output, name)["generation"]) == ("finished", generation)
+        assert (status(output, name)["status"], status(output, name)["generation"]) == (
+            "finished",
+            generation,
+        )
 
 
 @pytest.mark.long
 def test_shard_of_a_tuning_is_the_array_task(tmp_path: Path) -> None:
-    array = {f"SLURM_ARRAY_TASK_{name}": value for name, value in (("ID", "3"), ("MIN", "1"), ("MAX", "3"))}
+    array = {
+        f"SLURM_ARRAY_TASK_{name}": value
+        for name, value in (("ID", "3"), ("MIN", "1"), ("MAX", "3"))
+    }
     tune(0, tmp_path / "grid", GRID, SLURM_ARRAY_TASK_COUNT="3", **array)
     states = [state for state, _, _ in outcome(tmp_path / "grid").values()]
     assert states == ["missing"] * 4 + ["complete"] * 2
@@ -125,7 +148,9 @@ def test_trial_equals_the_run_of_its_config(undisturbed: Path, tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_killed_tuning_runs_only_missing_trials_with_identical_results(undisturbed: Path, tmp_path: Path) -> None:
+def test_killed_tuning_runs_only_missing_trials_with_identical_results(
+    undisturbed: Path, tmp_path: Path
+) -> None:
     output, (base, pause) = tmp_path / "grid", paused(tmp_path)
     pause.unlink()
     tune(1, output, GRID, "--shard", "0/6", base=base)
@@ -143,7 +168,9 @@ def test_killed_tuning_runs_only_missing_trials_with_identical_results(undisturb
     assert_same(output / "trial_0001", undisturbed / "trial_0001")
     files = {path: path.stat().st_mtime_ns for path in output.glob("trial_*/*")}
     assert "6 trials: 6 complete" in tune(1, output, GRID, base=base)
-    assert {path: path.stat().st_mtime_ns for path in output.glob("trial_*/*")} == files, "what is done stays"
+    assert {path: path.stat().st_mtime_ns for path in output.glob("trial_*/*")} == files, (
+        "what is done stays"
+    )
 
 
 def _lines(path: Path) -> list[str]:
@@ -151,7 +178,9 @@ def _lines(path: Path) -> list[str]:
 
 
 @pytest.mark.long
-def test_signal_ends_a_tuning_with_status_75_and_it_resumes(undisturbed: Path, tmp_path: Path) -> None:
+def test_signal_ends_a_tuning_with_status_75_and_it_resumes(
+    undisturbed: Path, tmp_path: Path
+) -> None:
     output, (base, pause) = tmp_path / "grid", paused(tmp_path)
     with begin(2, output, GRID, base=base) as job:
         in_the_middle(output, 0)
@@ -175,7 +204,9 @@ def test_failed_trial_is_listed_and_does_not_affect_the_others(tmp_path: Path) -
     assert "3 trials: 1 complete, 2 failed" in said
     states = {number: state for number, (state, _, _) in outcome(tmp_path / "grid").items()}
     assert states == {0: "complete", 1: "failed", 2: "failed"}
-    reasons = [row["reason"] for row in read_report(tmp_path / "grid").rows if row["state"] == "failed"]
+    reasons = [
+        row["reason"] for row in read_report(tmp_path / "grid").rows if row["state"] == "failed"
+    ]
     assert "all jobs of the last 2 generations failed" in reasons[0]
     assert status(tmp_path / "grid")["status"] == "finished"
     tune(2, tmp_path / "grid", space)
@@ -183,7 +214,9 @@ def test_failed_trial_is_listed_and_does_not_affect_the_others(tmp_path: Path) -
 
 
 def test_tuning_fails_if_all_trials_fail(tmp_path: Path) -> None:
-    said = tune(0, tmp_path / "grid", 'space: {task.env_kwargs: [{fault: "raise", every: 1}]}', status=1)
+    said = tune(
+        0, tmp_path / "grid", 'space: {task.env_kwargs: [{fault: "raise", every: 1}]}', status=1
+    )
     assert "all trials failed" in said
     assert status(tmp_path / "grid")["status"] == "failed"
 
@@ -194,7 +227,9 @@ def test_trial_that_ends_the_job_is_skipped_after_several_starts(tmp_path: Path)
     space, output = "space: {task.env_kwargs.kill: [true, false]}", tmp_path / "grid"
     tune(0, output, space, base=base, status=-signal.SIGKILL)
     tune(0, output, space, base=base, status=-signal.SIGKILL)
-    assert [state for state, _, _ in outcome(output).values()] == ["begun", "complete"], "the other one came first"
+    assert [state for state, _, _ in outcome(output).values()] == ["begun", "complete"], (
+        "the other one came first"
+    )
     tune(0, output, space, base=base, status=-signal.SIGKILL)
     said = tune(0, output, space, base=base)
     assert "trial_0000 failed: started 3 times without a new generation" in said
@@ -212,7 +247,9 @@ def test_different_space_in_a_tuning_directory_is_refused(undisturbed: Path) -> 
 
 @pytest.mark.long
 def test_errors_of_a_tuning_are_reported_once_before_files_are_written(tmp_path: Path) -> None:
-    said = tune(3, tmp_path / "grid", "space: {algorithm.sigma: [0.1, -1], algorithm.sigmaa: [1]}", status=2)
+    said = tune(
+        3, tmp_path / "grid", "space: {algorithm.sigma: [0.1, -1], algorithm.sigmaa: [1]}", status=2
+    )
     assert said.count("algorithm.sigma: expected a number greater than 0, found -1") == 1
     assert said.count("unknown key 'algorithm.sigmaa'; did you mean 'sigma'?") == 1
     assert not (tmp_path / "grid").exists()
@@ -227,7 +264,8 @@ def test_second_task_on_the_same_trials_is_refused(tmp_path: Path) -> None:
         in_the_middle(output, 0)
         said = tune(0, output, GRID, base=base, status=2)
         assert f"shard_0_of_1 is in use by process {job.process.pid} on host" in said
-        said = tune(0, output, GRID, "--shard", "0/2", base=base, status=2)  # trials that are in both shards
+        # trials that are in both shards
+        said = tune(0, output, GRID, "--shard", "0/2", base=base, status=2)
         assert f"trial_0000 is in use by process {job.process.pid} on host" in said
         assert status(output, "status_0_of_2.json")["status"] == "failed"
         pause.unlink()
@@ -263,7 +301,9 @@ def test_random_search_with_more_trials_keeps_the_first_ones(tmp_path: Path) -> 
     tune(0, tmp_path / "at_once", f"{RANDOM}trials: 3")
     assert outcome(output) == outcome(tmp_path / "at_once")
     assert {number: row for number, row in outcome(output).items() if number < 2} == first
-    assert "2 trials: 2 complete" in tune(0, output, f"{RANDOM}trials: 2"), "fewer are those that come first"
+    assert "2 trials: 2 complete" in tune(0, output, f"{RANDOM}trials: 2"), (
+        "fewer are those that come first"
+    )
 
 
 @pytest.mark.long
@@ -276,7 +316,9 @@ def test_study_continues_with_more_trials(tmp_path: Path) -> None:
     assert sorted(outcome(output)) == [0, 1, 2]
     assert {number: row for number, row in outcome(output).items() if number < 2} == first
     tune(0, tmp_path / "at_once", OPTUNA.replace("trials: 8", "trials: 3"))
-    assert outcome(output) == outcome(tmp_path / "at_once"), "one task alone has the study's trials in their order"
+    assert outcome(output) == outcome(tmp_path / "at_once"), (
+        "one task alone has the study's trials in their order"
+    )
 
 
 OPTUNA = """search: optuna
@@ -289,7 +331,10 @@ def test_two_tasks_share_a_study(tmp_path: Path) -> None:
     output, (base, pause) = tmp_path / "study", paused(tmp_path)
     with ExitStack() as stack:
         shards = [(ranks, "--shard", f"{ranks - 1}/2") for ranks in (1, 2)]
-        jobs = [stack.enter_context(begin(ranks, output, OPTUNA, *shard, base=base)) for ranks, *shard in shards]
+        jobs = [
+            stack.enter_context(begin(ranks, output, OPTUNA, *shard, base=base))
+            for ranks, *shard in shards
+        ]
         wait_for(lambda: len(list(output.glob("trial_*/log.txt"))) == 2, LIMIT_SECONDS)
         pause.unlink()
         said = [ended(job) for job in jobs]
@@ -299,7 +344,9 @@ def test_two_tasks_share_a_study(tmp_path: Path) -> None:
     assert [number_of_starts(output, number) for number in range(8)] == [1] * 8, "none twice"
     assert all("complete: objective" in text for text in said), "both had some"
     trials = Study(output, {}, 8, 1)._study.trials
-    assert {min(trial.intermediate_values) for trial in trials} == {10}, "the untrained theta tells nothing"
+    assert {min(trial.intermediate_values) for trial in trials} == {10}, (
+        "the untrained theta tells nothing"
+    )
     sigmas = {row["hyperparameters"]["algorithm.sigma"] for row in read_report(output).rows}
     assert len(sigmas) == 8
     tune(1, output, OPTUNA, base=base)
@@ -309,7 +356,11 @@ def test_two_tasks_share_a_study(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("sampler", ["tpe", "cma_es"])
 def test_killed_task_of_a_study_loses_no_trial(sampler: str, tmp_path: Path) -> None:
-    output, (base, pause), text = tmp_path / "study", paused(tmp_path), f"{OPTUNA}\nsampler: {sampler}"
+    output, (base, pause), text = (
+        tmp_path / "study",
+        paused(tmp_path),
+        f"{OPTUNA}\nsampler: {sampler}",
+    )
     with begin(0, output, text, base=base) as job:
         in_the_middle(output, 0)
         values = read_report(output).rows[0]["hyperparameters"]
@@ -333,7 +384,10 @@ def test_killed_task_of_a_study_loses_no_trial(sampler: str, tmp_path: Path) -> 
 def test_pruned_trials_end_in_all_groups_of_ranks(tmp_path: Path) -> None:
     """Five trials of the study have much better values than any trial can reach."""
     output = tmp_path / "study"
-    base = TINY.replace("generations: 6", "generations: 100") + "repetitions: 2\nrepetition_groups: 2\n"
+    base = (
+        TINY.replace("generations: 6", "generations: 100")
+        + "repetitions: 2\nrepetition_groups: 2\n"
+    )
     plan = load(written(output, OPTUNA, base))
     output.mkdir()
     freeze(output, plan.identity(), [])
@@ -343,7 +397,10 @@ def test_pruned_trials_end_in_all_groups_of_ranks(tmp_path: Path) -> None:
     tune(2, output, OPTUNA, base=base)
     assert [state for state, _, _ in outcome(output).values()] == ["complete"] * 5 + ["pruned"] * 3
     for number in range(5, 8):
-        rows = [_lines(path) for path in (output / f"trial_{number:04d}").glob("repetition_*/metrics.jsonl")]
+        rows = [
+            _lines(path)
+            for path in (output / f"trial_{number:04d}").glob("repetition_*/metrics.jsonl")
+        ]
         assert len(rows) == 2
         assert max(map(len, rows)) < 100, "both groups have ended early"
     assert "is below the median" in read_report(output).rows[5]["reason"]

@@ -88,13 +88,16 @@ def here(tmp_path: Path) -> Path:
     (tmp_path / "here" / "mycar.py").write_text(CAR)
     (tmp_path / "here" / "mynet.py").write_text(NET)
     (tmp_path / "configs" / "car.yaml").write_text(CONFIG)
-    (tmp_path / "bin" / "hpc-es").write_text("from hpc_es.cli import main\nmain()\n")  # as pip installs it: sys.path[0]
+    # as pip installs it: sys.path[0]
+    (tmp_path / "bin" / "hpc-es").write_text("from hpc_es.cli import main\nmain()\n")
     return tmp_path / "here"
 
 
 @pytest.fixture
 def cli(here: Path) -> Cli:
-    """Run `hpc-es ARGUMENTS`, by default in the directory `here`; the status must be the one expected."""
+    """Run `hpc-es ARGUMENTS`, by default in the directory `here`;
+    the status must be the one expected.
+    """
 
     def run(*arguments: str | Path, status: int = 0, cwd: Path = here) -> Finished:
         done = python([str(here.parent / "bin" / "hpc-es"), *map(str, arguments)], cwd=cwd)
@@ -105,7 +108,13 @@ def cli(here: Path) -> Cli:
 
 
 def train(here: Path, *overrides: str, ranks: int = 0, status: int = 0) -> Finished:
-    arguments = ["-m", "hpc_es.main", str(here.parent / "configs" / "car.yaml"), "--output", str(here / "run")]
+    arguments = [
+        "-m",
+        "hpc_es.main",
+        str(here.parent / "configs" / "car.yaml"),
+        "--output",
+        str(here / "run"),
+    ]
     run = python if ranks == 0 else lambda *args, **more: mpiexec(ranks, *args, **more)
     done = run([*arguments, *overrides], cwd=here)
     assert done.status == status, str(done)
@@ -128,7 +137,8 @@ def test_all_commands_find_modules_in_the_current_directory(here: Path, cli: Cli
     train(here)
     cli("eval", "run", "--episodes", "2", "--video", "film.gif")
     assert (here / "film.gif").stat().st_size > 0
-    refused = cli("export", "run", "policy.keras", status=2)  # as its kind is not ours, and not as it is not found
+    # as its kind is not ours, and not as it is not found
+    refused = cli("export", "run", "policy.keras", status=2)
     assert "cannot be exported" in refused.stderr or "pip install" in refused.stderr
 
 
@@ -155,15 +165,16 @@ def test_missing_module_directory_is_reported_with_a_remedy(here: Path, cli: Cli
     train(here)
     (here.parent / "configs").rename(here.parent / "moved")
     refused = cli("eval", "run", status=2).stderr
-    assert "expected the source of 'mycar:Line-v0'" in refused and "start this command in its directory" in refused
+    assert (
+        "expected the source of 'mycar:Line-v0'" in refused
+        and "start this command in its directory" in refused
+    )
     cli("eval", here / "run", "--episodes", "2", cwd=here.parent / "moved")
 
 
 def test_library_call_finds_user_modules(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(here)
-    program = (
-        "import hpc_es; print(hpc_es.load_policy('run').params, len(list(hpc_es.train('../configs/car.yaml', 'b'))))"
-    )
+    program = "import hpc_es; print(hpc_es.load_policy('run').params, len(list(hpc_es.train('../configs/car.yaml', 'b'))))"
     (here.parent / "bin" / "program.py").write_text(program)
     done = python([str(here.parent / "bin" / "program.py")], cwd=here)
     assert done.stdout.splitlines()[-1] == f"{3 + 3 + 3 * 2 + 2} 2", str(done)
@@ -186,7 +197,10 @@ def test_resume_with_a_changed_source_warns_and_records_both_hashes(here: Path) 
     (here / "mynet.py").write_text(NET + "# changed\n")
     after = sha256(here / "mynet.py")
     said = train(here, "stop.generations=3").stdout
-    assert f"WARNING: the source of mynet:Net has changed: SHA-256 {before} in the checkpoint, {after} now" in said
+    assert (
+        f"WARNING: the source of mynet:Net has changed: SHA-256 {before} in the checkpoint, {after} now"
+        in said
+    )
     train(here, "stop.generations=4")
     provenance = newest(here / "run").provenance
     assert provenance["sources"] == {"mycar:Line-v0": sha256(here / "mycar.py"), "mynet:Net": after}
@@ -196,14 +210,19 @@ def test_resume_with_a_changed_source_warns_and_records_both_hashes(here: Path) 
 def test_different_sources_on_ranks_are_refused_before_the_run(here: Path) -> None:
     """Rank 1 reads another file, as on a node with an older copy."""
     (here / "other").mkdir()
-    (here / "other" / "mynet.py").write_text(NET.replace('"imported"', '"../imported"') + "# older\n")
+    (here / "other" / "mynet.py").write_text(
+        NET.replace('"imported"', '"../imported"') + "# older\n"
+    )
     program = "import os, sys\nif os.environ.get('PMI_RANK') == '1': sys.path.insert(0, 'other')\n"
     program += f"sys.argv[1:] = ['{here.parent / 'configs' / 'car.yaml'}', '--output', 'run']\n"
     (here / "job.py").write_text(program + "from hpc_es.main import main\nmain()\n")
     done = mpiexec(3, ["job.py"], cwd=here)
     assert done.status == 2, str(done)
     mine, other = sha256(here / "mynet.py"), sha256(here / "other" / "mynet.py")
-    assert f"the source of mynet:Net is not the same on all ranks: SHA-256 {mine} on rank 0" in done.stderr
+    assert (
+        f"the source of mynet:Net is not the same on all ranks: SHA-256 {mine} on rank 0"
+        in done.stderr
+    )
     assert f"{other} on rank 1" in done.stderr
     assert not (here / "run").exists()
 
@@ -235,7 +254,11 @@ def test_sources_of_environments_and_wrappers_are_recorded_unless_installed(
     monkeypatch.setattr(gymnasium, "registry", others)
     user_code.make_importable()
     (here / "mywrap.py").write_text(WRAPPED)
-    wrappers = ["gymnasium.wrappers:TimeAwareObservation", {"mywrap:Same": {}}, "hpc_es.tasks.last_step:LastStep"]
+    wrappers = [
+        "gymnasium.wrappers:TimeAwareObservation",
+        {"mywrap:Same": {}},
+        "hpc_es.tasks.last_step:LastStep",
+    ]
     task = {"kind": "episodes", "env_id": "mycar:Line-v0", "wrappers": wrappers}
     known = {"mycar:Line-v0": sha256(here / "mycar.py"), "mywrap:Same": sha256(here / "mywrap.py")}
     assert sources({"task": task}) == known
@@ -243,17 +266,28 @@ def test_sources_of_environments_and_wrappers_are_recorded_unless_installed(
     monkeypatch.setattr(gymnasium, "registry", environments)
     environments["Line-v0"] = EnvSpec(id="Line-v0", entry_point="mynet:Net")
     assert sources({"task": task}) == {**known, "mynet:Net": sha256(here / "mynet.py")}
-    assert sources({"task": {**task, "env_id": "Line-v0", "wrappers": []}}) == {"mynet:Net": sha256(here / "mynet.py")}
-    for plain in ("CartPole-v1", "HalfCheetah-v5", "hpc_es/Bandit-v0", "gymnasium.envs.classic_control:Acrobot-v1"):
+    assert sources({"task": {**task, "env_id": "Line-v0", "wrappers": []}}) == {
+        "mynet:Net": sha256(here / "mynet.py")
+    }
+    for plain in (
+        "CartPole-v1",
+        "HalfCheetah-v5",
+        "hpc_es/Bandit-v0",
+        "gymnasium.envs.classic_control:Acrobot-v1",
+    ):
         assert sources({"task": {"kind": "episodes", "env_id": plain}}) == {}
 
 
 @pytest.mark.long
 def test_changed_environment_warns_at_a_resume_and_is_refused_by_eval(here: Path, cli: Cli) -> None:
-    """The class is in another module than its registration, which only the training has imported."""
+    """The class is in another module than its registration,
+    which only the training has imported.
+    """
     registration = 'gymnasium.register("Line-v0", Line, max_episode_steps=5)'
     (here / "engine.py").write_text(CAR.replace(registration, ""))
-    (here / "mycar.py").write_text(f"import gymnasium\n{registration.replace('Line,', repr('engine:Line') + ',')}\n")
+    (here / "mycar.py").write_text(
+        f"import gymnasium\n{registration.replace('Line,', repr('engine:Line') + ',')}\n"
+    )
     train(here)
     before = sha256(here / "engine.py")
     recorded = newest(here / "run").provenance["sources"]
@@ -266,7 +300,10 @@ def test_changed_environment_warns_at_a_resume_and_is_refused_by_eval(here: Path
     assert "would run 'engine:Line'" in cli("eval", "run", status=2).stderr
     cli("eval", "run", "--episodes", "2", "--trust")
     said = train(here, "stop.generations=3").stdout
-    assert f"WARNING: the source of engine:Line has changed: SHA-256 {before} in the checkpoint" in said
+    assert (
+        f"WARNING: the source of engine:Line has changed: SHA-256 {before} in the checkpoint"
+        in said
+    )
     assert said.count("WARNING") == 1
 
 
@@ -276,7 +313,9 @@ def test_run_without_a_recorded_source_resumes_silently(here: Path) -> None:
     for path in (here / "run" / "checkpoints").glob("*.h5"):
         old = checkpoint.load(path)
         known = {"mynet:Net": old.provenance["sources"]["mynet:Net"]}
-        checkpoint.save(path, dataclasses.replace(old, provenance={**old.provenance, "sources": known}))
+        checkpoint.save(
+            path, dataclasses.replace(old, provenance={**old.provenance, "sources": known})
+        )
     assert "WARNING" not in train(here, "stop.generations=3").stdout
     assert set(newest(here / "run").provenance["sources"]) == {"mycar:Line-v0", "mynet:Net"}
 
@@ -290,7 +329,12 @@ def test_changed_source_is_run_only_with_trust(here: Path, cli: Cli) -> None:
     cli("eval", "run", "--episodes", "2")
     (here / "mynet.py").write_text(NET + "# changed\n")
     (here / "imported").unlink()
-    for command in (["eval", "run"], ["eval", "run", "--all"], ["export", "run", "a.keras"], ["bandit-report", "run"]):
+    for command in (
+        ["eval", "run"],
+        ["eval", "run", "--all"],
+        ["export", "run", "a.keras"],
+        ["bandit-report", "run"],
+    ):
         refused = cli(*command, status=2).stderr
         assert "would run 'mynet:Net'" in refused and "--trust" in refused, refused
     assert not (here / "imported").exists()
@@ -299,7 +343,9 @@ def test_changed_source_is_run_only_with_trust(here: Path, cli: Cli) -> None:
     assert (here / "imported").exists()
 
 
-def test_load_policy_needs_trust_for_changed_sources(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_policy_needs_trust_for_changed_sources(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train(here)
     (here / "mynet.py").write_text(NET + "# changed\n")
     monkeypatch.chdir(here)
@@ -346,7 +392,9 @@ def test_tune_report_imports_no_user_modules(here: Path, cli: Cli) -> None:
     assert not (here / "imported").exists()
 
 
-def test_hashes_of_functions_and_programs_are_recorded(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_of_functions_and_programs_are_recorded(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(here)
     user_code.make_importable()
     (here / "simulate.py").write_text("print(1)")

@@ -79,7 +79,9 @@ for cls in (Daemon, Stays, Endless):
     gymnasium.register(f"{cls.__name__}-v0", cls)
 """
 FUNCTION = "task: {kind: function, function: 'own:%s', dimension: 2}\nalgorithm: {kind: cma_es, sigma: 0.3}\n"
-EPISODES = "task: {env_id: 'own:%s-v0'}\npolicy: {hidden_dims: [4]}\nalgorithm: {population_size: 4}\n"
+EPISODES = (
+    "task: {env_id: 'own:%s-v0'}\npolicy: {hidden_dims: [4]}\nalgorithm: {population_size: 4}\n"
+)
 # Limits of a second in place of 10 s.
 MAIN = """
 from hpc_es.core import closing
@@ -96,7 +98,11 @@ def run(directory: Path, text: str, name: str, ranks: int = 1) -> Finished:
     (directory / "own.py").write_text(POOL if "function" in text else SIMULATOR)
     (directory / "c.yaml").write_text(text % name + "stop: {generations: 2}\n")
     arguments = ["-c", MAIN, "c.yaml", "--output", "run"]
-    return mpiexec(ranks, arguments, 40, cwd=directory) if ranks > 1 else python(arguments, 40, cwd=directory)
+    return (
+        mpiexec(ranks, arguments, 40, cwd=directory)
+        if ranks > 1
+        else python(arguments, 40, cwd=directory)
+    )
 
 
 def assert_right(directory: Path, done: Finished) -> None:
@@ -112,10 +118,14 @@ def test_function_that_ends_its_workers_by_a_signal(ranks: int, tmp_path: Path) 
 
 
 def interrupted(tmp_path: Path, source: str, config: str, number: signal.Signals) -> Finished:
-    """Send a signal to all processes of a run; assert that it ends in time, without failed evaluations."""
+    """Send a signal to all processes of a run; assert that it ends in time,
+    without failed evaluations.
+    """
     (tmp_path / "own.py").write_text(source)
     (tmp_path / "c.yaml").write_text(config + "stop: {generations: 10_000}\n")
-    with Job([sys.executable, "-m", "hpc_es.main", "c.yaml", "--output", "run"], cwd=tmp_path) as job:
+    with Job(
+        [sys.executable, "-m", "hpc_es.main", "c.yaml", "--output", "run"], cwd=tmp_path
+    ) as job:
         job.wait_for_output("generation 1 of")
         os.killpg(job.process.pid, number)
         done = job.wait(40)
@@ -166,7 +176,9 @@ def test_environment_without_an_end_is_named(tmp_path: Path) -> None:
     done = python(["-m", "hpc_es", "check", "c.yaml"], 40, cwd=tmp_path)
     assert "own:Endless-v0 has no limit of steps" in done.stdout, str(done)
     done = python(["-c", MAIN, "c.yaml", "--output", "run"], 4, cwd=tmp_path)
-    assert "generation 1 of own:Endless-v0 has waited 1 s for rank 0 (jobs 0 to" in done.stdout, str(done)
+    assert "generation 1 of own:Endless-v0 has waited 1 s for rank 0 (jobs 0 to" in done.stdout, (
+        str(done)
+    )
     assert "set task.max_episode_steps or task.episode_timeout_seconds" in done.stdout
 
 

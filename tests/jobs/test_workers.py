@@ -1,4 +1,6 @@
-"""Workers in place of ranks: the same bits, whatever evaluates, and after the death of a worker or of the job."""
+"""Workers in place of ranks: the same bits, whatever evaluates,
+and after the death of a worker or of the job.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ from tests.helpers.harness import ROOT, mpiexec, python, script
 
 SEARCH: dict[str, Any] = {"x0": [1.0, 0.5, -1.0], "sigma0": 0.5, "max_evaluations": 70, "seed": 3}
 CONFIG: dict[str, Any] = {
-    "task": {"env_id": "CartPole-v1", "max_episode_steps": 60, "observation_normalization": {"enabled": True}},
+    "task": {
+        "env_id": "CartPole-v1",
+        "max_episode_steps": 60,
+        "observation_normalization": {"enabled": True},
+    },
     "algorithm": {"kind": "es", "population_size": 16},
     "noise": {"kind": "table", "table_size": 10_000},
     "evaluation": {"interval": 2, "episodes": 4},
@@ -44,7 +50,9 @@ def expected() -> tuple[bytes, float, int]:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_search_has_the_same_bits_on_any_number_of_workers(workers: int, expected: tuple[bytes, float, int]) -> None:
+def test_search_has_the_same_bits_on_any_number_of_workers(
+    workers: int, expected: tuple[bytes, float, int]
+) -> None:
     assert bits(hpc_es.minimize(worked.noisy, **SEARCH, workers=workers)) == expected
 
 
@@ -71,7 +79,9 @@ if __name__ == "__main__":
     print(found.x.tobytes().hex(), found.f.hex(), found.evaluations)
 """
     (tmp_path / "search.py").write_text(program)
-    done = mpiexec(3, ["-m", "mpi4py.futures", str(tmp_path / "search.py")], 60, {"PYTHONPATH": str(ROOT)})
+    done = mpiexec(
+        3, ["-m", "mpi4py.futures", str(tmp_path / "search.py")], 60, {"PYTHONPATH": str(ROOT)}
+    )
     assert done.status == 0, str(done)
     x, f, evaluations = done.stdout.split()
     assert (bytes.fromhex(x), float.fromhex(f), int(evaluations)) == expected
@@ -89,7 +99,9 @@ def test_run_resumes_on_another_number_of_workers_and_on_ranks(tmp_path: Path) -
     with hpc_es.train(CONFIG, tmp_path / "whole") as run:
         list(run)
     for generations, more in ((2, {"workers": 3}), (3, {}), (5, {"workers": 2})):
-        with hpc_es.train({**CONFIG, "stop": {"generations": generations}}, tmp_path / "parts", **more) as run:
+        with hpc_es.train(
+            {**CONFIG, "stop": {"generations": generations}}, tmp_path / "parts", **more
+        ) as run:
             list(run)
     newest = max(runs.digests(tmp_path / "parts").items())
     assert newest == max(runs.digests(tmp_path / "whole").items())
@@ -110,22 +122,40 @@ def test_worker_that_dies_is_replaced(tmp_path: Path) -> None:
 
 
 def test_evaluation_that_kills_its_worker_twice_ends_the_search() -> None:
-    with pytest.raises(RunError, match=r"2 workers died while they evaluated the jobs \d to \d \(signal 9\)"):
+    with pytest.raises(
+        RunError, match=r"2 workers died while they evaluated the jobs \d to \d \(signal 9\)"
+    ):
         hpc_es.minimize(worked.deadly, **SEARCH, workers=2)
 
 
 def test_failures_of_workers_are_reported(capfd: pytest.CaptureFixture[str]) -> None:
-    assert bits(hpc_es.minimize(worked.failing, **SEARCH, workers=2)) == bits(hpc_es.minimize(worked.failing, **SEARCH))
+    assert bits(hpc_es.minimize(worked.failing, **SEARCH, workers=2)) == bits(
+        hpc_es.minimize(worked.failing, **SEARCH)
+    )
     assert capfd.readouterr().err.count("ValueError: no value here") == 2  # once for each search
 
 
 def test_killed_job_leaves_no_worker_and_resumes_with_the_same_bits(tmp_path: Path) -> None:
     config = tmp_path / "search.yaml"
-    function = {"kind": "function", "function": "tests.helpers.worked:noisy", "dimension": 4, "initial": 1.0}
+    function = {
+        "kind": "function",
+        "function": "tests.helpers.worked:noisy",
+        "dimension": 4,
+        "initial": 1.0,
+    }
     sections = {"task": function, "algorithm": {"kind": "cma_es"}, "stop": {"generations": 250}}
     config.write_text(json.dumps({**sections, "checkpoint": {"interval": 1}}))
     runs.here(config, tmp_path / "whole", ())
-    command = [sys.executable, "-m", "hpc_es.main", str(config), "--output", str(tmp_path / "run"), "--workers", "3"]
+    command = [
+        sys.executable,
+        "-m",
+        "hpc_es.main",
+        str(config),
+        "--output",
+        str(tmp_path / "run"),
+        "--workers",
+        "3",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HPC_ES_TEST_MARK": str(tmp_path)}
     for _ in range(2):
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as job:
@@ -140,7 +170,9 @@ def test_killed_job_leaves_no_worker_and_resumes_with_the_same_bits(tmp_path: Pa
         assert not processes_with(str(tmp_path))
         assert json.loads((tmp_path / "run/status.json").read_text())["status"] == "running"
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-    assert max(runs.digests(tmp_path / "run").items()) == max(runs.digests(tmp_path / "whole").items())
+    assert max(runs.digests(tmp_path / "run").items()) == max(
+        runs.digests(tmp_path / "whole").items()
+    )
 
 
 def newest_checkpoint(run: Path) -> str:
@@ -178,7 +210,9 @@ def test_script_needs_no_main_guard_and_no_mpi(tmp_path: Path) -> None:
 
 
 def test_functions_of_this_process_are_refused_beside_a_threaded_library(tmp_path: Path) -> None:
-    (tmp_path / "plain.py").write_text(PLAIN.replace("import hpc_es", "import hpc_es\nsys.modules['jax'] = sys"))
+    (tmp_path / "plain.py").write_text(
+        PLAIN.replace("import hpc_es", "import hpc_es\nsys.modules['jax'] = sys")
+    )
     done = python([str(tmp_path / "plain.py")])
     assert "which cannot be copied once jax is imported: put it into a module" in done.stderr
 
@@ -192,23 +226,37 @@ def test_wrong_workers_are_config_errors(workers: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"algorithm": {"kind": "es", "delay": 1}}, "algorithm.delay is 1: start the config with MPI"),
+        (
+            {"algorithm": {"kind": "es", "delay": 1}},
+            "algorithm.delay is 1: start the config with MPI",
+        ),
         ({"mpi": {"fault_tolerance": True}}, "mpi.fault_tolerance"),
         (
-            {"task": {"kind": "function", "function": "tests.helpers.worked:failing", "dimension": 2, "close_at": 0.5}},
+            {
+                "task": {
+                    "kind": "function",
+                    "function": "tests.helpers.worked:failing",
+                    "dimension": 2,
+                    "close_at": 0.5,
+                }
+            },
             "task.close_at is 0.5: start the config with MPI",
         ),
         ({"report": {"profile": True}}, "report.profile: is true, which needs MPI"),
         ({"report": {"rank_logs": True}}, "report.rank_logs: is true, which needs MPI"),
     ],
 )
-def test_configs_that_need_ranks_are_refused(changes: dict[str, Any], text: str, tmp_path: Path) -> None:
+def test_configs_that_need_ranks_are_refused(
+    changes: dict[str, Any], text: str, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match=text):
         hpc_es.train({**CONFIG, **changes}, tmp_path, workers=2)
 
 
 def test_workers_are_for_a_single_process() -> None:
-    done = mpiexec(2, script("import hpc_es\nhpc_es.minimize(lambda x: 0.0, [1.0], 0.5, workers=2)"), 60)
+    done = mpiexec(
+        2, script("import hpc_es\nhpc_es.minimize(lambda x: 0.0, [1.0], 0.5, workers=2)"), 60
+    )
     assert done.status != 0
     assert "workers are for a single process" in done.stderr
 
@@ -227,8 +275,12 @@ def test_other_pools_need_a_callable_that_waits(expected: tuple[bytes, float, in
         assert bits(hpc_es.minimize(worked.noisy, **SEARCH, workers=waiting)) == expected
         with pytest.raises(RunError, match="found Future: wait for it in the callable"):
             hpc_es.minimize(worked.noisy, **SEARCH, workers=submitted)
-        with pytest.raises(RunError, match=r"expected \d results from the callable in `workers`, .* found 1"):
-            hpc_es.minimize(worked.noisy, **SEARCH, workers=lambda function, items: waiting(function, items)[:1])
+        with pytest.raises(
+            RunError, match=r"expected \d results from the callable in `workers`, .* found 1"
+        ):
+            hpc_es.minimize(
+                worked.noisy, **SEARCH, workers=lambda function, items: waiting(function, items)[:1]
+            )
 
 
 def test_number_of_workers_may_be_of_numpy(expected: tuple[bytes, float, int]) -> None:

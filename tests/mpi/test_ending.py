@@ -1,4 +1,6 @@
-"""The end of a program waits for what user code has left running, but not for long, and keeps its status."""
+"""The end of a program waits for what user code has left running, but not for long,
+and keeps its status.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,18 @@ PROGRAM = """
         guarded(body)
 """
 LEFT = {
-    "thread": ('threading.Thread(target=time.sleep, args=(100,), name="of sim").start()', "thread of sim"),
-    "child": ('multiprocessing.Process(target=wait, name="of sim").start()', "process of sim (pid "),
-    "daemon": ('multiprocessing.Process(target=wait, name="of sim", daemon=True).start()', "process of sim (pid "),
+    "thread": (
+        'threading.Thread(target=time.sleep, args=(100,), name="of sim").start()',
+        "thread of sim",
+    ),
+    "child": (
+        'multiprocessing.Process(target=wait, name="of sim").start()',
+        "process of sim (pid ",
+    ),
+    "daemon": (
+        'multiprocessing.Process(target=wait, name="of sim", daemon=True).start()',
+        "process of sim (pid ",
+    ),
     "exit handler": ("atexit.register(time.sleep, 100)", "an exit handler"),
 }
 
@@ -45,7 +56,9 @@ def test_program_names_and_ends_what_is_left(kind: str) -> None:
         assert job.alive() == []
         done = job.wait()
     assert done.status == 75 and not done.timed_out and done.seconds < 15, str(done)
-    assert f"0.5 s later this is left: {named}" in done.stderr and done.stdout == "text\n", str(done)
+    assert f"0.5 s later this is left: {named}" in done.stderr and done.stdout == "text\n", str(
+        done
+    )
 
 
 @pytest.mark.long
@@ -62,12 +75,17 @@ def test_a_rank_that_leaves_something_behind_does_not_end_the_others() -> None:
             closing.close("simulator", lambda: time.sleep(100))
         else:
             atexit.register(time.sleep, 0.4)"""
-    program = PROGRAM.replace("ending.END_SECONDS", "ending.END_SECONDS = closing.CLOSE_SECONDS").format(lines=lines)
+    program = PROGRAM.replace(
+        "ending.END_SECONDS", "ending.END_SECONDS = closing.CLOSE_SECONDS"
+    ).format(lines=lines)
     program = program.replace(
-        "from hpc_es.mpi import ending", "from hpc_es.core import closing; from hpc_es.mpi import ending"
+        "from hpc_es.mpi import ending",
+        "from hpc_es.core import closing; from hpc_es.mpi import ending",
     )
     done = mpiexec(3, script(program), 30)
-    assert done.status == 75 and not done.timed_out and "Killed" not in done.stderr + done.stdout, str(done)
+    assert done.status == 75 and not done.timed_out and "Killed" not in done.stderr + done.stdout, (
+        str(done)
+    )
     assert "simulator: close() has not returned" in done.stderr
 
 

@@ -217,14 +217,19 @@ def test_exception_on_a_rank_is_not_a_lost_rank() -> None:
 
 @needs_ulfm
 def test_rank_can_die_after_the_end() -> None:
-    done = run(3, "assert world.fault_handler.regroup(is_done=True, can_continue=True) is Regroup.DONE\ndie(1)")
+    done = run(
+        3,
+        "assert world.fault_handler.regroup(is_done=True, can_continue=True) is Regroup.DONE\ndie(1)",
+    )
     assert_well(done)
     assert done.seconds < HANG_SECONDS / 2
 
 
 @needs_ulfm
 def test_death_of_a_rank_during_the_start_ends_the_job() -> None:
-    before = f"os.environ['{INIT_LIMIT}'] = '4'\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\ndie(1)"
+    before = (
+        f"os.environ['{INIT_LIMIT}'] = '4'\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\ndie(1)"
+    )
     with start(3, ["-c", f"{HEAD}\n{before}\n{BODY}    return 0\nguarded(body)"]) as job:
         done = job.wait(HANG_SECONDS)
     assert done.status != 0 and not done.timed_out, str(done)
@@ -232,4 +237,10 @@ def test_death_of_a_rank_during_the_start_ends_the_job() -> None:
 
 
 def test_node_and_rank_in_node_follow_from_the_leaders() -> None:
-    assert [node_position([0, 1, 0, 1, 1], rank) for rank in range(5)] == [(0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    assert [node_position([0, 1, 0, 1, 1], rank) for rank in range(5)] == [
+        (0, 2),
+        (0, 3),
+        (1, 2),
+        (1, 3),
+        (2, 3),
+    ]

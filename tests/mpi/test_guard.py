@@ -1,4 +1,6 @@
-"""An exception, exit or signal on one rank ends the job within seconds, with a status and a message."""
+"""An exception, exit or signal on one rank ends the job within seconds,
+with a status and a message.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,11 @@ def test_exception_on_one_rank_ends_all_ranks_and_names_it() -> None:
         ("sys.exit(75)", 1, "but raised SystemExit: 75 (<string>:"),
         ("sys.exit()", 1, "but raised SystemExit (<string>:"),
         ("raise BaseException('base')", 1, "but raised BaseException: base (<string>:"),
-        ("import hpc_es.no_such_module", 1, "] ModuleNotFoundError: No module named 'hpc_es.no_such_module'"),
+        (
+            "import hpc_es.no_such_module",
+            1,
+            "] ModuleNotFoundError: No module named 'hpc_es.no_such_module'",
+        ),
         ("world.abort(75)", 75, ""),
     ],
 )
@@ -115,7 +121,10 @@ def test_user_error_on_rank_0_prints_its_message_only() -> None:
     """
     done = mpiexec(3, guarded(body), 20)
     assert done.status == 2 and not done.timed_out, str(done)
-    assert done.stderr.startswith("hpc_es: sigma: expected > 0, found -1\n") and "Traceback" not in done.stderr
+    assert (
+        done.stderr.startswith("hpc_es: sigma: expected > 0, found -1\n")
+        and "Traceback" not in done.stderr
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -190,7 +199,8 @@ def test_killed_rank_ends_the_job(rank: int) -> None:
         job.signal(rank, signal.SIGKILL)
         done = job.wait(20)
     assert done.status == 9 and not done.timed_out and time.monotonic() - since < 10, str(done)
-    # Hydra kills the others with the same signal, and names the first that it finds killed: not always the right one.
+    # Hydra kills the others with the same signal, and names the first that it finds killed: not
+    # always the right one.
     assert any(f"PID {pid} RUNNING AT" in done.stdout for pid in pids.values()), str(done)
 
 
@@ -225,7 +235,10 @@ def test_signals_are_counted_and_handlers_restored(monkeypatch: pytest.MonkeyPat
 
 
 def test_failing_test_leaves_no_process() -> None:
-    with pytest.raises(ZeroDivisionError), start(2, guarded("connect(); time.sleep(100); return 0")) as job:
+    with (
+        pytest.raises(ZeroDivisionError),
+        start(2, guarded("connect(); time.sleep(100); return 0")) as job,
+    ):
         while len(job.pids()) < 2:
             time.sleep(0.01)
         raise ZeroDivisionError
@@ -277,7 +290,9 @@ def test_job_ends_if_a_rank_does_not_reach_mpi_init() -> None:
 @pytest.mark.parametrize("seconds", ["soon", "0", "nan", "inf"])
 def test_limit_of_mpi_init_must_be_a_number(seconds: str) -> None:
     done = python(guarded("connect()\nreturn 0"), 60, {"HPC_ES_MPI_INIT_SECONDS": seconds})
-    assert done.status == 2 and f"positive number of seconds, not '{seconds}'" in done.stderr, str(done)
+    assert done.status == 2 and f"positive number of seconds, not '{seconds}'" in done.stderr, str(
+        done
+    )
 
 
 @pytest.mark.parametrize("statement", ["sys.exit(0)", "sys.exit()", "raise GeneratorExit"])
@@ -285,7 +300,9 @@ def test_code_of_the_user_that_ends_a_single_process_is_an_error(statement: str)
     done = python(guarded(statement), 20)
     name = "GeneratorExit" if "Generator" in statement else "SystemExit"
     assert done.status == 1 and len(done.stderr.splitlines()) == 1, str(done)
-    assert done.stderr.startswith(f"hpc_es: code of yours must not end the program, but raised {name}")
+    assert done.stderr.startswith(
+        f"hpc_es: code of yours must not end the program, but raised {name}"
+    )
 
 
 STARTING = """
@@ -305,7 +322,9 @@ def test_second_signal_ends_a_job_that_does_not_get_to_its_first_generation() ->
         job.wait_for_output("ready")
         (pid,) = job.pids().values()
         os.kill(pid, signal.SIGTERM)
-        runs.wait_for(lambda: "SIGTERM: the run stops after the generation in progress" in job.stderr)
+        runs.wait_for(
+            lambda: "SIGTERM: the run stops after the generation in progress" in job.stderr
+        )
         os.kill(pid, signal.SIGINT)
         done = job.wait(20)
     assert done.status == 75 and not done.timed_out, str(done)
@@ -331,7 +350,11 @@ def test_exit_handlers_and_exception_hook_are_not_those_of_a_forked_child() -> N
     """
     done = mpiexec(2, ["-c", f"{HEAD}\n{script(lines)[1]}"], 30)
     assert done.status == 0 and not done.timed_out, str(done)
-    assert "end 0" in done.stdout and "end 1" in done.stdout and "ValueError: of the child" in done.stderr
+    assert (
+        "end 0" in done.stdout
+        and "end 1" in done.stdout
+        and "ValueError: of the child" in done.stderr
+    )
 
 
 EXITS = """
@@ -362,7 +385,9 @@ def test_code_that_leaves_by_force_fails_its_evaluation(ranks: int, tmp_path: Pa
     words = ("-m", "hpc_es.main", str(config), "--output", str(tmp_path / "run"))
     done = mpiexec(ranks, words, 60) if ranks > 1 else python(words, 60)
     assert done.status == 0, str(done)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert len(rows) == 2 and sum(row["failed_episodes"] for row in rows) > 0
     assert "SystemExit: os._exit(0)" in done.stdout + done.stderr
 
@@ -370,6 +395,8 @@ def test_code_that_leaves_by_force_fails_its_evaluation(ranks: int, tmp_path: Pa
 def test_module_that_leaves_by_force_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "leaving.py").write_text("import os\nos._exit(0)\n")
     config = tmp_path / "c.yaml"
-    config.write_text("task: {kind: function, function: 'leaving:cost', dimension: 2}\nstop: {generations: 2}\n")
+    config.write_text(
+        "task: {kind: function, function: 'leaving:cost', dimension: 2}\nstop: {generations: 2}\n"
+    )
     done = python(("-m", "hpc_es.main", str(config), "--output", str(tmp_path / "run")), 60)
     assert done.status in {1, 2} and "os._exit(0)" in done.stderr, str(done)

@@ -30,11 +30,13 @@ def test_best_available_mpi_plugin_is_chosen(name: str, offered: list[str], kind
 @pytest.mark.parametrize("offered", [[], ["none", "openmpi"]])
 def test_missing_mpi_plugin_is_reported_with_the_available_ones(offered: list[str]) -> None:
     with pytest.raises(
-        LaunchError, match=f"MPICH 5.0 supports pmi2 or pmix, but .* offers {', '.join(offered) or 'nothing'}"
+        LaunchError,
+        match=f"MPICH 5.0 supports pmi2 or pmix, but .* offers {', '.join(offered) or 'nothing'}",
     ):
         choose("MPICH 5.0", offered)
 
 
 def test_installed_mpi_library_is_recognised() -> None:
-    done = python(["-c", "from hpc_es.mpi.plugin import library; print(library())"])  # MPI stays uninitialised there
+    # MPI stays uninitialised there
+    done = python(["-c", "from hpc_es.mpi.plugin import library; print(library())"])
     assert done.stdout.startswith(("MPICH", "Open MPI", "Intel")), str(done)

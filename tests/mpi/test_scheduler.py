@@ -42,9 +42,14 @@ def body():
 """
 
 
-def shares(seconds: list[float], chunks: int, master: bool = True, rounds: int = 3) -> list[list[list[int]]]:
+def shares(
+    seconds: list[float], chunks: int, master: bool = True, rounds: int = 3
+) -> list[list[list[int]]]:
     """Chunks that each rank evaluated, in every round; a chunk takes rank r `seconds[r]`."""
-    code = HEAD.format(master=master, chunks=chunks, rounds=rounds) + f"SECONDS = {seconds}\nguarded(body)"
+    code = (
+        HEAD.format(master=master, chunks=chunks, rounds=rounds)
+        + f"SECONDS = {seconds}\nguarded(body)"
+    )
     done = mpiexec(len(seconds), script(code), timeout_seconds=60)
     assert done.status == 0, str(done)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[[")]
@@ -61,17 +66,23 @@ def test_every_chunk_is_evaluated_once(master: bool, chunks: int) -> None:
 
 
 def test_last_chunks_are_not_prefetched() -> None:
-    """Rank 1, slightly faster, must not prefetch the last chunk while rank 0 has none: 2 and 2, not 1 and 3."""
+    """Rank 1, slightly faster, must not prefetch the last chunk while rank 0 has none: 2 and 2,
+    not 1 and 3.
+    """
     assert [[len(mine) for mine in round] for round in shares([0.3, 0.25], 4)] == [[2, 2]] * 3
 
 
 def test_faster_rank_evaluates_more_chunks() -> None:
-    """During the 0.4 s of a chunk on rank 0, rank 1 evaluates 4, or 3 on a busy machine: rank 0 gets 2 of 9."""
+    """During the 0.4 s of a chunk on rank 0, rank 1 evaluates 4, or 3 on a busy machine:
+    rank 0 gets 2 of 9.
+    """
     assert [[len(mine) for mine in round] for round in shares([0.4, 0.1], 9)] == [[2, 7]] * 3
 
 
 class Slow:
-    """A world whose messages take a while to be received: meanwhile what waits looks for others, as a World does."""
+    """A world whose messages take a while to be received:
+    meanwhile what waits looks for others, as a World does.
+    """
 
     def __init__(self, size: int, messages: list[tuple[int, int]]) -> None:
         self.rank, self.size, self.poll, self.sent = 0, size, lambda: None, []
@@ -99,7 +110,10 @@ class Slow:
 
 
 def test_messages_are_received_in_order() -> None:
-    """The only worker prefetches, then is idle. If received in the other order, it would wait without end."""
+    """The only worker prefetches, then is idle.
+
+    If received in the other order, it would wait without end.
+    """
     world: Any = Slow(2, [(1, Tag.AHEAD), (1, Tag.FREE)])
     work = Work(world, "on_demand", True)
     world.poll = work.check_messages
@@ -129,11 +143,18 @@ def test_each_message_costs_constant_time_with_thousands_of_ranks() -> None:
     Scanning all of them for every message would be nine million steps.
     """
     ranks = range(1, 3001)
-    world: Any = Slow(3001, [*((rank, Tag.AHEAD) for rank in ranks), *((rank, Tag.FREE) for rank in ranks)])
+    world: Any = Slow(
+        3001, [*((rank, Tag.AHEAD) for rank in ranks), *((rank, Tag.FREE) for rank in ranks)]
+    )
     work = Work(world, "on_demand", False)
     world.poll = work.check_messages
     work._waiting = Counting()
-    assert work.evaluate([Chunk(number, number, 1) for number in range(3000)], lambda chunk, poll: 1 / 0) == {}  # type: ignore[arg-type, return-value]
+    assert (
+        work.evaluate(
+            [Chunk(number, number, 1) for number in range(3000)], lambda chunk, poll: 1 / 0
+        )
+        == {}
+    )  # type: ignore[arg-type, return-value]
     assert world.sent == [(rank, [DONE]) for rank in ranks]
     assert work._waiting.walks == 1  # at the start of the round
 

@@ -8,7 +8,8 @@ from hpc_es.mpi.waiting import InProgress, LongWait, Silence, next_mark
 
 
 @pytest.mark.parametrize(
-    ("seconds", "mark"), [(0, 60), (60, 300), (299, 300), (900, 3600), (3600, 7200), (7000, 7200), (7200, 10800)]
+    ("seconds", "mark"),
+    [(0, 60), (60, 300), (299, 300), (900, 3600), (3600, 7200), (7000, 7200), (7200, 10800)],
 )
 def test_marks_are_rare(seconds: float, mark: float) -> None:
     assert next_mark(seconds) == mark
@@ -63,4 +64,8 @@ def test_text_names_ranks_jobs_and_steps() -> None:
         "has waited 5 minutes for rank 0 (jobs 4 to 7, 51,200 steps so far), rank 2 (job 8, 7 steps so far), rank 3"
     )
     assert LongWait(61.0, {0: InProgress(0, 1)}).text() == "has waited 1 minute for rank 0 (job 0)"
-    assert LongWait(60.0, {}, tuple(range(9))).text().endswith("rank 0, rank 1, rank 2, rank 3, 5 more ranks")
+    assert (
+        LongWait(60.0, {}, tuple(range(9)))
+        .text()
+        .endswith("rank 0, rank 1, rank 2, rank 3, 5 more ranks")
+    )

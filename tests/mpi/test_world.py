@@ -1,4 +1,6 @@
-"""The world, on real ranks: scripts assert on every rank, and a failing rank ends the job with a status."""
+"""The world, on real ranks: scripts assert on every rank,
+and a failing rank ends the job with a status.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +132,9 @@ def test_messages_of_each_source_are_received_in_order() -> None:
 
 
 def test_all_messages_that_have_arrived_are_received_in_one_go(tmp_path: Path) -> None:
-    """Rank 0 looks between the steps of an episode: with one message per look many ranks would wait for each other."""
+    """Rank 0 looks between the steps of an episode:
+    with one message per look many ranks would wait for each other.
+    """
     run(
         5,
         f"""
@@ -262,7 +266,10 @@ def test_killed_job_leaves_no_shared_memory(ranks: int) -> None:
 
 
 def test_table_of_ranks_names_every_rank() -> None:
-    done = run(3, "assert world.table()[rank] == (rank, world.host, os.getpid())\nif rank == 0: print(world.table())")
+    done = run(
+        3,
+        "assert world.table()[rank] == (rank, world.host, os.getpid())\nif rank == 0: print(world.table())",
+    )
     assert len(set(re.findall(r"\((\d), '[^']+', (\d+)\)", done.stdout))) == 3
 
 
@@ -277,7 +284,11 @@ def test_separate_worlds_of_one_task_each_are_refused(variable: str, hide: str) 
     assert "Traceback" not in done.stderr
     for remedy in ("srun --mpi=pmi2", "srun --mpi=list", "mpiexec -n RANKS", f"env -u {variable}"):
         assert remedy in done.stderr
-    assert ("there is no MPI library" in done.stderr) == ("pip install 'hpc_es[mpi]'" in done.stderr) == bool(hide)
+    assert (
+        ("there is no MPI library" in done.stderr)
+        == ("pip install 'hpc_es[mpi]'" in done.stderr)
+        == bool(hide)
+    )
 
 
 def test_only_one_of_several_separate_tasks_prints_the_error() -> None:
@@ -286,7 +297,8 @@ def test_only_one_of_several_separate_tasks_prints_the_error() -> None:
 
 
 def test_mpi_library_without_pmix_is_refused_under_pmix() -> None:
-    done = python(["-c", JOIN], 20, {"PMIX_RANK": "1"})  # MPICH's wheel itself ends the process, in MPI_Init
+    # MPICH's wheel itself ends the process, in MPI_Init
+    done = python(["-c", JOIN], 20, {"PMIX_RANK": "1"})
     assert done.status != 0 and "joined" not in done.stdout, str(done)
 
 
@@ -344,7 +356,9 @@ def test_name_of_the_mpi_library_is_recognised(said: str, name: str) -> None:
         ({"PMI_SIZE": "many"}, (1, "")),
     ],
 )
-def test_number_of_tasks_is_read_from_launcher_variables(variables: dict[str, str], tasks: tuple[int, str]) -> None:
+def test_number_of_tasks_is_read_from_launcher_variables(
+    variables: dict[str, str], tasks: tuple[int, str]
+) -> None:
     assert launch.tasks_started(variables) == tasks
 
 
@@ -393,7 +407,9 @@ def test_arrays_are_decoded_in_order(arrays: dict[str, np.ndarray]) -> None:
         assert again[name].tobytes() == array.tobytes()
 
 
-@pytest.mark.parametrize("array", [np.arange(12).reshape(3, 4).T, np.arange(10)[::-3], np.array(3.5), np.zeros((0, 5))])
+@pytest.mark.parametrize(
+    "array", [np.arange(12).reshape(3, 4).T, np.arange(10)[::-3], np.array(3.5), np.zeros((0, 5))]
+)
 def test_arrays_of_any_memory_layout_are_encoded_by_value(array: np.ndarray) -> None:
     assert np.array_equal(decode(encode({"a": array, "b": array}))["b"], array)
 
@@ -403,12 +419,16 @@ def test_empty_mapping_is_encoded() -> None:
 
 
 def test_decoded_arrays_are_aligned_views() -> None:
-    coded = encode({"a": np.zeros(3, np.uint8), "b": np.arange(3.0), "c": np.arange(2, dtype=np.float32)})
+    coded = encode(
+        {"a": np.zeros(3, np.uint8), "b": np.arange(3.0), "c": np.arange(2, dtype=np.float32)}
+    )
     decoded = decode(coded)
     assert len(coded) % 8 == 0
     for array in decoded.values():
         assert np.shares_memory(array, coded)
-        assert (array.__array_interface__["data"][0] - coded.__array_interface__["data"][0]) % 8 == 0
+        assert (
+            array.__array_interface__["data"][0] - coded.__array_interface__["data"][0]
+        ) % 8 == 0
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1000])

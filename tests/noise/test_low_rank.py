@@ -1,4 +1,6 @@
-"""Perturbations of low rank: their moments, and the sums of an update, which are computed from factors."""
+"""Perturbations of low rank: their moments, and the sums of an update,
+which are computed from factors.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from hpc_es.noise import BlockNoise, low_rank
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.low_rank import LowRankNoise, blocks_of
 
-LAYOUT = Layout({"first": (40, 30), "bias": (30,), "conv": (3, 3, 8, 16), "small": (2, 2), "scale": ()})
+LAYOUT = Layout(
+    {"first": (40, 30), "bias": (30,), "conv": (3, 3, 8, 16), "small": (2, 2), "scale": ()}
+)
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
@@ -24,13 +28,17 @@ def noise(rank: int, layout: Layout = LAYOUT) -> LowRankNoise:
 
 
 class Fixed(BlockNoise):
-    """left (2, -1), right (1, 0, -2); left (1, 3), right (0, 1, 1); biases (1, 2, 3) and (4, 5, 6)."""
+    """left (2, -1), right (1, 0, -2); left (1, 3), right (0, 1, 1);
+    biases (1, 2, 3) and (4, 5, 6).
+    """
 
     def __init__(self) -> None:
         super().__init__(8, 8)
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
-        return np.array([[2, -1, 1, 0, -2, 1, 2, 3], [1, 3, 0, 1, 1, 4, 5, 6]], np.float32)[pair, start:stop]
+        return np.array([[2, -1, 1, 0, -2, 1, 2, 3], [1, 3, 0, 1, 1, 4, 5, 6]], np.float32)[
+            pair, start:stop
+        ]
 
 
 def test_weighted_sums_and_sums_of_squares_by_hand() -> None:
@@ -45,7 +53,9 @@ def test_weighted_sums_and_sums_of_squares_by_hand() -> None:
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
 def test_elements_of_a_perturbation_have_the_moments_of_the_rank(rank: int) -> None:
-    """Mean 0, variance 1 and fourth moment 3 + 6 / rank, within 5 standard errors of independent pairs."""
+    """Mean 0, variance 1 and fourth moment 3 + 6 / rank,
+    within 5 standard errors of independent pairs.
+    """
     source = noise(rank, Layout({"kernel": (12, 10)}))
     means = np.stack([source.direction(0, pair, 0, 120).astype(np.float64) for pair in range(4000)])
     for power, expected in ((1, 0.0), (2, 1.0), (4, 3 + 6 / rank)):
@@ -64,10 +74,16 @@ def test_sums_of_blocks_equal_sums_over_formed_perturbations(
     source, rng = noise(rank), np.random.default_rng(0)
     weights = rng.standard_normal((1, 8))
     weights[0, 4] = 0
-    assert len(source.edges) > 4 and all(isinstance(edge, int) and 0 < edge < LAYOUT.size for edge in source.edges[1:])
-    blocks = [source.weighted_sums(2, weights, (1,), block, dtype) for block in range(len(source.edges))]
+    assert len(source.edges) > 4 and all(
+        isinstance(edge, int) and 0 < edge < LAYOUT.size for edge in source.edges[1:]
+    )
+    blocks = [
+        source.weighted_sums(2, weights, (1,), block, dtype) for block in range(len(source.edges))
+    ]
     assert [block.shape[1] for block in blocks] == np.diff([*source.edges, LAYOUT.size]).tolist()
-    formed = np.stack([source.direction(2, pair, 0, LAYOUT.size) for pair in range(8)]).astype(np.float64)
+    formed = np.stack([source.direction(2, pair, 0, LAYOUT.size) for pair in range(8)]).astype(
+        np.float64
+    )
     sums = np.concatenate(blocks, axis=1)
     assert sums.dtype == dtype
     np.testing.assert_allclose(sums, weights @ formed, rtol=1e-4, atol=1e-5)
@@ -76,9 +92,15 @@ def test_sums_of_blocks_equal_sums_over_formed_perturbations(
 def test_squares_are_summed_with_rank_1() -> None:
     source = noise(1)
     weights = np.random.default_rng(0).standard_normal((2, 6))
-    formed = np.stack([source.direction(2, pair, 0, LAYOUT.size) for pair in range(6)]).astype(np.float64)
-    sums = np.concatenate([source.weighted_sums(2, weights, (1, 2), b, FLOAT64) for b in range(len(source.edges))], 1)
-    np.testing.assert_allclose(sums, [weights[0] @ formed, weights[1] @ formed**2], rtol=1e-4, atol=1e-5)
+    formed = np.stack([source.direction(2, pair, 0, LAYOUT.size) for pair in range(6)]).astype(
+        np.float64
+    )
+    sums = np.concatenate(
+        [source.weighted_sums(2, weights, (1, 2), b, FLOAT64) for b in range(len(source.edges))], 1
+    )
+    np.testing.assert_allclose(
+        sums, [weights[0] @ formed, weights[1] @ formed**2], rtol=1e-4, atol=1e-5
+    )
     with pytest.raises(AssertionError):
         noise(2).weighted_sums(0, weights, (1, 2), 0, FLOAT64)
 
@@ -88,7 +110,10 @@ def test_other_ranks_compute_the_same_sums_of_a_block() -> None:
     here, there = noise(2), noise(2)
     here.numbers(5, range(6))  # the candidates of a rank that evaluates: their numbers are cached
     for block in range(len(here.edges)):
-        sums = [source.weighted_sums(5, weights, (1,), block, FLOAT32).tobytes() for source in (here, there)]
+        sums = [
+            source.weighted_sums(5, weights, (1,), block, FLOAT32).tobytes()
+            for source in (here, there)
+        ]
         assert sums[0] == sums[1]
 
 

@@ -28,14 +28,17 @@ def noise(kind: str, size: int, seed: int = 1, repetition: int = 0) -> Noise:
     keys = Keys(seed, repetition)
     if kind == "table":
         return TableNoise(table(keys, 200_000), keys, size)
-    return CounterNoise(keys, size) if kind == "counter" else CounterNoise(keys, size, portable.fill)
+    return (
+        CounterNoise(keys, size) if kind == "counter" else CounterNoise(keys, size, portable.fill)
+    )
 
 
 KINDS = ("table", "counter", "portable")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pairs_generations_repetitions_and_seeds_draw_different_directions(kind: str) -> None:  # T49, T54
+# T49, T54
+def test_pairs_generations_repetitions_and_seeds_draw_different_directions(kind: str) -> None:
     drawn = [
         noise(kind, 20, seed, repetition).direction(generation, pair, 0, 20).tobytes()
         for seed in (0, 1)
@@ -60,14 +63,18 @@ def test_blocks_of_noise_are_slices_of_the_whole(kind: str, size: int) -> None:
     whole = noise(kind, size).direction(2, 3, 0, size)
     assert whole.dtype == np.float32
     starts = range(0, size, BLOCK)
-    blocks = [noise(kind, size).direction(2, 3, start, min(start + BLOCK, size)) for start in starts]
+    blocks = [
+        noise(kind, size).direction(2, 3, start, min(start + BLOCK, size)) for start in starts
+    ]
     assert np.array_equal(np.concatenate(blocks), whole)
     assert not np.isnan(whole).any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_directions_are_standard_normal_and_uncorrelated(kind: str) -> None:
-    """Mean 0, variance 1, fourth moment 3, each within 5 standard errors; so are the products of two pairs."""
+    """Mean 0, variance 1, fourth moment 3, each within 5 standard errors;
+    so are the products of two pairs.
+    """
     source, size = noise(kind, 2 * BLOCK), 2 * BLOCK
     x = np.stack([source.direction(0, pair, 0, size).astype(np.float64) for pair in range(8)])
     x = table(Keys(1), 8 * size).reshape(8, size).astype(np.float64) if kind == "table" else x
@@ -99,9 +106,12 @@ def test_repetitions_share_a_table_and_seeds_do_not() -> None:
 
 def test_offsets_are_uniform_with_both_ends() -> None:  # T42: table 10, dim 4 -> 0 .. 6
     source = TableNoise(np.zeros(10, np.float32), Keys(1), 4)
-    counts = np.bincount([source.offset(generation, pair) for generation in range(70) for pair in range(100)])
+    counts = np.bincount(
+        [source.offset(generation, pair) for generation in range(70) for pair in range(100)]
+    )
     assert len(counts) == 7
-    assert np.square(counts - 1000).sum() / 1000 < 22.46  # chi-square of 6 degrees of freedom, p = 0.001
+    # chi-square of 6 degrees of freedom, p = 0.001
+    assert np.square(counts - 1000).sum() / 1000 < 22.46
 
 
 def test_direction_is_a_slice_of_the_table() -> None:
@@ -117,7 +127,9 @@ def test_table_of_the_policys_size_has_one_direction() -> None:
 
 
 def test_too_small_table_is_refused_with_the_required_size() -> None:
-    with pytest.raises(ConfigError, match=r"noise.table_size: is 3, .* 4 parameters: expected at least 4 .*try 400"):
+    with pytest.raises(
+        ConfigError, match=r"noise.table_size: is 3, .* 4 parameters: expected at least 4 .*try 400"
+    ):
         check_size(3, 4)
 
 
@@ -136,7 +148,9 @@ class Fixed(BlockNoise):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_weighted_sums_and_sums_of_squares_by_hand(dtype: type[np.floating]) -> None:
-    """2 (1, -2) - (3, .5) and, of squares, 4 (1, 4) + 10 (9, .25); a pair with weight 0 is not generated."""
+    """2 (1, -2) - (3, .5) and, of squares, 4 (1, 4) + 10 (9, .25);
+    a pair with weight 0 is not generated.
+    """
     weights = np.array([[2.0, -1, 0], [4, 10, 0]])
     result = Fixed().weighted_sums(0, weights, (1, 2), 0, np.dtype(dtype))
     assert (result.tolist(), result.dtype) == ([[-1, -4.5], [94, 18.5]], dtype)
@@ -145,7 +159,9 @@ def test_weighted_sums_and_sums_of_squares_by_hand(dtype: type[np.floating]) -> 
 
 
 def test_several_sums_have_their_own_weights() -> None:
-    result = Fixed().weighted_sums(0, np.array([[0.0, 2, 0], [3, 0, 0]]), (1, 1), 0, np.dtype(np.float64))
+    result = Fixed().weighted_sums(
+        0, np.array([[0.0, 2, 0], [3, 0, 0]]), (1, 1), 0, np.dtype(np.float64)
+    )
     assert result.tolist() == [[6, 1], [3, -6]]
 
 
@@ -153,7 +169,9 @@ def test_sums_of_float64_have_its_precision() -> None:
     """1 + 3 * 2^-40: the second term is less than half of the last place of float32."""
     weights = np.array([[1.0, 2.0**-40, 0]])
     for dtype, expected in ((np.float64, 1 + 3 * 2.0**-40), (np.float32, 1.0)):
-        assert Fixed(width=1).weighted_sums(0, weights, (1,), 0, np.dtype(dtype)).tolist() == [[expected]]
+        assert Fixed(width=1).weighted_sums(0, weights, (1,), 0, np.dtype(dtype)).tolist() == [
+            [expected]
+        ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,10 +180,14 @@ def test_sums_equal_sums_over_the_directions(kind: str) -> None:
     size = BLOCK + 5
     source, weights = noise(kind, size), np.random.default_rng(0).standard_normal((2, 4))
     for block, (start, stop) in enumerate(((0, BLOCK), (BLOCK, size))):
-        drawn = np.stack([source.direction(3, pair, start, stop) for pair in range(4)]).astype(np.float64)
+        drawn = np.stack([source.direction(3, pair, start, stop) for pair in range(4)]).astype(
+            np.float64
+        )
         result = source.weighted_sums(3, weights, (1, 2), block, np.dtype(np.float64))
         # squares are taken in float32, the noise's own precision
-        np.testing.assert_allclose(result, [weights[0] @ drawn, weights[1] @ np.square(drawn)], rtol=1e-6, atol=1e-5)
+        np.testing.assert_allclose(
+            result, [weights[0] @ drawn, weights[1] @ np.square(drawn)], rtol=1e-6, atol=1e-5
+        )
 
 
 def test_only_powers_1_and_2_are_supported() -> None:
@@ -181,7 +203,9 @@ class Counting(BlockNoise):
 
 
 def test_blocks_of_noise_can_have_any_widths() -> None:
-    """Elements 0 and 1 of size 5, then 2 .. 4: sums of a block are the part of the whole sums there."""
+    """Elements 0 and 1 of size 5, then 2 .. 4:
+    sums of a block are the part of the whole sums there.
+    """
     whole, cut = Counting(5, 5), Counting(5, [0, 2])
     weights = np.array([[1.0, -2]])
     one = whole.weighted_sums(0, weights, (1,), 0, np.dtype(np.float64))
@@ -190,7 +214,9 @@ def test_blocks_of_noise_can_have_any_widths() -> None:
     assert np.concatenate(parts, axis=1).tolist() == one.tolist() and parts[0].shape == (1, 2)
 
 
-@pytest.mark.parametrize(("numbers", "said"), [(99, "filling the noise table, 0.0 GB per node ...\n"), (100, "")])
+@pytest.mark.parametrize(
+    ("numbers", "said"), [(99, "filling the noise table, 0.0 GB per node ...\n"), (100, "")]
+)
 def test_filling_a_large_table_is_announced(
     numbers: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,9 @@ from tests.helpers.stepping import KINDS, after, sphere, strategy
 
 
 def test_quantiles_have_the_moments_of_a_normal_distribution() -> None:
-    """Mean 0 by symmetry, variance 1 by the division; the kurtosis and the ends were computed elsewhere."""
+    """Mean 0 by symmetry, variance 1 by the division;
+    the kurtosis and the ends were computed elsewhere.
+    """
     q = exact_quantiles()
     assert np.array_equal(q, -q[::-1]) and (np.diff(q) > 0).all()
     assert np.square(q).mean() == pytest.approx(1, abs=1e-14)
@@ -26,7 +28,9 @@ def test_quantiles_have_the_moments_of_a_normal_distribution() -> None:
 
 
 def test_rounded_quantiles_do_not_depend_on_the_last_bits_of_the_logarithm() -> None:
-    """Every quantile is further from the middle of two float32 numbers than 50 roundings of float64."""
+    """Every quantile is further from the middle of two
+    float32 numbers than 50 roundings of float64.
+    """
     q = exact_quantiles()
     exact, rounded = np.abs(q), np.abs(quantiles())
     neighbours = [np.nextafter(rounded, np.float32(end)).astype(np.float64) for end in (0, np.inf)]
@@ -36,9 +40,13 @@ def test_rounded_quantiles_do_not_depend_on_the_last_bits_of_the_logarithm() -> 
 
 
 def test_bits_select_quantiles_from_the_lowest_to_the_highest() -> None:
-    """Words of 32 bits, f29a4fa7 fa843692 55110e28 77faa835, low halves first: reference values of another program."""
+    """Words of 32 bits, f29a4fa7 fa843692 55110e28 77faa835, low halves first:
+    reference values of another program.
+    """
     words = np.array([0xFA843692F29A4FA7, 0x77FAA83555110E28], np.uint64)
-    generator: Any = SimpleNamespace(bit_generator=SimpleNamespace(random_raw=lambda count: words[:count]))
+    generator: Any = SimpleNamespace(
+        bit_generator=SimpleNamespace(random_raw=lambda count: words[:count])
+    )
     low = [-0.4925994, -0.79546833, -1.5954692, 0.40447387]
     high = [1.6226861, 2.0253706, -0.43358013, -0.07862423]
     expected = [number for pair in zip(low, high, strict=True) for number in pair]
@@ -66,7 +74,16 @@ def test_every_strategy_finds_the_optimum_of_a_sphere_with_portable_noise(kind: 
 
 
 def test_config_selects_portable_noise() -> None:
-    searches = {noise: hpc_es.Strategy("snes", x0=np.ones(5), seed=1, noise=noise) for noise in ("portable", "counter")}
+    searches = {
+        noise: hpc_es.Strategy("snes", x0=np.ones(5), seed=1, noise=noise)
+        for noise in ("portable", "counter")
+    }
     first = {noise: np.array(es.ask()) for noise, es in searches.items()}
-    steps = (first["portable"] - 1) / (first["counter"] - 1) * CounterNoise(Keys(1), 5).direction(0, 0, 0, 5)
-    np.testing.assert_allclose(steps[0], CounterNoise(Keys(1), 5, fill).direction(0, 0, 0, 5), rtol=1e-5)
+    steps = (
+        (first["portable"] - 1)
+        / (first["counter"] - 1)
+        * CounterNoise(Keys(1), 5).direction(0, 0, 0, 5)
+    )
+    np.testing.assert_allclose(
+        steps[0], CounterNoise(Keys(1), 5, fill).direction(0, 0, 0, 5), rtol=1e-5
+    )

@@ -68,11 +68,15 @@ SIZE = BLOCK + 40
 LAYOUT = Layout({"weights": (SIZE,)})
 
 
-def perturbed(pairs: range, rows: list[int], scales: list[float], centre_of: list[int] | None = None) -> Perturbed:
+def perturbed(
+    pairs: range, rows: list[int], scales: list[float], centre_of: list[int] | None = None
+) -> Perturbed:
     centres = np.random.default_rng(1).standard_normal((2, SIZE)).astype(np.float32)
     directions = Directions(PortableNoise(Keys(9, 2), SIZE), 70_000, pairs)
     where = None if centre_of is None else np.array(centre_of)
-    return Perturbed(LAYOUT, centres, directions, np.array(rows), np.array(scales, np.float32), where)
+    return Perturbed(
+        LAYOUT, centres, directions, np.array(rows), np.array(scales, np.float32), where
+    )
 
 
 POPULATIONS = {
@@ -86,11 +90,15 @@ POPULATIONS = {
 
 @pytest.mark.parametrize("name", POPULATIONS)
 @pytest.mark.parametrize("multiple", [1, 4])
-def test_candidates_computed_on_the_device_equal_those_of_numpy_by_bytes(name: str, multiple: int) -> None:
+def test_candidates_computed_on_the_device_equal_those_of_numpy_by_bytes(
+    name: str, multiple: int
+) -> None:
     population = POPULATIONS[name]
     rows = np.asarray(candidates(population, multiple))
     assert len(rows) == -(-len(population) // multiple) * multiple and rows.dtype == np.float32
-    assert rows[: len(population)].tobytes() == np.asarray(population.stacked(), np.float32).tobytes()
+    assert (
+        rows[: len(population)].tobytes() == np.asarray(population.stacked(), np.float32).tobytes()
+    )
 
 
 def test_part_of_the_candidates_may_begin_at_any_element() -> None:
@@ -119,13 +127,20 @@ def test_candidates_of_other_noise_are_not_computed_on_the_device() -> None:
 def test_results_do_not_depend_on_where_candidates_are_computed(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    overrides = [task, "noise={kind: portable}", "evaluation={interval: 1, episodes: 3}", "stop.generations=2"]
+    overrides = [
+        task,
+        "noise={kind: portable}",
+        "evaluation={interval: 1, episodes: 3}",
+        "stop.generations=2",
+    ]
     overrides += ["policy=null"] * ("model" in task)
     runs.here(runs.tiny(tmp_path), tmp_path / "host", overrides)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # what decides
     used = []
     for module in (program, jax_model):
-        monkeypatch.setattr(module, "candidates", lambda *inputs: used.append(inputs) or candidates(*inputs))
+        monkeypatch.setattr(
+            module, "candidates", lambda *inputs: used.append(inputs) or candidates(*inputs)
+        )
     runs.here(runs.tiny(tmp_path), tmp_path / "device", overrides)
     assert used
     runs.assert_same(tmp_path / "host", tmp_path / "device")

@@ -36,7 +36,11 @@ from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem
 
 BOX = Box(np.array([-1, -2], np.float32), np.array([1, 2], np.float32))
 IMAGE = ObservationSpec((6, 5, 2), np.dtype(np.uint8))
-SMALL = {"convolutions": (Convolution(filters=3, kernel=3, stride=2),), "hidden_dims": (4,), "candidates_per_call": 4}
+SMALL = {
+    "convolutions": (Convolution(filters=3, kernel=3, stride=2),),
+    "hidden_dims": (4,),
+    "candidates_per_call": 4,
+}
 ROWS = 6
 
 
@@ -50,7 +54,9 @@ def images(count: int, spec: ObservationSpec = IMAGE, seed: int = 0) -> Any:
 
 def candidates(policy: Any, rows: int = ROWS) -> Any:
     rng = np.random.default_rng(0)
-    return np.stack([policy.initial(rng) + rng.normal(0, 0.5, policy.layout.size) for _ in range(rows)]).astype("f4")
+    return np.stack(
+        [policy.initial(rng) + rng.normal(0, 0.5, policy.layout.size) for _ in range(rows)]
+    ).astype("f4")
 
 
 def actor(policy: Any, theta: Any) -> Any:
@@ -66,7 +72,8 @@ def batch_policy(actions: Actions = BOX, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("preset", "shape", "parameters"), [("minatar", (10, 10, 4), 132_566), ("a3c", (42, 42, 1), 587_943 - 257)]
+    ("preset", "shape", "parameters"),
+    [("minatar", (10, 10, 4), 132_566), ("a3c", (42, 42, 1), 587_943 - 257)],
 )
 def test_presets_are_published_networks(preset: Any, shape: Any, parameters: int) -> None:
     """The published a3c has a value head of 257 parameters more."""
@@ -79,7 +86,9 @@ def test_keys_replace_those_of_the_preset() -> None:
     spaces = Spaces(ObservationSpec((84, 84, 4), np.dtype(np.uint8)), Discrete(6))
     shapes = cnn.build(Options(preset="atari"), spaces).layout.shapes
     assert shapes["hidden_0_kernel"] == (11 * 11 * 32, 256)
-    other = cnn.build(Options(preset="atari", padding="valid", hidden_dims=(32, 16), lstm=8), spaces).layout.shapes
+    other = cnn.build(
+        Options(preset="atari", padding="valid", hidden_dims=(32, 16), lstm=8), spaces
+    ).layout.shapes
     assert other["hidden_0_kernel"] == (9 * 9 * 32, 32) and other["hidden_1_kernel"] == (32, 16)
     assert other["lstm_0_kernel"] == (16 + 8, 32)
 
@@ -91,11 +100,16 @@ def refused(**policy: Any) -> str:
 
 
 def test_wrong_options_are_refused_with_their_key() -> None:
-    assert "policy.convolutions: is null: expected a list such as [{filters: 16, kernel: 3}]" in refused()
+    assert (
+        "policy.convolutions: is null: expected a list such as [{filters: 16, kernel: 3}]"
+        in refused()
+    )
     assert "policy.padding: expected one of 'same', 'valid', or null, found 'full'" in refused(
         preset="atari", padding="full"
     )
-    assert "policy.lstm: expected a whole number of at least 1, or null, found 0" in refused(preset="atari", lstm=0)
+    assert "policy.lstm: expected a whole number of at least 1, or null, found 0" in refused(
+        preset="atari", lstm=0
+    )
     assert (
         "policy.preset: expected one of 'atari', 'minatar', 'a3c', or null, found 'Atari'; did you mean 'atari'?"
         in refused(preset="Atari")
@@ -104,12 +118,21 @@ def test_wrong_options_are_refused_with_their_key() -> None:
     assert "unknown key 'policy.convolutions[0].strides'; did you mean 'stride'?" in text
     text = refused(convolutions=[{"filters": 16, "kernel": 3}, {"filters": 0}])
     assert "policy.convolutions[1].filters: expected a whole number of at least 1, found 0" in text
-    assert "policy.convolutions[1].kernel: expected a whole number of at least 1 (height and width" in text
-    assert "policy.convolutions[0]: expected a mapping with keys such as 'filters', found" in refused(convolutions=[3])
+    assert (
+        "policy.convolutions[1].kernel: expected a whole number of at least 1 (height and width"
+        in text
+    )
+    assert (
+        "policy.convolutions[0]: expected a mapping with keys such as 'filters', found"
+        in refused(convolutions=[3])
+    )
 
 
 def test_convolutions_are_read_as_a_list_of_mappings() -> None:
-    policy = {"kind": "cnn", "convolutions": [{"filters": 16, "kernel": 8, "stride": 4}, {"filters": 32, "kernel": 4}]}
+    policy = {
+        "kind": "cnn",
+        "convolutions": [{"filters": 16, "kernel": 8, "stride": 4}, {"filters": 32, "kernel": 4}],
+    }
     options = validate({"task": {"env_id": "CartPole-v1"}, "policy": policy}).policy
     first, second = options.convolutions
     assert (first, second.stride) == (Convolution(filters=16, kernel=8, stride=4), 1)
@@ -119,7 +142,10 @@ def test_reference_frames_without_a_virtual_batch_are_reported() -> None:
     assert warnings_of(Options(preset="atari", reference_frames=64)) == [
         "reference_frames: is 64, but does nothing: normalisation is none"
     ]
-    assert warnings_of(Options(preset="atari", reference_frames=64, normalisation="virtual_batch")) == []
+    assert (
+        warnings_of(Options(preset="atari", reference_frames=64, normalisation="virtual_batch"))
+        == []
+    )
 
 
 # Spaces that do not fit.
@@ -133,7 +159,10 @@ def unfit(image: ObservationSpec, **options: Any) -> str:
 
 def test_observations_that_are_no_images_are_refused() -> None:
     text = unfit(flat_observations(8))
-    assert "policy.kind: is 'cnn', which takes images [height, width] or [height, width, channels], found 8" in text
+    assert (
+        "policy.kind: is 'cnn', which takes images [height, width] or [height, width, channels], found 8"
+        in text
+    )
     assert "found float32[2, 3, 4, 5]" in unfit(ObservationSpec((2, 3, 4, 5)))
 
 
@@ -148,19 +177,25 @@ def test_kernels_larger_than_their_inputs_are_refused() -> None:
     assert text.endswith("set policy.convolutions in place of those of preset atari")
     two = (Convolution(filters=3, kernel=3, stride=2), Convolution(filters=3, kernel=4))
     text = unfit(IMAGE, convolutions=two)
-    assert text.startswith("policy.convolutions[1]: has kernels of 4 x 4, but its inputs, outputs of convolution 0,")
+    assert text.startswith(
+        "policy.convolutions[1]: has kernels of 4 x 4, but its inputs, outputs of convolution 0,"
+    )
 
 
 # Actions.
 
 
-@pytest.mark.parametrize(("actions", "outputs"), [(BOX, 2), (Discrete(3, start=2), 3), (MultiDiscrete((2, 3)), 5)])
+@pytest.mark.parametrize(
+    ("actions", "outputs"), [(BOX, 2), (Discrete(3, start=2), 3), (MultiDiscrete((2, 3)), 5)]
+)
 def test_actions_are_those_of_the_head(actions: Actions, outputs: int) -> None:
     policy, observations = policy_of(actions), images(ROWS)
     assert policy.layout.shapes["output_bias"] == (outputs,)
     theta = candidates(policy)
     expected = [
-        policy.head.actions(np.asarray(policy.network.apply(policy.layout.split(row), (), image)[0])[np.newaxis])[0]
+        policy.head.actions(
+            np.asarray(policy.network.apply(policy.layout.split(row), (), image)[0])[np.newaxis]
+        )[0]
         for row, image in zip(theta, observations, strict=True)
     ]
     acted = actor(policy, theta).act(observations)
@@ -188,14 +223,18 @@ def test_virtual_batch_policy_acts_with_folded_parameters() -> None:
     for row, image in zip(theta, observations, strict=True):
         folded = network.fold(policy.layout.split(row), images(7, seed=1))
         expected.append(np.clip(network.folded.apply(folded, (), image)[0], BOX.low, BOX.high))
-    np.testing.assert_allclose(actor(policy, theta).act(observations), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        actor(policy, theta).act(observations), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_virtual_batch_policy_depends_on_its_reference() -> None:
     policy = batch_policy()
     other = policy.with_reference(images(7, seed=2))
     theta, observations = candidates(policy), images(ROWS)
-    assert not np.array_equal(actor(policy, theta).act(observations), actor(other, theta).act(observations))
+    assert not np.array_equal(
+        actor(policy, theta).act(observations), actor(other, theta).act(observations)
+    )
 
 
 def test_rows_of_a_virtual_batch_policy_are_independent_and_can_be_kept() -> None:
@@ -209,7 +248,9 @@ def test_rows_of_a_virtual_batch_policy_are_independent_and_can_be_kept() -> Non
     together.keep(np.array([1, 4]))
     assert together.act(observations[[1, 4]]).tobytes() == actions[[1, 4]].tobytes()
     copies = np.stack([theta[2]] * 3)
-    assert actor(policy, copies).act(observations[[2, 2, 2]]).tobytes() == actions[[2, 2, 2]].tobytes()
+    assert (
+        actor(policy, copies).act(observations[[2, 2, 2]]).tobytes() == actions[[2, 2, 2]].tobytes()
+    )
 
 
 class Episode:
@@ -222,12 +263,16 @@ class Episode:
         return Outcome(np.zeros(len(batch.seeds), row_dtype()), {}, {})
 
 
-def test_messages_are_answered_while_virtual_batches_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_answered_while_virtual_batches_are_folded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The fold of 4 candidates takes 0.2 s; the task itself does not poll."""
     policy = policy_of(normalisation="virtual_batch", reference_frames=3)
     problem = PolicyProblem(Episode(), policy, Keys(1), ObservationNormalization(), 4)
     original = Folding.__call__
-    monkeypatch.setattr(Folding, "__call__", lambda self, stack: time.sleep(0.2) or original(self, stack))
+    monkeypatch.setattr(
+        Folding, "__call__", lambda self, stack: time.sleep(0.2) or original(self, stack)
+    )
     population = unperturbed(policy.layout, policy.initial(np.random.default_rng(0)), 4)
     polls: list[float] = []
     jobs = Jobs(0, range(4), list(range(4)), "train")
@@ -243,13 +288,19 @@ def test_ranks_with_different_layouts_are_refused(tmp_path: Path) -> None:
 
 
 def test_chunks_can_fill_the_calls_of_every_policy() -> None:
-    assert policy_of().candidates_per_call == batch_policy().candidates_per_call == SMALL["candidates_per_call"]
+    assert (
+        policy_of().candidates_per_call
+        == batch_policy().candidates_per_call
+        == SMALL["candidates_per_call"]
+    )
 
 
 def test_kinds_of_policies() -> None:
     """Compiled episodes take a pure policy; tasks draw reference observations for the other one."""
     assert isinstance(policy_of(), PurePolicy) and not isinstance(policy_of(), ReferencePolicy)
-    assert isinstance(batch_policy(), ReferencePolicy) and not isinstance(batch_policy(), PurePolicy)
+    assert isinstance(batch_policy(), ReferencePolicy) and not isinstance(
+        batch_policy(), PurePolicy
+    )
 
 
 def test_integer_images_and_virtual_batches_take_no_statistics() -> None:

@@ -22,8 +22,15 @@ from tests.helpers.trained import HEADS, NORMALISER, WIDTH
 ROWS, STEPS = 6, 5
 
 
-def policy(actions: Box | Discrete, hidden: tuple[int, ...] = (8,), observations: int = WIDTH, **options: Any) -> LSTM:
-    return LSTM(Options(hidden_dims=hidden, **options), Spaces(flat_observations(observations), actions))
+def policy(
+    actions: Box | Discrete,
+    hidden: tuple[int, ...] = (8,),
+    observations: int = WIDTH,
+    **options: Any,
+) -> LSTM:
+    return LSTM(
+        Options(hidden_dims=hidden, **options), Spaces(flat_observations(observations), actions)
+    )
 
 
 def headed(head: str, hidden: tuple[int, ...], backend: Any = "numpy") -> LSTM:
@@ -34,11 +41,21 @@ def headed(head: str, hidden: tuple[int, ...], backend: Any = "numpy") -> LSTM:
 def perturbed(size: int, rows: int = ROWS) -> Perturbed:
     rng = np.random.default_rng(size)
     directions = rng.standard_normal((rows, size)).astype(np.float32)
-    return population(directions[0] / 2, directions, np.arange(rows), np.linspace(-0.5, 0.5, rows).astype(np.float32))
+    return population(
+        directions[0] / 2,
+        directions,
+        np.arange(rows),
+        np.linspace(-0.5, 0.5, rows).astype(np.float32),
+    )
 
 
 def alone(theta: Float32, rows: int = 1) -> Perturbed:
-    return population(theta, np.empty((0, len(theta)), np.float32), np.zeros(rows, np.intp), np.zeros(rows, np.float32))
+    return population(
+        theta,
+        np.empty((0, len(theta)), np.float32),
+        np.zeros(rows, np.intp),
+        np.zeros(rows, np.float32),
+    )
 
 
 def observations(rows: int = ROWS, steps: int = STEPS) -> Float32:
@@ -50,7 +67,9 @@ def acted(actor: Any, observed: Float32) -> Array:
     return np.stack([actor.act(step) for step in observed])
 
 
-def by_the_formula(network: LSTM, flat: Float32, observed: Float32, normaliser: Normaliser | None) -> Array:
+def by_the_formula(
+    network: LSTM, flat: Float32, observed: Float32, normaliser: Normaliser | None
+) -> Array:
     """The outputs of one episode, float64[steps, outputs], gate by gate from the flat vector."""
     x_seen, (mean, deviation, clip) = observed.astype(np.float64), normaliser or (0.0, 1.0, np.inf)
     x_seen = np.clip((x_seen - mean) / deviation, -clip, clip)
@@ -85,7 +104,9 @@ def test_parameter_counts() -> None:  # T11, without the value's 49
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("hidden", [(8,), (7, 3)])
 @pytest.mark.parametrize("head", HEADS)
-def test_lstm_actions_equal_the_formula(head: str, hidden: tuple[int, ...], normaliser: Normaliser | None) -> None:
+def test_lstm_actions_equal_the_formula(
+    head: str, hidden: tuple[int, ...], normaliser: Normaliser | None
+) -> None:
     network = headed(head, hidden)
     jobs, observed = perturbed(network.layout.size), observations()
     actions = acted(network.bind(jobs, normaliser), observed)
@@ -97,12 +118,17 @@ def test_lstm_actions_equal_the_formula(head: str, hidden: tuple[int, ...], norm
 
 def test_lstm_of_one_unit_by_hand() -> None:
     """Kernel and bias are 0 except for j: c = sigmoid(1) c + .5 tanh(x), h = .5 tanh(c)."""
-    network = policy(Box(np.array([-9], np.float32), np.array([9], np.float32)), (1,), observations=1)
-    theta = np.array([0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0.25], np.float32)  # x to j; then the output: 2 h + .25
+    network = policy(
+        Box(np.array([-9], np.float32), np.array([9], np.float32)), (1,), observations=1
+    )
+    # x to j; then the output: 2 h + .25
+    theta = np.array([0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0.25], np.float32)
     actions = acted(network.bind(alone(theta), None), np.array([[[1]], [[0]]], np.float32))
     c = 0.5 * 0.76159416
     second = 0.7310586 * c
-    np.testing.assert_allclose(actions.ravel(), [np.tanh(c) + 0.25, np.tanh(second) + 0.25], rtol=1e-6)
+    np.testing.assert_allclose(
+        actions.ravel(), [np.tanh(c) + 0.25, np.tanh(second) + 0.25], rtol=1e-6
+    )
 
 
 def test_lstm_gates_computed_in_place_equal_the_cell() -> None:
@@ -117,7 +143,10 @@ def test_initial_parameters() -> None:  # T11, T9
     network = policy(Discrete(2), (48, 20), observations=4)
     arrays = network.layout.split(network.initial(np.random.default_rng(0)))
     np.testing.assert_allclose(np.linalg.norm(arrays["output_kernel"], axis=0), 0.01, rtol=1e-5)
-    for name, bound in (("lstm_0_kernel", np.sqrt(6 / (52 + 192))), ("lstm_1_kernel", np.sqrt(6 / (68 + 80)))):
+    for name, bound in (
+        ("lstm_0_kernel", np.sqrt(6 / (52 + 192))),
+        ("lstm_1_kernel", np.sqrt(6 / (68 + 80))),
+    ):
         assert 0.99 * bound < np.abs(arrays[name]).max() <= bound
         assert abs(arrays[name].mean()) < 5 * bound / np.sqrt(3 * arrays[name].size)
     assert not any(arrays[name].any() for name in arrays if name.endswith("bias"))
@@ -130,7 +159,9 @@ def test_parallel_episodes_equal_sequential_ones(normaliser: Normaliser | None) 
     actor = network.bind(perturbed(network.layout.size), normaliser)
     together = acted(actor.with_episodes(3), observed)  # type: ignore[attr-defined]
     for episode in range(3):
-        apart = acted(network.bind(perturbed(network.layout.size), normaliser), observed[:, episode::3])
+        apart = acted(
+            network.bind(perturbed(network.layout.size), normaliser), observed[:, episode::3]
+        )
         np.testing.assert_allclose(together[:, episode::3], apart, atol=1e-6)
 
 
@@ -171,16 +202,22 @@ def test_acting_does_not_change_observations() -> None:
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("hidden", [(8,), (7, 3)])
 @pytest.mark.parametrize("head", HEADS)
-def test_tensorflow_equals_numpy(head: str, hidden: tuple[int, ...], normaliser: Normaliser | None) -> None:
+def test_tensorflow_equals_numpy(
+    head: str, hidden: tuple[int, ...], normaliser: Normaliser | None
+) -> None:
     ours, theirs = headed(head, hidden, "tensorflow"), headed(head, hidden)
-    actor, expected = (item.bind(perturbed(item.layout.size), normaliser) for item in (ours, theirs))
+    actor, expected = (
+        item.bind(perturbed(item.layout.size), normaliser) for item in (ours, theirs)
+    )
     assert not isinstance(actor, LSTMActor)
     observed = observations(steps=6)
     np.testing.assert_allclose(acted(actor, observed[:2]), acted(expected, observed[:2]), atol=1e-5)
     for item in (actor, expected):
         item.keep(np.array([0, 2, 5]))
         item.restart(1)
-    np.testing.assert_allclose(acted(actor, observed[2:, :3]), acted(expected, observed[2:, :3]), atol=1e-5)
+    np.testing.assert_allclose(
+        acted(actor, observed[2:, :3]), acted(expected, observed[2:, :3]), atol=1e-5
+    )
 
 
 @pytest.mark.tensorflow
@@ -198,7 +235,9 @@ def test_restarted_tensorflow_row_forgets_nan() -> None:
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("head", HEADS)
-def test_exported_lstm_equals_numpy(head: str, normaliser: Normaliser | None, tmp_path: Path) -> None:
+def test_exported_lstm_equals_numpy(
+    head: str, normaliser: Normaliser | None, tmp_path: Path
+) -> None:
     """A whole sequence, then one more step with the returned memory."""
     import keras
 
@@ -233,5 +272,7 @@ def test_missing_tensorflow_is_reported_with_the_key(monkeypatch: Any) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     mlp_tensorflow.tensorflow.cache_clear()
     with pytest.raises(ConfigError, match=r"policy\.backend.*pip install 'hpc_es\[tensorflow\]'"):
-        headed("box", (4,), "tensorflow").bind(perturbed(lstm.lstm_layout(WIDTH, (4,), 2).size), None)
+        headed("box", (4,), "tensorflow").bind(
+            perturbed(lstm.lstm_layout(WIDTH, (4,), 2).size), None
+        )
     mlp_tensorflow.tensorflow.cache_clear()

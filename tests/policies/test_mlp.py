@@ -13,7 +13,13 @@ from hpc_es.core.data import Box, Discrete, Float32, Spaces, flat_observations
 from hpc_es.core.population import Perturbed
 from hpc_es.policies.mlp import MLP, Options
 from hpc_es.policies.networks.heads import normalise
-from hpc_es.policies.networks.layers import ACTIVATIONS, Layers, array_activation, dense, in_place_activation
+from hpc_es.policies.networks.layers import (
+    ACTIVATIONS,
+    Layers,
+    array_activation,
+    dense,
+    in_place_activation,
+)
 from tests.helpers.populations import population
 
 
@@ -24,7 +30,9 @@ def policy(observations: int, actions: int, hidden: tuple[int, ...] = (), **opti
 
 def perturbed(theta: Float32, jobs: int, seed: int = 0) -> Perturbed:
     """Mirrored pairs around theta."""
-    directions = np.random.default_rng(seed).standard_normal((-(-jobs // 2), len(theta))).astype(np.float32)
+    directions = (
+        np.random.default_rng(seed).standard_normal((-(-jobs // 2), len(theta))).astype(np.float32)
+    )
     scales = np.where(np.arange(jobs) % 2 == 0, 0.3, -0.3).astype(np.float32)
     return population(theta, directions, np.arange(jobs) // 2, scales)
 
@@ -77,7 +85,9 @@ def test_parameters_are_ordered_by_layer() -> None:
 
 
 def test_mlp_actions_by_hand() -> None:
-    """relu(x W1 + b1) W2 + b2 with x = [1, 2]: hidden [1*1 + 2*.5 - 1, 1*-1 + 2*0 + 0] = [1, -1] -> [1, 0]."""
+    """relu(x W1 + b1) W2 + b2 with x = [1, 2]:
+    hidden [1*1 + 2*.5 - 1, 1*-1 + 2*0 + 0] = [1, -1] -> [1, 0].
+    """
     theta = np.array([1, -1, 0.5, 0, -1, 0, 0.25, 7, 0.5], np.float32)
     actor = policy(2, 1, (2,), activation="relu").bind(alone(theta), None)
     assert actor.act(np.array([[1, 2]], np.float32)).tolist() == [[0.75]]
@@ -93,7 +103,9 @@ def test_without_hidden_layers_and_bias_the_policy_is_a_matrix() -> None:
     network = policy(2, 2, bias=False)
     theta = np.array([0.5, 0.125, -0.25, 0.25], np.float32)
     assert (network.layout.size, network.initial(np.random.default_rng(0)).shape) == (4, (4,))
-    jobs = population(theta, np.ones((1, 4), np.float32), np.zeros(2, np.intp), np.array([0, 0.25], np.float32))
+    jobs = population(
+        theta, np.ones((1, 4), np.float32), np.zeros(2, np.intp), np.array([0, 0.25], np.float32)
+    )
     actor, observed = network.bind(jobs, None), np.array([[1, 2], [1, 2]], np.float32)
     assert actor.act(observed).tolist() == [[0, 0.625], [0.75, 1]]
     actor.keep(np.array([1]))
@@ -129,10 +141,15 @@ def test_initial_zeros_applies_to_the_last_layer() -> None:
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 def test_each_job_acts_with_its_own_parameters(activation: Any) -> None:
-    """Against a plain forward pass in float64, job by job; in pair 2, candidates are theta -+ scale * direction."""
+    """Against a plain forward pass in float64, job by job; in pair 2,
+    candidates are theta -+ scale * direction.
+    """
     mlp = policy(3, 2, (5, 4), activation=activation)
     theta = mlp.initial(np.random.default_rng(1)) * 3
-    jobs, observations = perturbed(theta, 7), np.random.default_rng(2).standard_normal((7, 3)).astype(np.float32)
+    jobs, observations = (
+        perturbed(theta, 7),
+        np.random.default_rng(2).standard_normal((7, 3)).astype(np.float32),
+    )
     actions = mlp.bind(jobs, None).act(observations)
     plain = {
         "tanh": np.tanh,
@@ -144,7 +161,9 @@ def test_each_job_acts_with_its_own_parameters(activation: Any) -> None:
         flat = theta + jobs.scales[job].astype(np.float64) * jobs.directions[job // 2]
         w1, b1, w2, b2, w3, b3 = np.split(flat, np.cumsum([15, 5, 20, 4, 8]))
         hidden = plain(plain(observations[job] @ w1.reshape(3, 5) + b1) @ w2.reshape(5, 4) + b2)
-        np.testing.assert_allclose(actions[job], np.clip(hidden @ w3.reshape(4, 2) + b3, -1, 1), atol=1e-5)
+        np.testing.assert_allclose(
+            actions[job], np.clip(hidden @ w3.reshape(4, 2) + b3, -1, 1), atol=1e-5
+        )
 
 
 def test_observations_are_normalised_and_clipped() -> None:  # T46
@@ -171,7 +190,9 @@ def test_initial_columns_are_normalised() -> None:
 
 
 def test_random_normal_weights_have_their_deviation_in_every_layer() -> None:
-    """n numbers have the deviation 0.3 with a standard error of 0.3 / sqrt(2 n): within 4 of these."""
+    """n numbers have the deviation 0.3 with a standard error of 0.3 / sqrt(2 n):
+    within 4 of these.
+    """
     network = policy(40, 50, (60,), initial="random_normal", initial_std=0.3)
     for weights, biases in network.layers.layers(network.initial(np.random.default_rng(0))):
         assert abs(weights.std() - 0.3) < 4 * 0.3 / np.sqrt(2 * weights.size)
@@ -181,7 +202,9 @@ def test_random_normal_weights_have_their_deviation_in_every_layer() -> None:
 
 def test_unused_initial_deviation_is_warned_about() -> None:
     config = validate({"task": {"env_id": "CartPole-v1"}, "policy": {"initial_std": 0.1}})
-    assert any("policy.initial_std: is 0.1, but does nothing" in warning for warning in warnings_of(config))
+    assert any(
+        "policy.initial_std: is 0.1, but does nothing" in warning for warning in warnings_of(config)
+    )
 
 
 def test_initial_parameters_are_those_of_the_generator() -> None:
@@ -192,7 +215,9 @@ def test_initial_parameters_are_those_of_the_generator() -> None:
 
 
 def test_layer_normalisation_by_hand() -> None:
-    """z = (3, 1, -4) has mean 0 and variance 26 / 3; (1, 3, 2): mean 2, variance 2 / 3; relu drops negative numbers."""
+    """z = (3, 1, -4) has mean 0 and variance 26 / 3; (1, 3, 2): mean 2, variance 2 / 3;
+    relu drops negative numbers.
+    """
     z = np.array([[[3, 1, -4]], [[1, 3, 2]]], np.float32)
     expected = [[3 / np.sqrt(26 / 3), 1 / np.sqrt(26 / 3), 0], [0, 1 / np.sqrt(2 / 3), 0]]
     activate = in_place_activation("relu", "layer")
@@ -213,16 +238,26 @@ def test_layer_normalisation_precedes_the_activation_of_hidden_layers() -> None:
     np.testing.assert_allclose(mlp.bind(alone(theta), None).act(x[None])[0], expected, atol=1e-5)
     pure: Any = mlp.pure(np)
     np.testing.assert_allclose(pure.apply(pure.parameters(theta), (), x)[1], expected, atol=1e-5)
-    config = validate({"task": {"env_id": "CartPole-v1"}, "policy": {"hidden_dims": [], "normalisation": "layer"}})
-    assert any("policy.normalisation: is 'layer', but does nothing" in warning for warning in warnings_of(config))
+    config = validate(
+        {"task": {"env_id": "CartPole-v1"}, "policy": {"hidden_dims": [], "normalisation": "layer"}}
+    )
+    assert any(
+        "policy.normalisation: is 'layer', but does nothing" in warning
+        for warning in warnings_of(config)
+    )
 
 
 @pytest.mark.parametrize(
-    ("activation", "normalisation"), [*((a, "none") for a in sorted(ACTIVATIONS)), ("relu", "layer")]
+    ("activation", "normalisation"),
+    [*((a, "none") for a in sorted(ACTIVATIONS)), ("relu", "layer")],
 )
 @pytest.mark.parametrize("jobs", [1, 2, 5, 15])
-def test_actions_of_a_job_do_not_depend_on_the_batch(activation: Any, normalisation: Any, jobs: int) -> None:
-    """Bit for bit: in a stack of 16, alone, and after others were dropped; widths do not fill a SIMD register."""
+def test_actions_of_a_job_do_not_depend_on_the_batch(
+    activation: Any, normalisation: Any, jobs: int
+) -> None:
+    """Bit for bit: in a stack of 16, alone, and after others were dropped;
+    widths do not fill a SIMD register.
+    """
     mlp = policy(11, 3, (64, 17), activation=activation, normalisation=normalisation)
     theta, rng = mlp.initial(np.random.default_rng(1)) * 2, np.random.default_rng(3)
     whole = perturbed(theta, 16)
@@ -245,7 +280,10 @@ def test_acting_changes_neither_observations_nor_parameters() -> None:
     first, second = actor.act(observations).copy(), actor.act(observations)
     assert np.array_equal(first, second)
     assert (observations == 1).all()
-    assert all(np.array_equal(a, b) for a, b in zip((jobs.centres, jobs.directions, jobs.scales), copies, strict=True))
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip((jobs.centres, jobs.directions, jobs.scales), copies, strict=True)
+    )
 
 
 def test_mirrored_jobs_are_symmetric_about_theta() -> None:
@@ -260,7 +298,9 @@ def test_mirrored_jobs_are_symmetric_about_theta() -> None:
 
 def test_discrete_policy_selects_the_largest_output() -> None:
     spaces = Spaces(flat_observations(2), Discrete(2, start=3))
-    actor = MLP(Options(hidden_dims=()), spaces).bind(alone(np.array([1, 0, 0, 1, 0, 0], np.float32)), None)
+    actor = MLP(Options(hidden_dims=()), spaces).bind(
+        alone(np.array([1, 0, 0, 1, 0, 0], np.float32)), None
+    )
     assert [actor.act(np.array([o], np.float32))[0] for o in ([2, 1], [1, 2])] == [3, 4]
 
 
@@ -274,5 +314,7 @@ def test_actor_equals_the_formula_of_the_layers(activation: str, bias: bool) -> 
     layers = list(network.layers.layers(parameters.stacked()))
     outputs, features = dense(np.matmul, ACTIVATIONS[activation], layers, observed[:, np.newaxis])
     assert (outputs.shape, features.shape) == ((6, 1, 3), (6, 1, 16))
-    np.testing.assert_allclose(network.bind(parameters, None).act(observed), np.clip(outputs[:, 0], -1, 1), atol=1e-6)
+    np.testing.assert_allclose(
+        network.bind(parameters, None).act(observed), np.clip(outputs[:, 0], -1, 1), atol=1e-6
+    )
     assert np.abs(outputs).min() < 1

@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
-from hpc_es.core.data import Box, Discrete, MultiDiscrete, ObservationSpec, Spaces, flat_observations
+from hpc_es.core.data import (
+    Box,
+    Discrete,
+    MultiDiscrete,
+    ObservationSpec,
+    Spaces,
+    flat_observations,
+)
 from hpc_es.core.errors import ConfigError, EvaluationError
 from hpc_es.core.population import Explicit
 from hpc_es.policies import network
@@ -26,7 +33,9 @@ ROWS, STEPS = 6, 3
 
 def policy_of(name: str, spaces: Spaces = SPACES, **options: Any) -> Any:
     options = {"candidates_per_call": 4, **options}
-    return network.build(network.Options(network=f"tests.helpers.own_networks:{name}", **options), spaces)
+    return network.build(
+        network.Options(network=f"tests.helpers.own_networks:{name}", **options), spaces
+    )
 
 
 def actor(policy: Any, theta: Any, normaliser: Any = None) -> Any:
@@ -50,7 +59,9 @@ def dense(observations: Any, outputs: int) -> Any:
 
 
 def test_dense_layer_of_two_units_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """W = [[1, 2], [-1, 0.5]], b = [0.25, 0], x = [3, -1]: y = [1.25, -3.5]; for 2 W, b, x: [2.25, -7]."""
+    """W = [[1, 2], [-1, 0.5]], b = [0.25, 0], x = [3, -1]: y = [1.25, -3.5]; for 2 W, b, x:
+    [2.25, -7].
+    """
     monkeypatch.setattr(own_networks, "dense", dense, raising=False)
     wide = Box(np.full(2, -9, np.float32), np.full(2, 9, np.float32))
     policy = policy_of("dense", Spaces(flat_observations(2), wide))
@@ -61,7 +72,8 @@ def test_dense_layer_of_two_units_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     # (x - 1) / [2, 1] = [1, -2]: y = [-2.75, -2]
     normaliser = np.ones(2, np.float32), np.array([2, 1], np.float32), 5.0
     assert actor(policy, theta[:1], normaliser).act(x[:1]).tolist() == [[-2.75, -2.0]]
-    assert actor(policy, theta[:1]).act(x[:1] * 10).tolist() == [[9.0, -9.0]]  # 10.25 and -35, clipped
+    # 10.25 and -35, clipped
+    assert actor(policy, theta[:1]).act(x[:1] * 10).tolist() == [[9.0, -9.0]]
 
 
 # Bits.
@@ -81,7 +93,10 @@ def test_row_depends_on_neither_its_position_nor_the_others(name: str) -> None:
 def test_kept_and_restarted_rows(name: str) -> None:
     policy, observations = policy_of(name), observed()
     theta = candidates(policy, ROWS)
-    together, new = acted(actor(policy, theta), observations), acted(actor(policy, theta), observations[1:])
+    together, new = (
+        acted(actor(policy, theta), observations),
+        acted(actor(policy, theta), observations[1:]),
+    )
     bound = actor(policy, theta)
     bound.act(observations[0])
     bound.keep(np.array([0, 2, 5]))
@@ -92,7 +107,9 @@ def test_kept_and_restarted_rows(name: str) -> None:
 
 
 def test_every_call_has_the_same_number_of_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """6 rows are calls of 4 and 2 rows and 2 copies of the last one; 1 row is a call of 4 copies."""
+    """6 rows are calls of 4 and 2 rows and 2 copies of the last one;
+    1 row is a call of 4 copies.
+    """
     policy, observations = policy_of("plain"), observed()
     original, calls = policy._call.step, list[Any]()
 
@@ -171,7 +188,9 @@ def test_keywords_reach_the_builder() -> None:
     assert policy_of("plain", network_kwargs={"width": 9}).layout.shapes["output"] == (9, 2)
 
 
-def test_saved_keras_model_starts_with_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_keras_model_starts_with_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy_of("keras")  # selects the backend
     model = own_networks.keras(SPACES.observations, 2)
     model.save(tmp_path / "net.keras")
@@ -185,7 +204,9 @@ def test_saved_keras_model_starts_with_its_weights(tmp_path: Path, monkeypatch: 
 # Refused.
 
 
-def returned(value: Any, monkeypatch: pytest.MonkeyPatch, spaces: Spaces = SPACES, **options: Any) -> str:
+def returned(
+    value: Any, monkeypatch: pytest.MonkeyPatch, spaces: Spaces = SPACES, **options: Any
+) -> str:
     """The message for a builder that returns this, or calls it if it is a function."""
 
     def build(observations: Any, outputs: int) -> Any:
@@ -207,7 +228,10 @@ ONES = {"w": np.ones(3, np.float32)}
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (7, "expected tests.helpers.own_networks:wrong to return a pair (init, apply) of functions"),
+        (
+            7,
+            "expected tests.helpers.own_networks:wrong to return a pair (init, apply) of functions",
+        ),
         (
             pair(ONES, lambda p, x: p["w"]),
             "expected outputs float32[2] of tests.helpers.own_networks:wrong (a Box of 2)",
@@ -215,14 +239,23 @@ ONES = {"w": np.ones(3, np.float32)}
         (pair(ONES, lambda p, x: p["w"]), "found float32[3] for an observation float32[3]"),
         (pair(ONES, lambda p, x: (p["w"] > 0)[:2]), "found bool[2]"),
         (pair(ONES, lambda p, x: (p["w"], x)), "found tuple of length 2"),
-        (pair(ONES, lambda p, x: p["w"] @ x[:2]), "wrong fails for an observation float32[3]: TypeError: "),
-        (pair(ONES, lambda p, x: p["w"] @ x[0]), "expected a function of one observation, without a batch axis, that"),
+        (
+            pair(ONES, lambda p, x: p["w"] @ x[:2]),
+            "wrong fails for an observation float32[3]: TypeError: ",
+        ),
+        (
+            pair(ONES, lambda p, x: p["w"] @ x[0]),
+            "expected a function of one observation, without a batch axis, that",
+        ),
         (pair(ONES, lambda p, x: p["w"] if x[0] > 0 else x), "TracerBoolConversionError"),
         (
             pair({"w": np.ones(3, int)}, lambda p, x: x[:2]),
             "own_networks:wrong, found 'w' int64[3]",
         ),
-        (pair({}, lambda p, x: x[:2]), "expected at least one parameter, a floating-point array, from"),
+        (
+            pair({}, lambda p, x: x[:2]),
+            "expected at least one parameter, a floating-point array, from",
+        ),
         (lambda: 1 / 0, "fails for observations float32[3] and 2 outputs: ZeroDivisionError"),
         (sys.exit, "fails for observations float32[3] and 2 outputs: SystemExit"),
         (lambda: 1 / 0, "expected a function of (observations, outputs) that returns a network"),
@@ -239,14 +272,20 @@ def test_networks_that_do_not_fit(value: Any, text: str, monkeypatch: pytest.Mon
 
 def test_memory_that_changes_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     recurrent = own_networks.Recurrent(3, 2)
-    monkeypatch.setattr(recurrent, "memory", lambda: {"mean": np.zeros(2, "f4"), "steps": np.float32(0)})
+    monkeypatch.setattr(
+        recurrent, "memory", lambda: {"mean": np.zeros(2, "f4"), "steps": np.float32(0)}
+    )
     text = "to return a memory like its memory(), {mean: float32[2], steps: float32[]}, found"
-    monkeypatch.setattr(recurrent, "apply", lambda p, m, x: (p[0][0, :2], {**m, "steps": np.int32(1)}))
+    monkeypatch.setattr(
+        recurrent, "apply", lambda p, m, x: (p[0][0, :2], {**m, "steps": np.int32(1)})
+    )
     assert text in returned(recurrent, monkeypatch)
 
 
 def linear(library: str, inputs: int, outputs: int) -> Any:
-    """A linear network of a library, whose parameters may be for other inputs; flax.linen has none of its own."""
+    """A linear network of a library, whose parameters may be for other inputs;
+    flax.linen has none of its own.
+    """
     import equinox
     import jax
     import keras
@@ -265,16 +304,24 @@ LIBRARIES = ("keras", "linen", "nnx", "equinox")
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_outputs_of_each_library_that_do_not_fit(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_of_each_library_that_do_not_fit(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = "expected outputs float32[2] of tests.helpers.own_networks:wrong (a Box of 2), found float32[3] for an"
     assert text in returned(lambda: linear(library, inputs=3, outputs=3), monkeypatch)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_shapes_of_each_library_that_do_not_fit(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_of_each_library_that_do_not_fit(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """flax.linen is called to create its parameters, and fails there."""
     message = returned(lambda: linear(library, inputs=7, outputs=2), monkeypatch)
-    what = "init of tests.helpers.own_networks:wrong fails" if library == "linen" else "for an observation float32[3]"
+    what = (
+        "init of tests.helpers.own_networks:wrong fails"
+        if library == "linen"
+        else "for an observation float32[3]"
+    )
     assert what in message and "7" in message
 
 
@@ -283,7 +330,9 @@ def whole_keras() -> Any:
 
     class Whole(keras.layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:
-            self.kernel = self.add_weight(shape=(3, 2), dtype="int32", initializer="ones", name="kernel")
+            self.kernel = self.add_weight(
+                shape=(3, 2), dtype="int32", initializer="ones", name="kernel"
+            )
 
         def call(self, x: Any) -> Any:
             return x @ keras.ops.cast(self.kernel, "float32")
@@ -294,7 +343,9 @@ def whole_keras() -> Any:
 def whole_linen() -> Any:
     from flax import linen
 
-    return linen.Dense(2, param_dtype=np.int32, kernel_init=lambda key, shape, dtype: np.ones(shape, dtype))
+    return linen.Dense(
+        2, param_dtype=np.int32, kernel_init=lambda key, shape, dtype: np.ones(shape, dtype)
+    )
 
 
 def without_parameters() -> Any:
@@ -321,13 +372,21 @@ def without_outputs() -> Any:
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (whole_keras, "own_networks:wrong, found 'sequential/whole/kernel' int32[3, 2] (24 bytes): keep"),
-        (whole_linen, "own_networks:wrong, found 'bias' int32[2] (8 bytes), 'kernel' int32[3, 2] (24 bytes): keep"),
+        (
+            whole_keras,
+            "own_networks:wrong, found 'sequential/whole/kernel' int32[3, 2] (24 bytes): keep",
+        ),
+        (
+            whole_linen,
+            "own_networks:wrong, found 'bias' int32[2] (8 bytes), 'kernel' int32[3, 2] (24 bytes): keep",
+        ),
         (without_parameters, "expected at least one parameter, a floating-point array, from"),
         (without_outputs, "expected a model that returns its outputs, found NoneType"),
     ],
 )
-def test_parameters_and_outputs_that_cannot_be_used(build: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_and_outputs_that_cannot_be_used(
+    build: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert text in returned(build, monkeypatch)
 
 
@@ -347,11 +406,26 @@ def torch_objects(name: str = "") -> Any:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("module", "own_networks:wrong returns a PyTorch module (torch.nn.modules.linear.Linear), which neither JAX"),
-        ("weights", "own_networks:wrong returns a PyTorch tensor (torch.Tensor), which neither JAX nor TensorFlow can"),
-        ("forward", "own_networks:wrong returns a PyTorch module (torch.nn.modules.linear.Linear), which neither JAX"),
-        ("init", "expected NumPy or JAX arrays, such as {name: value.float().numpy() for name, value in module.state_"),
-        ("apply", "apply of tests.helpers.own_networks:wrong returns a PyTorch tensor (torch.Tensor), which neither"),
+        (
+            "module",
+            "own_networks:wrong returns a PyTorch module (torch.nn.modules.linear.Linear), which neither JAX",
+        ),
+        (
+            "weights",
+            "own_networks:wrong returns a PyTorch tensor (torch.Tensor), which neither JAX nor TensorFlow can",
+        ),
+        (
+            "forward",
+            "own_networks:wrong returns a PyTorch module (torch.nn.modules.linear.Linear), which neither JAX",
+        ),
+        (
+            "init",
+            "expected NumPy or JAX arrays, such as {name: value.float().numpy() for name, value in module.state_",
+        ),
+        (
+            "apply",
+            "apply of tests.helpers.own_networks:wrong returns a PyTorch tensor (torch.Tensor), which neither",
+        ),
     ],
 )
 def test_pytorch(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +442,11 @@ def test_stateful_layer_of_keras(monkeypatch: pytest.MonkeyPatch) -> None:
     def build() -> Any:
         import keras
 
-        layers = [keras.layers.Input((3, 1), batch_size=1), keras.layers.LSTM(4, stateful=True), keras.layers.Dense(2)]
+        layers = [
+            keras.layers.Input((3, 1), batch_size=1),
+            keras.layers.LSTM(4, stateful=True),
+            keras.layers.Dense(2),
+        ]
         return keras.Sequential(layers)
 
     spaces = Spaces(ObservationSpec((3, 1)), BOX)
@@ -402,7 +480,9 @@ def statistics_of_nnx() -> Any:
         (statistics_of_nnx, "layers/0/mean, layers/0/var, "),
     ],
 )
-def test_mutable_statistics_are_refused_unless_frozen(build: Any, names: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutable_statistics_are_refused_unless_frozen(
+    build: Any, names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     message = returned(build, monkeypatch)
     assert f"has {names}" in message
     assert "which only training updates" in message and "policy.frozen: true" in message
@@ -427,7 +507,9 @@ def nnx_dropout(*layers: Any) -> Any:
     from flax import nnx
 
     rngs = nnx.Rngs(0)
-    return nnx.Sequential(*(nnx.Dropout(0.5, rngs=rngs) for _ in layers), nnx.Linear(3, 2, rngs=rngs))
+    return nnx.Sequential(
+        *(nnx.Dropout(0.5, rngs=rngs) for _ in layers), nnx.Linear(3, 2, rngs=rngs)
+    )
 
 
 def equinox_dropout(*layers: Any) -> Any:
@@ -440,9 +522,16 @@ def equinox_dropout(*layers: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("build", "layer"),
-    [(keras_dropout, "dropout"), (linen_dropout, "layers_0"), (nnx_dropout, "layers/0"), (equinox_dropout, "layers/0")],
+    [
+        (keras_dropout, "dropout"),
+        (linen_dropout, "layers_0"),
+        (nnx_dropout, "layers/0"),
+        (equinox_dropout, "layers/0"),
+    ],
 )
-def test_dropout_is_refused_unless_frozen(build: Any, layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_is_refused_unless_frozen(
+    build: Any, layer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A frozen network acts like the one without the layer."""
     text = f"the layer '{layer}' of tests.helpers.own_networks:wrong (Dropout) does nothing outside of training"
     message = returned(lambda: build(1), monkeypatch)
@@ -450,7 +539,10 @@ def test_dropout_is_refused_unless_frozen(build: Any, layer: str, monkeypatch: p
     frozen, observations = policy_of("wrong", frozen=True), observed()
     monkeypatch.setattr(own_networks, "wrong", lambda observations, outputs: build())
     without, theta = policy_of("wrong"), candidates(frozen, ROWS)
-    assert acted(actor(frozen, theta), observations).tobytes() == acted(actor(without, theta), observations).tobytes()
+    assert (
+        acted(actor(frozen, theta), observations).tobytes()
+        == acted(actor(without, theta), observations).tobytes()
+    )
 
 
 def counting_nnx() -> Any:
@@ -501,7 +593,10 @@ def stateful_equinox() -> Any:
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (counting_nnx, "changes calls when it acts: expected a model whose outputs depend on its inputs only"),
+        (
+            counting_nnx,
+            "changes calls when it acts: expected a model whose outputs depend on its inputs only",
+        ),
         (random_nnx, "draws random numbers when it acts"),
         (updating_linen, "fails for an observation float32[3]: ModifyScopeVariableError"),
         (stateful_equinox, "is state, such as that of BatchNorm, which calls would return"),
@@ -516,14 +611,28 @@ def test_modules_that_change_when_they_act_are_always_refused(
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
-        (lambda n: {f"w_{n}": np.ones(2, "f4")}, "the parameter 'w_0' in the first one, the parameter 'w_1' in the"),
-        (lambda n: {"w": np.ones(2, "f4"), **({"v": np.ones(1, "f4")} if n else {})}, "the parameter 'v'"),
-        (lambda n: {"w": np.ones(2 + n, "f4")}, "the parameter 'w' is [2] in the first one, [3] in the second"),
-        (lambda n: {"w": np.full(2, n, "f4")}, "the initial values of 'w', although the seed is the same"),
+        (
+            lambda n: {f"w_{n}": np.ones(2, "f4")},
+            "the parameter 'w_0' in the first one, the parameter 'w_1' in the",
+        ),
+        (
+            lambda n: {"w": np.ones(2, "f4"), **({"v": np.ones(1, "f4")} if n else {})},
+            "the parameter 'v'",
+        ),
+        (
+            lambda n: {"w": np.ones(2 + n, "f4")},
+            "the parameter 'w' is [2] in the first one, [3] in the second",
+        ),
+        (
+            lambda n: {"w": np.full(2, n, "f4")},
+            "the initial values of 'w', although the seed is the same",
+        ),
         (lambda n: {"w": np.ones(2, "f4")}, "their outputs or memories for the same parameters"),
     ],
 )
-def test_builder_that_returns_different_networks(parameters: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_builder_that_returns_different_networks(
+    parameters: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its n-th call gives other parameters, and always another constant."""
     calls = itertools.count()
 
@@ -532,13 +641,19 @@ def test_builder_that_returns_different_networks(parameters: Any, text: str, mon
         return lambda key: parameters(n), lambda p, x: p["w"][:2] + n if "w" in p else x[:2]
 
     message = returned(build, monkeypatch)
-    assert "returns different networks in two calls with the same arguments" in message and text in message
+    assert (
+        "returns different networks in two calls with the same arguments" in message
+        and text in message
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("tests.helpers.own_networks:nothing", "there is no 'nothing' in tests.helpers.own_networks"),
+        (
+            "tests.helpers.own_networks:nothing",
+            "there is no 'nothing' in tests.helpers.own_networks",
+        ),
         ("no_such_module:build", "there is no module 'no_such_module'"),
         ("build", "expected module:function such as my_net:build, found 'build'"),
         ("missing.keras", "missing.keras cannot be read"),
@@ -550,7 +665,9 @@ def test_builder_that_does_not_exist(name: str, text: str) -> None:
     assert text in str(refused.value)
 
 
-def test_exception_in_code_that_a_network_calls_is_one_line_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_in_code_that_a_network_calls_is_one_line_with_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It ends the run: neither JAX's error nor its traceback is shown."""
     import jax
 
@@ -564,10 +681,13 @@ def test_exception_in_code_that_a_network_calls_is_one_line_with_its_place(monke
         return jax.pure_callback(judged, shape, x[:2] * tree["w"], vmap_method="expand_dims")
 
     functions = (lambda key: {"w": np.ones(2, np.float32)}), apply
-    monkeypatch.setattr(own_networks, "wrong", lambda observations, outputs: functions, raising=False)
+    monkeypatch.setattr(
+        own_networks, "wrong", lambda observations, outputs: functions, raising=False
+    )
     acting = actor(policy_of("wrong"), np.ones((3, 2), np.float32))
     acting.act(np.ones((3, 3), np.float32))
     with pytest.raises(
-        EvaluationError, match=r"calls fails: ValueError: too large \(test_network\.py:\d+ in judged\)$"
+        EvaluationError,
+        match=r"calls fails: ValueError: too large \(test_network\.py:\d+ in judged\)$",
     ):
         acting.act(np.full((3, 3), 9, np.float32))

@@ -13,7 +13,10 @@ from hpc_es.programs.best_programs import UniquePriorityQueue
 
 def rows(*jobs: tuple[float, bool]) -> Rows:
     created = np.zeros(len(jobs), row_dtype((CORRECT,)))
-    created["return_"], created["correct"] = [reward for reward, _ in jobs], [correct for _, correct in jobs]
+    created["return_"], created["correct"] = (
+        [reward for reward, _ in jobs],
+        [correct for _, correct in jobs],
+    )
     return created
 
 
@@ -36,13 +39,20 @@ def test_state_without_programs_has_no_best_program() -> None:
         "best_program": "",
     }
     assert best_programs.finished(best_programs.initial_arrays(4), True) is None
-    assert best_programs.metrics(best_programs.initial_arrays(4)) == {"best_reward": 0.0, "solved": 0.0}
+    assert best_programs.metrics(best_programs.initial_arrays(4)) == {
+        "best_reward": 0.0,
+        "solved": 0.0,
+    }
 
 
 def test_first_correct_program_has_the_number_of_programs_executed() -> None:
-    """Three in the first generation, then the second of three: five; the first of two correct ones counts."""
+    """Three in the first generation, then the second of three: five;
+    the first of two correct ones counts.
+    """
     so_far = updated(
-        best_programs.initial_arrays(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c")
+        best_programs.initial_arrays(4),
+        rows((0.1, False), (0.3, False), (0.3, False)),
+        names("a", "b", "c"),
     )
     assert not best_programs.is_solved(so_far)
     assert best_programs.summary(so_far)["npe"] == 3
@@ -70,7 +80,9 @@ def test_best_program_has_the_greatest_fitness() -> None:
 
 
 def test_nan_is_never_the_best() -> None:
-    so_far = updated(best_programs.initial_arrays(1), rows((np.nan, False), (-3.0, False)), names("a", "b"))
+    so_far = updated(
+        best_programs.initial_arrays(1), rows((np.nan, False), (-3.0, False)), names("a", "b")
+    )
     assert best_programs.summary(so_far)["best_reward"] == -3.0
     assert best_programs.summary(so_far)["best_program"] == "b"
 
@@ -85,9 +97,13 @@ def test_arrays_keep_their_shapes() -> None:
 
 
 def test_correct_programs_of_a_generation_have_their_npe() -> None:
-    """Three were executed before, so the second and fourth have NPE 5 and 7; failed programs are not correct."""
+    """Three were executed before, so the second and fourth have NPE 5 and 7;
+    failed programs are not correct.
+    """
     so_far = updated(
-        best_programs.initial_arrays(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c")
+        best_programs.initial_arrays(4),
+        rows((0.1, False), (0.3, False), (0.3, False)),
+        names("a", "b", "c"),
     )
     some = rows((0.5, False), (0.75, True), (np.nan, True), (1.0, True))
     some["length"] = [1, 1, 1, 2]
@@ -134,7 +150,10 @@ def test_queue_can_keep_the_newer_of_equal_scores() -> None:
 
 
 def test_queue_can_keep_one_item_per_score() -> None:
-    older, newer = UniquePriorityQueue(2, unique="scores"), UniquePriorityQueue(2, "newer", "scores")
+    older, newer = (
+        UniquePriorityQueue(2, unique="scores"),
+        UniquePriorityQueue(2, "newer", "scores"),
+    )
     pairs = [(1, "a"), (2, "b"), (1, "c"), (3, "d"), (2, "e"), (1, "f")]
     assert [older.push(*pair) for pair in pairs] == [True, True, False, True, False, False]
     assert older.sorted_entries() == [(3, "d", None), (2, "b", None)]

@@ -1,4 +1,6 @@
-"""The interpreter of programs: published outputs, and the compiled version against the reference."""
+"""The interpreter of programs: published outputs,
+and the compiled version against the reference.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def both(code: str, inputs: Inputs, **options: Any) -> Result:
         ("", [1], 256, []),
     ],
 )
-def test_interpreter_has_the_published_outputs(code: str, inputs: Inputs, base: int, output: Inputs) -> None:
+def test_interpreter_has_the_published_outputs(
+    code: str, inputs: Inputs, base: int, output: Inputs
+) -> None:
     result = both(code, inputs, base=base)
     assert (result.output, result.status, result.success) == (output, Status.SUCCESS, True)
 
@@ -49,7 +53,12 @@ def test_memory_grows_to_the_right_only() -> None:
 
 def test_step_limit_keeps_the_output_so_far() -> None:
     result = both("+.[].", [], base=5, max_steps=100)
-    assert (result.output, result.status, result.steps, result.success) == ([1], Status.STEP_LIMIT, 100, False)
+    assert (result.output, result.status, result.steps, result.success) == (
+        [1],
+        Status.STEP_LIMIT,
+        100,
+        False,
+    )
 
 
 def test_program_ending_at_the_step_limit_has_exceeded_it() -> None:
@@ -93,45 +102,79 @@ def test_compiled_interpreter_equals_the_reference_on_many_programs(count: int) 
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.text(CHARACTERS + "x", max_size=60), st.lists(st.integers(-3, 300), max_size=5), st.integers(2, 300))
+@given(
+    st.text(CHARACTERS + "x", max_size=60),
+    st.lists(st.integers(-3, 300), max_size=5),
+    st.integers(2, 300),
+)
 def test_compiled_interpreter_equals_the_reference(code: str, inputs: Inputs, base: int) -> None:
     both(code, inputs, base=base, max_steps=500)
     both(code, inputs, base=base, max_steps=500, require_correct_syntax=True)
 
 
-def watched(programs: list[str], inputs: Inputs, base: int, watches: bool, max_steps: int = 5000) -> list[list[int]]:
+def watched(
+    programs: list[str], inputs: Inputs, base: int, watches: bool, max_steps: int = 5000
+) -> list[list[int]]:
     """Status and steps of each, where endless loops are looked for or not."""
     operations, lengths = pack_programs(programs)
     memory, output = np.empty(max_steps + 1, np.int64), np.empty(max_steps, np.int64)
     partner, opened = np.empty((2, operations.shape[1]), np.int64)
-    observed, options_ = np.empty(max_steps + 1 if watches else 0, np.int64), np.array(inputs, np.int64)
+    observed, options_ = (
+        np.empty(max_steps + 1 if watches else 0, np.int64),
+        np.array(inputs, np.int64),
+    )
     actual = []
     for code, length in zip(operations, lengths, strict=True):
         pair(code, length, partner, opened)
         actual.append(
-            run(code, length, partner, options_, 0, len(inputs), base, max_steps, memory, output, observed)[:2]
+            run(
+                code,
+                length,
+                partner,
+                options_,
+                0,
+                len(inputs),
+                base,
+                max_steps,
+                memory,
+                output,
+                observed,
+            )[:2]
         )
     return [list(map(int, item)) for item in actual]
 
 
-@pytest.mark.parametrize("code", ["+[]", "+[-+]", "+[>+]", "-[.,-]", "+[<[>]+]", "+>+[>>++[<]>[>]<-]", "+[[>]+[<]>]+"])
+@pytest.mark.parametrize(
+    "code", ["+[]", "+[-+]", "+[>+]", "-[.,-]", "+[<[>]+]", "+>+[>>++[<]>[>]<-]", "+[[>]+[<]>]+"]
+)
 def test_endless_loops_are_detected_if_configured(code: str) -> None:
-    (status, steps), (known, all_steps) = *watched([code], [7, 8], 5, True), *watched([code], [7, 8], 5, False)
+    (status, steps), (known, all_steps) = (
+        *watched([code], [7, 8], 5, True),
+        *watched([code], [7, 8], 5, False),
+    )
     assert status == known == Status.STEP_LIMIT and steps < 1000 < all_steps == 5000
 
 
 @pytest.mark.parametrize(
     ("code", "base", "steps"),
     [
-        (">" + "+" * 30 + ">+[>+[<]>-[>]<]", 256, 2310),  # to the right each time, until what it counts there is 0
-        ("++" + "+-" * 20 + "<[[[[>+<+]<>]", 4, 74),  # < at cell 0 stays, and is a step to the left everywhere else
+        # to the right each time, until what it counts there is 0
+        (">" + "+" * 30 + ">+[>+[<]>-[>]<]", 256, 2310),
+        # < at cell 0 stays, and is a step to the left everywhere else
+        ("++" + "+-" * 20 + "<[[[[>+<+]<>]", 4, 74),
     ],
 )
 def test_loops_that_move_left_are_not_endless(code: str, base: int, steps: int) -> None:
-    assert watched([code], [], base, True) == watched([code], [], base, False) == [[Status.SUCCESS, steps]]
+    assert (
+        watched([code], [], base, True)
+        == watched([code], [], base, False)
+        == [[Status.SUCCESS, steps]]
+    )
 
 
-@pytest.mark.parametrize(("seed", "base", "length"), [(1, 2, 24), (2, 5, 24), (3, 16, 12), (4, 256, 40)])
+@pytest.mark.parametrize(
+    ("seed", "base", "length"), [(1, 2, 24), (2, 5, 24), (3, 16, 12), (4, 256, 40)]
+)
 def test_only_endless_loops_are_detected(seed: int, base: int, length: int) -> None:
     """Many short programs on a long input; results of programs that end do not change."""
     rng = random.Random(seed)
@@ -141,6 +184,7 @@ def test_only_endless_loops_are_detected(seed: int, base: int, length: int) -> N
     assert [status for status, _ in actual] == [status for status, _ in expected]
     ended = [number for number, (status, _) in enumerate(expected) if status == Status.SUCCESS]
     assert [actual[number] for number in ended] == [expected[number] for number in ended]
-    assert sum(expected[number][1] > 3 * FIRST_SNAPSHOT for number in ended) > 500  # these could be taken for endless
+    # these could be taken for endless
+    assert sum(expected[number][1] > 3 * FIRST_SNAPSHOT for number in ended) > 500
     left = sum(steps < 5000 for status, steps in actual if status == Status.STEP_LIMIT)
     assert left > 0.9 * (len(programs) - len(ended)) > 1000

@@ -53,7 +53,9 @@ def padded(code: str) -> str:
 @pytest.mark.parametrize(("name", "digest"), list(FINGERPRINTS.items()))
 def test_cases_have_the_published_fingerprints(name: str, digest: str) -> None:
     cases = [[list(options), list(wanted)] for options, wanted in make_task(name).cases]
-    assert hashlib.sha256(json.dumps(cases, separators=(",", ":")).encode()).hexdigest()[:12] == digest
+    assert (
+        hashlib.sha256(json.dumps(cases, separators=(",", ":")).encode()).hexdigest()[:12] == digest
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,10 +102,15 @@ def test_published_rewards_of_printing() -> None:
 
 
 def test_published_rewards_of_reverse() -> None:
-    plain, short = make_task("reverse", base=27), make_task("reverse", base=27, do_code_simplification=True)
+    plain, short = (
+        make_task("reverse", base=27),
+        make_task("reverse", base=27, do_code_simplification=True),
+    )
     assert plain.score(padded(">,>,>,.<.<.<.")).reward == pytest.approx(0.1345, abs=1e-4)
     assert short.score(">,>,>,.<.<.<.").reward == pytest.approx(0.1324, abs=1e-4)
-    assert make_task("reverse").score(padded(">,>,>,.<.<.<.")).reward == pytest.approx(0.13312, abs=1e-5)
+    assert make_task("reverse").score(padded(">,>,>,.<.<.<.")).reward == pytest.approx(
+        0.13312, abs=1e-5
+    )
     assert plain.score(padded(",[>,]+[,<.]")).reward == 1.0
     assert short.score(",[>,]+[,<.]").reward == pytest.approx(0.9725)
     assert short.score(padded(",[>,]+[,<.]")).reward == pytest.approx(0.75)
@@ -123,18 +130,26 @@ def test_empty_program_has_the_published_reward(name: str) -> None:
 
 def test_endless_and_invalid_programs_fail_with_their_rewards() -> None:
     score = make_task("reverse").score("+[]")
-    assert (score.reward, score.correct, score.status, score.outputs) == (-2 / 64, False, "step-limit", ())
+    assert (score.reward, score.correct, score.status, score.outputs) == (
+        -2 / 64,
+        False,
+        "step-limit",
+        (),
+    )
     assert make_task("print").score("+[]").reward == -0.5
     assert make_task("reverse", require_correct_syntax=True).score("[").status == "syntax-error"
 
 
 @pytest.mark.parametrize("name", ["reverse", "print-hello", "substring", "bool-logic"])
 @pytest.mark.parametrize(
-    ("simplify", "reward"), [(True, "distance"), (False, "distance"), (True, "mod_distance"), (False, "log_distance")]
+    ("simplify", "reward"),
+    [(True, "distance"), (False, "distance"), (True, "mod_distance"), (False, "log_distance")],
 )
 def test_compiled_score_equals_the_reference(name: str, simplify: bool, reward: str) -> None:
     rng = random.Random(7)
-    task = make_task(name, do_code_simplification=simplify, max_steps=300, reward=f"absolute_{reward}_reward")
+    task = make_task(
+        name, do_code_simplification=simplify, max_steps=300, reward=f"absolute_{reward}_reward"
+    )
     programs = ["".join(rng.choices(CHARACTERS, k=rng.randrange(101))) for _ in range(300)]
     programs += [padded(HELLO), ",[>,]+[,<.]", ""]
     result, correct = task.score_many(programs)
@@ -145,8 +160,14 @@ def test_compiled_score_equals_the_reference(name: str, simplify: bool, reward: 
 
 
 def test_rewards_of_the_original_by_hand() -> None:
-    """26 instead of 0 in base 27 is 26 away, or 1 on the circle; the logarithmic factor is ln(27 // 2 + 2)."""
-    expected = {"distance": 1 / 27, "mod_distance": 26 / 27, "log_distance": 1 - math.log(2) / math.log(15)}
+    """26 instead of 0 in base 27 is 26 away, or 1 on the circle;
+    the logarithmic factor is ln(27 // 2 + 2).
+    """
+    expected = {
+        "distance": 1 / 27,
+        "mod_distance": 26 / 27,
+        "log_distance": 1 - math.log(2) / math.log(15),
+    }
     for name, reward in expected.items():
         task = make_task("print", fixed_string=[0], base=27, reward=f"absolute_{name}_reward")
         assert task.score("-.").reward == pytest.approx(reward / 4)
@@ -156,12 +177,16 @@ def test_rewards_of_the_original_by_hand() -> None:
 
 def test_output_equal_only_on_the_circle_is_not_correct() -> None:
     """Inputs are stored unchanged: 27 is echoed, and its distance from 0 is 0 in base 27."""
-    task = replace(make_task("print", base=27, reward="absolute_mod_distance_reward"), cases=(((27,), (0,)),))
+    task = replace(
+        make_task("print", base=27, reward="absolute_mod_distance_reward"), cases=(((27,), (0,)),)
+    )
     assert (task.score(",.").reward, task.score(",.").correct) == (0.25, False)
     assert [array.tolist() for array in task.score_many([",."])] == [[0.25], [False]]
 
 
-@pytest.mark.parametrize("name", ["reverse", "remove-char", "sort3", "count-char", "echo-twice", "divmod", "multiply"])
+@pytest.mark.parametrize(
+    "name", ["reverse", "remove-char", "sort3", "count-char", "echo-twice", "divmod", "multiply"]
+)
 def test_fewer_or_more_cases_come_from_the_same_stream(name: str) -> None:
     default = make_task(name).cases
     assert make_task(name, chosen={"case_count": 7}).cases == default[:7]
@@ -177,8 +202,15 @@ def test_inputs_have_the_configured_lengths() -> None:
         2,
         3,
     }  # a 0 behind them
-    assert {len(options) for options, _ in make_task("sort3", chosen={"max_length": 5}).cases} == {5}
-    assert max(len(options) for options, _ in make_task("circle-route", chosen={"max_length": 4}).cases) == 5
+    assert {len(options) for options, _ in make_task("sort3", chosen={"max_length": 5}).cases} == {
+        5
+    }
+    assert (
+        max(
+            len(options) for options, _ in make_task("circle-route", chosen={"max_length": 4}).cases
+        )
+        == 5
+    )
 
 
 def test_additional_sums_are_drawn() -> None:
@@ -192,7 +224,11 @@ def test_additional_sums_are_drawn() -> None:
     [
         ("add", {"case_count": 8}, "case_count is 8: 9 cases of this task are always used"),
         ("count-char", {"case_count": 4}, "case_count is 4: 5 cases of this task are always used"),
-        ("count-char", {"max_length": 1}, "max_length is 1: the inputs of count-char have at least 2"),
+        (
+            "count-char",
+            {"max_length": 1},
+            "max_length is 1: the inputs of count-char have at least 2",
+        ),
         ("reverse", {"min_length": 7}, "min_length is 7: expected at most max_length, which is 6"),
     ],
 )
@@ -202,7 +238,9 @@ def test_impossible_cases_are_refused(name: str, chosen: dict[str, int], text: s
 
 
 def test_invalid_coding_tasks_are_refused() -> None:
-    with pytest.raises(UserError, match="unknown task 'reserve': expected one of print-hello, print"):
+    with pytest.raises(
+        UserError, match="unknown task 'reserve': expected one of print-hello, print"
+    ):
         make_task("reserve")
     with pytest.raises(UserError, match="the task add has base 256"):
         make_task("add", base=27)
@@ -213,7 +251,9 @@ def test_invalid_coding_tasks_are_refused() -> None:
 def test_distances_by_hand() -> None:
     assert coding_tasks.absolute([1, 2, 4], [1, 2, 3], 5) == 1 - 1 / 15
     assert coding_tasks.modular_difference(13, 4, 5) == 1
-    assert coding_tasks.logarithmic_distance([0], [4], 5) == pytest.approx(math.log(2) / math.log(4))
+    assert coding_tasks.logarithmic_distance([0], [4], 5) == pytest.approx(
+        math.log(2) / math.log(4)
+    )
     assert coding_tasks.absolute([], [1, 2], 5) == 0.0
     assert coding_tasks.absolute([1, 1, 1, 1], [1], 5) == 1 - 15 / 5
     assert coding_tasks.absolute_modular([4], [0], 5) == 1 - 1 / 5

@@ -1,4 +1,6 @@
-"""The genetic algorithm for programs: operators by hand, the hall of fame, and the end of a search."""
+"""The genetic algorithm for programs: operators by hand, the hall of fame,
+and the end of a search.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,10 @@ def test_fitness_of_a_program_is_its_reward_not_the_return() -> None:
 
 
 def generation(created: ga.GeneticAlgorithm, state: State) -> tuple[State, Any]:
-    outcomes = [created.evaluate(state, chunk, nothing) for chunk in created.ask(state, 0, NO_ROWS, NO_FITNESS)]
+    outcomes = [
+        created.evaluate(state, chunk, nothing)
+        for chunk in created.ask(state, 0, NO_ROWS, NO_FITNESS)
+    ]
     rows = np.concatenate([NO_ROWS, *(outcome.rows for outcome in outcomes)])
     return created.tell(state, Results(rows, [], [], fitness=rows["return_"]))
 
@@ -97,7 +102,8 @@ def test_programs_of_the_last_population_are_not_executed_again() -> None:
     state = created.initial()
     for _ in range(6):
         known = {
-            "".join("ab"[gene] for gene in row) for row in state.master["parents"][: state.master["parents_count"]]
+            "".join("ab"[gene] for gene in row)
+            for row in state.master["parents"][: state.master["parents_count"]]
         }
         task.executed.clear()
         state, _ = generation(created, state)
@@ -106,7 +112,9 @@ def test_programs_of_the_last_population_are_not_executed_again() -> None:
 
 
 def test_copies_get_the_known_rewards() -> None:
-    """Without crossover and mutation all programs are copies; the mean reward is that of the copies."""
+    """Without crossover and mutation all programs are copies;
+    the mean reward is that of the copies.
+    """
     created = algorithm(Letters(6, share_of_b), crossover_rate=0.0, mutation_rate=0.0)
     state, _ = generation(created, created.initial())
     assert created.ask(state, 0, NO_ROWS, NO_FITNESS) == []
@@ -117,8 +125,12 @@ def test_copies_get_the_known_rewards() -> None:
 
 
 def test_ga_improves_the_reward() -> None:
-    """Twelve letters, all solved by roulette selection and the hall of fame; the best never gets worse."""
-    created = algorithm(Letters(12, share_of_b), population_size=30, crossover_rate=0.9, mutation_rate=0.05)
+    """Twelve letters, all solved by roulette selection and the hall of fame;
+    the best never gets worse.
+    """
+    created = algorithm(
+        Letters(12, share_of_b), population_size=30, crossover_rate=0.9, mutation_rate=0.05
+    )
     state, best = created.initial(), [0.0]
     while created.finished(state) is None:
         state, metrics = generation(created, state)
@@ -126,7 +138,11 @@ def test_ga_improves_the_reward() -> None:
         assert state.generation < 60
     assert best == sorted(best) and best[1] < 1.0
     summary = created.summary(state)
-    assert (summary["success"], summary["code_solution"], summary["best_reward"]) == (True, "b" * 12, 1.0)
+    assert (summary["success"], summary["code_solution"], summary["best_reward"]) == (
+        True,
+        "b" * 12,
+        1.0,
+    )
     assert summary["npe"] == created.problem.executed.index("b" * 12) + 1
     assert summary["original_npe"] == (state.generation - 1) * 30
 
@@ -141,7 +157,11 @@ def test_success_ends_the_search_only_if_configured() -> None:
 @pytest.mark.parametrize(
     ("length", "settings", "why"),
     [
-        (6, {"mutation_rate": 0.0, "crossover_rate": 0.0}, "there is neither mutation nor crossover"),
+        (
+            6,
+            {"mutation_rate": 0.0, "crossover_rate": 0.0},
+            "there is neither mutation nor crossover",
+        ),
         (
             6,
             {"mutation_rate": 0.0, "hall_of_fame_size": 1},
@@ -151,7 +171,9 @@ def test_success_ends_the_search_only_if_configured() -> None:
         (6, {"population_size": 3}, "in addition to the hall of fame, there is no pair of parents"),
     ],
 )
-def test_search_ends_if_no_new_program_is_possible(length: int, settings: dict[str, Any], why: str) -> None:
+def test_search_ends_if_no_new_program_is_possible(
+    length: int, settings: dict[str, Any], why: str
+) -> None:
     """A longer search would only execute programs again that had been lost."""
     created = algorithm(Letters(length, lambda program: 0.5), **settings)
     state = created.initial()
@@ -167,7 +189,9 @@ def test_search_ends_if_no_new_program_is_possible(length: int, settings: dict[s
 
 def test_search_continues_if_a_new_program_is_possible() -> None:
     """The mutation rate is 0.02: most pairs of children are copies, and new programs come later."""
-    created = algorithm(Letters(6, lambda program: 0.5), population_size=4, mutation_rate=0.02, crossover_rate=0.0)
+    created = algorithm(
+        Letters(6, lambda program: 0.5), population_size=4, mutation_rate=0.02, crossover_rate=0.0
+    )
     state, fresh = created.initial(), []
     for _ in range(200):
         assert created.finished(state) is None
@@ -179,16 +203,33 @@ def test_search_continues_if_a_new_program_is_possible() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"population_size": 2}, "algorithm.population_size: is 2, but the hall of fame alone has 2"),
+        (
+            {"population_size": 2},
+            "algorithm.population_size: is 2, but the hall of fame alone has 2",
+        ),
         ({"population_size": 3, "hall_of_fame_size": 4}, "is 3, but the hall of fame alone has 4"),
-        ({"mutation_rate": -0.1}, "algorithm.mutation_rate: expected a number from 0 to 1, found -0.1"),
-        ({"crossover_rate": 1.5}, "algorithm.crossover_rate: expected a number from 0 to 1, found 1.5"),
-        ({"hall_of_fame_size": 0}, "algorithm.hall_of_fame_size: expected a whole number of at least 1"),
+        (
+            {"mutation_rate": -0.1},
+            "algorithm.mutation_rate: expected a number from 0 to 1, found -0.1",
+        ),
+        (
+            {"crossover_rate": 1.5},
+            "algorithm.crossover_rate: expected a number from 0 to 1, found 1.5",
+        ),
+        (
+            {"hall_of_fame_size": 0},
+            "algorithm.hall_of_fame_size: expected a whole number of at least 1",
+        ),
     ],
 )
 def test_invalid_ga_options_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        validate({"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "ga", **settings}})
+        validate(
+            {
+                "task": {"kind": "programs", "name": "reverse"},
+                "algorithm": {"kind": "ga", **settings},
+            }
+        )
 
 
 def genome(text: str) -> bytes:
@@ -227,7 +268,9 @@ def compiled(parent: bytes, changes: list[Mutation]) -> bytes:
         (2, 0.75, True, "01934"),
     ],
 )
-def test_single_mutation_by_hand(changed: Any, position: int, kind: float, flag: bool, expected: str) -> None:
+def test_single_mutation_by_hand(
+    changed: Any, position: int, kind: float, flag: bool, expected: str
+) -> None:
     assert text(changed(genome("01234"), [(position, kind, 9, flag)])) == expected
 
 
@@ -254,7 +297,10 @@ def test_operators_are_compiled_without_a_writable_cache(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("length", [1, 2, 3, 40])
 def test_children_are_identical_without_numba(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
-    parents = [bytes(row) for row in np.random.default_rng(4).integers(8, size=(31, length), dtype=np.uint8)]
+    parents = [
+        bytes(row)
+        for row in np.random.default_rng(4).integers(8, size=(31, length), dtype=np.uint8)
+    ]
     fast = offspring(parents, 0.7, 0.3, 8, np.random.default_rng(5))
     monkeypatch.setattr(ga, "_compiled", lambda: None)
     assert offspring(parents, 0.7, 0.3, 8, np.random.default_rng(5)) == fast
@@ -263,18 +309,24 @@ def test_children_are_identical_without_numba(monkeypatch: pytest.MonkeyPatch, l
 
 
 def test_mutation_rate_is_the_probability_per_gene() -> None:
-    """Rate 0 changes nothing; with 0.15 a genome of 100 is unchanged with probability 0.85 ** 100, about 1e-7."""
+    """Rate 0 changes nothing; with 0.15 a genome of 100 is
+    unchanged with probability 0.85 ** 100, about 1e-7.
+    """
     parents = [bytes(range(100))] * 50
     assert offspring(parents, 0.0, 0.0, 256, np.random.default_rng(1)) == parents
     assert parents[0] not in offspring(parents, 0.0, 0.15, 256, np.random.default_rng(1))
 
 
 def test_kinds_of_mutation_are_equally_frequent() -> None:
-    """A genome of equal genes 0 is changed once in its middle: the new gene shows the kind of mutation."""
+    """A genome of equal genes 0 is changed once in its middle:
+    the new gene shows the kind of mutation.
+    """
     count = 8000
     rng = np.random.default_rng(6)
     places = Counter[int]()
-    for kind, flag in zip(rng.random(count).tolist(), (rng.random(count) < 0.5).tolist(), strict=True):
+    for kind, flag in zip(
+        rng.random(count).tolist(), (rng.random(count) < 0.5).tolist(), strict=True
+    ):
         places[mutate(genome("000"), [(1, kind, 9, flag)]).find(9)] += 1
     for position, share in {1: 3 / 8, 0: 2 / 8, 2: 1 / 8, -1: 2 / 8}.items():
         assert abs(places[position] - share * count) < 5 * (count * share * (1 - share)) ** 0.5
@@ -297,8 +349,12 @@ def test_odd_last_parent_is_copied() -> None:
 
 
 def test_roulette_selects_in_proportion_to_fitness() -> None:
-    """Weights 0.05, 0.05 and 0.95 + 0.05: of 11,000 draws 500, 500 and 10,000, within five standard deviations."""
-    drawn = Counter(roulette(np.array([-3.0, 0.0, 0.95]), 11_000, np.random.default_rng(3)).tolist())
+    """Weights 0.05, 0.05 and 0.95 + 0.05: of 11,000 draws 500, 500 and 10,000,
+    within five standard deviations.
+    """
+    drawn = Counter(
+        roulette(np.array([-3.0, 0.0, 0.95]), 11_000, np.random.default_rng(3)).tolist()
+    )
     assert abs(drawn[0] - 500) < 5 * (500 * 10.5 / 11) ** 0.5
     assert abs(drawn[1] - 500) < 5 * (500 * 10.5 / 11) ** 0.5
     assert sum(drawn.values()) == 11_000
@@ -321,5 +377,7 @@ def test_closure_under_crossover_is_detected(genomes: str, closed: bool) -> None
     some = [genome(item) for item in genomes.split()]
     assert is_closed(some) is closed
     places = range(len(some[0]) if some else 0)
-    every = {one[:position] + other[position:] for one in some for other in some for position in places}
+    every = {
+        one[:position] + other[position:] for one in some for other in some for position in places
+    }
     assert (every <= set(some)) is closed

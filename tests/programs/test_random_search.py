@@ -28,7 +28,9 @@ def test_program_depends_only_on_its_job() -> None:
 
 
 def test_characters_are_uniformly_distributed() -> None:
-    """640 programs of 100: each of 8 characters 8,000 times, within five standard deviations of 84."""
+    """640 programs of 100: each of 8 characters 8,000 times,
+    within five standard deviations of 84.
+    """
     counts = Counter("".join(search(100).programs(0, range(640))))
     assert sorted(counts) == sorted("><+-[].,")
     assert all(abs(count - 8000) < 420 for count in counts.values())

@@ -42,7 +42,9 @@ def row(
 
 def run(directory: Path, *rows: dict[str, Any]) -> Path:
     (directory / "results").mkdir(parents=True)
-    (directory / "results" / "0-of-1.jsonl").write_text("".join(json.dumps(item) + "\n" for item in rows))
+    (directory / "results" / "0-of-1.jsonl").write_text(
+        "".join(json.dumps(item) + "\n" for item in rows)
+    )
     return directory
 
 
@@ -51,7 +53,10 @@ def created(tmp_path: Path) -> Path:
     """Two algorithms and three tasks; one pair was never run, one is not complete."""
     run(tmp_path / "a", row(0, True, 100), row(1, False, 1000), row(2, True, 400))
     run(tmp_path / "b", row(0, False, 1000, task="reverse"), row(1, False, 1000, task="reverse"))
-    run(tmp_path / "c", *(row(i, True, 10 + i, "rand-1K", code_solution="+" * (9 - i)) for i in range(3)))
+    run(
+        tmp_path / "c",
+        *(row(i, True, 10 + i, "rand-1K", code_solution="+" * (9 - i)) for i in range(3)),
+    )
     run(tmp_path / "d", *(row(i, False, 1000, "rand-1K_zigzag", "zigzag") for i in range(3)))
     (tmp_path / "file").write_text("")
     return tmp_path
@@ -59,16 +64,27 @@ def created(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("npe", "x"), ("npe", 10**400), ("task", float("nan")), ("budget", 3), ("best_program", None), ("success", [])],
+    [
+        ("npe", "x"),
+        ("npe", 10**400),
+        ("task", float("nan")),
+        ("budget", 3),
+        ("best_program", None),
+        ("success", []),
+    ],
 )
 def test_result_of_other_types_is_named(name: str, value: Any, tmp_path: Path) -> None:
     run(tmp_path / "a", {**row(0, True, 100), name: value})
-    with pytest.raises(UserError, match=f"expected results of a search for programs: TypeError: {name}: expected"):
+    with pytest.raises(
+        UserError, match=f"expected results of a search for programs: TypeError: {name}: expected"
+    ):
         table_module.read_table([tmp_path / "a"])
 
 
 def test_table_of_searches_by_hand(created: Path) -> None:
-    """add by ga: 2 of 3, (100 + 1000 + 400) / 3 = 500; reverse is first, as in the paper; others last."""
+    """add by ga: 2 of 3, (100 + 1000 + 400) / 3 = 500; reverse is first, as in the paper;
+    others last.
+    """
     assert table_module.table_text(table_module.read_table([created])) == (
         "task               ga-1K            rand-1K\n"
         "reverse            2* [0.00, 1000]\n"
@@ -101,7 +117,10 @@ def test_table_with_a_limit_by_hand(created: Path, capsys: pytest.CaptureFixture
 
 
 def test_table_has_the_best_rewards(tmp_path: Path) -> None:
-    run(tmp_path / "a", *(row(i, False, 1000, best_reward=reward) for i, reward in enumerate((0.2, 0.3, 0.1))))
+    run(
+        tmp_path / "a",
+        *(row(i, False, 1000, best_reward=reward) for i, reward in enumerate((0.2, 0.3, 0.1))),
+    )
     run(tmp_path / "b", row(0, True, 3, "rand-1K", best_reward=0.98765))
     assert table_module.table_text(table_module.read_table([tmp_path]), rewards=True) == (
         "task  ga-1K    rand-1K\nadd   3 0.200  1* 0.988\n* repetitions are missing\n"
@@ -109,12 +128,18 @@ def test_table_has_the_best_rewards(tmp_path: Path) -> None:
 
 
 def test_repetitions_with_a_cycle_are_grouped_by_task(tmp_path: Path) -> None:
-    """Five repetitions of [add, echo, echo]: 0 3 are add, 1 2 4 echo; repetition 4 of seed 1 has not finished."""
+    """Five repetitions of [add, echo, echo]: 0 3 are add, 1 2 4 echo;
+    repetition 4 of seed 1 has not finished.
+    """
     names = ["add", "echo", "echo", "add", "echo"]
     for seed in (0, 1):
-        rows = [row(i, True, 10, task=name, repetitions=5, seed=seed) for i, name in enumerate(names)]
+        rows = [
+            row(i, True, 10, task=name, repetitions=5, seed=seed) for i, name in enumerate(names)
+        ]
         run(tmp_path / str(seed), *rows[: 5 - seed])
-        (tmp_path / str(seed) / "config.yaml").write_text("task: {kind: programs, cycle: [add, echo, echo]}\n")
+        (tmp_path / str(seed) / "config.yaml").write_text(
+            "task: {kind: programs, cycle: [add, echo, echo]}\n"
+        )
     cells = table_module.read_table([tmp_path]).cells
     assert {task: (len(cell.rows), cell.missing) for (task, _), cell in cells.items()} == {
         "add": (4, 0),
@@ -141,7 +166,17 @@ def test_table_has_the_shortest_correct_programs(created: Path) -> None:
     assert table_module.shortest(table_module.read_table([created])) == (
         "reverse  none\nadd  +.  (2 characters, by ga-1K)\nzigzag  none\n"
     )
-    best = row(0, True, 5, "simpl", task="echo", code_solution="+++.", best_correct=True, best_program=".", seed=1)
+    best = row(
+        0,
+        True,
+        5,
+        "simpl",
+        task="echo",
+        code_solution="+++.",
+        best_correct=True,
+        best_program=".",
+        seed=1,
+    )
     run(created / "more", best)
     assert ".  (1 characters, by simpl, R=0.500000)" in table_module.shortest(
         table_module.read_table([created / "more"])
@@ -149,14 +184,20 @@ def test_table_has_the_shortest_correct_programs(created: Path) -> None:
 
 
 def test_directories_can_be_listed_individually(created: Path) -> None:
-    assert table_module.read_table([created / "c", created / "a"]).algorithms == ["rand-1K", "ga-1K"]
+    assert table_module.read_table([created / "c", created / "a"]).algorithms == [
+        "rand-1K",
+        "ga-1K",
+    ]
 
 
 @pytest.mark.parametrize(
     ("more", "text"),
     [
         (row(0, True, 100), "repetition 0 of ga-1K on add with seed 0 occurs twice"),
-        (row(7, True, 100, budget={"episodes": 2000}), "ga-1K may execute 2000 programs here, and 1000 in another run"),
+        (
+            row(7, True, 100, budget={"episodes": 2000}),
+            "ga-1K may execute 2000 programs here, and 1000 in another run",
+        ),
     ],
 )
 def test_incompatible_runs_are_refused(created: Path, more: dict[str, Any], text: str) -> None:
@@ -175,7 +216,9 @@ def test_directories_without_searches_are_refused(tmp_path: Path) -> None:
         table_module.read_table([run(tmp_path / "es", without)])
 
 
-def test_unfinished_runs_are_left_out_and_reported(created: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfinished_runs_are_left_out_and_reported(
+    created: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (created / "e").mkdir()
     (created / "e" / "config.yaml").write_text("name: ga-1K\n")
     assert cli.run(["program-table", str(created / "a"), str(created / "e")]) == 0
@@ -187,7 +230,10 @@ def test_unfinished_runs_are_left_out_and_reported(created: Path, capsys: pytest
 def test_plot_has_a_field_for_each_cell(created: Path) -> None:
     table = table_module.read_table([created])
     ax = table_module.figure(table).axes[0]
-    texts = {(round(text.get_position()[0]), round(text.get_position()[1])): text.get_text() for text in ax.texts}
+    texts = {
+        (round(text.get_position()[0]), round(text.get_position()[1])): text.get_text()
+        for text in ax.texts
+    }
     assert texts == {
         (0, 0): "0.00*\n1K NPE",
         (0, 1): "0.67\n500 NPE",
@@ -210,7 +256,9 @@ def test_numbers_are_abbreviated() -> None:
     ]
 
 
-def test_program_table_prints_the_table(created: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_table_prints_the_table(
+    created: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = [str(tmp_path / "out.csv"), str(tmp_path / "out.png")]
     assert cli.run(["program-table", str(created), "--csv", files[0], "--picture", files[1]]) == 0
     displayed = capsys.readouterr()
@@ -226,32 +274,40 @@ def test_program_table_prints_the_table(created: Path, tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("name", "program", "shortest"),
     [
-        ("echo", ">,+-[.,]<>.]", ",[.,]."),  # read, write until 0, write that; `+[,.]` is shorter still, but not in it
+        # read, write until 0, write that; `+[,.]` is shorter still, but not in it
+        ("echo", ">,+-[.,]<>.]", ",[.,]."),
         (
             "print",
             "+.[-]+ +.-+>+++.+.+.",
             "+.+.+.+.+.",
         ),  # a blank is not a command
-        ("remove-last", ",>,[[<.[-]>[-<+>]],].", ",>,[<.>>,]."),  # the known program; cells need not be cleared
+        # the known program; cells need not be cleared
+        ("remove-last", ",>,[[<.[-]>[-<+>]],].", ",>,[<.>>,]."),
     ],
 )
 def test_unnecessary_characters_are_removed(name: str, program: str, shortest: str) -> None:
     known = check_program(program, name)
     assert known is not None and known.shortest == shortest
     task = make_task(name)
-    assert all(not task.score(shortest[:at] + shortest[at + 1 :]).correct for at in range(len(shortest)))
+    assert all(
+        not task.score(shortest[:at] + shortest[at + 1 :]).correct for at in range(len(shortest))
+    )
 
 
 def test_program_that_memorises_the_cases_is_reported() -> None:
     known = check_program(by_heart("divide-2"), "divide-2")
     assert known is not None and known.fresh == 94 and known.solved <= 5  # correct by chance
-    assert check_program(",[-[->>+<]>[<]<]>>.", "divide-2") == ProgramCheck(",[-[->>+<]<]>>.", 94, 94)
+    assert check_program(",[-[->>+<]>[<]<]>>.", "divide-2") == ProgramCheck(
+        ",[-[->>+<]<]>>.", 94, 94
+    )
 
 
 def by_heart(name: str) -> str:
-    """A program for the inputs of the task only, one number each: it counts down from one to the next.
+    """A program for the inputs of the task only, one number each: it counts down from one to the
+    next.
 
-    Cell 1 has what to write, cell 0 what is left of the input: 0 at the end of the stretch for this input.
+    Cell 1 has what to write, cell 0 what is left of the input: 0 at the end of the stretch for this
+    input.
     """
     wanted = {inputs[0]: output[0] for inputs, output in TASKS[name].cases(256)}
     text, last, value = ",", 0, 0
@@ -266,7 +322,10 @@ def test_new_cases_differ_from_those_of_the_task() -> None:
     """Tasks with fixed cases have none; each known program solves the new cases."""
     assert [name for name in ("print", "bool-logic", "fib", "find") if fresh_cases(name)] == []
     for name in ("reverse", "echo", "remove-char", "dedup", "add"):
-        fresh, own = fresh_cases(name), {inputs for inputs, _ in TASKS[name].cases(TASKS[name].base)}
+        fresh, own = (
+            fresh_cases(name),
+            {inputs for inputs, _ in TASKS[name].cases(TASKS[name].base)},
+        )
         assert len(fresh) >= 25 and not own & {inputs for inputs, _ in fresh}
     for inputs, wanted in fresh_cases("reverse"):
         assert wanted == (*reversed(inputs), 0)
@@ -280,7 +339,9 @@ def published_programs() -> Iterator[dict[str, str]]:
 
 
 def test_programs_in_the_docs_are_correct() -> None:
-    """Executed by the reference interpreter, in full and in their shortest form, with the stated success rates."""
+    """Executed by the reference interpreter, in full and in their shortest form,
+    with the stated success rates.
+    """
     lines = list(published_programs())
     assert len(lines) >= 8
     for line in lines:
@@ -288,8 +349,12 @@ def test_programs_in_the_docs_are_correct() -> None:
         fresh = fresh_cases(line["task"])
         for text in (line["program"], line["shortest"]):
             assert all(_is_right(text, line["task"], case) for case in own), line
-            assert sum(_is_right(text, line["task"], case) for case in fresh) >= int(line["right"]), line
-        assert sum(_is_right(line["program"], line["task"], case) for case in fresh) == int(line["right"]), line
+            assert sum(_is_right(text, line["task"], case) for case in fresh) >= int(
+                line["right"]
+            ), line
+        assert sum(_is_right(line["program"], line["task"], case) for case in fresh) == int(
+            line["right"]
+        ), line
         assert len(fresh) == int(line["fresh"])
 
 

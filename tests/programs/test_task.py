@@ -21,12 +21,16 @@ HELLO = "++++++++.---.+++++++..+++."  # prints 8 5 12 12 15
 
 
 def task(**settings: Any) -> programs.Programs:
-    config = validate({"task": {"kind": "programs", **settings}, "algorithm": {"kind": "random_search"}})
+    config = validate(
+        {"task": {"kind": "programs", **settings}, "algorithm": {"kind": "random_search"}}
+    )
     return build(config.task)
 
 
 def test_program_task_returns_a_row_per_program() -> None:
-    """print-hello simplified: 0.935 is the published reward of its solution; five missing numbers give 0.8."""
+    """print-hello simplified: 0.935 is the published reward of its solution;
+    five missing numbers give 0.8.
+    """
     polls: list[int] = []
     created = task(name="print-hello", simplify=True)
     rows = created.evaluate([HELLO, HELLO[:-1], "+[]"], None, lambda: polls.append(1)).rows
@@ -40,7 +44,9 @@ def test_program_task_returns_a_row_per_program() -> None:
 def test_duplicate_programs_are_executed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     created, executed = task(name="print-hello", simplify=True), list[str]()
     score_many = created.score_many
-    monkeypatch.setattr(created, "score_many", lambda some: (executed.extend(some), score_many(some))[1])
+    monkeypatch.setattr(
+        created, "score_many", lambda some: (executed.extend(some), score_many(some))[1]
+    )
     rows = created.evaluate([HELLO[:-1], HELLO, HELLO[:-1], HELLO], None, nothing).rows
     assert executed == [HELLO[:-1], HELLO]
     assert rows["return_"].tolist() == pytest.approx([0.2, 0.935, 0.2, 0.935])
@@ -59,7 +65,9 @@ def test_rows_without_numba_are_identical_with_one_warning(
     try:
         with caplog.at_level(logging.WARNING):
             assert created.evaluate(some, None, nothing).rows.tobytes() == fast.tobytes()
-        assert [record.getMessage()[:38] for record in caplog.records] == ["programs run about 100 times slower wi"]
+        assert [record.getMessage()[:38] for record in caplog.records] == [
+            "programs run about 100 times slower wi"
+        ]
     finally:
         programs.has_numba.cache_clear()
 
@@ -92,7 +100,10 @@ def test_hill_climb_is_scored_by_tokens() -> None:
     ("settings", "text"),
     [
         ({}, "task.name: expected a coding task such as 'reverse'"),
-        ({"name": "revers"}, "task.name: expected one of .*, found 'revers'; did you mean 'reverse'"),
+        (
+            {"name": "revers"},
+            "task.name: expected one of .*, found 'revers'; did you mean 'reverse'",
+        ),
         ({"name": "add", "cycle": ["echo"]}, "task.cycle: expected name or cycle, found both"),
         ({"cycle": []}, "task.cycle: expected a list .*not empty"),
         ({"cycle": ["add", "sub"]}, r"task.cycle\[1\]: expected one of .*, found 'sub'"),
@@ -102,19 +113,46 @@ def test_hill_climb_is_scored_by_tokens() -> None:
         ),
         ({"name": "print", "base": 1}, "task.base: expected .*at least 2.*found 1"),
         ({"name": "test-hill-climb", "base": 9}, "task.base: is 9, but the task test-hill-climb"),
-        ({"name": "add", "fixed_string": [1]}, "task.fixed_string: is for the tasks print and print-hello, not for a"),
-        ({"name": "print", "fixed_string": [-1]}, r"task.fixed_string\[0\]: expected .*at least 0, found -1"),
-        ({"name": "add", "max_steps": 0}, "task.max_steps: expected a whole number of at least 1, found 0"),
-        ({"name": "add", "correct_bonus": -1.0}, "task.correct_bonus: expected a number of at least 0"),
+        (
+            {"name": "add", "fixed_string": [1]},
+            "task.fixed_string: is for the tasks print and print-hello, not for a",
+        ),
+        (
+            {"name": "print", "fixed_string": [-1]},
+            r"task.fixed_string\[0\]: expected .*at least 0, found -1",
+        ),
+        (
+            {"name": "add", "max_steps": 0},
+            "task.max_steps: expected a whole number of at least 1, found 0",
+        ),
+        (
+            {"name": "add", "correct_bonus": -1.0},
+            "task.correct_bonus: expected a number of at least 0",
+        ),
         (
             {"name": "fib", "case_count": 3},
             "task.case_count: is for the tasks remove-char, reverse.*, not for fib: remove",
         ),
-        ({"cycle": ["reverse", "add"], "max_length": 3}, "task.max_length: is for the tasks echo, .*, not for add"),
-        ({"name": "add", "case_count": 3}, "task: case_count is 3: 9 cases of this task are always used"),
-        ({"name": "test-hill-climb", "case_count": 3}, "task.case_count: is for .*, not for test-hill-climb"),
-        ({"name": "test-hill-climb", "reward": "absolute_log_distance_reward"}, "task.reward: is for coding tasks"),
-        ({"name": "add", "reward": "absolute"}, "task.reward: expected .*absolute_distance_reward.*, found 'absolute'"),
+        (
+            {"cycle": ["reverse", "add"], "max_length": 3},
+            "task.max_length: is for the tasks echo, .*, not for add",
+        ),
+        (
+            {"name": "add", "case_count": 3},
+            "task: case_count is 3: 9 cases of this task are always used",
+        ),
+        (
+            {"name": "test-hill-climb", "case_count": 3},
+            "task.case_count: is for .*, not for test-hill-climb",
+        ),
+        (
+            {"name": "test-hill-climb", "reward": "absolute_log_distance_reward"},
+            "task.reward: is for coding tasks",
+        ),
+        (
+            {"name": "add", "reward": "absolute"},
+            "task.reward: expected .*absolute_distance_reward.*, found 'absolute'",
+        ),
         ({"name": "add", "taskname": 1}, "unknown key 'task.taskname'"),
     ],
 )
@@ -144,7 +182,12 @@ def test_every_option_reaches_the_scores() -> None:
     ).coding
     assert coding.reward == "absolute_log_distance_reward"
     assert {len(arguments) for arguments, _ in coding.cases} == {4, 5}  # a 0 is behind each
-    result = (coding.correct_bonus, coding.code_length_bonus, coding.failure_reward, coding.require_correct_syntax)
+    result = (
+        coding.correct_bonus,
+        coding.code_length_bonus,
+        coding.failure_reward,
+        coding.require_correct_syntax,
+    )
     assert (*result, coding.max_steps, coding.max_code_length) == (5.0, 7.0, -9.0, True, 11, 13)
 
 

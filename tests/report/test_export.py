@@ -95,7 +95,10 @@ def test_exported_linear_policy_ignores_constant_inputs(tmp_path: Path) -> None:
 
 
 def test_exported_policy_squashes_its_actions(tmp_path: Path) -> None:
-    network = MLP(Options(hidden_dims=(8,), action_bounds="squash"), Spaces(flat_observations(WIDTH), HEADS["box"][0]))
+    network = MLP(
+        Options(hidden_dims=(8,), action_bounds="squash"),
+        Spaces(flat_observations(WIDTH), HEADS["box"][0]),
+    )
     theta = np.random.default_rng(4).standard_normal(network.layout.size).astype(np.float32)
     keras_models.mlp_model(network, theta, NORMALISER).save(tmp_path / "policy.keras")
     result = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(OBSERVED))
@@ -106,7 +109,10 @@ def test_exported_policy_squashes_its_actions(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_export_loads_without_hpc_es(tmp_path: Path) -> None:
-    path, file = run("task.env_id=tests.helpers.toys:Reach-v0", *NORMALISED), tmp_path / "policy.keras"
+    path, file = (
+        run("task.env_id=tests.helpers.toys:Reach-v0", *NORMALISED),
+        tmp_path / "policy.keras",
+    )
     assert cli.run(["export", str(path), str(file), "--which", "last"]) == 0
     assert [left.name for left in tmp_path.iterdir()] == ["policy.keras"]
     observed = np.random.default_rng(2).normal(0, 9, (20, 3)).astype(np.float32)
@@ -172,7 +178,9 @@ def test_wrappers_are_layers_of_the_model(kind: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrapper_without_a_keras_layer_is_refused(wrapper: str, said: str, tmp_path: Path, capsys: Any) -> None:
+def test_wrapper_without_a_keras_layer_is_refused(
+    wrapper: str, said: str, tmp_path: Path, capsys: Any
+) -> None:
     path, file = run(f"task.wrappers=['{wrapper}']"), tmp_path / "policy.keras"
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(path), str(file)])
@@ -185,7 +193,10 @@ def test_wrapper_without_a_keras_layer_is_refused(wrapper: str, said: str, tmp_p
 def test_run_with_other_wrappers_exports_for_the_wrapped_environment(capsys: Any) -> None:
     path = run("task.wrappers=['hpc_es.tasks.last_step:LastStep']", "report.export_interval=1")
     out = capsys.readouterr().out
-    assert out.count("WARNING: policy.keras is for the environment with its wrappers: ") == 1 and "LastStep" in out
+    assert (
+        out.count("WARNING: policy.keras is for the environment with its wrappers: ") == 1
+        and "LastStep" in out
+    )
     observed = np.ones((1, 7), np.float32)
     model = keras.models.load_model(path / "policy.keras")
     assert int(np.argmax(model(observed))) == load_policy(path, "last", env="wrapped")(observed[0])
@@ -196,7 +207,10 @@ def test_every_checkpoint_of_a_run_is_exported(tmp_path: Path) -> None:
     path, observed = run(*reach, "checkpoint.interval=1"), np.ones((1, 3), np.float32)
     assert cli.run(["export", str(path), str(tmp_path / "all"), "--all"]) == 0
     names = [f"checkpoint_{generation:010d}" for generation in range(3)]
-    assert sorted(file.name for file in (tmp_path / "all").iterdir()) == ["best.keras", *(f"{n}.keras" for n in names)]
+    assert sorted(file.name for file in (tmp_path / "all").iterdir()) == [
+        "best.keras",
+        *(f"{n}.keras" for n in names),
+    ]
     thetas = [checkpoint.load(path / "checkpoints" / f"{name}.h5").state.theta for name in names]
     expected = [np.clip(outputs(theta, 4, 2, observed), -1, 1) for theta in thetas]
     assert np.abs(expected[0] - expected[2]).max() > 1e-3
@@ -207,16 +221,22 @@ def test_every_checkpoint_of_a_run_is_exported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 def test_value_head_is_the_last_output(kind: str) -> None:
-    """It is a linear function of the input of the output layer: tanh of the hidden layer, or the LSTM's h."""
+    """It is a linear function of the input of the output layer: tanh of the hidden layer,
+    or the LSTM's h.
+    """
     network: Any = module("policies", kind)
-    created = network.build(network.Options(hidden_dims=(4,)), Spaces(flat_observations(WIDTH), HEADS["discrete"][0]))
+    created = network.build(
+        network.Options(hidden_dims=(4,)), Spaces(flat_observations(WIDTH), HEADS["discrete"][0])
+    )
     rng = np.random.default_rng(3)
     theta, value = (rng.standard_normal(n).astype(np.float32) for n in (created.layout.size, 5))
     build, _ = keras_models.MODELS[kind]
     model = build(created, theta, None, value=value)
     if kind == "mlp":
         result = np.asarray(model(OBSERVED)[1])
-        features = np.tanh(OBSERVED @ theta[: 4 * WIDTH].reshape(WIDTH, 4) + theta[4 * WIDTH : 4 * WIDTH + 4])
+        features = np.tanh(
+            OBSERVED @ theta[: 4 * WIDTH].reshape(WIDTH, 4) + theta[4 * WIDTH : 4 * WIDTH + 4]
+        )
     else:
         zeros = np.zeros((len(OBSERVED), 4), np.float32)
         _, h, _, values = model([OBSERVED[:, np.newaxis], zeros, zeros])
@@ -227,7 +247,10 @@ def test_value_head_is_the_last_output(kind: str) -> None:
 def test_missing_value_head_is_reported(tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(run()), str(tmp_path / "policy.keras"), "--value"])
-    assert left.value.code == 2 and "trained by es has no value head to export" in capsys.readouterr().err
+    assert (
+        left.value.code == 2
+        and "trained by es has no value head to export" in capsys.readouterr().err
+    )
 
 
 def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
@@ -243,19 +266,27 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: Any, caps
         cli.main(["export", str(run()), str(file)])
     assert left.value.code == 1
     assert f"{file}: cannot be written: No space left on device" in capsys.readouterr().err
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("policy.keras", "old")]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
+        ("policy.keras", "old")
+    ]
 
 
-def test_without_tensorflow_the_extra_is_named(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_without_tensorflow_the_extra_is_named(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
     result = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else result(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "tensorflow" else result(name)
+    )
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(run()), str(tmp_path / "policy.keras")])
     assert left.value.code == 2
     assert "pip install 'hpc_es[tensorflow]'" in capsys.readouterr().err
 
 
-def test_policy_without_a_keras_model_is_refused(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_policy_without_a_keras_model_is_refused(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
     monkeypatch.delitem(keras_models.MODELS, "mlp")
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(run()), str(tmp_path / "policy.keras")])
@@ -274,5 +305,7 @@ def test_exports_can_be_numbered_by_generation(tmp_path: Path) -> None:
     observed = np.random.default_rng(2).normal(size=(9, 4)).astype(np.float32)
     second = load_policy(path / "checkpoints" / "checkpoint_0000000002.h5", "last")(observed)
     np.testing.assert_allclose(
-        np.asarray(keras.models.load_model(path / "policy_000002.keras")(observed)), second, atol=1e-5
+        np.asarray(keras.models.load_model(path / "policy_000002.keras")(observed)),
+        second,
+        atol=1e-5,
     )

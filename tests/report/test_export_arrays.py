@@ -32,13 +32,18 @@ def exported(path: Path, *options: str) -> dict[str, Any]:
         "{kind: lstm, hidden_dims: [3]}",
         pytest.param(
             "{kind: network, network: 'tests.helpers.own_networks:plain'}",
-            marks=pytest.mark.skipif(not HAS_JAX, reason="JAX is not installed here: make test-jax"),
+            marks=pytest.mark.skipif(
+                not HAS_JAX, reason="JAX is not installed here: make test-jax"
+            ),
         ),
     ],
 )
 def test_arrays_have_the_names_and_shapes_of_the_layout(policy: str, tmp_path: Path) -> None:
     runs.here(runs.tiny(tmp_path), tmp_path / "run", [f"policy={policy}", "stop.generations=1"])
-    arrays, loaded = exported(tmp_path / "run", "--which", "last"), hpc_es.load_policy(tmp_path / "run", "last")
+    arrays, loaded = (
+        exported(tmp_path / "run", "--which", "last"),
+        hpc_es.load_policy(tmp_path / "run", "last"),
+    )
     layout = loaded.policy.layout
     assert {name: array.shape for name, array in arrays.items()} == dict(layout.shapes)
     assert layout.join(arrays).tobytes() == runs.newest(tmp_path / "run").state.theta.tobytes()
@@ -58,9 +63,16 @@ def test_normalised_policy_has_its_statistics(tmp_path: Path) -> None:
 def test_part_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`file` is an argument of numpy.savez."""
     path = tmp_path / "run"
-    runs.here(runs.tiny(tmp_path), path, ["policy={kind: mlp, hidden_dims: []}", "stop.generations=1"])
-    monkeypatch.setattr(Layout, "split", lambda layout, vector: {"file": vector[:8], "a/b": vector[8:]})
-    assert {name: array.shape for name, array in exported(path).items()} == {"file": (8,), "a/b": (2,)}
+    runs.here(
+        runs.tiny(tmp_path), path, ["policy={kind: mlp, hidden_dims: []}", "stop.generations=1"]
+    )
+    monkeypatch.setattr(
+        Layout, "split", lambda layout, vector: {"file": vector[:8], "a/b": vector[8:]}
+    )
+    assert {name: array.shape for name, array in exported(path).items()} == {
+        "file": (8,),
+        "a/b": (2,),
+    }
 
 
 def test_missing_value_head_is_reported(tmp_path: Path) -> None:

@@ -38,13 +38,19 @@ def created(tmp_path: Path) -> Created:
 
     def run(name: str = "run", seed: int = 0, **task: Any) -> Path:
         parameters = {"parameters": {"a": {"low": 1, "high": 3}, "b": {"low": 4, "high": 8}}}
-        shape = parameters if not task else {"dimension": 1, "bounds": {"low": -1, "high": 1}, **task}
+        shape = (
+            parameters if not task else {"dimension": 1, "bounds": {"low": -1, "high": 1}, **task}
+        )
         config = {
             "name": name,
             "seed": seed,
             "directory": str(tmp_path),
             "task": {"kind": "function", "function": "report_model:line", **shape},
-            "algorithm": {"population_size": 8, "sigma": 0.3, "optimizer": {"kind": "adam", "learning_rate": 0.3}},
+            "algorithm": {
+                "population_size": 8,
+                "sigma": 0.3,
+                "optimizer": {"kind": "adam", "learning_rate": 0.3},
+            },
             "noise": {"kind": "counter"},
             "evaluation": {"interval": 1},
             "stop": {"generations": 6},
@@ -147,24 +153,41 @@ def test_export_writes_the_vector_of_a_custom_task(
     if which == "best":  # of the centres before generations 0 and 3
         theta = min(thetas[0], thetas[3], key=lambda x: float((x**2).sum()))
     for suffix in ("npy", "json"):
-        assert cli.run(["export", str(tmp_path / "run"), str(tmp_path / f"x.{suffix}"), "--which", which]) == 0
+        assert (
+            cli.run(
+                ["export", str(tmp_path / "run"), str(tmp_path / f"x.{suffix}"), "--which", which]
+            )
+            == 0
+        )
     x = np.load(tmp_path / "x.npy")
     assert x.dtype == dtype and x.tolist() == theta.tolist()
     assert json.loads((tmp_path / "x.json").read_text())["x"] == theta.tolist()
 
 
 def test_eval_of_a_function_names_inspect_and_export(created: Created) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no policy; hpc-es inspect shows .*, hpc-es export RUN best\.npy"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"holds no policy; hpc-es inspect shows .*, hpc-es export RUN best\.npy",
+    ):
         cli.run(["eval", str(created())])
 
 
 def test_export_writes_the_parameters_of_a_policy(tmp_path: Path) -> None:
-    assert cli.run(["export", str(trained.run()), str(tmp_path / "theta.npy"), "--which", "last"]) == 0
-    assert np.load(tmp_path / "theta.npy").tolist() == load_policy(trained.run(), "last").source.theta.tolist()
+    assert (
+        cli.run(["export", str(trained.run()), str(tmp_path / "theta.npy"), "--which", "last"]) == 0
+    )
+    assert (
+        np.load(tmp_path / "theta.npy").tolist()
+        == load_policy(trained.run(), "last").source.theta.tolist()
+    )
 
 
-@pytest.mark.parametrize(("function", "scale"), [("power", "log"), ("above", "linear"), ("below", "linear")])
-def test_value_axis_is_logarithmic_for_wide_ranges(function: str, scale: str, created: Created) -> None:
+@pytest.mark.parametrize(
+    ("function", "scale"), [("power", "log"), ("above", "linear"), ("below", "linear")]
+)
+def test_value_axis_is_logarithmic_for_wide_ranges(
+    function: str, scale: str, created: Created
+) -> None:
     run = created(f"run_{function}", function=f"report_model:{function}", initial=0.9)
     left, right = figure(grouped([load(run)]), ("evaluations", "seconds"), None).axes
     assert left.get_yscale() == right.get_yscale() == scale
@@ -186,7 +209,10 @@ SHRINKING = ({"sigma": 1.0, "axis_ratio": 1.0}, {"sigma": 0.01, "axis_ratio": 10
 
 
 def searched(
-    path: Path, distributions: Sequence[Mapping[str, float | None]], seed: int = 0, kind: str = "cma_es"
+    path: Path,
+    distributions: Sequence[Mapping[str, float | None]],
+    seed: int = 0,
+    kind: str = "cma_es",
 ) -> Path:
     """A run directory with these metrics, a generation of ten evaluations each."""
     path.mkdir()
@@ -195,7 +221,14 @@ def searched(
     )
     log = MetricsLog(path)
     for generation, numbers in enumerate(distributions, start=1):
-        log.write({"best_value": 1.0, "timesteps_total": 10 * generation, "seconds_total": 1.0 * generation, **numbers})
+        log.write(
+            {
+                "best_value": 1.0,
+                "timesteps_total": 10 * generation,
+                "seconds_total": 1.0 * generation,
+                **numbers,
+            }
+        )
     log.close()
     return path
 
@@ -207,7 +240,10 @@ def test_step_size_and_axis_ratio_are_plotted_below_the_values(tmp_path: Path) -
     assert left.get_yscale() == right.get_yscale() == "log"
     assert left.get_xlabel() == "evaluations" and right.get_xlabel() == "wall time (seconds)"
     assert [list(line.get_xdata()) for line in left.get_lines()] == [[10, 20]] * 2
-    assert [list(line.get_ydata()) for line in left.get_lines()] == [pytest.approx([1, 0.01]), pytest.approx([1, 100])]
+    assert [list(line.get_ydata()) for line in left.get_lines()] == [
+        pytest.approx([1, 0.01]),
+        pytest.approx([1, 100]),
+    ]
     labels = [text.get_text() for text in drawn.legends[0].get_texts()]
     assert labels == ["best value so far", "step size sigma", "longest axis / shortest axis"]
     plot([run], tmp_path / "curve.png")
@@ -226,27 +262,48 @@ def test_step_sizes_of_several_runs_are_averaged_as_factors(tmp_path: Path) -> N
 
 
 def test_restarts_and_paths_are_plotted_and_constants_are_not(tmp_path: Path) -> None:
-    numbers = [{"restarts": n, "path_length": p, "axis_ratio": 3.0} for n, p in ((0, 1.0), (0, 0.5), (1, 2.0))]
+    numbers = [
+        {"restarts": n, "path_length": p, "axis_ratio": 3.0}
+        for n, p in ((0, 1.0), (0, 0.5), (1, 2.0))
+    ]
     drawn = figure(grouped([load(searched(tmp_path / "run", numbers))]), ("evaluations",), None)
     path, restart = drawn.axes[1].get_lines()
-    assert list(path.get_ydata()) == pytest.approx([1, 0.5, 2]) and list(restart.get_xdata()) == [30, 30]
+    assert list(path.get_ydata()) == pytest.approx([1, 0.5, 2]) and list(restart.get_xdata()) == [
+        30,
+        30,
+    ]
     labels = [text.get_text() for text in drawn.legends[0].get_texts()]
     assert labels == ["best value so far", "|p_s| / its expected length", "restart"]
 
 
-def test_violation_and_feasible_share_are_plotted_and_infeasible_values_are_not(tmp_path: Path) -> None:
+def test_violation_and_feasible_share_are_plotted_and_infeasible_values_are_not(
+    tmp_path: Path,
+) -> None:
     numbers = [
         {"best_value": value, "best_violation": violation, "feasible_share": share}
-        for value, violation, share in ((0.5, 2.0, 0.0), (0.7, 1.0, 0.0), (5.0, 0.0, 0.25), (4.0, 0.0, 0.5))
+        for value, violation, share in (
+            (0.5, 2.0, 0.0),
+            (0.7, 1.0, 0.0),
+            (5.0, 0.0, 0.25),
+            (4.0, 0.0, 0.5),
+        )
     ]
     drawn = figure(grouped([load(searched(tmp_path / "run", numbers))]), ("evaluations",), None)
     (value,) = drawn.axes[0].get_lines()
     assert list(value.get_xdata()) == [30, 40] and list(value.get_ydata()) == [5, 4]
     violation, share = drawn.axes[1].get_lines()
-    assert list(violation.get_xdata()) == [10, 20] and list(violation.get_ydata()) == pytest.approx([2, 1])
-    assert list(share.get_xdata()) == [30, 40] and list(share.get_ydata()) == pytest.approx([0.25, 0.5])
+    assert list(violation.get_xdata()) == [10, 20] and list(violation.get_ydata()) == pytest.approx(
+        [2, 1]
+    )
+    assert list(share.get_xdata()) == [30, 40] and list(share.get_ydata()) == pytest.approx(
+        [0.25, 0.5]
+    )
     labels = [text.get_text() for text in drawn.legends[0].get_texts()]
-    assert labels == ["best value so far", "violation of the best vector", "share of feasible vectors"]
+    assert labels == [
+        "best value so far",
+        "violation of the best vector",
+        "share of feasible vectors",
+    ]
     never = searched(tmp_path / "never", [{**item, "best_violation": 1.0} for item in numbers])
     (value,) = figure(grouped([load(never)]), ("evaluations",), None).axes[0].get_lines()
     assert len(value.get_ydata()) == 4
@@ -254,17 +311,28 @@ def test_violation_and_feasible_share_are_plotted_and_infeasible_values_are_not(
 
 def test_archive_size_of_a_policy_search_is_plotted_below_the_returns(tmp_path: Path) -> None:
     numbers = [{"best_value": None, "return_mean": 1.0, "archive_size": size} for size in (2, 3)]
-    drawn = figure(grouped([load(searched(tmp_path / "run", numbers, kind="novelty"))]), ("timesteps",), None)
+    drawn = figure(
+        grouped([load(searched(tmp_path / "run", numbers, kind="novelty"))]), ("timesteps",), None
+    )
     assert drawn.axes[0].get_ylabel() == "return per episode"
     (archive,) = drawn.axes[1].get_lines()
     assert list(archive.get_ydata()) == pytest.approx([2, 3])
 
 
 def test_search_without_a_distribution_has_one_panel(tmp_path: Path) -> None:
-    assert len(figure(grouped([load(searched(tmp_path / "run", [{}, {}]))]), ("evaluations",), None).axes) == 1
+    assert (
+        len(
+            figure(
+                grouped([load(searched(tmp_path / "run", [{}, {}]))]), ("evaluations",), None
+            ).axes
+        )
+        == 1
+    )
 
 
-def test_check_describes_the_search_space(created: Created, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_describes_the_search_space(
+    created: Created, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "one.yaml"
     config.write_text(
         'task: {kind: function, function: "report_model:power", dimension: 7}\n'

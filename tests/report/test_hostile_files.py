@@ -44,11 +44,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in CONFIGS.items():
         (root / f"{name}.yaml").write_text(text + COMMON)
         commands.append(["train", f"{name}.yaml", "--output", name])
-    (root / "tune.yaml").write_text("base: function.yaml\nobjective: answer\nspace: {algorithm.sigma: [0.1, 0.2]}\n")
+    (root / "tune.yaml").write_text(
+        "base: function.yaml\nobjective: answer\nspace: {algorithm.sigma: [0.1, 0.2]}\n"
+    )
     commands.append(["tune", "tune.yaml", "--output", "tuning"])
     for command in commands:
         program = [sys.executable, "-m", "hpc_es", *command]
-        done = subprocess.run(program, check=False, cwd=root, env=clean_environment(), capture_output=True, text=True)
+        done = subprocess.run(
+            program, check=False, cwd=root, env=clean_environment(), capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
     return root
 
@@ -65,7 +69,9 @@ def runs(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
-    """Return status and output of a command, which may fail in one line, but neither hang nor raise."""
+    """Return status and output of a command, which may fail in one line,
+    but neither hang nor raise.
+    """
     with time_limit(SECONDS), pytest.raises(SystemExit) as ended:
         cli.main([*map(str, arguments)])
     said = capsys.readouterr()
@@ -87,7 +93,12 @@ def read_all(capsys: pytest.CaptureFixture[str], runs: Path, changed: Path) -> N
     assert "whole" in said
     if run.name == "es":  # other runs have other measures
         assert called(capsys, "plot", runs / "whole", run, "-o", "curve.png")[0] == 0
-    for command in (["results", run], ["results", run, "--csv"], ["inspect", run], ["tune-report", runs / "tuning"]):
+    for command in (
+        ["results", run],
+        ["results", run, "--csv"],
+        ["inspect", run],
+        ["tune-report", runs / "tuning"],
+    ):
         called(capsys, *command)
 
 
@@ -96,16 +107,36 @@ def files_of(runs: Path) -> list[Path]:
 
 
 NAMES = [
-    *("es/config.yaml", "es/status.json", "es/result.json", "es/metrics.jsonl", "es/log.txt", "es/lock"),
-    *("function/evaluations.csv", "es/failures.log", "es/x.png", "es/checkpoints/checkpoint_000000003.h5"),
-    *("repetitions/config.yaml", "repetitions/status.json", "repetitions/repetition_0000/status.json"),
+    *(
+        "es/config.yaml",
+        "es/status.json",
+        "es/result.json",
+        "es/metrics.jsonl",
+        "es/log.txt",
+        "es/lock",
+    ),
+    *(
+        "function/evaluations.csv",
+        "es/failures.log",
+        "es/x.png",
+        "es/checkpoints/checkpoint_000000003.h5",
+    ),
+    *(
+        "repetitions/config.yaml",
+        "repetitions/status.json",
+        "repetitions/repetition_0000/status.json",
+    ),
     *("tuning/trials.json", "tuning/trial_0000/trial.json"),
 ]
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "socket", "zeros", "sparse", "directory", "denied"])
+@pytest.mark.parametrize(
+    "kind", ["link", "pipe", "socket", "zeros", "sparse", "directory", "denied"]
+)
 @pytest.mark.parametrize("name", NAMES)
-def test_unusual_files_of_a_run(kind: str, name: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusual_files_of_a_run(
+    kind: str, name: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = runs / name
     if file.is_dir():
         shutil.rmtree(file)
@@ -135,7 +166,9 @@ def test_unusual_files_of_a_run(kind: str, name: str, runs: Path, capsys: pytest
     "text", ["&a [" + "x, " * 9 + "]", "a: " + "[" * 50_000, "repetitions: 1000000000000\n", "\xff"]
 )
 def test_hostile_config(text: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+    bomb = "a0: &a0 [x, x]\n" + "".join(
+        f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)
+    )
     for content in (text, bomb):
         (runs / "es" / "config.yaml").write_bytes(content.encode("latin-1"))
         read_all(capsys, runs, runs / "es")
@@ -143,9 +176,15 @@ def test_hostile_config(text: str, runs: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
-def test_damaged_text_files(seed: int, built: Path, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_text_files(
+    seed: int, built: Path, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     chosen = random.Random(seed)
-    texts = [path for path in files_of(runs) if path.suffix in {".json", ".jsonl", ".yaml", ".csv", ".txt", ".log"}]
+    texts = [
+        path
+        for path in files_of(runs)
+        if path.suffix in {".json", ".jsonl", ".yaml", ".csv", ".txt", ".log"}
+    ]
     for _ in range(12):
         file = chosen.choice(texts)
         file.write_bytes(mutated(file.read_bytes(), chosen))
@@ -183,14 +222,21 @@ def test_checkpoint_with_values_of_other_types(
             changed = dataclasses.replace(old, config_text=json.dumps(data))
         checkpoint.save(path, changed)
     opened = (["eval", run, "--episodes", "1"], ["export", run, "p.npz"])
-    for command in (*opened, ["trust", "--show", run], ["inspect", run], ["report", runs, "-o", "page.html"]):
+    for command in (
+        *opened,
+        ["trust", "--show", run],
+        ["inspect", run],
+        ["report", runs, "-o", "page.html"],
+    ):
         status, said = called(capsys, *command)
         assert status or command not in opened
         assert not status or len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", ["repetition_", "trials.json", "status.json"])
-def test_what_somebody_puts_beside_runs_hides_none(name: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_somebody_puts_beside_runs_hides_none(
+    name: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (runs / name).mkdir() if name == "repetition_" else (runs / name).write_text("{}")
     status, listed = called(capsys, "list", runs)
     assert status == 0 and all(f"{runs}/{other}" in listed for other in (*BUILT, "whole"))
@@ -198,11 +244,15 @@ def test_what_somebody_puts_beside_runs_hides_none(name: str, runs: Path, capsys
     assert "whole" in Path("page.html").read_text()
 
 
-def test_names_of_columns_and_texts_are_escaped(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_columns_and_texts_are_escaped(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = runs / "es" / "result.json"
     row = {**json.loads(file.read_text()), "=HYPERLINK(1)": 1, "theta_sha256": "\x1b[31m" * 9}
     file.write_text(json.dumps(row))
-    (runs / "es" / "status.json").write_text(json.dumps({"status": "failed", "reason": "\x1b[31mred"}))
+    (runs / "es" / "status.json").write_text(
+        json.dumps({"status": "failed", "reason": "\x1b[31mred"})
+    )
     for command in (["results", "--csv"], ["results"], ["inspect"]):
         status, said = called(capsys, command[0], runs / "es", *command[1:])
         assert status == 0 and not said.startswith("=") and ",=" not in said

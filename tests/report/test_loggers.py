@@ -68,24 +68,37 @@ def test_missing_metrics_are_not_logged() -> None:
 
 def test_config_is_flat_for_loggers() -> None:
     data = {"seed": 1, "policy": None, "task": {"a": {"b": "x"}, "c": {}, "d": [1, 2]}}
-    assert flat(data) == {"seed": 1, "policy": None, "task.a.b": "x", "task.c": "{}", "task.d": "[1, 2]"}
+    assert flat(data) == {
+        "seed": 1,
+        "policy": None,
+        "task.a.b": "x",
+        "task.c": "{}",
+        "task.d": "[1, 2]",
+    }
 
 
 def test_each_logger_gets_its_missing_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = Tape([], has=2), Tape([])
     in_place_of(monkeypatch, mlflow=one, wandb=two)
-    loggers = Loggers(TWO, LoggedRun(tmp_path, "a", {}), {"mlflow": "m1", "other": "o"}, pytest.fail)
+    loggers = Loggers(
+        TWO, LoggedRun(tmp_path, "a", {}), {"mlflow": "m1", "other": "o"}, pytest.fail
+    )
     loggers.start(3, [{"generation": generation} for generation in range(3)])
     assert loggers.run_ids == {"mlflow": "m1", "wandb": "new", "other": "o"}
     loggers.write({"generation": 3})
     loggers.close("finished")
     loggers.close("failed")
     assert one.calls == [("start", "m1", 3), ("write", 2), ("write", 3), ("close", "finished")]
-    assert two.calls == [("start", None, 3), *(("write", item) for item in range(4)), ("close", "finished")]
+    assert two.calls == [
+        ("start", None, 3),
+        *(("write", item) for item in range(4)),
+        ("close", "finished"),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("broken", "left"), [("start", []), ("write", ["start"]), ("close", ["start", "write", "write"])]
+    ("broken", "left"),
+    [("start", []), ("write", ["start"]), ("close", ["start", "write", "write"])],
 )
 def test_failing_logger_warns_once_and_is_disabled(
     broken: str, left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,31 +113,43 @@ def test_failing_logger_warns_once_and_is_disabled(
     assert [call[0] for call in bad.calls] == left
     assert [call[0] for call in good.calls] == ["start", "write", "write", "close"]
     (warning,) = message
-    assert warning.startswith("report.loggers: mlflow has failed (ValueError: of the package's own); the run continues")
+    assert warning.startswith(
+        "report.loggers: mlflow has failed (ValueError: of the package's own); the run continues"
+    )
 
 
-def test_run_is_identical_if_its_logger_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_identical_if_its_logger_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     in_place_of(monkeypatch, tensorboard=Tape([], broken="write"))
     config = runs.tiny(tmp_path)
     runs.here(config, tmp_path / "plain", ["stop.generations=3"])
     runs.here(config, tmp_path / "logged", ["stop.generations=3", "report.loggers=[tensorboard]"])
     assert runs.digests(tmp_path / "logged") == runs.digests(tmp_path / "plain")
-    assert "WARNING: report.loggers: tensorboard has failed" in (tmp_path / "logged" / "log.txt").read_text()
+    assert (
+        "WARNING: report.loggers: tensorboard has failed"
+        in (tmp_path / "logged" / "log.txt").read_text()
+    )
 
 
 def test_checkpoint_holds_the_run_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tape, config, run = Tape([]), runs.tiny(tmp_path), tmp_path / "run"
     in_place_of(monkeypatch, tensorboard=tape)
     runs.here(config, run, ["stop.generations=3"])
-    runs.here(config, run, ["stop.generations=3", "report.loggers=[tensorboard]"])  # nothing is left to train
+    # nothing is left to train
+    runs.here(config, run, ["stop.generations=3", "report.loggers=[tensorboard]"])
     assert runs.newest(run).provenance["loggers"] == {"tensorboard": "new"}
     tape.calls.clear()
     runs.here(config, run, ["stop.generations=4", "report.loggers=[tensorboard]"])
     assert tape.calls[0] == ("start", "new", 3) and tape.calls[-1] == ("close", "finished")
 
 
-def test_repeated_last_row_is_dropped_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last row is not counted by the checkpoint; a resumed run has the rows of an uninterrupted one."""
+def test_repeated_last_row_is_dropped_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last row is not counted by the checkpoint;
+    a resumed run has the rows of an uninterrupted one.
+    """
     tape, config, run = Tape([], has=99), runs.tiny(tmp_path), tmp_path / "run"
     in_place_of(monkeypatch, tensorboard=tape)
     rare = ["report.metrics_interval=100", "evaluation.interval=0", "report.loggers=[tensorboard]"]
@@ -137,16 +162,23 @@ def test_repeated_last_row_is_dropped_first(tmp_path: Path, monkeypatch: pytest.
 
 def test_report_tensorboard_adds_a_logger_to_the_list() -> None:
     assert Report(tensorboard=True).all_loggers() == ("tensorboard",)
-    assert Report(tensorboard=True, loggers=("mlflow", "tensorboard")).all_loggers() == ("tensorboard", "mlflow")
+    assert Report(tensorboard=True, loggers=("mlflow", "tensorboard")).all_loggers() == (
+        "tensorboard",
+        "mlflow",
+    )
 
 
 def test_options_of_an_unused_logger_are_warned_about() -> None:
     report = Report(mlflow=Mlflow(experiment="x"))
-    assert warnings_of(report) == ["mlflow.experiment: is 'x', but does nothing: mlflow is not in report.loggers"]
+    assert warnings_of(report) == [
+        "mlflow.experiment: is 'x', but does nothing: mlflow is not in report.loggers"
+    ]
     assert warnings_of(Report(loggers=("mlflow",), mlflow=Mlflow(experiment="x"))) == []
 
 
-def test_loggers_get_the_answer_of_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loggers_get_the_answer_of_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the step after the last generation, which a run that is continued replaces."""
     rows: list[Row] = []
     tape = Tape([])
@@ -158,4 +190,7 @@ def test_loggers_get_the_answer_of_a_finished_run(tmp_path: Path, monkeypatch: p
         pass
     answer = json.loads((tmp_path / "run" / "result.json").read_text())["answer"]
     assert [row["generation"] for row in rows] == [0, 1, 2]
-    assert metrics(rows[-1]) == {"answer/value": answer["value"], "answer/standard_error": answer["standard_error"]}
+    assert metrics(rows[-1]) == {
+        "answer/value": answer["value"],
+        "answer/standard_error": answer["standard_error"],
+    }

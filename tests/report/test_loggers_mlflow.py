@@ -1,4 +1,6 @@
-"""Runs in MLflow's local file store, read back with MLflow's own client: `make test-loggers` has the package."""
+"""Runs in MLflow's local file store, read back with MLflow's own client:
+`make test-loggers` has the package.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ ON = "report.loggers=[mlflow]"
 
 @pytest.fixture(autouse=True)
 def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prevent connections of this process and requests of telemetry settings, which would be stored in the home."""
+    """Prevent connections of this process and requests of telemetry settings,
+    which would be stored in the home.
+    """
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("a connection"))
     for name in MLFLOW_ENVIRONMENT:
@@ -48,17 +52,27 @@ def logged(store: Path) -> list[Any]:
 def history(store: Path, name: str) -> list[tuple[int, float]]:
     """Step and value of a metric of the only run."""
     (only,) = logged(store)
-    return [(item.step, item.value) for item in client(store).get_metric_history(only.info.run_id, name)]
+    return [
+        (item.step, item.value) for item in client(store).get_metric_history(only.info.run_id, name)
+    ]
 
 
 def expected(run: Path, key: str) -> list[tuple[Any, Any]]:
-    return [(row["generation"], row[key]) for row in metrics_log.read_metrics(run) if row[key] is not None]
+    return [
+        (row["generation"], row[key])
+        for row in metrics_log.read_metrics(run)
+        if row[key] is not None
+    ]
 
 
 def assert_logged(run: Path, store: Path) -> None:
-    for key, name in (("return_mean", "return/mean"), ("evaluation_return_mean", "evaluation/return_mean")):
+    for key, name in (
+        ("return_mean", "return/mean"),
+        ("evaluation_return_mean", "evaluation/return_mean"),
+    ):
         assert history(store, name) == expected(run, key)
-    assert history(store, "seconds/total") == expected(run, "seconds_total")  # of the rows that are there, by the clock
+    # of the rows that are there, by the clock
+    assert history(store, "seconds/total") == expected(run, "seconds_total")
 
 
 def test_mlflow_stores_the_run_with_its_config(tmp_path: Path) -> None:
@@ -68,7 +82,10 @@ def test_mlflow_stores_the_run_with_its_config(tmp_path: Path) -> None:
     assert len(history(store, "return/mean")) == 6
     (only,) = logged(store)
     assert only.info.status == "FINISHED" and only.info.run_name == "tiny"
-    assert only.data.params["algorithm.sigma"] == "0.1" and only.data.params["evaluation.interval"] == "2"
+    assert (
+        only.data.params["algorithm.sigma"] == "0.1"
+        and only.data.params["evaluation.interval"] == "2"
+    )
     assert runs.newest(run).provenance["loggers"] == {"mlflow": only.info.run_id}
     assert not (tmp_path / "home").exists()
     assert not [path for path in store.rglob("*") if path.suffix in {".pkl", ".pickle"}]
@@ -78,7 +95,8 @@ def test_mlflow_run_is_continued_by_a_resume_without_duplicate_steps(tmp_path: P
     config, run, store = runs.tiny(tmp_path), tmp_path / "run", tmp_path / "run" / "mlruns"
     runs.here(config, run, [ON, "checkpoint.interval=1"])
     for generation in (5, 6):
-        (run / "checkpoints" / f"checkpoint_{generation:010d}.h5").unlink()  # as a kill at generation 4 leaves it
+        # as a kill at generation 4 leaves it
+        (run / "checkpoints" / f"checkpoint_{generation:010d}.h5").unlink()
     runs.here(config, run, [ON, "stop.generations=5"])
     assert [step for step, _ in history(store, "return/mean")] == [0, 1, 2, 3, 4]
     assert_logged(run, store)
@@ -124,14 +142,24 @@ def test_repetitions_can_share_an_mlflow_store(tmp_path: Path) -> None:
 
 
 def test_memory_with_mlflow_does_not_grow_with_generations(tmp_path: Path) -> None:
-    assert_flat(tmp_path / "run", "report={loggers: [mlflow], plot_interval_seconds: 0}")  # takes minutes
+    # takes minutes
+    assert_flat(tmp_path / "run", "report={loggers: [mlflow], plot_interval_seconds: 0}")
 
 
 def test_cut_drops_steps_and_incomplete_lines(tmp_path: Path) -> None:
-    texts = {"a": "5 1.5 0\n5 2.5 4\n6 3.5 7\n", "b/c": "5 1 7\n", "d": "5 1 0\n5 1", "e": "5 1 2\n5 1 3"}
+    texts = {
+        "a": "5 1.5 0\n5 2.5 4\n6 3.5 7\n",
+        "b/c": "5 1 7\n",
+        "d": "5 1 0\n5 1",
+        "e": "5 1 2\n5 1 3",
+    }
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert truncate(tmp_path, 7) == 5
-    left = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    left = {
+        path.relative_to(tmp_path).as_posix(): path.read_text()
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
     assert left == {"a": "5 1.5 0\n5 2.5 4\n", "d": "5 1 0\n", "e": "5 1 2\n"}

@@ -17,10 +17,14 @@ from hpc_es.report.loggers import LoggedRun, Started, TensorBoard
 
 
 def scalars(run_dir: Path, name: str) -> list[tuple[int, float]]:
-    reader = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_accumulator")  # the server's own
+    # the server's own
+    reader = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_accumulator")
     tensors = pytest.importorskip("tensorboard.util.tensor_util")
     accumulator: Any = reader.EventAccumulator(str(run_dir)).Reload()
-    return [(event.step, float(tensors.make_ndarray(event.tensor_proto))) for event in accumulator.Tensors(name)]
+    return [
+        (event.step, float(tensors.make_ndarray(event.tensor_proto)))
+        for event in accumulator.Tensors(name)
+    ]
 
 
 def started(run_dir: Path, first: int) -> TensorBoard:
@@ -50,7 +54,9 @@ def test_tensorboard_has_scalars_over_generations(tmp_path: Path) -> None:
     ],
 )
 def test_tensorboard_shows_an_observation(image: Any, expected: Any, tmp_path: Path) -> None:
-    """Three channels are colours, 1.0 becomes 255, and of two channels the image has the larger number."""
+    """Three channels are colours, 1.0 becomes 255,
+    and of two channels the image has the larger number.
+    """
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     writer = started(tmp_path, 0)
     writer.write_image(7, image)
@@ -62,11 +68,19 @@ def test_tensorboard_shows_an_observation(image: Any, expected: Any, tmp_path: P
 
 
 def test_tensorboard_has_the_config_as_hyperparameters(tmp_path: Path) -> None:
-    """Read as the tab HPARAMS reads it: the first session of two, whose rows the second one replaces."""
+    """Read as the tab HPARAMS reads it: the first session of two,
+    whose rows the second one replaces.
+    """
     pytest.importorskip("tensorboard")
     reader = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_accumulator")
     metadata = pytest.importorskip("tensorboard.plugins.hparams.metadata")
-    params = {"algorithm.sigma": 0.25, "seed": 3, "task.env_id": "A-v0", "policy.bias": True, "stop.seconds": None}
+    params = {
+        "algorithm.sigma": 0.25,
+        "seed": 3,
+        "task.env_id": "A-v0",
+        "policy.bias": True,
+        "stop.seconds": None,
+    }
     for _ in range(2):
         writer = TensorBoard()
         writer.start(LoggedRun(tmp_path, "a", params), None, 0)
@@ -119,7 +133,9 @@ def test_missing_rows_of_new_and_used_tensorboard_directories(tmp_path: Path) ->
 
 
 def test_runs_share_a_directory_of_event_files_with_a_folder_each(tmp_path: Path) -> None:
-    """Each session of a run finds its folder by the id in the checkpoint, also if two runs have the same name."""
+    """Each session of a run finds its folder by the id in the checkpoint,
+    also if two runs have the same name.
+    """
     pytest.importorskip("tensorboard")
     ids = []
     for value in (1.0, 2.0):

@@ -1,4 +1,6 @@
-"""Offline runs of Weights & Biases, read back with `wandb leet inspect`: `make test-loggers` has the package."""
+"""Offline runs of Weights & Biases, read back with `wandb leet inspect`:
+`make test-loggers` has the package.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ ON = "report.loggers=[wandb]"
 
 @pytest.fixture(autouse=True)
 def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore the environment variables of the logger after the test, and protect the home directory."""
+    """Restore the environment variables of the logger after the test,
+    and protect the home directory.
+    """
     for name in (
         "WANDB_MODE",
         "WANDB_ERROR_REPORTING",
@@ -63,13 +67,21 @@ def history(run: Path, name: str) -> list[tuple[int, float]]:
 
 
 def expected(run: Path, key: str) -> list[tuple[Any, Any]]:
-    return [(row["generation"], row[key]) for row in metrics_log.read_metrics(run) if row[key] is not None]
+    return [
+        (row["generation"], row[key])
+        for row in metrics_log.read_metrics(run)
+        if row[key] is not None
+    ]
 
 
 def assert_logged(run: Path) -> None:
-    for key, name in (("return_mean", "return/mean"), ("evaluation_return_mean", "evaluation/return_mean")):
+    for key, name in (
+        ("return_mean", "return/mean"),
+        ("evaluation_return_mean", "evaluation/return_mean"),
+    ):
         assert history(run, name) == expected(run, key)
-    assert history(run, "seconds/total") == expected(run, "seconds_total")  # of the rows that are there, by the clock
+    # of the rows that are there, by the clock
+    assert history(run, "seconds/total") == expected(run, "seconds_total")
 
 
 def test_wandb_stores_the_run_with_its_config(tmp_path: Path) -> None:
@@ -78,11 +90,19 @@ def test_wandb_stores_the_run_with_its_config(tmp_path: Path) -> None:
     assert_logged(run)
     assert len(history(run, "return/mean")) == 6
     summary = json.loads(inspected(run, "--summary"))
-    assert summary["config"]["algorithm.sigma"] == 0.1 and summary["config"]["evaluation.interval"] == 2
-    assert file_of(directories(run)[0]).name == f"run-{runs.newest(run).provenance['loggers']['wandb']}.wandb"
+    assert (
+        summary["config"]["algorithm.sigma"] == 0.1
+        and summary["config"]["evaluation.interval"] == 2
+    )
+    assert (
+        file_of(directories(run)[0]).name
+        == f"run-{runs.newest(run).provenance['loggers']['wandb']}.wandb"
+    )
     assert not (tmp_path / "home").exists()
     assert not [
-        path for path in run.rglob("*") if path.name in {"wandb-metadata.json", "requirements.txt", "output.log"}
+        path
+        for path in run.rglob("*")
+        if path.name in {"wandb-metadata.json", "requirements.txt", "output.log"}
     ]
 
 
@@ -92,7 +112,8 @@ def test_wandb_run_is_continued_by_a_resume_without_duplicate_steps(tmp_path: Pa
     (before,) = directories(run)
     file_before = file_of(before).name
     for generation in (5, 6):
-        (run / "checkpoints" / f"checkpoint_{generation:010d}.h5").unlink()  # as a kill at generation 4 leaves it
+        # as a kill at generation 4 leaves it
+        (run / "checkpoints" / f"checkpoint_{generation:010d}.h5").unlink()
     runs.here(config, run, [ON, "stop.generations=5"])
     assert [step for step, _ in history(run, "return/mean")] == [0, 1, 2, 3, 4]
     assert_logged(run)
@@ -104,7 +125,9 @@ def test_wandb_sessions_in_one_second_keep_the_last_directory(tmp_path: Path) ->
     """W&B adds a number to the name of an existing directory."""
     run_ids: dict[str, str] = {}
     for session in range(4):
-        loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), run_ids, pytest.fail)
+        loggers = Loggers(
+            Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), run_ids, pytest.fail
+        )
         loggers.start(0, [])
         loggers.write({"generation": 0, "return_mean": float(session)})
         loggers.close("finished")
@@ -116,7 +139,8 @@ def test_wandb_run_is_continued_after_a_kill(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with runs.begin(2, run, ON, "stop.generations=100_000", "checkpoint.interval=5") as job:
         runs.wait_for(lambda: runs.generation(run) > 12, 120)
-        result = re.search(r"0=[^ :]+:(\d+)", (run / "log.txt").read_text())  # W&B's process looks like a rank too
+        # W&B's process looks like a rank too
+        result = re.search(r"0=[^ :]+:(\d+)", (run / "log.txt").read_text())
         assert result
         os.kill(int(result[1]), signal.SIGKILL)
         job.wait()
@@ -126,13 +150,19 @@ def test_wandb_run_is_continued_after_a_kill(tmp_path: Path) -> None:
     assert_logged(run)
 
 
-def test_wandb_telemetry_is_off_and_the_mode_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_telemetry_is_off_and_the_mode_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import wandb
 
     asked: dict[str, Any] = {}
-    monkeypatch.setattr(wandb, "init", lambda **arguments: asked.update(arguments) or SimpleNamespace(id="a"))
+    monkeypatch.setattr(
+        wandb, "init", lambda **arguments: asked.update(arguments) or SimpleNamespace(id="a")
+    )
     for mode in ("offline", "disabled"):
-        Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, lambda _: None).start(0, [])
+        Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, lambda _: None).start(
+            0, []
+        )
         assert asked["mode"] == mode and os.environ["WANDB_ERROR_REPORTING"] == "false"
         monkeypatch.setenv("WANDB_MODE", "disabled")
 
@@ -153,7 +183,9 @@ def test_dead_wandb_process_disables_the_logger_only(tmp_path: Path) -> None:
     message: list[str] = []
     loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, message.append)
     loggers.start(0, [])
-    result = subprocess.run(["pgrep", "-P", str(os.getpid()), "wandb-core"], check=True, capture_output=True, text=True)
+    result = subprocess.run(
+        ["pgrep", "-P", str(os.getpid()), "wandb-core"], check=True, capture_output=True, text=True
+    )
     os.kill(int(result.stdout.split()[-1]), signal.SIGKILL)
     runs.wait_for(lambda: loggers.write({"generation": 0, "return_mean": 1.0}) or message)
     loggers.close("finished")

@@ -1,4 +1,6 @@
-"""Learning curves and their plots: grouping of runs, averages, memory, axes of program searches, and errors."""
+"""Learning curves and their plots: grouping of runs, averages, memory,
+axes of program searches, and errors.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,28 @@ from matplotlib.figure import Figure
 
 from hpc_es import cli
 from hpc_es.core.errors import RunError, UserError
-from hpc_es.report.curves import DRAWN, MOST_POINTS, Curve, average, evaluation, grouped, load, population
+from hpc_es.report.curves import (
+    DRAWN,
+    MOST_POINTS,
+    Curve,
+    average,
+    evaluation,
+    grouped,
+    load,
+    population,
+)
 from hpc_es.report.plot import _group_label, _repetitions, figure, plot
 from hpc_es.storage.metrics_log import MetricsLog, Number
 from tests.helpers import runs
 
 
-def make(path: Path, returns: Sequence[float | None], evaluate_every: int = 0, steps: int = 10, **config: Any) -> Path:
+def make(
+    path: Path,
+    returns: Sequence[float | None],
+    evaluate_every: int = 0,
+    steps: int = 10,
+    **config: Any,
+) -> Path:
     """A run of `steps` timesteps and one second a generation."""
     path.mkdir(parents=True)
     resolved = {"name": "demo", "seed": 0, "algorithm": {"kind": "es", "sigma": 0.1}, **config}
@@ -54,13 +71,15 @@ def labels(*runs: Path) -> list[str]:
     return [group.label for group in grouped([load(run) for run in runs])]
 
 
-def test_average_of_runs_of_different_lengths() -> None:  # N29: rows beyond the shortest run are all dropped
+# N29: rows beyond the shortest run are all dropped
+def test_average_of_runs_of_different_lengths() -> None:
     first_x, first_y = arrays([10, 20], [0, 4])
     second_x, second_y = arrays([10, 20, 30, 40], [2, 8, 100, 100])
     curve = average([(first_x, first_y), (second_x, second_y)])
     assert curve.x.tolist() == [10, 20]
     assert curve.mean.tolist() == [1, 6]
-    # Standard deviations with n - 1 of (0, 2) and (4, 8): sqrt(2) and sqrt(8). N30: mean over the runs.
+    # Standard deviations with n - 1 of (0, 2) and (4, 8): sqrt(2) and sqrt(8). N30: mean over the
+    # runs.
     np.testing.assert_allclose(curve.spread, [2**0.5, 8**0.5])
 
 
@@ -90,14 +109,21 @@ def test_runs_with_different_init_from_are_one_curve(tmp_path: Path) -> None:
     second = make(tmp_path / "b", [2], seed=2, policy={"kind": "mlp", "init_from": "runs/first-2"})
     fresh = make(tmp_path / "c", [2], seed=3, policy={"kind": "mlp", "init_from": None})
     assert labels(first, second) == ["demo"]
-    assert labels(first, second, fresh) == ["demo, policy.init_from True", "demo, policy.init_from False"]
+    assert labels(first, second, fresh) == [
+        "demo, policy.init_from True",
+        "demo, policy.init_from False",
+    ]
 
 
 def test_different_configs_are_different_curves(tmp_path: Path) -> None:
     first = make(tmp_path / "a", [1], algorithm={"kind": "es", "sigma": 0.1})
     second = make(tmp_path / "b", [2], algorithm={"kind": "es", "sigma": 0.2})
     third = make(tmp_path / "c", [2], name="third", algorithm={"kind": "ga"})
-    assert labels(first, second, third) == ["demo, algorithm.sigma 0.1", "demo, algorithm.sigma 0.2", "third"]
+    assert labels(first, second, third) == [
+        "demo, algorithm.sigma 0.1",
+        "demo, algorithm.sigma 0.2",
+        "third",
+    ]
 
 
 def test_curve_without_a_name_is_labelled_by_its_directory(tmp_path: Path) -> None:
@@ -107,14 +133,21 @@ def test_curve_without_a_name_is_labelled_by_its_directory(tmp_path: Path) -> No
 def test_single_run_is_plotted_without_interpolation(tmp_path: Path) -> None:
     (group,) = grouped([load(make(tmp_path / "a", [1, None, 3], evaluate_every=3))])
     curve = population(group, "timesteps")
-    assert (curve.x.tolist(), curve.mean.tolist(), curve.spread.tolist()) == ([10, 30], [1, 3], [1, 1])
+    assert (curve.x.tolist(), curve.mean.tolist(), curve.spread.tolist()) == (
+        [10, 30],
+        [1, 3],
+        [1, 1],
+    )
     theta = evaluation(group, "seconds")  # N31: x and y of the same rows
     assert theta is not None
     assert (theta.x.tolist(), theta.mean.tolist()) == ([3], [6])
 
 
 def test_legend_names_the_number_of_seeds_and_the_bands(tmp_path: Path) -> None:
-    runs = [make(tmp_path / str(seed), [1, 2], seed=seed, evaluate_every=2 * (seed != 3)) for seed in (1, 2, 3)]
+    runs = [
+        make(tmp_path / str(seed), [1, 2], seed=seed, evaluate_every=2 * (seed != 3))
+        for seed in (1, 2, 3)
+    ]
     key = ["evaluation of theta", "± its std over runs", "population mean", "± its std over runs"]
     assert legend(runs) == [*key, "demo (3 seeds, 2 with evaluations)"]
     copy = make(tmp_path / "copy", [1, 2], seed=1)
@@ -127,15 +160,23 @@ def test_finished_objective_shows_its_best_parameters(tmp_path: Path) -> None:
     (run / "metrics.jsonl").write_text(json.dumps({**row, "best_value": 2.5}) + "\n")
     best = {"value": 2.5, "x": {"layers": 3, "rate": 0.1234567891, "solver": "cg", "fast": True}}
     (run / "result.json").write_text(json.dumps({"best": best}))
-    assert _group_label(grouped([load(run)])[0]) == "demo: layers = 3, rate = 0.123457, solver = cg, fast = true"
-    (run / "result.json").write_text(json.dumps({"best": {**best, "value": 3.0}}))  # before the run was continued
+    assert (
+        _group_label(grouped([load(run)])[0])
+        == "demo: layers = 3, rate = 0.123457, solver = cg, fast = true"
+    )
+    # before the run was continued
+    (run / "result.json").write_text(json.dumps({"best": {**best, "value": 3.0}}))
     assert _group_label(grouped([load(run)])[0]) == "demo"
 
 
 def test_directory_of_repetitions_loads_those_with_metrics(tmp_path: Path) -> None:
     """Repetitions have different random numbers, although their config has one seed."""
     for number in range(3):
-        make(tmp_path / "reps" / f"repetition_{number:04d}", [1, 2] if number < 2 else [], repetitions=3)
+        make(
+            tmp_path / "reps" / f"repetition_{number:04d}",
+            [1, 2] if number < 2 else [],
+            repetitions=3,
+        )
     result = _repetitions(tmp_path / "reps")
     assert [run.name for run in result] == ["repetition_0000", "repetition_0001"]
     assert legend(result)[-1] == "demo (2 seeds)"
@@ -149,7 +190,9 @@ def legend(runs: list[Path]) -> list[str]:
 
 
 def test_axes_have_labels_and_units(tmp_path: Path) -> None:
-    run = make(tmp_path / "a", [1, 2], steps=2_000_000, task={"kind": "episodes", "env_id": "Ant-v5"})
+    run = make(
+        tmp_path / "a", [1, 2], steps=2_000_000, task={"kind": "episodes", "env_id": "Ant-v5"}
+    )
     drawn = figure(grouped([load(run)]), ("timesteps", "seconds"), None)
     assert [ax.get_xlabel() for ax in drawn.axes] == ["timesteps (million)", "wall time (seconds)"]
     assert drawn.axes[0].get_ylabel() == "return per episode"
@@ -169,9 +212,14 @@ def test_png_is_1200_by_500(tmp_path: Path, x: Any) -> None:
     assert [path.name for path in output.parent.iterdir()] == ["curve.png"]
 
 
-@pytest.mark.parametrize(("suffix", "magic"), [(".pdf", b"%PDF"), (".svg", b"<?xml"), (".PNG", b"\x89PNG")])
-def test_suffix_selects_the_format_and_files_are_reproducible(tmp_path: Path, suffix: str, magic: bytes) -> None:
-    run = make(tmp_path / "a", [1, 2], name=r"cost $\frac$")  # no formula, and not to be read as one
+@pytest.mark.parametrize(
+    ("suffix", "magic"), [(".pdf", b"%PDF"), (".svg", b"<?xml"), (".PNG", b"\x89PNG")]
+)
+def test_suffix_selects_the_format_and_files_are_reproducible(
+    tmp_path: Path, suffix: str, magic: bytes
+) -> None:
+    # no formula, and not to be read as one
+    run = make(tmp_path / "a", [1, 2], name=r"cost $\frac$")
     once, again = tmp_path / f"once{suffix}", tmp_path / f"again{suffix}"
     plot([run], once)
     plot([run], again)
@@ -184,7 +232,9 @@ def test_ticks_are_round_in_their_unit(tmp_path: Path) -> None:
     drawn = figure(grouped([load(make(tmp_path / "a", [1.0] * 300))]), ("seconds",), None)
     drawn.draw_without_rendering()
     assert drawn.axes[0].get_xlabel() == "wall time (minutes)"
-    assert {"0", "1", "2", "3", "4", "5"} == {label.get_text() for label in drawn.axes[0].get_xticklabels()} - {
+    assert {"0", "1", "2", "3", "4", "5"} == {
+        label.get_text() for label in drawn.axes[0].get_xticklabels()
+    } - {
         "6",
         "-1",
     }
@@ -207,7 +257,9 @@ def test_duplicate_runs_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_invalid_plot_arguments_are_refused(tmp_path: Path) -> None:
     run = make(tmp_path / "run", [1])
-    with pytest.raises(UserError, match=r"the suffix is '\.gif', expected one of \.png, \.pdf, \.svg"):
+    with pytest.raises(
+        UserError, match=r"the suffix is '\.gif', expected one of \.png, \.pdf, \.svg"
+    ):
         plot([run], tmp_path / "x.gif")
     with pytest.raises(UserError, match="give at least one"):
         plot([], tmp_path / "x.png")
@@ -264,7 +316,10 @@ ROWS, COLUMNS = 3000, 40
 def test_loading_a_run_keeps_only_the_plotted_columns(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("name: demo\n")
     others = {f"column_{number}": number / 7 for number in range(COLUMNS)}
-    steps = ({"timesteps_total": n, "seconds_total": n / 3, "return_mean": n / 9, **others} for n in range(ROWS))
+    steps = (
+        {"timesteps_total": n, "seconds_total": n / 3, "return_mean": n / 9, **others}
+        for n in range(ROWS)
+    )
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in steps))
     tracemalloc.start()
     run = load(tmp_path)
@@ -282,7 +337,9 @@ def test_long_curve_keeps_its_ends_its_lowest_and_its_highest_points() -> None:
     assert 0.9 * MOST_POINTS < len(curve.x) <= MOST_POINTS
     assert {0.0, 5.0, 70_000.0, 100_000.0} <= set(curve.x.tolist())
     assert (np.diff(curve.x) > 0).all()
-    assert (curve.mean == mean[curve.x.astype(int)]).all() and (curve.spread == curve.mean / 2).all()
+    assert (curve.mean == mean[curve.x.astype(int)]).all() and (
+        curve.spread == curve.mean / 2
+    ).all()
 
 
 def test_short_curve_keeps_all_points() -> None:
@@ -295,7 +352,8 @@ def test_repeated_plots_do_not_increase_memory(tmp_path: Path) -> None:
     gc.disable()
     try:
         runs.here(runs.tiny(tmp_path), tmp_path / "run", ["report.plot_interval_seconds=0.0001"])
-        left = sum(issubclass(type(item), Figure) for item in gc.get_objects())  # some are weak, and gone
+        # some are weak, and gone
+        left = sum(issubclass(type(item), Figure) for item in gc.get_objects())
     finally:
         gc.enable()
     assert (tmp_path / "run" / "curve.png").exists()
@@ -303,19 +361,38 @@ def test_repeated_plots_do_not_increase_memory(tmp_path: Path) -> None:
 
 
 def search(
-    path: Path, rewards: Sequence[float], solved: bool = False, measured: Sequence[dict[str, float]] = (), **config: Any
+    path: Path,
+    rewards: Sequence[float],
+    solved: bool = False,
+    measured: Sequence[dict[str, float]] = (),
+    **config: Any,
 ) -> Path:
     """A run of 50 programs, 1,000 characters and one second a generation."""
     path.mkdir(parents=True)
     task = {"kind": "programs", "name": "reverse", "cycle": None, **config.pop("task", {})}
-    resolved = {"name": "demo", "seed": 0, "algorithm": {"kind": "ga", "stop_on_success": True}, **config, "task": task}
+    resolved = {
+        "name": "demo",
+        "seed": 0,
+        "algorithm": {"kind": "ga", "stop_on_success": True},
+        **config,
+        "task": task,
+    }
     (path / "config.yaml").write_text(yaml.safe_dump(resolved))
     log = MetricsLog(path)
     for number, reward in enumerate(rewards, 1):
         last = solved and number == len(rewards)
-        totals = {"episodes_total": 50 * number, "timesteps_total": 1000 * number, "seconds_total": float(number)}
+        totals = {
+            "episodes_total": 50 * number,
+            "timesteps_total": 1000 * number,
+            "seconds_total": float(number),
+        }
         more = measured[number - 1] if measured else {}
-        row = {"generation": number - 1, "return_mean": None, "best_reward": reward, "solved": float(last)}
+        row = {
+            "generation": number - 1,
+            "return_mean": None,
+            "best_reward": reward,
+            "solved": float(last),
+        }
         log.write({**row, **totals, **more})
     log.close()
     return path
@@ -337,22 +414,39 @@ def test_program_search_is_plotted_as_best_reward_over_programs(tmp_path: Path) 
 def test_entropy_and_distinct_programs_are_plotted_below_the_reward(tmp_path: Path) -> None:
     pg_topk = {"kind": "policy_gradient"}
     measured = [{"token_entropy": 2.0 / n, "distinct_programs": 64.0 / n} for n in (1, 2, 4)]
-    (group,) = grouped([load(search(tmp_path / "a", [0.25, 0.5, 0.5], measured=measured, algorithm=pg_topk))])
+    (group,) = grouped(
+        [load(search(tmp_path / "a", [0.25, 0.5, 0.5], measured=measured, algorithm=pg_topk))]
+    )
     drawn = figure([group], ("programs",), None)
     entropy, distinct = drawn.axes[1].get_lines()
-    assert np.asarray(entropy.get_xydata()).tolist() == pytest.approx(np.array([[50, 2], [100, 1], [150, 0.5]]))
+    assert np.asarray(entropy.get_xydata()).tolist() == pytest.approx(
+        np.array([[50, 2], [100, 1], [150, 0.5]])
+    )
     assert np.asarray(distinct.get_ydata()).tolist() == pytest.approx([64, 32, 16])
     texts = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
     assert texts == ["best so far", "entropy per token", "distinct programs per batch", "demo"]
 
 
 def test_finished_searches_keep_their_best_reward_in_the_average(tmp_path: Path) -> None:
-    """The first ends at 100 with 1, the second at 200: means of (0, 0), (1, 0), (1, 0.5), (1, 0.5)."""
-    runs = [search(tmp_path / "a", [0, 1], solved=True, seed=1), search(tmp_path / "b", [0, 0, 0.5, 0.5], seed=2)]
+    """The first ends at 100 with 1, the second at 200: means of (0, 0), (1, 0), (1, 0.5),
+    (1, 0.5).
+    """
+    runs = [
+        search(tmp_path / "a", [0, 1], solved=True, seed=1),
+        search(tmp_path / "b", [0, 0, 0.5, 0.5], seed=2),
+    ]
     (group,) = grouped([load(run) for run in runs])
     curve = population(group, "programs")
-    assert (curve.x.tolist(), curve.mean.tolist(), curve.runs) == ([50, 100, 150, 200], [0, 0.5, 0.75, 0.75], 2)
-    texts = [text.get_text() for legend in figure([group], ("programs",), None).legends for text in legend.get_texts()]
+    assert (curve.x.tolist(), curve.mean.tolist(), curve.runs) == (
+        [50, 100, 150, 200],
+        [0, 0.5, 0.75, 0.75],
+        2,
+    )
+    texts = [
+        text.get_text()
+        for legend in figure([group], ("programs",), None).legends
+        for text in legend.get_texts()
+    ]
     assert texts == ["best so far, mean over runs", "± std over runs", "demo (2 seeds)"]
 
 
@@ -378,9 +472,13 @@ def test_repetitions_with_a_cycle_are_one_curve_per_task(tmp_path: Path) -> None
 
 def test_incompatible_runs_are_refused_in_one_plot(tmp_path: Path) -> None:
     result, played = search(tmp_path / "a", [0.5]), make(tmp_path / "b", [1.0])
-    with pytest.raises(UserError, match=r"a has a best reward, .*b has a return per episode: plot them separately"):
+    with pytest.raises(
+        UserError, match=r"a has a best reward, .*b has a return per episode: plot them separately"
+    ):
         plot([result, played], tmp_path / "out.png")
-    with pytest.raises(UserError, match="--x is timesteps: expected programs or seconds for the best reward"):
+    with pytest.raises(
+        UserError, match="--x is timesteps: expected programs or seconds for the best reward"
+    ):
         cli.run(["plot", str(result), "-o", str(tmp_path / "out.png"), "--x", "timesteps"])
     assert cli.run(["plot", str(result), "-o", str(tmp_path / "out.png"), "--x", "programs"]) == 0
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
@@ -390,10 +488,15 @@ def test_incompatible_runs_are_refused_in_one_plot(tmp_path: Path) -> None:
 
 
 def test_copies_of_a_run_count_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A copy may be shorter, as of a run that has not finished; another seed or other metrics are another run."""
+    """A copy may be shorter, as of a run that has not finished;
+    another seed or other metrics are another run.
+    """
     run = make(tmp_path / "run", [1, 2, 3], seed=1)
     copies = [make(tmp_path / "copy", [1, 2, 3], seed=1), make(tmp_path / "short", [1, 2], seed=1)]
-    others = [make(tmp_path / "seed", [1, 2, 3], seed=2), make(tmp_path / "metrics", [1, 5, 3], seed=1)]
+    others = [
+        make(tmp_path / "seed", [1, 2, 3], seed=2),
+        make(tmp_path / "metrics", [1, 5, 3], seed=1),
+    ]
     for order in ([run, *copies, *others], [*reversed(copies), *others, run]):
         (group,) = grouped([load(path) for path in order])
         assert len(group.runs) == 3 and len(group.copies) == 2
@@ -407,7 +510,9 @@ def test_copies_of_a_run_count_once(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_repetitions_of_equal_metrics_are_no_copies(tmp_path: Path) -> None:
     """As those of a problem that is solved at once."""
-    paths = [make(tmp_path / f"repetition_{number:04d}", [1, 1], repetitions=2) for number in range(2)]
+    paths = [
+        make(tmp_path / f"repetition_{number:04d}", [1, 1], repetitions=2) for number in range(2)
+    ]
     (group,) = grouped([load(path) for path in paths])
     assert len(group.runs) == 2 and not group.copies
 
@@ -426,7 +531,9 @@ def test_each_task_has_its_own_chart(tmp_path: Path) -> None:
         "pendulum": {"kind": "episodes", "env_id": "Pendulum-v1"},
     }
     paths = [make(tmp_path / name, [1, 2], task=task, name=name) for name, task in tasks.items()]
-    same = make(tmp_path / "again", [3, 4], task=tasks["cartpole"], name="again", algorithm={"kind": "ars"})
+    same = make(
+        tmp_path / "again", [3, 4], task=tasks["cartpole"], name="again", algorithm={"kind": "ars"}
+    )
     drawn = figure(grouped([load(path) for path in [*paths, same]]), ("timesteps",), None)
     drawn.draw_without_rendering()
     assert [len(ax.get_lines()) for ax in drawn.axes] == [2, 1, 1]
@@ -438,9 +545,13 @@ def test_each_task_has_its_own_chart(tmp_path: Path) -> None:
 
 def test_final_evaluation_is_the_last_point_of_the_curve(tmp_path: Path) -> None:
     run = make(tmp_path / "run", [1, 2, 3], evaluate_every=2)
-    (run / "status.json").write_text('{"status": "finished", "generation": 3, "final_return_mean": 7.0}')
+    (run / "status.json").write_text(
+        '{"status": "finished", "generation": 3, "final_return_mean": 7.0}'
+    )
     curve = evaluation(grouped([load(run)])[0], "timesteps")
     assert curve is not None and (curve.x.tolist(), curve.mean.tolist()) == ([20, 30], [4, 7])
-    (run / "status.json").write_text('{"status": "interrupted", "generation": 3, "final_return_mean": 7.0}')
+    (run / "status.json").write_text(
+        '{"status": "interrupted", "generation": 3, "final_return_mean": 7.0}'
+    )
     curve = evaluation(grouped([load(run)])[0], "timesteps")
     assert curve is not None and curve.mean.tolist() == [4]

@@ -14,7 +14,15 @@ import pytest
 from hpc_es.algorithms.common.metrics import STEP_SIZE
 from hpc_es.config.schema import Stop
 from hpc_es.report import progress as module
-from hpc_es.report.progress import Progress, clock, fitting, number, on_terminal, seconds_left, split
+from hpc_es.report.progress import (
+    Progress,
+    clock,
+    fitting,
+    number,
+    on_terminal,
+    seconds_left,
+    split,
+)
 from hpc_es.storage.metrics_log import Number
 
 
@@ -37,7 +45,9 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """A function instead of a fixture: pytest's capture replaces stderr between a fixture and its test."""
+    """A function instead of a fixture: pytest's capture
+    replaces stderr between a fixture and its test.
+    """
     monkeypatch.setattr(sys, "stderr", fake := Terminal())
     monkeypatch.setenv("TERM", "xterm")
     for name in ("CI", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
@@ -45,7 +55,9 @@ def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return fake
 
 
-def limits(generations: int | None = None, timesteps: int | None = None, seconds: float | None = None) -> Stop:
+def limits(
+    generations: int | None = None, timesteps: int | None = None, seconds: float | None = None
+) -> Stop:
     return Stop(generations=generations, timesteps=timesteps, seconds=seconds, target_return=None)
 
 
@@ -74,11 +86,14 @@ def test_progress_prints_a_line_per_second_and_first_last_and_evaluations(
         progress.start({"name": "demo"})
         for generation in range(30):
             evaluated = generation == 3
-            progress.update(row(generation, evaluation_episodes=5 * evaluated, evaluation_return_mean=1.0))
+            progress.update(
+                row(generation, evaluation_episodes=5 * evaluated, evaluation_return_mean=1.0)
+            )
             time.now += 0.125
         progress.finish("finished")
     out = capsys.readouterr().out
-    # Rows come at 0, 1/8, 2/8 ... s: the first, the evaluation at 3/8 s, then 11/8, 19/8, 27/8 s, and the last.
+    # Rows come at 0, 1/8, 2/8 ... s: the first, the evaluation at 3/8 s, then 11/8, 19/8, 27/8 s,
+    # and the last.
     assert generations(out) == [1, 4, 12, 20, 28, 30]
     assert out.endswith("finished\n")
 
@@ -100,7 +115,9 @@ def test_progress_of_a_vector_search_has_best_value_and_step_size(
     assert "best value 0.001234  sigma 0.25" in capsys.readouterr().out
 
 
-def test_progress_of_several_objectives_has_their_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_of_several_objectives_has_their_means(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     progress = Progress(tmp_path, limits(), goal="minimise", objectives=("mass", "range"))
     progress.update(row(0, objective_mass=1.5, objective_range=20.0))
     progress.close()
@@ -113,10 +130,15 @@ def test_progress_with_constraints_has_violation_and_feasible_share(
 ) -> None:
     progress = Progress(tmp_path, limits(), goal="minimise")
     for generation, (violation, share) in enumerate([(0.5, 0.0), (0.0, 0.25)]):
-        progress.update(row(generation, best_value=2.0, best_violation=violation, feasible_share=share))
+        progress.update(
+            row(generation, best_value=2.0, best_violation=violation, feasible_share=share)
+        )
         progress.close()
     first, second = capsys.readouterr().out.splitlines()
-    assert "best value 2  violation 0.5  feasible 0%" in first and "best value 2  feasible 25%" in second
+    assert (
+        "best value 2  violation 0.5  feasible 0%" in first
+        and "best value 2  feasible 25%" in second
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +152,9 @@ def test_progress_with_constraints_has_violation_and_feasible_share(
         (5, ["generation 2"]),
     ],
 )
-def test_line_on_a_terminal_is_not_longer_than_it_is_wide(columns: int | None, expected: list[str]) -> None:
+def test_line_on_a_terminal_is_not_longer_than_it_is_wide(
+    columns: int | None, expected: list[str]
+) -> None:
     """The whole line has 12 + 9 + 16 + 12 + 9 characters and four gaps of 2: 66."""
     entries = ["generation 2", "return 10", "time a 90% b 10%", "elapsed 0:04", "left 0:06"]
     assert fitting(entries, columns) == expected
@@ -138,11 +162,19 @@ def test_line_on_a_terminal_is_not_longer_than_it_is_wide(columns: int | None, e
 
 @pytest.mark.parametrize(("goal", "sign"), [("minimise", -1), ("maximise", 1)])
 def test_progress_of_an_objective_has_values_and_evaluations(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], goal: Literal["minimise", "maximise"], sign: int
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    goal: Literal["minimise", "maximise"],
+    sign: int,
 ) -> None:
     progress = Progress(tmp_path, limits(generations=5), goal=goal, metrics=STEP_SIZE)
     progress.start({"name": "demo", "goal": goal, "best_evaluation": -0.5})
-    more = {"episodes_this_generation": 10, "episodes_total": 20, "best_value": sign * -0.25, "sigma": 0.5}
+    more = {
+        "episodes_this_generation": 10,
+        "episodes_total": 20,
+        "best_value": sign * -0.25,
+        "sigma": 0.5,
+    }
     evaluation = {"evaluation_episodes": 1, "evaluation_return_mean": -2.0}
     progress.update(row(1, return_mean=-1.5, failed_episodes=3, **more, **evaluation))
     first, second = capsys.readouterr().out.splitlines()
@@ -154,9 +186,19 @@ def test_progress_of_an_objective_has_values_and_evaluations(
     )
 
 
-def test_progress_line_has_the_expected_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_line_has_the_expected_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     progress = Progress(tmp_path, limits(generations=5))
-    progress.start({"name": "demo", "env": "CartPole-v1", "params": 58, "resumed": None, "best_evaluation": 480.0})
+    progress.start(
+        {
+            "name": "demo",
+            "env": "CartPole-v1",
+            "params": 58,
+            "resumed": None,
+            "best_evaluation": 480.0,
+        }
+    )
     progress.update(
         row(
             1,
@@ -176,7 +218,9 @@ def test_progress_line_has_the_expected_text(tmp_path: Path, capsys: pytest.Capt
     )
 
 
-def test_line_of_a_model_has_scores_and_evaluations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_of_a_model_has_scores_and_evaluations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     progress = Progress(tmp_path, limits(), scores=True)
     evaluation = {"evaluation_episodes": 1, "evaluation_return_mean": 0.25}
     counts = {"episodes_this_generation": 10, "episodes_total": 20, "failed_episodes": 3}
@@ -187,10 +231,19 @@ def test_line_of_a_model_has_scores_and_evaluations(tmp_path: Path, capsys: pyte
     )
 
 
-def test_missing_numbers_are_printed_as_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_numbers_are_printed_as_dashes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     progress = Progress(tmp_path, limits())
     nothing: dict[str, Number] = dict.fromkeys(row(0))
-    progress.update({**nothing, "generation": 0, "evaluation_episodes": 1, "evaluation_return_mean": float("nan")})
+    progress.update(
+        {
+            **nothing,
+            "generation": 0,
+            "evaluation_episodes": 1,
+            "evaluation_return_mean": float("nan"),
+        }
+    )
     assert "return - ± -  timesteps -" in capsys.readouterr().out
 
 
@@ -221,7 +274,9 @@ def test_full_disk_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.Monk
     progress.finish("finished")  # neither raises
 
 
-def test_ascii_terminal_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ascii_terminal_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     Progress(tmp_path, limits()).update(row(1))
@@ -257,7 +312,10 @@ def test_error_restores_the_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("setting", ["TERM=dumb", "TERM=", "CI=true"])
 def test_plain_lines_are_printed_without_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], setting: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    setting: str,
 ) -> None:
     terminal = open_terminal(monkeypatch)
     assert on_terminal()
@@ -277,7 +335,12 @@ def test_rich_is_imported_only_for_the_display(tmp_path: Path) -> None:
         "p.start({'name': 'x'}); p.update({'generation': 0}); p.finish('')\n"
         "sys.exit(any(name.split('.')[0] in ('rich', 'matplotlib', 'pydantic') for name in sys.modules))"
     )
-    assert subprocess.run([sys.executable, "-c", program], check=False, stderr=subprocess.DEVNULL).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], check=False, stderr=subprocess.DEVNULL
+        ).returncode
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -301,7 +364,11 @@ def test_remaining_seconds_ignore_the_speed_before_a_resume() -> None:
 
 
 def test_time_is_printed_as_percentages() -> None:
-    times: dict[str, Number] = {"time_environment_mean": 8.1, "time_policy_mean": 0.9, "time_update_mean": 0.5}
+    times: dict[str, Number] = {
+        "time_environment_mean": 8.1,
+        "time_policy_mean": 0.9,
+        "time_update_mean": 0.5,
+    }
     times |= {"time_messages_mean": 0.3, "time_idle_mean": 0.2}
     assert split(times) == "environment 81% policy 9% update 5% messages 3% idle 2%"
     assert split({}) is None
@@ -323,7 +390,9 @@ def test_numbers_are_formatted(value: Number, text: str) -> None:
     assert number(value) == text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.9, "0:00"), (59.0, "0:59"), (61.0, "1:01"), (3723.0, "1:02:03")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.9, "0:00"), (59.0, "0:59"), (61.0, "1:01"), (3723.0, "1:02:03")]
+)
 def test_durations_are_formatted_as_a_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
 
@@ -332,22 +401,40 @@ def test_progress_of_a_program_search_has_best_reward_and_npe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """100 programs in 2 s; 1,000 - 200 are left, 50 per second."""
-    progress = Progress(tmp_path, Stop(generations=None, timesteps=None, episodes=1000, seconds=None))
-    numbers = {"episodes_this_generation": 100, "episodes_total": 200, "best_reward": 0.9777777, "solved": 0.0}
+    progress = Progress(
+        tmp_path, Stop(generations=None, timesteps=None, episodes=1000, seconds=None)
+    )
+    numbers = {
+        "episodes_this_generation": 100,
+        "episodes_total": 200,
+        "best_reward": 0.9777777,
+        "solved": 0.0,
+    }
     progress.update(row(1, **numbers))
-    progress.update(row(2, **{**numbers, "solved": 1.0, "distinct_programs": 61.0, "token_entropy": 1.25}))
+    progress.update(
+        row(2, **{**numbers, "solved": 1.0, "distinct_programs": 61.0, "token_entropy": 1.25})
+    )
     progress.finish("finished")
     first, last, _ = capsys.readouterr().out.splitlines()
-    assert first == "generation 2  best reward 0.9778  NPE 200  programs/s 50  elapsed 0:04  left 0:16"
+    assert (
+        first == "generation 2  best reward 0.9778  NPE 200  programs/s 50  elapsed 0:04  left 0:16"
+    )
     assert last.startswith(
         "generation 3  best reward 0.9778  correct program found  distinct 61  entropy 1.25  NPE 200"
     )
 
 
 def test_progress_follows_the_nearest_limit() -> None:
-    """Per generation of 2 s: 100 timesteps, 10 episodes; 60 episodes take 12 s, 1,000 timesteps 18 s."""
+    """Per generation of 2 s: 100 timesteps, 10 episodes; 60 episodes take 12 s,
+    1,000 timesteps 18 s.
+    """
     newest = row(0, episodes_this_generation=10, episodes_total=0)
     limited = Stop(generations=None, timesteps=1000, episodes=60, seconds=None)
     assert seconds_left(limited, [newest]) == 12.0
     nothing_new = {**newest, "episodes_this_generation": 0}
-    assert seconds_left(Stop(generations=None, timesteps=None, episodes=60, seconds=None), [nothing_new]) is None
+    assert (
+        seconds_left(
+            Stop(generations=None, timesteps=None, episodes=60, seconds=None), [nothing_new]
+        )
+        is None
+    )

@@ -1,4 +1,6 @@
-"""`hpc-es report` and `hpc-es watch`: content, statistics, escaping, damaged runs, tunings, and a browser."""
+"""`hpc-es report` and `hpc-es watch`: content, statistics, escaping, damaged runs, tunings,
+and a browser.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ import pytest
 from hpc_es import cli
 from hpc_es.commands.report import LARGEST, report_page
 from hpc_es.core.errors import Failure, UserError
-from hpc_es.report.group_sections import bootstrap_interval, interquartile_mean, probability_of_improvement
+from hpc_es.report.group_sections import (
+    bootstrap_interval,
+    interquartile_mean,
+    probability_of_improvement,
+)
 from hpc_es.report.page import Section, duration_text, element, number_text, page, table
 from hpc_es.report.run_summary import read_run
 from hpc_es.report.server import WatchServer
@@ -35,7 +41,9 @@ from tests.report.test_plot import make
 from tests.tuning.test_report import tuning
 
 HOSTILE = '</script><script>alert(1)</script> & "q" <img src=x onerror=alert(2)> \x1b[31m\u202e\u2066\u2028'
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 
 class Parsed(HTMLParser):
@@ -50,7 +58,9 @@ class Parsed(HTMLParser):
         self._open: list[str] = []
         self._section, self._table = "", ""
         self.feed(text)
-        self.charts = [json.loads(code) for attributes, code in self.scripts if attributes.get("type")]
+        self.charts = [
+            json.loads(code) for attributes, code in self.scripts if attributes.get("type")
+        ]
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         values = dict(attributes)
@@ -100,28 +110,43 @@ def result(run: Path, score: float, **more: Any) -> Path:
 
 
 def test_real_repetitions_are_reported_with_their_metrics(tmp_path: Path) -> None:
-    done = runs.finished(0, tmp_path / "run", "repetitions=2", "stop.generations=3", "evaluation.interval=1")
+    done = runs.finished(
+        0, tmp_path / "run", "repetitions=2", "stop.generations=3", "evaluation.interval=1"
+    )
     page = parsed(tmp_path / "run")
     assert done.status == 0
     rows = {row[0]: row for row in page.tables["Runs"]}
-    results = [json.loads((tmp_path / "run" / name / "result.json").read_text()) for name in rows if name != "run"]
+    results = [
+        json.loads((tmp_path / "run" / name / "result.json").read_text())
+        for name in rows
+        if name != "run"
+    ]
     assert len(results) == 2
     for name, expected in zip(("repetition_0000", "repetition_0001"), results, strict=True):
         assert rows[name][1] == "finished"
         assert expected["answer"]["value"] == expected["best_return"] >= expected["final_return"]
         assert rows[name][2].startswith(f"{number_text(expected['best_return'])} ±")
         assert rows[name][3:5] == ["3", f"{expected['timesteps']:,}"]
-    first, second = (read_metrics(tmp_path / "run" / name) for name in ("repetition_0000", "repetition_0001"))
+    first, second = (
+        read_metrics(tmp_path / "run" / name) for name in ("repetition_0000", "repetition_0001")
+    )
     main = next(line for line in page.charts[0]["lines"] if line["style"] == "main")
     faint = [line for line in page.charts[0]["lines"] if line["style"] == "faint"]
     for line, metrics in zip(faint, (first, second), strict=True):
-        final = next(one["final_return"] for one in results if line["name"].endswith(str(one["repetition"])))
-        expected_y = [float(f"{value:.6g}") for value in [*(row["evaluation_return_mean"] for row in metrics), final]]
+        final = next(
+            one["final_return"] for one in results if line["name"].endswith(str(one["repetition"]))
+        )
+        expected_y = [
+            float(f"{value:.6g}")
+            for value in [*(row["evaluation_return_mean"] for row in metrics), final]
+        ]
         assert line["points"]["timesteps"][1] == expected_y
     x, y, low, high = main["points"]["seconds"]
     assert len(x) == len(y) == len(low) == len(high) >= 2
     assert all(lower <= middle <= upper for lower, middle, upper in zip(low, y, high, strict=True))
-    assert sum(int(cell.rstrip(" %")) for cell in page.tables["Time by activity"][1][2:7]) == pytest.approx(100, abs=3)
+    assert sum(
+        int(cell.rstrip(" %")) for cell in page.tables["Time by activity"][1][2:7]
+    ) == pytest.approx(100, abs=3)
     assert "hpc_es" in page.texts["environment"] and "numpy" in page.texts["environment"]
 
 
@@ -132,7 +157,8 @@ def test_statistics_of_configurations_are_those_of_their_scores(tmp_path: Path) 
         config = {"algorithm": {"kind": "es", "sigma": 0.2}}
         result(make(tmp_path / f"b{index}", [1, 2], seed=index, **config), float(score))
     _, first, second = parsed(tmp_path).tables["Comparison of return per episode"]
-    assert first[:4] == ["demo, algorithm.sigma 0.1 (8 runs)", "8", "4.5", "4.5"]  # (3 + 4 + 5 + 6) / 4
+    # (3 + 4 + 5 + 6) / 4
+    assert first[:4] == ["demo, algorithm.sigma 0.1 (8 runs)", "8", "4.5", "4.5"]
     assert second[:4] == ["demo, algorithm.sigma 0.2 (3 runs)", "3", "6", "6"]
     # 5 beats 1 to 4 and ties with 5: 4.5 of 8; 6: 5.5; 7: 6.5; together 16.5 of 24
     assert second[-1].startswith("0.69 (")
@@ -157,11 +183,22 @@ def test_copies_of_a_run_are_one_run_in_statistics(tmp_path: Path) -> None:
 def test_different_tasks_are_neither_compared_nor_in_one_chart(tmp_path: Path) -> None:
     for index, task in enumerate(("CartPole-v1", "Pendulum-v1")):
         for seed in range(2):
-            run = make(tmp_path / f"{task}_{seed}", [1, 2, seed], seed=seed, task={"env_id": task}, name=task)
+            run = make(
+                tmp_path / f"{task}_{seed}",
+                [1, 2, seed],
+                seed=seed,
+                task={"env_id": task},
+                name=task,
+            )
             result(run, 10.0 * index + seed)
     page = parsed(tmp_path)
-    assert len(page.charts) == 2 and {len({line["group"] for line in chart["lines"]}) for chart in page.charts} == {1}
-    tables = [page.tables[f"Comparison of return per episode: {task}"] for task in ("CartPole-v1", "Pendulum-v1")]
+    assert len(page.charts) == 2 and {
+        len({line["group"] for line in chart["lines"]}) for chart in page.charts
+    } == {1}
+    tables = [
+        page.tables[f"Comparison of return per episode: {task}"]
+        for task in ("CartPole-v1", "Pendulum-v1")
+    ]
     assert [len(table) for table in tables] == [2, 2] and "probability" not in str(tables)
     assert "best:" not in page.texts["summary"]
 
@@ -169,7 +206,9 @@ def test_different_tasks_are_neither_compared_nor_in_one_chart(tmp_path: Path) -
 def test_interquartile_mean_and_probability_of_improvement() -> None:
     assert interquartile_mean(np.array([8.0, 1, 2, 3, 4, 5, 6, 7])) == 4.5
     assert interquartile_mean(np.array([3.0, 1, 5])) == 3  # floor(3 / 4) = 0 scores are left out
-    assert probability_of_improvement(np.array([1.0, 2]), np.array([2.0, 3])) == (1 + 1 + 0.5 + 1) / 4
+    assert (
+        probability_of_improvement(np.array([1.0, 2]), np.array([2.0, 3])) == (1 + 1 + 0.5 + 1) / 4
+    )
 
 
 def test_bootstrap_interval_is_reproducible_and_needs_three_runs() -> None:
@@ -185,7 +224,13 @@ def test_lower_values_of_an_objective_are_better(tmp_path: Path) -> None:
     task = {"kind": "function", "goal": "minimise"}
     for name, sigma, value in (("a", 0.1, 3.0), ("b", 0.1, 4.0), ("c", 0.2, 1.0), ("d", 0.2, 2.0)):
         run = make(tmp_path / name, [1], seed=ord(name), task=task, algorithm={"sigma": sigma})
-        row = {"generation": 0, "best_value": value, "timesteps_total": 5, "seconds_total": 1.0, "episodes_total": 5}
+        row = {
+            "generation": 0,
+            "best_value": value,
+            "timesteps_total": 5,
+            "seconds_total": 1.0,
+            "episodes_total": 5,
+        }
         (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
         status(run, "finished")
     page = parsed(tmp_path)
@@ -196,22 +241,38 @@ def test_lower_values_of_an_objective_are_better(tmp_path: Path) -> None:
 def test_failed_killed_and_interrupted_runs_need_attention(tmp_path: Path) -> None:
     failed = status(make(tmp_path / "failed", [1, 2]), "failed", reason="every job failed")
     FailuresLog(failed, keep=False).add(
-        "[rank 3] generation 0: job 7", Failure("KeyError: 'x'", "KeyError at f.py:3", "Traceback\n  f")
+        "[rank 3] generation 0: job 7",
+        Failure("KeyError: 'x'", "KeyError at f.py:3", "Traceback\n  f"),
     )
-    status(make(tmp_path / "killed", [1], algorithm={"kind": "ars"}), "running", pid=2**22 + 1, host="")
-    status(make(tmp_path / "stopped", [1], algorithm={"kind": "pgpe"}), "interrupted", reason="a signal")
+    status(
+        make(tmp_path / "killed", [1], algorithm={"kind": "ars"}), "running", pid=2**22 + 1, host=""
+    )
+    status(
+        make(tmp_path / "stopped", [1], algorithm={"kind": "pgpe"}),
+        "interrupted",
+        reason="a signal",
+    )
     page = parsed(tmp_path)
     summary = page.texts["summary"]
     assert "failed failed: every job failed. The same command resumes the run." in summary
     assert "interrupted stopped: a signal" in summary
     assert {row[0]: row[1] for row in page.tables["Runs"]}["failed"] == "failed"
     assert "KeyError at f.py:3 in failed" in page.texts["failures"]
-    assert "[rank 3] generation 0: job 7" in page.texts["failures"] and "Traceback\n  f" in page.texts["failures"]
+    assert (
+        "[rank 3] generation 0: job 7" in page.texts["failures"]
+        and "Traceback\n  f" in page.texts["failures"]
+    )
 
 
 def test_settings_that_differ_are_listed(tmp_path: Path) -> None:
-    status(make(tmp_path / "a", [1], algorithm={"kind": "es", "sigma": 0.1}, stop={"timesteps": 5}), "finished")
-    status(make(tmp_path / "b", [1], algorithm={"kind": "ars", "step": 2}, stop={"timesteps": 5}), "finished")
+    status(
+        make(tmp_path / "a", [1], algorithm={"kind": "es", "sigma": 0.1}, stop={"timesteps": 5}),
+        "finished",
+    )
+    status(
+        make(tmp_path / "b", [1], algorithm={"kind": "ars", "step": 2}, stop={"timesteps": 5}),
+        "finished",
+    )
     tables = parsed(tmp_path).tables
     assert [row[0] for row in tables["Settings that differ"]] == ["key", "algorithm.kind"]
     partial = tables["Settings that only some of the kinds have"]
@@ -230,16 +291,23 @@ def test_texts_of_runs_are_escaped_and_only_the_bundled_scripts_may_run(tmp_path
     assert not set("\x1b\u202e\u2066\u2028\r") & {*text} and "\\u202e" not in text
     code = [code for attributes, code in page.scripts if not attributes.get("type")]
     assert len(code) == 2 and not any("alert" in one for one in code)
-    policy = next(values["content"] for tag, values in page.tags if tag == "meta" and values.get("http-equiv"))
+    policy = next(
+        values["content"] for tag, values in page.tags if tag == "meta" and values.get("http-equiv")
+    )
     assert policy is not None and "default-src 'none'" in policy and policy.count("'sha256-") == 2
-    assert "connect-src" not in policy and "unsafe-inline" not in policy.partition("script-src")[2].partition(";")[0]
+    assert (
+        "connect-src" not in policy
+        and "unsafe-inline" not in policy.partition("script-src")[2].partition(";")[0]
+    )
     assert re.sub("[\x1b\u202e\u2066\u2028]", "\ufffd", HOSTILE) in page.texts["failures"]
 
 
 def test_page_refers_to_no_other_file(tmp_path: Path) -> None:
     status(make(tmp_path / "a", [1, 2]), "finished")
     page = parsed(tmp_path)
-    targets = [values.get(name) for _, values in page.tags for name in ("src", "href") if values.get(name)]
+    targets = [
+        values.get(name) for _, values in page.tags for name in ("src", "href") if values.get(name)
+    ]
     assert targets and all(str(target).startswith(("#", "data:")) for target in targets)
     anchors = {values.get("id") for _, values in page.tags}
     assert all(str(target)[1:] in anchors for target in targets)
@@ -258,7 +326,9 @@ def test_page_refers_to_no_other_file(tmp_path: Path) -> None:
         ("status.json", "{", ""),
     ],
 )
-def test_damaged_file_is_a_note_in_the_page(tmp_path: Path, name: str, text: str, note: str) -> None:
+def test_damaged_file_is_a_note_in_the_page(
+    tmp_path: Path, name: str, text: str, note: str
+) -> None:
     run = result(make(tmp_path / "a", [1, 2]), 3.0)
     result(make(tmp_path / "b", [1, 2], seed=2), 3.0)
     (run / name).write_text(text)
@@ -290,7 +360,10 @@ def test_pictures_and_videos_of_a_run_are_included_up_to_a_limit(tmp_path: Path)
 
 def test_page_of_many_long_runs_is_below_the_limit(tmp_path: Path) -> None:
     for index in range(40):
-        run = status(make(tmp_path / str(index), [1], seed=index, algorithm={"sigma": index // 4 / 10}), "finished")
+        run = status(
+            make(tmp_path / str(index), [1], seed=index, algorithm={"sigma": index // 4 / 10}),
+            "finished",
+        )
         rows = ({"generation": g, "return_mean": g * 1.234567, "return_std": 1.0, "evaluation_return_mean": g % 7 * 1.1,
                  "timesteps_total": 1000 * g + 1, "seconds_total": g + 1.0} for g in range(1000))  # fmt: skip
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -308,7 +381,10 @@ def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
 
 def test_file_is_written_with_its_size(tmp_path: Path, capsys: Any) -> None:
     status(make(tmp_path / "a", [1, 2]), "finished")
-    assert cli.run(["report", str(tmp_path), "-o", str(tmp_path / "page.html"), "--title", "Night"]) == 0
+    assert (
+        cli.run(["report", str(tmp_path), "-o", str(tmp_path / "page.html"), "--title", "Night"])
+        == 0
+    )
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert re.search(r"page\.html written \(0\.1 MB\)", capsys.readouterr().err)
 
@@ -340,9 +416,18 @@ def test_tuning_has_trials_and_a_line_for_each_complete_one(tmp_path: Path, sear
     rows = {row[0]: row for row in page.tables["Trials"]}
     assert rows["4"][1:3] == ["complete", "7.25"]
     assert rows["5"][1:3] == ["missing", "–"]
-    paths = [values for tag, values in page.tags if tag == "path" and values.get("class") == "trial"]
-    assert len(paths) == len([row for row in read_report(directory).rows if row["state"] == "complete"]) == 2
-    assert "Trial 4: 7.25; algorithm.optimizer.learning_rate 0.01, policy.hidden_dims [4, 4]" in page.texts["space"]
+    paths = [
+        values for tag, values in page.tags if tag == "path" and values.get("class") == "trial"
+    ]
+    assert (
+        len(paths)
+        == len([row for row in read_report(directory).rows if row["state"] == "complete"])
+        == 2
+    )
+    assert (
+        "Trial 4: 7.25; algorithm.optimizer.learning_rate 0.01, policy.hidden_dims [4, 4]"
+        in page.texts["space"]
+    )
     assert "all episodes failed" in page.texts["failed-trials"]
 
 
@@ -361,7 +446,14 @@ def test_runs_and_tunings_in_one_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(None, "–"), (3.21, "3.2 s"), (59.6, "60 s"), (125, "2 min 5 s"), (7200, "2 h"), (90061, "1 d 1 h")],
+    [
+        (None, "–"),
+        (3.21, "3.2 s"),
+        (59.6, "60 s"),
+        (125, "2 min 5 s"),
+        (7200, "2 h"),
+        (90061, "1 d 1 h"),
+    ],
 )
 def test_duration_text(seconds: float | None, text: str) -> None:
     assert duration_text(seconds) == text
@@ -369,7 +461,13 @@ def test_duration_text(seconds: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "–"), (float("nan"), "–"), (12345, "12,345"), (0.00012345, "0.0001234"), (1234.5, "1,234")],
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (12345, "12,345"),
+        (0.00012345, "0.0001234"),
+        (1234.5, "1,234"),
+    ],
 )
 def test_number_text(value: float | None, text: str) -> None:
     assert number_text(value) == text
@@ -377,13 +475,21 @@ def test_number_text(value: float | None, text: str) -> None:
 
 def test_element_can_be_in_two_places() -> None:
     link = element("a", "x")
-    both = page("t", "s", [Section("one", "One", [element("p", link, "first"), element("p", link, "second")])])
+    both = page(
+        "t",
+        "s",
+        [Section("one", "One", [element("p", link, "first"), element("p", link, "second")])],
+    )
     assert "<p><a>x</a>first</p><p><a>x</a>second</p>" in both
 
 
 def test_tables_name_their_headings_for_screen_readers() -> None:
     block = Parsed(
-        page("t", "s", [Section("one", "One", [table("Numbers", ["name", "n"], [["a", "1"]], sortable=True)])])
+        page(
+            "t",
+            "s",
+            [Section("one", "One", [table("Numbers", ["name", "n"], [["a", "1"]], sortable=True)])],
+        )
     )
     scopes = [values.get("scope") for tag, values in block.tags if tag == "th"]
     assert scopes == ["col", "col", "row"]
@@ -396,7 +502,9 @@ def test_tables_name_their_headings_for_screen_readers() -> None:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[WatchServer]:
     status(make(tmp_path / "a", [1, 2]), "running")
-    with WatchServer(lambda version: report_page([tmp_path], None, 15, version), [tmp_path]) as server:
+    with WatchServer(
+        lambda version: report_page([tmp_path], None, 15, version), [tmp_path]
+    ) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()
@@ -408,7 +516,9 @@ def fetch(url: str) -> str:
     return text
 
 
-def test_watched_page_has_a_new_version_when_a_file_changes(server: WatchServer, tmp_path: Path) -> None:
+def test_watched_page_has_a_new_version_when_a_file_changes(
+    server: WatchServer, tmp_path: Path
+) -> None:
     first, version = fetch(server.url), fetch(f"{server.url}version")
     assert f'data-version="{version}"' in first and "connect-src 'self'" in first
     assert fetch(f"{server.url}version") == version
@@ -432,16 +542,23 @@ def test_port_in_use_is_refused(server: WatchServer) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--text",)], ids=["page", "text"])
-def test_watch_shows_the_runs_until_it_is_interrupted(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_watch_shows_the_runs_until_it_is_interrupted(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
     status(make(tmp_path / "night", [1, 2]), "finished")
     command = [sys.executable, "-m", "hpc_es", "watch", str(tmp_path), "--interval", "1", *options]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell would ignore it
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # a background job of a shell would ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout and process.stderr
         limit = threading.Timer(60, process.kill)
         limit.start()
         if options:
-            assert re.search(r"night +finished", "".join(process.stdout.readline() for _ in range(2)))
+            assert re.search(
+                r"night +finished", "".join(process.stdout.readline() for _ in range(2))
+            )
         else:
             assert "night" in fetch(process.stderr.readline().strip())
         process.send_signal(signal.SIGINT)
@@ -455,9 +572,18 @@ def test_watch_shows_the_runs_until_it_is_interrupted(tmp_path: Path, options: t
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def test_charts_are_drawn_without_errors_in_chromium(tmp_path: Path) -> None:
     for index in range(3):
-        result(make(tmp_path / "runs" / str(index), [1, 2, 4], seed=index, evaluate_every=1), float(index))
+        result(
+            make(tmp_path / "runs" / str(index), [1, 2, 4], seed=index, evaluate_every=1),
+            float(index),
+        )
     cli.run(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "page.html")])
-    options = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--enable-logging=stderr")
+    options = (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--virtual-time-budget=3000",
+        "--enable-logging=stderr",
+    )
     profile = f"--user-data-dir={tmp_path / 'profile'}"
     command = [
         str(CHROMIUM),

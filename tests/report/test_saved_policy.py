@@ -1,4 +1,6 @@
-"""A policy loaded from a checkpoint acts by the formula of its network; wrong paths and shapes are refused."""
+"""A policy loaded from a checkpoint acts by the formula of its network;
+wrong paths and shapes are refused.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def test_discrete_actions_are_the_largest_output_plus_start() -> None:
 
 
 def test_box_actions_are_the_clipped_output() -> None:
-    path = run(env("Reach"), "task.env_kwargs={low: -0.1, high: 0.2}", "policy.action_noise_std=5.0")
+    path = run(
+        env("Reach"), "task.env_kwargs={low: -0.1, high: 0.2}", "policy.action_noise_std=5.0"
+    )
     policy = load_policy(path, "last")
     raw = outputs(snapshot(path).state.theta, 4, 2, OBSERVED)
     assert (raw < -0.1).any() and (raw > 0.2).any() and ((raw > -0.1) & (raw < 0.2)).any()
@@ -68,7 +72,11 @@ def test_loaded_policy_normalises_observations() -> None:
 
 def test_loaded_linear_policy_normalises_as_in_training() -> None:
     """By the sample deviation, without clipping; an input that has never varied is 0."""
-    path = run(env("Reach"), "algorithm={kind: ars, population_size: 4, sigma: 1.0}", "policy={hidden_dims: []}")
+    path = run(
+        env("Reach"),
+        "algorithm={kind: ars, population_size: 4, sigma: 1.0}",
+        "policy={hidden_dims: []}",
+    )
     state = snapshot(path).state
     mean, deviation = state.shared["observation_mean"], state.shared["observation_std"]
     assert np.isinf(deviation).sum() == 1
@@ -92,7 +100,11 @@ def test_actions_are_valid_in_the_environment() -> None:
     environment = gymnasium.make("CartPole-v1")
     observation, _ = environment.reset(seed=0)
     assert environment.action_space.contains(policy(observation))
-    assert policy(observation.astype(np.float64)) == policy(observation.tolist()) == policy(observation)
+    assert (
+        policy(observation.astype(np.float64))
+        == policy(observation.tolist())
+        == policy(observation)
+    )
 
 
 def test_loaded_policy_has_its_attributes() -> None:
@@ -123,7 +135,10 @@ def test_last_theta_is_loaded_if_its_final_evaluation_was_better(
     """Better by 1, equal, worse, and better but of an older generation."""
     path = shutil.copytree(run(env("Reach")), tmp_path / "run")
     status = json.loads((path / "status.json").read_text())
-    message = {"final_return_mean": best_of(path).return_ + change, "generation": generation or status["generation"]}
+    message = {
+        "final_return_mean": best_of(path).return_ + change,
+        "generation": generation or status["generation"],
+    }
     (path / "status.json").write_text(json.dumps({**status, **message}))
     assert read_policy(path).which == which
     assert [read_policy(path, item).which for item in ("best", "last")] == ["best", "last"]
@@ -187,8 +202,12 @@ def test_load_policy_reports_why_a_run_cannot_be_loaded(tmp_path: Path) -> None:
         load_policy(tmp_path)
     with pytest.raises(ValueError, match="expected 'best', 'last'"):
         load_policy(run(), "first")  # type: ignore[arg-type]
-    with pytest.raises(CheckpointError, match="31 parameters, but its config describes a policy with 26"):
-        changed = rewritten(run(env("Shifted")), tmp_path / "x.h5", ("toys:Shifted", "toys:Survival"))
+    with pytest.raises(
+        CheckpointError, match="31 parameters, but its config describes a policy with 26"
+    ):
+        changed = rewritten(
+            run(env("Shifted")), tmp_path / "x.h5", ("toys:Shifted", "toys:Survival")
+        )
         load_policy(changed, "last", trust=True)
     with pytest.raises(ConfigError, match=r"task\.env_id"):
         load_policy(rewritten(run(), tmp_path / "y.h5", ("toys:Survival", "toys:Gone")), trust=True)
@@ -197,14 +216,28 @@ def test_load_policy_reports_why_a_run_cannot_be_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "array", "said"),
     [
-        ("theta", np.zeros((5, 6), np.float32), r"expected theta to be a vector of floats, found float32\[5, 6\]"),
+        (
+            "theta",
+            np.zeros((5, 6), np.float32),
+            r"expected theta to be a vector of floats, found float32\[5, 6\]",
+        ),
         ("theta", np.array([b"a"] * 26), "expected theta to be a vector of floats"),
         ("theta", np.zeros(26, np.complex64), "expected theta to be a vector of floats"),
-        ("observation_mean", np.zeros((), np.float32), "expected observation_mean to be a vector of floats"),
-        ("observation_mean", np.zeros(7, np.float32), "it has statistics of 7 observations, but its environment has"),
+        (
+            "observation_mean",
+            np.zeros((), np.float32),
+            "expected observation_mean to be a vector of floats",
+        ),
+        (
+            "observation_mean",
+            np.zeros(7, np.float32),
+            "it has statistics of 7 observations, but its environment has",
+        ),
     ],
 )
-def test_arrays_of_another_form_are_refused(name: str, array: Any, said: str, tmp_path: Path) -> None:
+def test_arrays_of_another_form_are_refused(
+    name: str, array: Any, said: str, tmp_path: Path
+) -> None:
     old = run(env("Survival"), *NORMALISED)
     arrays = {**snapshot(old).state.shared, name: array}
     state = dataclasses.replace(snapshot(old).state, shared=arrays)
@@ -264,7 +297,9 @@ def test_nan_action_is_refused(tmp_path: Path) -> None:
     policy = load_policy(run(env("Shifted")), "last")
     theta = np.full_like(policy.source.theta, np.nan)
     policy.source.shared["theta"][:] = theta
-    with pytest.raises(ValueError, match=r"the action of the policy is NaN .*its parameters are not finite"):
+    with pytest.raises(
+        ValueError, match=r"the action of the policy is NaN .*its parameters are not finite"
+    ):
         policy(OBSERVED[0])
 
 
@@ -274,5 +309,7 @@ def test_policy_with_infinite_statistics_is_refused(tmp_path: Path) -> None:
     shared = {**state.shared, "observation_mean": np.full(3, np.inf, np.float32)}
     infinite = dataclasses.replace(state, shared=shared)
     path = rewritten(source, tmp_path / "checkpoint_0000002.h5", state=infinite, best=None)
-    with pytest.raises(CheckpointError, match=r"expected finite observation statistics, found observation_mean"):
+    with pytest.raises(
+        CheckpointError, match=r"expected finite observation statistics, found observation_mean"
+    ):
         load_policy(path)

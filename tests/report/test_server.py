@@ -1,4 +1,6 @@
-"""The server of `hpc-es watch`: the version of its files, and clients that do not know the word in its address."""
+"""The server of `hpc-es watch`: the version of its files,
+and clients that do not know the word in its address.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.helpers.time_limit import time_limit
 
 
 def test_clients_without_the_word_do_not_keep_others_out(tmp_path: Path) -> None:
-    """Of too many idle connections the oldest are ended; the client that waits for the page is not."""
+    """Of too many idle connections the oldest are ended;
+    the client that waits for the page is not.
+    """
     asked, crowded = threading.Event(), threading.Event()
 
     def write(version: str) -> str:
@@ -41,7 +45,9 @@ def test_clients_without_the_word_do_not_keep_others_out(tmp_path: Path) -> None
         server.shutdown()
 
 
-def test_folders_of_any_depth_do_not_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_any_depth_do_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     try:
         folder = tmp_path
         for _ in range(1500):  # each level is a call of os.walk

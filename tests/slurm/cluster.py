@@ -1,4 +1,5 @@
-"""A SLURM cluster of two nodes on this machine, for as long as it is used: real daemons, free ports, no system files.
+"""A SLURM cluster of two nodes on this machine, for as long as it is used: real daemons, free
+ports, no system files.
 
     with running() as cluster:
         cluster.call("srun", "--mpi=pmi2", "-N2", "-n4", ...)
@@ -69,7 +70,8 @@ PartitionName=high Nodes=n1,n2 MaxTime=INFINITE PriorityTier=2 PreemptMode=OFF
 
 @dataclass
 class Cluster:
-    """A cluster that runs; `apart` says whether its nodes have their own host name, /tmp and /dev/shm.
+    """A cluster that runs; `apart` says whether its nodes have their own host name, /tmp and
+    /dev/shm.
 
     Each node has `gpus` fake GPUs: device files like /dev/null, which only root can make.
     """
@@ -90,15 +92,25 @@ class Cluster:
         return {
             "SLURM_CONF": f"{self.directory}/slurm.conf",
             "PATH": f"{Path(sys.executable).parent}:{PATH}",
-            "HPC_ES_MPI_INIT_SECONDS": "45",  # the Makefile runs tests again that end with this limit
+            # the Makefile runs tests again that end with this limit
+            "HPC_ES_MPI_INIT_SECONDS": "45",
         }
 
     def call(self, *command: str, check: bool = True) -> str:
-        """The output of a short command, such as squeue; a failure is an AssertionError with all its output."""
+        """The output of a short command, such as squeue;
+        a failure is an AssertionError with all its output.
+        """
         done = subprocess.run(
-            command, check=False, env=clean_environment() | self.environment, capture_output=True, text=True, timeout=60
+            command,
+            check=False,
+            env=clean_environment() | self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
-        assert done.returncode == 0 or not check, f"{shlex.join(command)}: {done.stderr}{self.logs()}"
+        assert done.returncode == 0 or not check, (
+            f"{shlex.join(command)}: {done.stderr}{self.logs()}"
+        )
         return done.stdout + ("" if check else done.stderr)
 
     def on(self, node: str, *command: str) -> None:
@@ -119,7 +131,10 @@ class Cluster:
     def logs(self) -> str:
         """The last lines of each daemon's log, for messages."""
         logs = sorted(self.directory.glob("slurm*.log"))
-        return "".join(f"--- {path.name}\n" + "\n".join(path.read_text().splitlines()[-6:]) + "\n" for path in logs)
+        return "".join(
+            f"--- {path.name}\n" + "\n".join(path.read_text().splitlines()[-6:]) + "\n"
+            for path in logs
+        )
 
     def start(self) -> None:
         """Start the daemons and return when both nodes are idle."""
@@ -147,18 +162,29 @@ class Cluster:
         """Start, or start again, the daemon of a node."""
         command = ["slurmd", "-D", "-N", node]
         if self.apart:
-            command = ["unshare", "--uts", "--mount", "sh", "-ec", self._apart(node, shlex.join(command))]
+            command = [
+                "unshare",
+                "--uts",
+                "--mount",
+                "sh",
+                "-ec",
+                self._apart(node, shlex.join(command)),
+            ]
         self._daemon(*command, name=f"slurmd.{node}")
 
     def wait_until_idle(self) -> None:
         """Return when no job is left and both nodes are idle."""
         idle = f"{NODES[0]} idle\n{NODES[1]} idle\n"
-        self.wait_for(lambda: self.call("sinfo", "-hN", "-plow", "-o%n %t", check=False) == idle, "idle nodes")
+        self.wait_for(
+            lambda: self.call("sinfo", "-hN", "-plow", "-o%n %t", check=False) == idle, "idle nodes"
+        )
 
     def clear(self) -> None:
         """Cancel every job and bring every node back."""
         self.call("scancel", "--full", f"--user={getpass.getuser()}", check=False)
-        for node, state in (line.split() for line in self.call("sinfo", "-hN", "-plow", "-o%n %t").splitlines()):
+        for node, state in (
+            line.split() for line in self.call("sinfo", "-hN", "-plow", "-o%n %t").splitlines()
+        ):
             if self.daemons[f"slurmd.{node}"].poll() is not None:
                 self.start_node(node)
             if state.startswith(("down", "drain", "drng")):
@@ -170,8 +196,12 @@ class Cluster:
         assert callable(condition)
         limit = time.monotonic() + seconds
         while not condition():
-            ended = [name for name, daemon in self.daemons.items() if daemon.poll() not in (None, -9)]
-            assert time.monotonic() < limit and not ended, f"waited for {what}; ended: {ended}\n{self.logs()}"
+            ended = [
+                name for name, daemon in self.daemons.items() if daemon.poll() not in (None, -9)
+            ]
+            assert time.monotonic() < limit and not ended, (
+                f"waited for {what}; ended: {ended}\n{self.logs()}"
+            )
             time.sleep(0.1)
 
     def _conf(self) -> str:
@@ -185,7 +215,13 @@ class Cluster:
         gres = {"gres_types": "GresTypes=gpu", "gres": f"Gres=gpu:{self.gpus}"} if self.gpus else {}
         return CONF.format(
             **{"gres_types": "", "gres": "", **gres},
-            **{"directory": self.directory, "host": host, "ports": ports, "names": names, "user": getpass.getuser()},
+            **{
+                "directory": self.directory,
+                "host": host,
+                "ports": ports,
+                "names": names,
+                "user": getpass.getuser(),
+            },
         )
 
     def _daemon(self, *command: str, name: str = "") -> None:
@@ -203,7 +239,9 @@ class Cluster:
     def _apart(self, node: str, command: str) -> str:
         """A script that makes a node of its own out of the process it runs in."""
         new, lines = self.directory / f"tmp.{node}", [f"hostname {node}"]
-        (self.directory / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()} {' '.join(NODES)}\n")
+        (self.directory / "hosts").write_text(
+            f"127.0.0.1 localhost {socket.gethostname()} {' '.join(NODES)}\n"
+        )
         lines.append(f"mount --bind {self.directory}/hosts /etc/hosts")
         lines.append("mount -t tmpfs -o size=1g shm /dev/shm")
         lines.append(f"mkdir -p {new}")
@@ -216,7 +254,9 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(gpus: int = 0) -> Iterator[Cluster]:
-    """A cluster with `gpus` fake GPUs per node; at the end, also if this process is killed, everything of it is."""
+    """A cluster with `gpus` fake GPUs per node; at the end, also if this process is killed,
+    everything of it is.
+    """
     directory = Path(tempfile.mkdtemp(prefix="slurm_")).resolve()
     directory.chmod(0o755)
     reaper = subprocess.Popen(
@@ -237,11 +277,17 @@ def running(gpus: int = 0) -> Iterator[Cluster]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command, or a shell, where the cluster is."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts it with & has it ignored
+    # a shell that starts it with & has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     command = list(arguments)[list(arguments)[:1] == ["--"] :] or [os.environ.get("SHELL", "sh")]
     with running() as cluster:
-        print(f"SLURM_CONF={cluster.directory}/slurm.conf; both nodes see {cluster.shared}", file=sys.stderr)
-        return subprocess.run(command, check=False, env=clean_environment() | cluster.environment).returncode
+        print(
+            f"SLURM_CONF={cluster.directory}/slurm.conf; both nodes see {cluster.shared}",
+            file=sys.stderr,
+        )
+        return subprocess.run(
+            command, check=False, env=clean_environment() | cluster.environment
+        ).returncode
 
 
 if __name__ == "__main__":

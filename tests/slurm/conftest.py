@@ -1,4 +1,5 @@
-"""One cluster per worker for the tests of this directory, which run only if they are requested: `make test-slurm`.
+"""One cluster per worker for the tests of this directory, which run only if they are requested:
+`make test-slurm`.
 
 They take minutes and need SLURM on the machine; `pytest` alone reports that it skips them.
 """
@@ -23,7 +24,9 @@ left_out: list[str] = []
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip these tests unless this directory, or something in it, is on the command line."""
-    paths = [Path(config.invocation_params.dir, str(entry).partition("::")[0]) for entry in config.args]
+    paths = [
+        Path(config.invocation_params.dir, str(entry).partition("::")[0]) for entry in config.args
+    ]
     asked = any(path.absolute().is_relative_to(HERE) for path in paths)
     reason = f"SLURM is missing; {HOW}" if install.missing() else f"not asked for; {HOW}"
     for item in items:
@@ -72,7 +75,9 @@ def apart(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny experiment undisturbed and without launcher, 150 generations, each of them in a checkpoint."""
+    """The tiny experiment undisturbed and without launcher, 150 generations,
+    each of them in a checkpoint.
+    """
     run = tmp_path_factory.mktemp("reference") / "run"
     runs.finished(0, run, *runs.EVERY, "stop.generations=150")
     return run
@@ -80,7 +85,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def record_times(record_property: Callable[[str, object], None]) -> Iterator[list[str]]:
-    """A list for lines that are printed at the end of the session, also if the test runs in another process."""
+    """A list for lines that are printed at the end of the session,
+    also if the test runs in another process.
+    """
     lines: list[str] = []
     yield lines
     for line in lines:

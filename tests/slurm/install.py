@@ -1,4 +1,5 @@
-"""Is SLURM here? `python -m tests.slurm.install` gets it from the packages of Debian or Ubuntu, as root.
+"""Is SLURM here? `python -m tests.slurm.install` gets it from the packages of Debian or Ubuntu, as
+root.
 
 faketime is for the tests with clocks that disagree.
 """
@@ -23,7 +24,9 @@ PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])  # wh
 
 def missing() -> list[str]:
     """The packages whose programs are not on the path, sorted."""
-    return sorted({package for program, package in PROGRAMS.items() if not shutil.which(program, path=PATH)})
+    return sorted(
+        {package for program, package in PROGRAMS.items() if not shutil.which(program, path=PATH)}
+    )
 
 
 def install() -> str | None:
@@ -35,9 +38,12 @@ def install() -> str | None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         return f"{wanted}: as root, apt-get install {' '.join(packages)} (or your system's packages of SLURM and munge)"
     print(f"installing {', '.join(packages)}", flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}  # 1: no services are started
+    # 1: no services are started
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for arguments in (["update"], ["install", "--no-install-recommends", *packages]):
-        done = subprocess.run([*APT, *arguments], check=False, env=environment, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [*APT, *arguments], check=False, env=environment, stdin=subprocess.DEVNULL
+        )
         if done.returncode:
             return f"{wanted}, and apt-get {arguments[0]} failed"
     return None

@@ -22,7 +22,8 @@ from tests.slurm.cluster import Cluster
 PMI = ("--mpi=pmi2", "--kill-on-bad-exit=1")  # as in README and the scripts, for the mpich wheel
 PYTHON = sys.executable
 WAIT_SECONDS = 120.0
-STEP_SECONDS = 40.0  # before the limit of MPI_Init in cluster.py, so that the stacks of the ranks can still be seen
+# before the limit of MPI_Init in cluster.py, so that the stacks of the ranks can still be seen
+STEP_SECONDS = 40.0
 HOLD_SECONDS = 4.0
 RUNNING = {"RUNNING", "COMPLETING", "PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED", "PREEMPTED"}
 
@@ -82,7 +83,9 @@ class Batch:
         assert callable(condition)
         limit = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < limit, f"waited for {what}: {self.fields()}\n{self.text()}{self.cluster.logs()}"
+            assert time.monotonic() < limit, (
+                f"waited for {what}: {self.fields()}\n{self.text()}{self.cluster.logs()}"
+            )
             time.sleep(0.05)
 
     def says(self, text: str, times: int = 1, seconds: float = WAIT_SECONDS) -> None:
@@ -90,7 +93,9 @@ class Batch:
         self.wait_for(lambda: self.text().count(text) >= times, repr(text), seconds)
 
     def pid(self, rank: int) -> int:
-        """Process id of a rank, from the table in the log, which srun may forward after the first generation."""
+        """Process id of a rank, from the table in the log,
+        which srun may forward after the first generation.
+        """
         table = re.compile(rf"^rank=host:pid.* {rank}=\S+:(\d+).*\n", re.MULTILINE)
         self.wait_for(lambda: table.search(self.text()), f"rank {rank} in the table of ranks")
         return int(table.findall(self.text())[-1])
@@ -102,10 +107,14 @@ class Batch:
 
     def requeued(self, times: int) -> None:
         """Wait until the job was requeued this number of times."""
-        self.wait_for(lambda: self.state == "PENDING" and self.restarts >= times, f"requeue {times}")
+        self.wait_for(
+            lambda: self.state == "PENDING" and self.restarts >= times, f"requeue {times}"
+        )
 
     def start_now(self) -> None:
-        """Start the requeued job after a short pause, with new credentials, instead of SLURM's two minutes."""
+        """Start the requeued job after a short pause, with new credentials,
+        instead of SLURM's two minutes.
+        """
         time.sleep(HOLD_SECONDS)
         self.cluster.call("scontrol", "update", f"JobId={self.number}", "StartTime=now")
 
@@ -113,7 +122,13 @@ class Batch:
 def sbatch(cluster: Cluster, directory: Path, script: Sequence[str], *options: str) -> Batch:
     """Submit a script and its arguments; what it prints is below the directory."""
     output = directory / "job.out"
-    arguments = ["--parsable", f"--output={output}", "--open-mode=append", f"--chdir={ROOT}", *options]
+    arguments = [
+        "--parsable",
+        f"--output={output}",
+        "--open-mode=append",
+        f"--chdir={ROOT}",
+        *options,
+    ]
     return Batch(cluster, cluster.call("sbatch", *arguments, *script).strip(), output)
 
 

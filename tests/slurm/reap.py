@@ -1,7 +1,9 @@
-"""`python -m tests.slurm.reap DIRECTORY`: when its input ends, end the cluster of this directory and remove it.
+"""`python -m tests.slurm.reap DIRECTORY`: when its input ends, end the cluster of this directory
+and remove it.
 
-The input is a pipe from whoever uses the cluster: it ends with that process, however that ends. What belongs to the
-cluster is found by SLURM_CONF in its environment, which daemons, steps and jobs all have.
+The input is a pipe from whoever uses the cluster: it ends with that process, however that ends.
+What belongs to the cluster is found by SLURM_CONF in its environment, which daemons, steps and jobs
+all have.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def members(directory: Path) -> list[int]:
 
 
 def reap(directory: Path) -> None:
-    """Kill all members until none is left, because they start new ones; then remove the directory."""
+    """Kill all members until none is left, because they start new ones;
+    then remove the directory.
+    """
     limit = time.monotonic() + LIMIT_SECONDS
     while (left := members(directory)) and time.monotonic() < limit:
         for pid in left:

@@ -23,7 +23,11 @@ def test_test_cluster_leaves_no_processes_and_files(number: int) -> None:
         job.wait_for_output("is up", 120)
         directory = Path(re.findall(r"SLURM_CONF=(\S+)/slurm.conf", job.stderr)[0])
         if number:
-            assert len(members(directory)) >= 6  # munged, slurmctld, two slurmd, steps and their tasks
+            # munged, slurmctld, two slurmd, steps and their tasks
+            assert len(members(directory)) >= 6
             job.process.send_signal(number)
-        assert job.process.wait(60) == {0: 0, signal.SIGINT: -signal.SIGINT, signal.SIGKILL: -signal.SIGKILL}[number]
+        assert (
+            job.process.wait(60)
+            == {0: 0, signal.SIGINT: -signal.SIGINT, signal.SIGKILL: -signal.SIGKILL}[number]
+        )
         runs.wait_for(lambda: not members(directory) and not directory.exists(), 60)

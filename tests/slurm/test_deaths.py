@@ -36,15 +36,26 @@ def test_killed_rank_ends_the_job_and_is_named_in_the_log(
     assert re.search(rf"{node}: tasks? [\d,-]*{rank}: Killed", done.stderr), done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("rank=host:pid"))
     table = dict(entry.split("=") for entry in line.split()[1:])
-    assert table[str(rank)].endswith(f":{pids[rank]}") and (table[str(rank)].startswith(node) or not cluster.apart)
+    assert table[str(rank)].endswith(f":{pids[rank]}") and (
+        table[str(rank)].startswith(node) or not cluster.apart
+    )
     assert not job.pids()
-    runs.finished(2, run, "evaluation.interval=0", f"stop.generations={runs.newest(run).state.generation + 2}")
+    runs.finished(
+        2, run, "evaluation.interval=0", f"stop.generations={runs.newest(run).state.generation + 2}"
+    )
 
 
-def test_killed_rank_ends_all_groups(cluster: Cluster, shared: Path, record_times: list[str]) -> None:
+def test_killed_rank_ends_all_groups(
+    cluster: Cluster, shared: Path, record_times: list[str]
+) -> None:
     groups = ("repetitions=2", "repetition_groups=2")
-    with step(cluster, 4, runs.command(shared / "run", *ENDLESS, *groups), "-N2", "--ntasks-per-node=2") as job:
-        runs.wait_for(lambda: all(runs.generation(shared / f"run/repetition_000{i}") > 2 for i in (0, 1)), STEP_SECONDS)
+    with step(
+        cluster, 4, runs.command(shared / "run", *ENDLESS, *groups), "-N2", "--ntasks-per-node=2"
+    ) as job:
+        runs.wait_for(
+            lambda: all(runs.generation(shared / f"run/repetition_000{i}") > 2 for i in (0, 1)),
+            STEP_SECONDS,
+        )
         since = time.monotonic()
         job.signal(3, signal.SIGKILL)  # a worker of the second group
         done = job.wait(60)
@@ -55,16 +66,23 @@ def test_killed_rank_ends_all_groups(cluster: Cluster, shared: Path, record_time
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_signal_stops_all_ranks_with_a_checkpoint_and_status_75(
-    number: signal.Signals, cluster: Cluster, shared: Path, unevaluated: Path, record_times: list[str]
+    number: signal.Signals,
+    cluster: Cluster,
+    shared: Path,
+    unevaluated: Path,
+    record_times: list[str],
 ) -> None:
     run = shared / "run"
     with step(cluster, 4, runs.command(run, *ENDLESS, "checkpoint.interval=0")) as job:
         runs.wait_for(lambda: runs.generation(run) > 2, STEP_SECONDS)
         since = time.monotonic()
         if number == signal.SIGUSR1:
-            job.process.send_signal(number)  # srun passes it on; SIGTERM to itself makes it kill all at once
+            # srun passes it on; SIGTERM to itself makes it kill all at once
+            job.process.send_signal(number)
         else:
-            cluster.call("scancel", f"--signal={number.name[3:]}", cluster.call("squeue", "-ho%i").strip())
+            cluster.call(
+                "scancel", f"--signal={number.name[3:]}", cluster.call("squeue", "-ho%i").strip()
+            )
         done = job.wait(60)
     record_times.append(f"{number.name} under srun: ended after {time.monotonic() - since:.1f} s")
     assert done.status == 75 and runs.status(run)["status"] == "interrupted", str(done)
@@ -73,8 +91,14 @@ def test_signal_stops_all_ranks_with_a_checkpoint_and_status_75(
 
 
 FAULTS = {
-    "import": ("sys.modules['gymnasium'] = None", "ModuleNotFoundError: import of gymnasium halted"),
-    "import before MPI": ("sys.modules['hpc_es.api.job'] = None", "ModuleNotFoundError: import of hpc_es."),
+    "import": (
+        "sys.modules['gymnasium'] = None",
+        "ModuleNotFoundError: import of gymnasium halted",
+    ),
+    "import before MPI": (
+        "sys.modules['hpc_es.api.job'] = None",
+        "ModuleNotFoundError: import of hpc_es.",
+    ),
     "MPI library": ("sys.modules['mpi4py'] = None", "there is no MPI library here"),
     "environment": (
         "import tests.helpers.trouble; tests.helpers.trouble.Rough.reset = fail",
@@ -97,15 +121,25 @@ main()
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_exception_on_one_rank_ends_all_ranks_and_names_it(fault: str, cluster: Cluster, shared: Path) -> None:
+def test_exception_on_one_rank_ends_all_ranks_and_names_it(
+    fault: str, cluster: Cluster, shared: Path
+) -> None:
     run = shared / "run"
     arguments = runs.command(run, *ENDLESS, "task.on_failed_episode=abort")[2:]
     statement, text = FAULTS[fault]
     with step(cluster, 3, ["-c", FAULTY.format(fault=statement), *arguments]) as job:
         done = job.wait(60)
     assert done.status not in {0, 75} and not done.timed_out, str(done)
-    said = [line for line in done.stderr.splitlines() if re.match(r"\[rank 2 of 3 on \w+ pid \d+\] ", line)]
+    said = [
+        line
+        for line in done.stderr.splitlines()
+        if re.match(r"\[rank 2 of 3 on \w+ pid \d+\] ", line)
+    ]
     assert any(text in line for line in said), str(done)
-    assert any("Traceback" in line for line in said) == (fault not in {"MPI library", "environment"})  # user errors
-    # From submission, with the start. SLURM loses a SIGTERM to tasks that it is just starting; they wait for SIGKILL.
+    # user errors
+    assert any("Traceback" in line for line in said) == (
+        fault not in {"MPI library", "environment"}
+    )
+    # From submission, with the start. SLURM loses a SIGTERM to tasks that it is just starting; they
+    # wait for SIGKILL.
     assert done.seconds < 2 * END_SECONDS + (KILL_WAIT_SECONDS if ": Killed" in done.stderr else 0)

@@ -1,4 +1,6 @@
-"""Ranks and GPUs under a real SLURM, whose nodes have four fake GPUs each: every form of a request."""
+"""Ranks and GPUs under a real SLURM, whose nodes have four fake GPUs each:
+every form of a request.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tests.slurm.cluster import Cluster, running
 from tests.slurm.jobs import PMI, PYTHON, finished, step, submit
 from tests.slurm.test_sbatch import sbatch
 
-# Each rank prints its host, the number of its GPU on the node, and the index that the library would get.
+# Each rank prints its host, the number of its GPU on the node, and the index that the library would
+# get.
 PROGRAM = script("""
     import os
     from hpc_es.core.errors import ConfigError
@@ -72,7 +75,9 @@ def rank_lines(done: Finished) -> list[str]:
 @pytest.mark.parametrize("options", REQUESTS)
 def test_each_form_of_a_request_gives_each_rank_its_gpu(options: str, gpus: Cluster) -> None:
     done = finished(step(gpus, 2, PROGRAM, *ONE_NODE, *options.split()))
-    assert rank_lines(done) == [f"rank {rank} n1:{gpu}" for rank, gpu in enumerate(REQUESTS[options])], str(done)
+    assert rank_lines(done) == [
+        f"rank {rank} n1:{gpu}" for rank, gpu in enumerate(REQUESTS[options])
+    ], str(done)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,11 @@ def test_each_form_of_a_request_gives_each_rank_its_gpu(options: str, gpus: Clus
     [
         ("--gpus-per-node=2", "srun {pmi} {python}", ["0 index 0 of 2", "1 index 1 of 2"]),
         ("--gpus-per-task=1", "srun {pmi} {python}", ["0 index 0 of 1", "1 index 0 of 1"]),
-        ("--gpus-per-node=2", "srun {pmi} --gpu-bind=none {python}", ["0 index 0 of 2", "1 index 1 of 2"]),
+        (
+            "--gpus-per-node=2",
+            "srun {pmi} --gpu-bind=none {python}",
+            ["0 index 0 of 2", "1 index 1 of 2"],
+        ),
         ("--gpus-per-node=2", "{mpiexec} -n 2 {python}", ["0 index 0 of 2", "1 index 1 of 2"]),
     ],
 )
@@ -101,10 +110,14 @@ def test_batch_job_gives_each_rank_its_gpu(
     ("distribution", "expected"),
     [("block", ["n1:0", "n1:1", "n2:0", "n2:1"]), ("cyclic", ["n1:0", "n2:0", "n1:1", "n2:1"])],
 )
-def test_each_node_assigns_its_own_gpus(distribution: str, expected: list[str], gpus: Cluster) -> None:
+def test_each_node_assigns_its_own_gpus(
+    distribution: str, expected: list[str], gpus: Cluster
+) -> None:
     options = ("-N2", "--ntasks-per-node=2", "--gpus-per-node=2", f"--distribution={distribution}")
     lines = rank_lines(finished(step(gpus, 4, PROGRAM, *options)))
-    assert [line.partition(" index")[0] for line in lines] == [f"rank {r} {gpu}" for r, gpu in enumerate(expected)]
+    assert [line.partition(" index")[0] for line in lines] == [
+        f"rank {r} {gpu}" for r, gpu in enumerate(expected)
+    ]
 
 
 # An interpreter that runs PROGRAM in place of the training, with the script of a GPU job.
@@ -117,15 +130,22 @@ exec {python} "$@"
 def test_script_of_a_gpu_job_gives_each_rank_its_gpu(gpus: Cluster) -> None:
     directory = gpus.shared / "gpu_job"
     config, interpreter = runs.tiny(directory), directory / "interpreter"
-    interpreter.write_text(INTERPRETER.format(program=shlex.join([PYTHON, *PROGRAM]), python=PYTHON))
+    interpreter.write_text(
+        INTERPRETER.format(program=shlex.join([PYTHON, *PROGRAM]), python=PYTHON)
+    )
     interpreter.chmod(0o755)
     site = directory / "site.yaml"
     site.write_text(f"gpus_per_node: 4\ncores_per_node: 4\npython: ['{interpreter}']\n")
     batch = sbatch(gpus, config, "--nodes=2", "--gpus-per-node=2", "--site", str(site))
     batch.ends("COMPLETED")
     fields = batch.fields()
-    assert (fields["NumTasks"], fields["CPUs/Task"]) == ("4", "1")  # half of the GPUs and cores of each node
-    lines = sorted(line.partition(" index")[0] for line in batch.text().splitlines() if line.startswith("rank "))
+    # half of the GPUs and cores of each node
+    assert (fields["NumTasks"], fields["CPUs/Task"]) == ("4", "1")
+    lines = sorted(
+        line.partition(" index")[0]
+        for line in batch.text().splitlines()
+        if line.startswith("rank ")
+    )
     assert lines == ["rank 0 n1:0", "rank 1 n1:1", "rank 2 n2:0", "rank 3 n2:1"], batch.text()
 
 
@@ -156,7 +176,9 @@ stop: {generations: 1}
 def test_more_ranks_than_gpus_are_refused_before_training(option: str, gpus: Cluster) -> None:
     config, run = gpus.shared / "crowded.yaml", gpus.shared / "crowded"
     config.write_text(CONFIG)
-    with step(gpus, 3, [*TRAINING, str(config), f"--output={run}", option], *ONE_NODE, "--gpus-per-node=2") as job:
+    with step(
+        gpus, 3, [*TRAINING, str(config), f"--output={run}", option], *ONE_NODE, "--gpus-per-node=2"
+    ) as job:
         done = job.wait(60)
     assert done.status == 2, str(done)
     text = "mpi.ranks_per_gpu: is 1: expected at most 1 rank per GPU, found 3 ranks and 2 GPUs on n1: start at most 2"
@@ -164,7 +186,8 @@ def test_more_ranks_than_gpus_are_refused_before_training(option: str, gpus: Clu
     assert not run.exists()
 
 
-# A task of the user that names no library: each rank prints what it sees, where it would import PyTorch.
+# A task of the user that names no library: each rank prints what it sees, where it would import
+# PyTorch.
 OWN_TASK = """
 import os
 
@@ -209,18 +232,35 @@ report: {plot_interval_seconds: 0}
 """
 
 
-@pytest.mark.parametrize("options", ["--gpus-per-node=2", "--gpus-per-task=1", "--gpus-per-node=2 --gpu-bind=single:1"])
+@pytest.mark.parametrize(
+    "options", ["--gpus-per-node=2", "--gpus-per-task=1", "--gpus-per-node=2 --gpu-bind=single:1"]
+)
 def test_code_that_names_no_library_sees_the_gpu_of_its_rank(options: str, gpus: Cluster) -> None:
     directory = gpus.shared / re.sub(r"\W+", "_", f"own_{options}")
     directory.mkdir()
     (directory / "own_gpu_task.py").write_text(OWN_TASK)
     (directory / "own.yaml").write_text(OWN_CONFIG)
-    arguments = ("-m", "hpc_es.main", str(directory / "own.yaml"), "--output", str(directory / "run"))
+    arguments = (
+        "-m",
+        "hpc_es.main",
+        str(directory / "own.yaml"),
+        "--output",
+        str(directory / "run"),
+    )
     done = finished(step(gpus, 4, arguments, "-N2", "--ntasks-per-node=2", *options.split()))
-    (log,) = [line for line in (done.stdout + done.stderr).splitlines() if "custom code computes on GPUs" in line]
+    (log,) = [
+        line
+        for line in (done.stdout + done.stderr).splitlines()
+        if "custom code computes on GPUs" in line
+    ]
     assert re.search(r"0=n1:(\d+).*  1=n1:(?!\1)\d+.*  2=n2:(\d+).*  3=n2:(?!\2)\d+", log), log
     seen = [line.split() for line in rank_lines(done)]
-    assert [(rank, host) for _, rank, host, *_ in seen] == [("0", "n1"), ("1", "n1"), ("2", "n2"), ("3", "n2")]
+    assert [(rank, host) for _, rank, host, *_ in seen] == [
+        ("0", "n1"),
+        ("1", "n1"),
+        ("2", "n2"),
+        ("3", "n2"),
+    ]
     visible = [line[-1] for line in seen]
     assert all(gpu.isdecimal() for gpu in visible), seen
     if options == "--gpus-per-node=2":  # otherwise the numbers may start at 0 in each rank

@@ -15,7 +15,9 @@ from tests.slurm.jobs import STEP_SECONDS, srun, step, submit
 ENDLESS = ("stop.generations=1000000", "evaluation.interval=0", "checkpoint.interval=1")
 
 
-def attempt(cluster: Cluster, run: Path, *options: str, tasks: int = 2, overrides: tuple[str, ...] = ()) -> Finished:
+def attempt(
+    cluster: Cluster, run: Path, *options: str, tasks: int = 2, overrides: tuple[str, ...] = ()
+) -> Finished:
     """A step that should end by itself."""
     with step(cluster, tasks, runs.command(run, *overrides), *options) as job:
         done = job.wait(90)
@@ -23,7 +25,9 @@ def attempt(cluster: Cluster, run: Path, *options: str, tasks: int = 2, override
     return done
 
 
-def test_second_job_on_a_directory_is_refused_with_the_owner(cluster: Cluster, shared: Path) -> None:
+def test_second_job_on_a_directory_is_refused_with_the_owner(
+    cluster: Cluster, shared: Path
+) -> None:
     run = shared / "run"
     batch = submit(cluster, shared, srun(runs.command(run, *ENDLESS)), "-wn1", "-n2")
     batch.wait_for(lambda: runs.generation(run) > 0, "a generation")
@@ -37,7 +41,9 @@ def test_second_job_on_a_directory_is_refused_with_the_owner(cluster: Cluster, s
     cluster.call("scancel", batch.number)
     batch.ends("CANCELLED")
     generations = runs.newest(run).state.generation + 1
-    done = attempt(cluster, run, "-wn2", "-N1", overrides=(*ENDLESS, f"stop.generations={generations}"))
+    done = attempt(
+        cluster, run, "-wn2", "-N1", overrides=(*ENDLESS, f"stop.generations={generations}")
+    )
     assert done.status == 0, str(done)  # its lock went with it
 
 
@@ -52,7 +58,9 @@ def test_read_only_directory_is_refused_before_the_run(cluster: Cluster, shared:
 
 
 @pytest.mark.usefixtures("apart")
-def test_full_disk_ends_the_run_and_keeps_the_old_checkpoint(cluster: Cluster, shared: Path, unevaluated: Path) -> None:
+def test_full_disk_ends_the_run_and_keeps_the_old_checkpoint(
+    cluster: Cluster, shared: Path, unevaluated: Path
+) -> None:
     run, kept = shared / "run", shared / "kept"
     run.mkdir()
     cluster.on("n1", "mount", "-t", "tmpfs", "-o", "size=1m", "small", str(run))
@@ -76,11 +84,16 @@ def test_removed_directory_ends_the_run(cluster: Cluster, shared: Path) -> None:
         run.rename(shared / "elsewhere")
         done = job.wait(60)
     assert done.status not in {0, 75} and not done.timed_out, str(done)
-    assert "cannot be written: No such file or directory" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        "cannot be written: No such file or directory" in done.stderr
+        and "Traceback" not in done.stderr
+    )
     assert runs.newest(shared / "elsewhere").state.generation > 0
 
 
-def test_parent_that_is_not_a_directory_is_refused_before_the_run(cluster: Cluster, shared: Path) -> None:
+def test_parent_that_is_not_a_directory_is_refused_before_the_run(
+    cluster: Cluster, shared: Path
+) -> None:
     (shared / "scratch").write_text("not mounted")
     done = attempt(cluster, shared / "run", overrides=("--output", str(shared / "scratch" / "run")))
     assert done.status == 2 and "cannot be created: Not a directory" in done.stderr, str(done)

@@ -1,4 +1,6 @@
-"""Jobs that are requeued or lose a node in a generation: the same final theta on any number of nodes."""
+"""Jobs that are requeued or lose a node in a generation:
+the same final theta on any number of nodes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ FEWER = "-n$((4 - 2 * ${SLURM_RESTART_COUNT:-0}))"  # tasks: 4, and 2 after a re
 def started(cluster: Cluster, run: Path) -> Batch:
     """A batch job that hangs in generation 6 or later, after its last checkpoint."""
     slow = run.parent / "slow"
-    overrides = (f"stop.generations={GENERATIONS}", f"checkpoint.interval={INTERVAL}", "evaluation.interval=0")
+    overrides = (
+        f"stop.generations={GENERATIONS}",
+        f"checkpoint.interval={INTERVAL}",
+        "evaluation.interval=0",
+    )
     slowly = (f"task.env_kwargs.pause_file={slow}", "task.env_kwargs.pause_seconds=0.002")
     script = srun(runs.command(run, *overrides, *slowly)).replace("srun", f"srun {FEWER}", 1)
     batch = submit(cluster, run.parent, script, "-N2", "--ntasks-per-node=2", "--requeue")
@@ -34,7 +40,9 @@ def started(cluster: Cluster, run: Path) -> Batch:
     return batch
 
 
-def comes_to_the_same(batch: Batch, run: Path, reference: Path, measured: list[str], what: str) -> None:
+def comes_to_the_same(
+    batch: Batch, run: Path, reference: Path, measured: list[str], what: str
+) -> None:
     """Start again after the interruption, check that little was lost, and wait for the end."""
     batch.requeued(1)
     finished = runs.generation(run)
@@ -43,7 +51,8 @@ def comes_to_the_same(batch: Batch, run: Path, reference: Path, measured: list[s
     since = time.monotonic()
     batch.start_now()
     batch.says("rank=host:pid", 2)
-    started_after, first = time.monotonic() - since, runs.generation(run)  # rows beyond the checkpoint are gone
+    # rows beyond the checkpoint are gone
+    started_after, first = time.monotonic() - since, runs.generation(run)
     batch.wait_for(lambda: runs.generation(run) > first, "a generation")
     measured.append(
         f"{what}: job start to rank table {started_after:.1f} s, to first generation {time.monotonic() - since:.1f} s"
@@ -73,5 +82,10 @@ def test_job_resumes_on_the_other_node_if_the_first_dies(
     batch.requeued(1)
     cluster.call("scontrol", "update", f"JobId={batch.number}", "NumNodes=1-1", "NumTasks=2")
     comes_to_the_same(batch, shared / "run", unevaluated, record_times, "node down")
-    tables = [line.split()[1:] for line in batch.text().splitlines() if line.startswith("rank=host:pid")]
-    assert [[entry[2:4] for entry in table] for table in tables] == [["n1", "n1", "n2", "n2"], ["n2", "n2"]], tables
+    tables = [
+        line.split()[1:] for line in batch.text().splitlines() if line.startswith("rank=host:pid")
+    ]
+    assert [[entry[2:4] for entry in table] for table in tables] == [
+        ["n1", "n1", "n2", "n2"],
+        ["n2", "n2"],
+    ], tables

@@ -1,5 +1,5 @@
-"""`hpc-es sbatch` and what it submits: interrupted, cancelled, in an array, with a mistake; the time limit is tested
-in test_scripts.py.
+"""`hpc-es sbatch` and what it submits: interrupted, cancelled, in an array, with a mistake; the
+time limit is tested in test_scripts.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tests.jobs.test_signals import APART_SECONDS
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import PYTHON, Batch
 
-ENDLESS = ("stop.generations=100000", "checkpoint.interval=0")  # the only checkpoint is that of the signal
+# the only checkpoint is that of the signal
+ENDLESS = ("stop.generations=100000", "checkpoint.interval=0")
 USR1 = ("scancel", "--batch", "--signal=USR1")  # to the batch shell, as --signal=B:USR1 sends it
 
 
@@ -48,10 +49,19 @@ def slow(directory: Path) -> str:
     return f"task.env_kwargs.pause_file={directory}/slow"
 
 
-def test_interrupted_job_saves_and_is_requeued(cluster: Cluster, shared: Path, reference: Path) -> None:
+def test_interrupted_job_saves_and_is_requeued(
+    cluster: Cluster, shared: Path, reference: Path
+) -> None:
     directory = shared / "a b's"  # quotes survive YAML, shell and sbatch
     config, run = runs.tiny(directory), directory / "runs" / "tiny"
-    batch = sbatch(cluster, config, "stop.generations=150", "checkpoint.interval=0", slow(directory), "--nodes=2")
+    batch = sbatch(
+        cluster,
+        config,
+        "stop.generations=150",
+        "checkpoint.interval=0",
+        slow(directory),
+        "--nodes=2",
+    )
     wait_for_generations(batch, run)
     cluster.call(*USR1, batch.number)
     batch.says("hpc-es requeue: ")
@@ -64,7 +74,9 @@ def test_interrupted_job_saves_and_is_requeued(cluster: Cluster, shared: Path, r
     runs.assert_same(run, reference)
 
 
-def test_signal_to_ranks_and_batch_shell_saves_and_requeues(cluster: Cluster, shared: Path, reference: Path) -> None:
+def test_signal_to_ranks_and_batch_shell_saves_and_requeues(
+    cluster: Cluster, shared: Path, reference: Path
+) -> None:
     """Some sites preempt by SIGTERM to both: the shell must stay until the ranks have saved."""
     config, run = runs.tiny(shared), shared / "runs" / "tiny"
     batch = sbatch(cluster, config, "stop.generations=150", "checkpoint.interval=0", slow(shared))
@@ -84,13 +96,16 @@ def test_killed_rank_ends_the_step_and_requeues_the_job(cluster: Cluster, shared
     batch = sbatch(cluster, runs.tiny(shared), *ENDLESS)
     wait_for_generations(batch, run)
     os.kill(batch.pid(1), signal.SIGKILL)
-    batch.says("hpc-es requeue: ", seconds=30)  # without --kill-on-bad-exit the others would wait for it without end
+    # without --kill-on-bad-exit the others would wait for it without end
+    batch.says("hpc-es requeue: ", seconds=30)
     assert runs.newest(run).state.generation >= 1
     batch.requeued(1)
 
 
 def test_rank_has_one_thread_per_core(cluster: Cluster, shared: Path) -> None:
-    batch = sbatch(cluster, runs.tiny(shared), "stop.generations=1", "--ntasks-per-node=1", "--cpus-per-task=2")
+    batch = sbatch(
+        cluster, runs.tiny(shared), "stop.generations=1", "--ntasks-per-node=1", "--cpus-per-task=2"
+    )
     batch.ends("COMPLETED")
     assert "blas_threads: 2" in (shared / "runs" / "tiny" / "config.yaml").read_text()
 
@@ -109,9 +124,15 @@ def test_cancelled_job_is_not_requeued(cluster: Cluster, shared: Path) -> None:
 
 
 @pytest.mark.parametrize("repetitions", [1, 2])
-def test_long_generation_is_discarded_before_the_time_limit(repetitions: int, cluster: Cluster, shared: Path) -> None:
+def test_long_generation_is_discarded_before_the_time_limit(
+    repetitions: int, cluster: Cluster, shared: Path
+) -> None:
     run = shared / "runs" / "tiny"
-    long = ("algorithm.population_size=8000", f"task.env_kwargs.pause_file={shared}/slow", "--time=4")
+    long = (
+        "algorithm.population_size=8000",
+        f"task.env_kwargs.pause_file={shared}/slow",
+        "--time=4",
+    )
     batch = sbatch(cluster, runs.tiny(shared), *ENDLESS, *long, f"repetitions={repetitions}")
     (shared / "slow").touch()
     batch.says("name tiny")
@@ -119,10 +140,13 @@ def test_long_generation_is_discarded_before_the_time_limit(repetitions: int, cl
     if repetitions > 1:
         time.sleep(APART_SECONDS)
         cluster.call(*USR1, batch.number)
-    batch.says("given up", seconds=90)  # 40 seconds later the script sends another; SLURM itself would after 120 to 180
+    # 40 seconds later the script sends another; SLURM itself would after 120 to 180
+    batch.says("given up", seconds=90)
     batch.says("interrupted after 0 generations: requeued")
     batch.requeued(1)
-    assert runs.status(run / "repetition_0000" if repetitions > 1 else run)["status"] == "interrupted"
+    assert (
+        runs.status(run / "repetition_0000" if repetitions > 1 else run)["status"] == "interrupted"
+    )
 
 
 def test_job_with_a_user_error_is_not_requeued(cluster: Cluster, shared: Path) -> None:
@@ -143,7 +167,8 @@ def test_only_the_interrupted_array_task_is_requeued(cluster: Cluster, shared: P
     overrides = ("repetitions=2", "stop.generations=20", "checkpoint.interval=0")
     array = sbatch(cluster, config, *overrides, slow(shared), "--array", "--ntasks-per-node=2")
     first, last = (
-        Batch(cluster, f"{array.number}_{task}", shared / f"tiny-{array.number}_{task}.log") for task in (0, 1)
+        Batch(cluster, f"{array.number}_{task}", shared / f"tiny-{array.number}_{task}.log")
+        for task in (0, 1)
     )
     wait_for_generations(first, run / "repetition_0000")
     wait_for_generations(last, run / "repetition_0001")
@@ -155,7 +180,11 @@ def test_only_the_interrupted_array_task_is_requeued(cluster: Cluster, shared: P
     for task in (first, last):
         task.ends("COMPLETED")
     assert (first.restarts, last.restarts) == (0, 1)
-    rows = [json.loads(line) for path in run.glob("results/*.jsonl") for line in path.read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for path in run.glob("results/*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
     assert sorted(row["repetition"] for row in rows) == [0, 1]
     runs.finished(2, shared / "plain", "repetitions=2", "stop.generations=20")
     for row in results.read_results(shared / "plain"):
@@ -169,14 +198,23 @@ def test_mpi_plugin_is_selected(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("script", ["array_repetitions", "array_tune"])
-def test_array_scripts_of_the_repository_run_unchanged(script: str, cluster: Cluster, shared: Path) -> None:
+def test_array_scripts_of_the_repository_run_unchanged(
+    script: str, cluster: Cluster, shared: Path
+) -> None:
     config, run = runs.tiny(shared), shared / "run"
     (shared / "tune.yaml").write_text("base: tiny.yaml\nspace: {algorithm.sigma: [0.1, 0.2]}\n")
     arguments = [str(shared / "tune.yaml")] if script == "array_tune" else [str(config)]
     several = [] if script == "array_tune" else ["repetitions=2"]
     path = f"PATH={Path(PYTHON).parent}:{cluster.environment['PATH']}"
     options = ("--parsable", "--array=0-1", "--ntasks-per-node=2", "--output=job_%a.log")
-    command = ("env", f"--chdir={shared}", path, "sbatch", *options, str(ROOT / "slurm" / f"{script}.sbatch"))
+    command = (
+        "env",
+        f"--chdir={shared}",
+        path,
+        "sbatch",
+        *options,
+        str(ROOT / "slurm" / f"{script}.sbatch"),
+    )
     number = cluster.call(*command, *arguments, str(run), *several).strip()
     for task in (0, 1):
         Batch(cluster, f"{number}_{task}", shared / f"job_{task}.log").ends("COMPLETED")
@@ -184,17 +222,30 @@ def test_array_scripts_of_the_repository_run_unchanged(script: str, cluster: Clu
         assert json.loads((run / f"status_{task}_of_2.json").read_text())["status"] == "finished"
 
 
-def test_ranks_start_from_copies_of_the_environment(cluster: Cluster, shared: Path, reference: Path) -> None:
+def test_ranks_start_from_copies_of_the_environment(
+    cluster: Cluster, shared: Path, reference: Path
+) -> None:
     """A small one: a directory with links to the packages and the MPI library."""
     environment = shared / "environment"
     cluster.call(PYTHON, "-m", "venv", "--without-pip", str(environment))
     packages = Path(yaml.__file__).parent.parent
     (inside,) = environment.glob("lib/python*/site-packages")
     (inside / "there.pth").write_text(f"import site; site.addsitedir({str(packages)!r})\n")
-    for library in Path(PYTHON).parents[1].glob("lib/[!p]*"):  # where mpi4py looks first; all but python3.x
+    # where mpi4py looks first; all but python3.x
+    for library in Path(PYTHON).parents[1].glob("lib/[!p]*"):
         (environment / "lib" / library.name).symlink_to(library)
     config, run = runs.tiny(shared), shared / "run"
-    options = ("--nodes", "2", "--ntasks-per-node", "2", "--time", "0:10:00", "--node-copy", "--output", str(run))
+    options = (
+        "--nodes",
+        "2",
+        "--ntasks-per-node",
+        "2",
+        "--time",
+        "0:10:00",
+        "--node-copy",
+        "--output",
+        str(run),
+    )
     python = str(environment / "bin/python")
     here = ("env", f"--chdir={shared}")
     number = cluster.call(*here, python, "-m", "hpc_es", "sbatch", config.name, *options).strip()

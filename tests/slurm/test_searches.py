@@ -1,4 +1,6 @@
-"""A table of program searches as a job array: after an interruption identical to an uninterrupted run."""
+"""A table of program searches as a job array:
+after an interruption identical to an uninterrupted run.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_interrupted_table_of_searches_resumes(cluster: Cluster, shared: Path) -
     assert runs.status(run / "repetition_0003")["status"] == "interrupted"
     restarted(last)
     for task in (0, 1):
-        Batch(cluster, f"{array.number}_{task}", shared / f"tiny-{array.number}_{task}.log").ends("COMPLETED")
+        Batch(cluster, f"{array.number}_{task}", shared / f"tiny-{array.number}_{task}.log").ends(
+            "COMPLETED"
+        )
     plain = [sys.executable, "-m", "hpc_es.main", str(config), "--output", str(shared / "plain")]
     with Job(plain) as job:
         assert job.wait().status == 0

@@ -30,7 +30,10 @@ def tuned(cluster: Cluster, shared: Path, tuning: str) -> Path:
         Batch(cluster, f"{array.number}_{task}", log).ends("COMPLETED")
     output = shared / "runs" / "tune"
     for task in range(TASKS):
-        assert json.loads((output / f"status_{task}_of_{TASKS}.json").read_text())["status"] == "finished"
+        assert (
+            json.loads((output / f"status_{task}_of_{TASKS}.json").read_text())["status"]
+            == "finished"
+        )
     return output
 
 

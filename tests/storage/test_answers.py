@@ -1,4 +1,6 @@
-"""What runs have found: entries of any kind and version, their comparison, and files that are damaged."""
+"""What runs have found: entries of any kind and version, their comparison,
+and files that are damaged.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ import pytest
 
 from hpc_es.config.loading import validate
 from hpc_es.core.data import State
-from hpc_es.storage.answers import Answer, Found, answer_text, best_of, comparable_values, found_in, read_found, x_text
+from hpc_es.storage.answers import (
+    Answer,
+    Found,
+    answer_text,
+    best_of,
+    comparable_values,
+    found_in,
+    read_found,
+    x_text,
+)
 from hpc_es.storage.results import identity_digest, result, statistics, summary, summary_text
 from hpc_es.training.generation import NOTHING_USED
 
@@ -34,7 +45,9 @@ def one(value: float | None, goal: Any = "minimise", violation: float | None = N
         ([one(None, violation=0.0), one(9.0, violation=0.25)], 1),
     ],
 )
-def test_best_of_several_runs_has_the_best_value_for_the_goal(runs: list[Found], best: int | None) -> None:
+def test_best_of_several_runs_has_the_best_value_for_the_goal(
+    runs: list[Found], best: int | None
+) -> None:
     assert best_of(runs) == best
 
 
@@ -54,8 +67,12 @@ def test_entries_are_read_as_they_were_written(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("entries", "expected"),
     [
-        ({"best": {"value": 0.5, "x": [1, 2], "generation": 3, "job": 4}}, ("evaluation", 0.5, [1, 2])),
-        ({"best": {}, "best_return": -3.0}, ("evaluation", None, None)),  # no evaluation was successful
+        (
+            {"best": {"value": 0.5, "x": [1, 2], "generation": 3, "job": 4}},
+            ("evaluation", 0.5, [1, 2]),
+        ),
+        # no evaluation was successful
+        ({"best": {}, "best_return": -3.0}, ("evaluation", None, None)),
         ({"best_reward": 0.5, "best_program": "+."}, ("member", 0.5, "+.")),
         ({"best_reward": -math.inf, "best_program": ""}, ("member", None, "")),
         ({"best_return": 1.0, "final_return": 2.0}, ("centre", 2.0, None)),
@@ -64,12 +81,17 @@ def test_entries_are_read_as_they_were_written(kind: Any) -> None:
         ({"best_return": None}, ("centre", None, None)),
         ({}, ("centre", None, None)),
         ({"answer": "42", "best_return": "7"}, ("centre", None, None)),
-        ({"answer": {"kind": "evaluation", "value": math.nan, "evaluations": None}}, ("evaluation", None, None)),
+        (
+            {"answer": {"kind": "evaluation", "value": math.nan, "evaluations": None}},
+            ("evaluation", None, None),
+        ),
         ({"answer": {"kind": "evaluation", "value": True}}, ("evaluation", None, None)),
         ({"answer": {"kind": "evaluation", "value": 10**400}}, ("evaluation", None, None)),
     ],
 )
-def test_entries_of_any_version_are_read(entries: dict[str, Any], expected: tuple[Any, ...]) -> None:
+def test_entries_of_any_version_are_read(
+    entries: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
     answer = found_in(entries).answer
     assert (answer.kind, answer.value, answer.x) == expected
 
@@ -89,14 +111,22 @@ def test_result_before_the_run_was_continued_is_not_its_answer(tmp_path: Path) -
     (tmp_path / "result.json").write_text(json.dumps({**entries, "generations": 3}))
     assert read_found(tmp_path).answer.value == 1.0
     newer = {**entries, "answer": {"kind": "evaluation", "value": 0.5}}
-    for status, generation, value in (("finished", 3, 1.0), ("finished", 4, 0.5), ("interrupted", 3, 0.5)):
-        (tmp_path / "status.json").write_text(json.dumps({"status": status, "generation": generation, **newer}))
+    for status, generation, value in (
+        ("finished", 3, 1.0),
+        ("finished", 4, 0.5),
+        ("interrupted", 3, 0.5),
+    ):
+        (tmp_path / "status.json").write_text(
+            json.dumps({"status": status, "generation": generation, **newer})
+        )
         assert read_found(tmp_path).answer.value == value
 
 
 def test_run_of_an_earlier_version_in_progress_shows_its_last_row(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("task: {kind: function, goal: minimise}\n")
-    (tmp_path / "status.json").write_text('{"status": "interrupted", "generation": 1, "best_return": -9.0}')
+    (tmp_path / "status.json").write_text(
+        '{"status": "interrupted", "generation": 1, "best_return": -9.0}'
+    )
     for value, expected in (("0.25", 0.25), ("NaN", None)):
         row = f'{{"generation": 0, "best_value": {value}, "best_violation": 0.0}}'
         (tmp_path / "metrics.jsonl").write_text(row + '\n{"generation": 1, "best_va')
@@ -113,9 +143,20 @@ def test_statistics_leave_out_what_is_no_number() -> None:
 
 def test_summary_names_the_best_repetition_and_its_vector() -> None:
     def row(number: int, value: float, violation: float) -> dict[str, Any]:
-        answer = {"kind": "evaluation", "value": value, "x": {"layers": number, "solver": "cg"}, "violation": violation}
+        answer = {
+            "kind": "evaluation",
+            "value": value,
+            "x": {"layers": number, "solver": "cg"},
+            "violation": violation,
+        }
         more = {"success": None, "timesteps": 1, "seconds": 1.0, "final_return": -9.0}
-        return {"repetition": number, "repetitions": 4, "goal": "minimise", "answer": answer, **more}
+        return {
+            "repetition": number,
+            "repetitions": 4,
+            "goal": "minimise",
+            "answer": answer,
+            **more,
+        }
 
     found = summary([row(0, 3.0, 0.0), row(1, 2.0, 0.0), row(2, 1.0, 0.5)])
     assert found["best"] == {
@@ -138,14 +179,23 @@ def test_vectors_and_values_as_text() -> None:
 
 def test_digest_of_nothing_identifies_nothing() -> None:
     nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    assert identity_digest({"theta_sha256": nothing, "state_sha256": "ab"}) == ("state_sha256", "ab")
+    assert identity_digest({"theta_sha256": nothing, "state_sha256": "ab"}) == (
+        "state_sha256",
+        "ab",
+    )
     assert identity_digest({"theta_sha256": None}) is None
     assert identity_digest({"theta_sha256": "cd", "state_sha256": "ab"}) == ("theta_sha256", "cd")
 
 
 def test_result_is_json_without_nan_and_infinity() -> None:
-    config, counters = validate({"task": {"env_id": "CartPole-v1"}}), dict.fromkeys(NOTHING_USED, math.nan)
-    final, more = {"final_return_mean": math.inf}, {"best_reward": -math.inf, "numbers": [np.float64(math.nan), 1.0]}
+    config, counters = (
+        validate({"task": {"env_id": "CartPole-v1"}}),
+        dict.fromkeys(NOTHING_USED, math.nan),
+    )
+    final, more = (
+        {"final_return_mean": math.inf},
+        {"best_reward": -math.inf, "numbers": [np.float64(math.nan), 1.0]},
+    )
     row = result(
         config,
         repetition=0,

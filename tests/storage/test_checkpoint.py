@@ -1,4 +1,6 @@
-"""Checkpoints are restored exactly, damage is detected, and a kill loses no acknowledged checkpoint."""
+"""Checkpoints are restored exactly, damage is detected,
+and a kill loses no acknowledged checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,8 @@ def full() -> Snapshot:
 def assert_same_arrays(actual: Arrays, expected: Arrays) -> None:
     assert list(actual) == list(expected)
     for name, array in expected.items():
-        assert isinstance(actual[name], np.ndarray), name  # also a 0-d array is none of NumPy's scalars
+        # also a 0-d array is none of NumPy's scalars
+        assert isinstance(actual[name], np.ndarray), name
         assert (actual[name].dtype, actual[name].shape) == (array.dtype, array.shape), name
         assert actual[name].tobytes() == array.tobytes(), name
 
@@ -109,7 +112,12 @@ def test_snapshot_is_restored_exactly(file: Path) -> None:
 def test_empty_snapshot_is_restored(tmp_path: Path) -> None:
     save(tmp_path / "x.h5", snapshot(theta=np.zeros(0, np.float32)))
     loaded = load(tmp_path / "x.h5")
-    assert (loaded.best, loaded.state.master, loaded.counters, loaded.config_text) == (None, {}, {}, "")
+    assert (loaded.best, loaded.state.master, loaded.counters, loaded.config_text) == (
+        None,
+        {},
+        {},
+        "",
+    )
 
 
 def test_numpy_scalars_become_python_numbers(tmp_path: Path) -> None:
@@ -126,7 +134,11 @@ def test_best_return_of_nan_is_restored(tmp_path: Path) -> None:
 def test_restored_arrays_are_writable_and_aligned_for_compiled_calls(file: Path) -> None:
     state = load(file).state
     state.master["theta"][0] = 2
-    assert not any(array.ctypes.data % 64 for array in (*state.shared.values(), *state.master.values()) if array.size)
+    assert not any(
+        array.ctypes.data % 64
+        for array in (*state.shared.values(), *state.master.values())
+        if array.size
+    )
 
 
 def test_objects_are_refused_rather_than_pickled(tmp_path: Path) -> None:
@@ -173,7 +185,9 @@ def test_flipped_bit_is_detected(file: Path) -> None:
 @pytest.mark.parametrize("length", [0, 1, 17, 18, 100, 447, 511, 512, 513, 5000, -1])
 def test_truncated_file_is_detected(file: Path, length: int) -> None:
     os.truncate(file, length if length >= 0 else file.stat().st_size + length)
-    with pytest.raises(DamagedError, match=r"x\.h5: damaged: (truncated to|\d+ bytes after the header, expected)"):
+    with pytest.raises(
+        DamagedError, match=r"x\.h5: damaged: (truncated to|\d+ bytes after the header, expected)"
+    ):
         load(file)
 
 
@@ -207,7 +221,9 @@ def write_newer(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "short text", "hdf5"])
-def test_file_of_another_program_is_refused_and_not_called_damaged(tmp_path: Path, kind: str) -> None:
+def test_file_of_another_program_is_refused_and_not_called_damaged(
+    tmp_path: Path, kind: str
+) -> None:
     write_foreign(tmp_path / "x.h5", kind)
     with pytest.raises(CheckpointError, match=r"x\.h5: not a checkpoint of hpc_es") as caught:
         load(tmp_path / "x.h5")
@@ -216,7 +232,9 @@ def test_file_of_another_program_is_refused_and_not_called_damaged(tmp_path: Pat
 
 def test_newer_format_is_refused_and_not_called_damaged(tmp_path: Path) -> None:
     write_newer(tmp_path / "x.h5")
-    with pytest.raises(CheckpointError, match=r"x\.h5: format 3, but this hpc_es reads up to 2") as caught:
+    with pytest.raises(
+        CheckpointError, match=r"x\.h5: format 3, but this hpc_es reads up to 2"
+    ) as caught:
         load(tmp_path / "x.h5")
     assert not isinstance(caught.value, DamagedError)
 
@@ -229,7 +247,9 @@ def test_missing_file_is_a_checkpoint_error(tmp_path: Path) -> None:
 def test_other_content_with_a_valid_digest_is_refused(tmp_path: Path) -> None:
     write_foreign(tmp_path / "x.h5", "hdf5")
     image = (tmp_path / "x.h5").read_bytes()
-    (tmp_path / "x.h5").write_bytes(checkpoint._header(1, len(image), hashlib.sha256(image).hexdigest()) + image)
+    (tmp_path / "x.h5").write_bytes(
+        checkpoint._header(1, len(image), hashlib.sha256(image).hexdigest()) + image
+    )
     with pytest.raises(CheckpointError, match="the digest is right, but"):
         load(tmp_path / "x.h5")
 
@@ -243,7 +263,9 @@ def test_large_arrays_are_written_without_a_copy_and_give_equal_bytes(
     assert (tmp_path / "y.h5").read_bytes() == file.read_bytes()
 
 
-def test_full_disk_is_reported_for_large_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_for_large_arrays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """HDF5 replaces the error of the file by another one."""
 
     def fail(self: Any, data: bytes) -> int:
@@ -251,7 +273,9 @@ def test_full_disk_is_reported_for_large_arrays(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(checkpoint, "LARGE_BYTES", 0)
     monkeypatch.setattr(checkpoint._ImageFile, "write", fail)
-    with pytest.raises(RunError, match=r"y\.h5: cannot be written: No space left on device; free space"):
+    with pytest.raises(
+        RunError, match=r"y\.h5: cannot be written: No space left on device; free space"
+    ):
         save(tmp_path / "y.h5", full())
     assert not list(tmp_path.iterdir())
 
@@ -333,7 +357,9 @@ def test_damaged_checkpoints_are_reported_and_set_aside(store: Store) -> None:
     assert [warning.split("/")[-1].split(":")[0] for warning in warnings] == numbered(30, 20)
     assert "continuing from checkpoint_0000000010.h5" in warnings[0]
     assert aside.read_text() == "an earlier one"
-    assert names(store) == sorted([*numbered(10), *(f"{name}.damaged" for name in numbered(20, 30)), aside.name + ".1"])
+    assert names(store) == sorted(
+        [*numbered(10), *(f"{name}.damaged" for name in numbered(20, 30)), aside.name + ".1"]
+    )
 
 
 def test_only_damaged_checkpoints_are_refused_each_time(store: Store) -> None:
@@ -355,7 +381,12 @@ def test_files_of_other_formats_are_refused_and_not_moved(store: Store, kind: st
 
 
 def test_only_temporary_files_of_killed_writes_are_removed(store: Store) -> None:
-    for name in (".checkpoint_0000000040.1a.tmp.h5", ".best.2b.tmp.h5", "notes.tmp", "checkpoint_new.h5"):
+    for name in (
+        ".checkpoint_0000000040.1a.tmp.h5",
+        ".best.2b.tmp.h5",
+        "notes.tmp",
+        "checkpoint_new.h5",
+    ):
         (store.directory / name).write_text("half")
     assert store.newest(refuse) is not None
     assert names(store) == [*numbered(10, 20, 30), "checkpoint_new.h5", "notes.tmp"]
@@ -366,7 +397,9 @@ def test_only_temporary_files_of_killed_writes_are_removed(store: Store) -> None
 
 def test_find_accepts_a_file_its_directory_or_the_run(store: Store) -> None:
     newest = store.paths()[-1]
-    assert [find(path) for path in (newest, store.directory, store.directory.parent)] == [newest] * 3
+    assert [find(path) for path in (newest, store.directory, store.directory.parent)] == [
+        newest
+    ] * 3
 
 
 def test_find_skips_damaged_files_without_changing_them(store: Store) -> None:
@@ -399,7 +432,9 @@ def test_find_reports_why_there_is_no_checkpoint(store: Store, tmp_path: Path) -
         find(store.directory)
 
 
-def test_find_retries_when_a_running_job_prunes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_retries_when_a_running_job_prunes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check = checkpoint.check_digests
     once = iter([True])
 
@@ -463,14 +498,20 @@ def test_error_at_any_step_names_path_reason_and_remedy(
         broken.setattr(os, call, fail)
         with pytest.raises(RunError) as caught:
             store.save(snapshot(40))
-    for part in ("checkpoint_0000000040.h5", os.strerror(code), "then start the same command again"):
+    for part in (
+        "checkpoint_0000000040.h5",
+        os.strerror(code),
+        "then start the same command again",
+    ):
         assert part in str(caught.value)
     assert names(store) == numbered(10, 20, 30)
     store.save(snapshot(40))
     assert load(store.paths()[-1]).state.generation == 40
 
 
-def test_faulty_disk_is_detected_before_the_old_file_is_replaced(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faulty_disk_is_detected_before_the_old_file_is_replaced(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fsync = os.fsync
 
     def corrupt(descriptor: int) -> None:
@@ -521,7 +562,9 @@ while True:                      # a fresh run for each line: fork, so that only
 @pytest.fixture
 def saver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", SAVER, str(tmp_path), str(Path(__file__).parent)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
         yield process
         assert process.stdin is not None
         process.stdin.close()
@@ -546,7 +589,9 @@ def kill_one(saver: subprocess.Popen[str], seconds: float) -> int:
     return max(saved)
 
 
-def test_kills_at_random_times_lose_no_acknowledged_checkpoint(tmp_path: Path, saver: subprocess.Popen[str]) -> None:
+def test_kills_at_random_times_lose_no_acknowledged_checkpoint(
+    tmp_path: Path, saver: subprocess.Popen[str]
+) -> None:
     rng = random.Random(1)
     acknowledged = 0
     for _ in range(20):
@@ -586,12 +631,25 @@ store.save(snapshot(20))
 @pytest.mark.parametrize(
     ("call", "count", "survives"),
     [("fsync", 1, 10), ("replace", 1, 10), ("fsync", 2, 20), ("unlink", 1, 20)],
-    ids=["before the file is synced", "before the rename", "before the directory is synced", "before pruning"],
+    ids=[
+        "before the file is synced",
+        "before the rename",
+        "before the directory is synced",
+        "before pruning",
+    ],
 )
 def test_kills_at_each_system_call_lose_no_acknowledged_checkpoint(
     tmp_path: Path, call: str, count: int, survives: int
 ) -> None:
-    command = [sys.executable, "-c", KILLED_AT, str(tmp_path), str(Path(__file__).parent), call, str(count)]
+    command = [
+        sys.executable,
+        "-c",
+        KILLED_AT,
+        str(tmp_path),
+        str(Path(__file__).parent),
+        call,
+        str(count),
+    ]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert (tmp_path / "checkpoint_0000000010.h5").exists()  # the old one goes last
     newest = Store(tmp_path).newest(refuse)
@@ -609,8 +667,13 @@ def test_save_syncs_renames_and_syncs_the_directory_before_pruning(
         original = getattr(os, name)
 
         def recorded(target: Any, *rest: Any, **named: Any) -> Any:
-            what = Path(f"/proc/self/fd/{target}").readlink() if isinstance(target, int) else Path(target)
-            if os.path.lexists(what):  # the temporary is unlinked once more, in case the rename did not happen
+            what = (
+                Path(f"/proc/self/fd/{target}").readlink()
+                if isinstance(target, int)
+                else Path(target)
+            )
+            # the temporary is unlinked once more, in case the rename did not happen
+            if os.path.lexists(what):
                 tape.append(f"{name} {what.name}")
             return original(target, *rest, **named)
 
@@ -650,7 +713,14 @@ def test_differences_list_missing_and_additional_keys() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [(1, 1.0), (float("nan"), float("nan")), ((1, 2), [1.0, 2]), ({}, {}), (None, None), ({"a": [{"b": 1}]},) * 2],
+    [
+        (1, 1.0),
+        (float("nan"), float("nan")),
+        ((1, 2), [1.0, 2]),
+        ({}, {}),
+        (None, None),
+        ({"a": [{"b": 1}]},) * 2,
+    ],
 )
 def test_equal_values_have_no_difference(old: Any, new: Any) -> None:
     assert differences({"x": old}, {"x": new}) == []
@@ -679,8 +749,16 @@ def test_matching_state_is_accepted(file: Path) -> None:
 
 
 def test_mismatching_state_lists_every_array() -> None:  # T52
-    template = State(0, {"theta": np.zeros(4, np.float32), "mean": np.zeros(2)}, {"t": np.array(0), "m": np.zeros(4)})
-    restored = State(9, {"theta": np.zeros(5, np.float32), "mean": np.zeros(2)}, {"t": np.array(0.0), "v": np.zeros(4)})
+    template = State(
+        0,
+        {"theta": np.zeros(4, np.float32), "mean": np.zeros(2)},
+        {"t": np.array(0), "m": np.zeros(4)},
+    )
+    restored = State(
+        9,
+        {"theta": np.zeros(5, np.float32), "mean": np.zeros(2)},
+        {"t": np.array(0.0), "v": np.zeros(4)},
+    )
     with pytest.raises(CheckpointError) as caught:
         verify_restored(template, restored)
     assert str(caught.value).splitlines()[1:] == [
@@ -695,12 +773,18 @@ def test_numbers_in_a_checkpoint_do_not_size_memory() -> None:
     with h5py.File(io.BytesIO(), "w") as file:
         file["generation"], file["since"] = 3, json.dumps({"generations": 300_000_000})
         file.create_group(checkpoint._LEARNED_FROM)
-        with pytest.raises(ValueError, match="expected the inputs of 300000000 updates, found those of 0"):
+        with pytest.raises(
+            ValueError, match="expected the inputs of 300000000 updates, found those of 0"
+        ):
             checkpoint._snapshot(file)
 
 
-def test_base_of_an_increment_is_a_file_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    increment = dataclasses.replace(snapshot(), increment=checkpoint.Increment("../elsewhere", "", [], "", ""))
+def test_base_of_an_increment_is_a_file_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    increment = dataclasses.replace(
+        snapshot(), increment=checkpoint.Increment("../elsewhere", "", [], "", "")
+    )
     monkeypatch.setattr(checkpoint, "_read", lambda path: (increment, ""))
     with pytest.raises(DamagedError, match="expected the name of a file that it is based on"):
         load(tmp_path / "checkpoint_000000001.h5")

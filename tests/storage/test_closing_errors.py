@@ -1,4 +1,6 @@
-"""A quota on a network file system may make `close` fail: that hides no other error and ends no clean-up."""
+"""A quota on a network file system may make `close` fail:
+that hides no other error and ends no clean-up.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Full:
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
 
-def test_logs_and_locks_are_closed_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_and_locks_are_closed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines: Any = LinesFile(tmp_path / "x.csv")
     lines._file = Full()
     lines.close()

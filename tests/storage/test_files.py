@@ -19,7 +19,13 @@ def test_two_writers_of_one_file_use_different_temporary_files(tmp_path: Path) -
 
 
 def test_only_temporary_files_of_one_file_are_removed(tmp_path: Path) -> None:
-    kept = {"status.json", ".status.json", ".other.12.tmp.json", "status.12.tmp.json", ".status.12.tmp"}
+    kept = {
+        "status.json",
+        ".status.json",
+        ".other.12.tmp.json",
+        "status.12.tmp.json",
+        ".status.12.tmp",
+    }
     for name in (*kept, files.temporary_name(tmp_path / "status.json").name):
         (tmp_path / name).touch()
     files.remove_leftovers(tmp_path / "status.json")

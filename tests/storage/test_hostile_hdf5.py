@@ -45,7 +45,9 @@ def test_many_datasets_that_were_never_written(tmp_path: Path) -> None:
     """Each is below the limit for one."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
         for number in range(400):
-            file.create_dataset(f"d{number}", (100_000_000,), np.float32, chunks=(1_000_000,), compression="gzip")
+            file.create_dataset(
+                f"d{number}", (100_000_000,), np.float32, chunks=(1_000_000,), compression="gzip"
+            )
     with pytest.raises(ValueError, match=r"has 400,000,000 bytes, in a file of \d"):
         check(tmp_path / "x.h5")
 
@@ -53,7 +55,9 @@ def test_many_datasets_that_were_never_written(tmp_path: Path) -> None:
 def test_many_references_to_one_text(tmp_path: Path) -> None:
     """A file of some kilobytes can name a text of a megabyte 200,000 times."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
-        file.create_dataset("texts", (200_000,), h5py.string_dtype(), chunks=(1000,), compression="gzip")
+        file.create_dataset(
+            "texts", (200_000,), h5py.string_dtype(), chunks=(1000,), compression="gzip"
+        )
     with pytest.raises(ValueError, match="is an array of texts"):
         check(tmp_path / "x.h5")
     with h5py.File(tmp_path / "y.h5", "w") as file:
@@ -85,7 +89,10 @@ def test_keras_file_that_expands(kind: str, tmp_path: Path) -> None:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("config.json", config + " " * (20 << 20))
             archive.writestr("model.weights.h5", b"")
-    with pytest.raises(CheckpointError, match="names an array several times" if kind == "named twice" else "too large"):
+    with pytest.raises(
+        CheckpointError,
+        match="names an array several times" if kind == "named twice" else "too large",
+    ):
         read_layers(path)
 
 
@@ -93,7 +100,9 @@ def test_checkpoint_with_huge_holes(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint_0000000001.h5"
     path.write_bytes(_header(1, (2 << 40) - 512, "0" * 64))
     os.truncate(path, 2 << 40)
-    with pytest.raises(CheckpointError, match=r"has 2,199,023,255,040 bytes, of which [\d,]+ are on the disk"):
+    with pytest.raises(
+        CheckpointError, match=r"has 2,199,023,255,040 bytes, of which [\d,]+ are on the disk"
+    ):
         load(path)
 
 

@@ -1,4 +1,6 @@
-"""evaluations.csv and failures.log: rows and failures are neither lost nor repeated when a run is resumed."""
+"""evaluations.csv and failures.log: rows and failures are neither
+lost nor repeated when a run is resumed.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def test_missing_evaluations_csv_is_created_with_a_warning(tmp_path: Path) -> No
     (tmp_path / EVALUATIONS).unlink()
     with pytest.warns(match="is missing: the evaluations so far are lost"):
         log.cut(lengths)
-    assert log.lengths() == lengths and (tmp_path / EVALUATIONS).read_text().startswith("generation,job,value,x0,x1\n")
+    assert log.lengths() == lengths and (tmp_path / EVALUATIONS).read_text().startswith(
+        "generation,job,value,x0,x1\n"
+    )
 
 
 def test_disabled_evaluations_log_writes_nothing(tmp_path: Path) -> None:
@@ -112,7 +116,9 @@ def test_full_disk_does_not_end_a_run_that_logs_failures(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/null")])
-def test_file_that_is_none_is_a_message_at_a_resume(make: Callable[[Path], object], tmp_path: Path) -> None:
+def test_file_that_is_none_is_a_message_at_a_resume(
+    make: Callable[[Path], object], tmp_path: Path
+) -> None:
     make(tmp_path / EVALUATIONS)
     log = EvaluationsLog(tmp_path, ["x0"])
     with pytest.raises(RunError, match=rf"{EVALUATIONS}: expected a regular file"):

@@ -16,7 +16,8 @@ from hpc_es.core.errors import RunError
 from hpc_es.storage import metrics_log
 from hpc_es.storage.metrics_log import CSV, JSONL, NAMES, MetricsLog, read_metrics
 
-# Facts 3.6: the 21 columns of the notebook's log.csv, in this order, under this house's names (T55).
+# Facts 3.6: the 21 columns of the notebook's log.csv, in this order, under this house's names
+# (T55).
 NOTEBOOK = {
     "Generation": "generation",
     "GenRewMean": "return_mean",
@@ -53,12 +54,32 @@ def test_columns_are_in_the_documented_order() -> None:
 
 
 def test_classical_columns_have_the_values_of_the_standard_ones(tmp_path: Path) -> None:
-    """Norms are sums of squares, workers are evaluating ranks, observations per generation, times in seconds."""
-    times = {f"predict_microseconds_{name}": value for name, value in (("min", 2.0), ("max", 4.0), ("mean", 3.0))}
-    numbers = {"return_mean": 0.5, "ranks": 17, "evaluating_ranks": 16, "gradient_norm": 3.0, "theta_norm": 2.0}
+    """Norms are sums of squares, workers are evaluating ranks, observations per generation,
+    times in seconds.
+    """
+    times = {
+        f"predict_microseconds_{name}": value
+        for name, value in (("min", 2.0), ("max", 4.0), ("mean", 3.0))
+    }
+    numbers = {
+        "return_mean": 0.5,
+        "ranks": 17,
+        "evaluating_ranks": 16,
+        "gradient_norm": 3.0,
+        "theta_norm": 2.0,
+    }
     log = MetricsLog(tmp_path, columns="classical")
     observed = {"observation_count": 700.01, "observations_this_generation": 200.0}
-    log.write({**row(4), **numbers, **times, **observed, "failed_episodes": 1, "episodes_this_generation": 4})
+    log.write(
+        {
+            **row(4),
+            **numbers,
+            **times,
+            **observed,
+            "failed_episodes": 1,
+            "episodes_this_generation": 4,
+        }
+    )
     (cells,) = csv.DictReader((tmp_path / CSV).open())
     message = {
         "GenRewMean": "0.5",
@@ -67,8 +88,15 @@ def test_classical_columns_have_the_values_of_the_standard_ones(tmp_path: Path) 
         "GradNorm": "9.0",
         "Norm": "4.0",
     }
-    message |= {"ObCount": "200.0", "TimePredictMin": "2e-06", "TimePredictMax": "4e-06", "TimePredictMean": "3e-06"}
-    assert {name: cells[name] for name in message} == message and list(cells) == list(NAMES.values())
+    message |= {
+        "ObCount": "200.0",
+        "TimePredictMin": "2e-06",
+        "TimePredictMax": "4e-06",
+        "TimePredictMean": "3e-06",
+    }
+    assert {name: cells[name] for name in message} == message and list(cells) == list(
+        NAMES.values()
+    )
     with pytest.raises(RunError, match="other columns than this run writes"):
         MetricsLog(tmp_path).cut(log.lengths())
 
@@ -97,9 +125,16 @@ def test_rows_are_written_to_both_files(tmp_path: Path) -> None:
     header, line = (tmp_path / CSV).read_text().splitlines()
     cells = dict(zip(header.split(","), line.split(","), strict=True))
     assert tuple(cells) == tuple(NAMES)
-    assert (cells["generation"], cells["return_mean"], cells["failed_fraction"]) == ("0", "0.1", "0.25")
+    assert (cells["generation"], cells["return_mean"], cells["failed_fraction"]) == (
+        "0",
+        "0.1",
+        "0.25",
+    )
     assert cells["return_std"] == cells["theta_norm"] == cells["gradient_norm"] == "nan"
-    stored = json.loads((tmp_path / JSONL).read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    stored = json.loads(
+        (tmp_path / JSONL).read_text(),
+        parse_constant=lambda name: pytest.fail(f"{name} is no JSON"),
+    )
     assert stored["return_std"] is None
     assert stored["theta_norm"] is None
     assert (stored["ranks"], stored["time_idle_worst"]) == (2.5, 7.0)
@@ -110,7 +145,11 @@ def test_header_is_written_once(tmp_path: Path) -> None:
         log = MetricsLog(tmp_path)
         log.write(row(generation))
         log.close()
-    assert [line.split(",")[0] for line in (tmp_path / CSV).read_text().splitlines()] == ["generation", "0", "1"]
+    assert [line.split(",")[0] for line in (tmp_path / CSV).read_text().splitlines()] == [
+        "generation",
+        "0",
+        "1",
+    ]
 
 
 def test_rows_are_visible_at_once(tmp_path: Path) -> None:
@@ -160,7 +199,9 @@ def test_file_with_missing_rows_is_refused_unchanged(tmp_path: Path, name: str) 
     log.write(row(1))
     os.truncate(tmp_path / name, lengths[name] - 1)
     sizes = {path: path.stat().st_size for path in tmp_path.iterdir()}
-    with pytest.raises(RunError, match=f"{name} has {lengths[name] - 1} bytes, but had {lengths[name]}"):
+    with pytest.raises(
+        RunError, match=f"{name} has {lengths[name] - 1} bytes, but had {lengths[name]}"
+    ):
         MetricsLog(tmp_path).cut(lengths)
     assert {path: path.stat().st_size for path in tmp_path.iterdir()} == sizes
 
@@ -175,7 +216,8 @@ def test_changed_file_is_refused(tmp_path: Path, name: str) -> None:
         log.cut(lengths)
 
 
-def test_file_with_other_columns_is_refused(tmp_path: Path) -> None:  # N32: a truncated header passed there
+# N32: a truncated header passed there
+def test_file_with_other_columns_is_refused(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     log.write(row(0))
     lengths = log.lengths()
@@ -233,9 +275,13 @@ def test_missing_metrics_file_has_no_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [JSONL, CSV])
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
-def test_full_disk_names_the_file(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_names_the_file(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def opened(path: Path, mode: str, buffering: int) -> BinaryIO:
-        file: Any = (Path("/dev/full") if path.name == name else path).open(mode, buffering=buffering)
+        file: Any = (Path("/dev/full") if path.name == name else path).open(
+            mode, buffering=buffering
+        )
         opened: BinaryIO = file
         return opened
 

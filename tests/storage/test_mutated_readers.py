@@ -49,7 +49,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "points.csv").write_text("x0,x1,value\n1,2,3\n0.5,-1,\n")
     (root / "points.json").write_text('[{"x": [1, 2], "value": 3}, {"x": [0, 1]}]')
     (root / "programs.jsonl").write_text('{"program": "+.", "reward": 1.5, "length": 2}\n' * 5)
-    model = {"class_name": "Sequential", "config": {"name": "m", "layers": [layer("dense", 3), layer("dense_1", 2)]}}
+    model = {
+        "class_name": "Sequential",
+        "config": {"name": "m", "layers": [layer("dense", 3), layer("dense_1", 2)]},
+    }
     with h5py.File(root / "model.h5", "w") as file:
         file.attrs["model_config"] = json.dumps(model)
         for name, shape in (("dense", (4, 3)), ("dense_1", (3, 2))):
@@ -60,7 +63,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def layer(name: str, units: int) -> dict[str, Any]:
-    return {"class_name": "Dense", "config": {"name": name, "units": units, "activation": "tanh", "use_bias": True}}
+    return {
+        "class_name": "Dense",
+        "config": {"name": name, "units": units, "activation": "tanh", "use_bias": True},
+    }
 
 
 def search_options() -> Any:
@@ -71,16 +77,40 @@ def search_options() -> Any:
 
 READERS: dict[str, tuple[str, Callable[[Path], object], tuple[type[Exception], ...]]] = {
     "checkpoint": ("run/checkpoints/checkpoint_0000000002.h5", checkpoint.load, (UserError,)),
-    "config.yaml": ("run/config.yaml", lambda path: plain_data(path.read_text("utf-8", "replace")), (UserError,)),
+    "config.yaml": (
+        "run/config.yaml",
+        lambda path: plain_data(path.read_text("utf-8", "replace")),
+        (UserError,),
+    ),
     "config of a run": ("run/config.yaml", lambda path: read_config(path.parent), ()),
-    "config of the user": ("config.json", lambda path: draft(read_yaml(path))[1].raise_any(), (UserError,)),
-    "config string": ("string.txt", lambda path: parse_settings(path.read_text("utf-8", "replace")), (UserError,)),
-    "metrics.jsonl": ("run/metrics.jsonl", lambda path: metrics_log.read_metrics(path.parent), (UserError,)),
+    "config of the user": (
+        "config.json",
+        lambda path: draft(read_yaml(path))[1].raise_any(),
+        (UserError,),
+    ),
+    "config string": (
+        "string.txt",
+        lambda path: parse_settings(path.read_text("utf-8", "replace")),
+        (UserError,),
+    ),
+    "metrics.jsonl": (
+        "run/metrics.jsonl",
+        lambda path: metrics_log.read_metrics(path.parent),
+        (UserError,),
+    ),
     "last row": ("run/metrics.jsonl", lambda path: metrics_log.last_row(path.parent), ()),
     "status.json": ("run/status.json", lambda path: state_text(run_state(path.parent)), ()),
-    "result.json": ("run/result.json", lambda path: (read_found(path.parent), read_object(path)), ()),
+    "result.json": (
+        "run/result.json",
+        lambda path: (read_found(path.parent), read_object(path)),
+        (),
+    ),
     "results": ("run/result.json", lambda path: results.read_results(path.parent), (UserError,)),
-    "programs.jsonl": ("programs.jsonl", lambda path: list(line_logs.read_programs(path.parent)), (UserError,)),
+    "programs.jsonl": (
+        "programs.jsonl",
+        lambda path: list(line_logs.read_programs(path.parent)),
+        (UserError,),
+    ),
     "trials.json": ("trials.json", lambda path: read_table(path.parent), (UserError,)),
     "trial.json": ("trial.json", lambda path: Trial(path.parent.parent, 0).record(), (UserError,)),
     "points.csv": ("points.csv", lambda path: points_from(path, search_options()), (UserError,)),
@@ -96,7 +126,11 @@ READERS: dict[str, tuple[str, Callable[[Path], object], tuple[type[Exception], .
 def test_reader_of_mutated_files(name: str, files: Path, tmp_path: Path) -> None:
     file, read, expected = READERS[name]
     source = files / file
-    content = source.read_bytes() if source.exists() else b'{"hash": "x", "identity": {}, "trials": [{"a": 1}]}'
+    content = (
+        source.read_bytes()
+        if source.exists()
+        else b'{"hash": "x", "identity": {}, "trials": [{"a": 1}]}'
+    )
     copy = tmp_path / ("trial_0000" if name == "trial.json" else ".") / source.name
     copy.parent.mkdir(exist_ok=True)
     copy.write_bytes(content)
@@ -115,4 +149,6 @@ def test_reader_of_mutated_files(name: str, files: Path, tmp_path: Path) -> None
             continue
         except Exception as error:
             (tmp_path / "kept").write_bytes(damaged)
-            raise AssertionError(f"round {number}, kept in {tmp_path / 'kept'}: {error!r}") from error
+            raise AssertionError(
+                f"round {number}, kept in {tmp_path / 'kept'}: {error!r}"
+            ) from error

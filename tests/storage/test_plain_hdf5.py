@@ -40,7 +40,9 @@ def unwritten(file: h5py.File, secret: Path) -> None:
 
 
 def bomb(file: h5py.File, secret: Path) -> None:
-    file.create_dataset("theta", shape=(1 << 40,), dtype="u1", chunks=(1 << 20,), compression="gzip")
+    file.create_dataset(
+        "theta", shape=(1 << 40,), dtype="u1", chunks=(1 << 20,), compression="gzip"
+    )
 
 
 def named_type(file: h5py.File, secret: Path) -> None:

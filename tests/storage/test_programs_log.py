@@ -28,7 +28,9 @@ def test_log_lists_each_program_once_and_is_created_with_the_first(tmp_path: Pat
     log.write([program(".,"), program(".."), program(".,")])
     log.write([program(".."), program("+.")])
     line = '{"generation": 0, "npe": 1, "reward": 1.0, "length": 2, "program": ".,"}\n'
-    assert (tmp_path / PROGRAMS).read_text() == line + line.replace(".,", "..") + line.replace(".,", "+.")
+    assert (tmp_path / PROGRAMS).read_text() == line + line.replace(".,", "..") + line.replace(
+        ".,", "+."
+    )
     assert log.lengths() == {PROGRAMS: 3 * len(line)}
 
 
@@ -83,7 +85,9 @@ def test_full_log_accepts_only_better_programs_also_after_a_resume(
     lines: list[str] = []
     log = ProgramsLog(tmp_path, lines.append)
     log.write([program("a", 0.5), program("b", 0.7), program("c", 0.6), program("d", 0.8)])
-    assert [text.split(" has ")[1] for text in lines] == ["2 programs: from now on, only better ones are added"]
+    assert [text.split(" has ")[1] for text in lines] == [
+        "2 programs: from now on, only better ones are added"
+    ]
     again = ProgramsLog(tmp_path, lines.append)
     again.cut(log.lengths())
     again.write([program("e", 0.8), program("f", 0.9)])

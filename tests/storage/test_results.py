@@ -14,8 +14,16 @@ from hpc_es.storage import results
 from hpc_es.storage.results import Shard
 
 
-def row(repetition: int, final: float | None = 1.0, success: bool | None = None, timesteps: int = 10) -> dict[str, Any]:
-    values = {"final_return": final, "best_return": final, "success": success, "timesteps": timesteps, "seconds": 1.0}
+def row(
+    repetition: int, final: float | None = 1.0, success: bool | None = None, timesteps: int = 10
+) -> dict[str, Any]:
+    values = {
+        "final_return": final,
+        "best_return": final,
+        "success": success,
+        "timesteps": timesteps,
+        "seconds": 1.0,
+    }
     return {"repetition": repetition, "repetitions": 5, **values}
 
 
@@ -27,7 +35,9 @@ def test_shards_are_read_in_the_order_of_repetitions(tmp_path: Path) -> None:
     assert results.summary(results.read_results(tmp_path))["missing"] == [2, 4]
 
 
-def test_several_directories_are_compared_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_directories_are_compared_in_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The mean of 1, 2 and 4 is 2.33333, and the quartiles are halfway between neighbours."""
     a, b = tmp_path / "a", tmp_path / "b"
     for number, final in enumerate([1.0, 2.0, 4.0]):
@@ -44,7 +54,11 @@ def test_several_directories_are_compared_in_a_table(tmp_path: Path, capsys: pyt
     result = json.loads(capsys.readouterr().out)
     assert list(result) == [str(a), str(b)] and result[str(b)]["rows"][0]["final_return"] == 5.0
     cli.run(["results", str(a), str(b), "--csv"])
-    assert [line.partition(",")[0] for line in capsys.readouterr().out.split()] == ["directory", *[str(a)] * 3, str(b)]
+    assert [line.partition(",")[0] for line in capsys.readouterr().out.split()] == [
+        "directory",
+        *[str(a)] * 3,
+        str(b),
+    ]
 
 
 def test_incomplete_line_counts_as_missing_and_is_replaced(tmp_path: Path) -> None:
@@ -71,12 +85,21 @@ def test_one_repetition_in_two_shards_counts_once(tmp_path: Path) -> None:
 
 
 def test_summary_by_hand() -> None:
-    rows = [row(n, final, n < 3, 100 * (n + 1)) for n, final in enumerate([1.0, 2.0, 3.0, 4.0, 10.0])]
+    rows = [
+        row(n, final, n < 3, 100 * (n + 1)) for n, final in enumerate([1.0, 2.0, 3.0, 4.0, 10.0])
+    ]
     summary = results.summary(rows)
     assert summary["success_rate"] == 0.6
-    expected = {"mean": 4.0, "median": 3.0, "quartile_1": 2.0, "quartile_3": 4.0, "interquartile_range": 2.0}
+    expected = {
+        "mean": 4.0,
+        "median": 3.0,
+        "quartile_1": 2.0,
+        "quartile_3": 4.0,
+        "interquartile_range": 2.0,
+    }
     assert summary["final_return"] == {**expected, "min": 1.0, "max": 10.0}
-    assert summary["timesteps_to_target"]["median"] == 200.0  # of 100, 200, 300: the successful ones
+    # of 100, 200, 300: the successful ones
+    assert summary["timesteps_to_target"]["median"] == 200.0
 
 
 def test_results_without_a_target_have_no_success() -> None:
@@ -141,7 +164,8 @@ def test_array_with_gaps_is_refused() -> None:
         ({**array(1, 0, 1, 2), "SLURM_ARRAY_TASK_ID": "1.5"}, "found '1.5'"),
         ({**array(1, 0, 1, 2), "SLURM_ARRAY_TASK_COUNT": "x"}, "'0', '1', 'x'"),
         (array(-1, 0, 1, 2), "found '-1'"),
-        (array(7, 0, 1, 2), "found '7', '0', '1', '2'"),  # would train repetitions that do not exist
+        # would train repetitions that do not exist
+        (array(7, 0, 1, 2), "found '7', '0', '1', '2'"),
         (array(0, 0, 1, 0), "'0', '1', '0'"),
         (array(0, 0, 1, 5), "'0', '1', '5'"),
     ],

@@ -68,7 +68,12 @@ def attempt(directory: Path) -> str:
 
 def record(directory: Path, **changes: Any) -> None:
     """Write an owner by hand."""
-    owner = {"host": socket.gethostname(), "pid": 1, "job": None, "since": "2026-01-02T03:04:05Z"} | changes
+    owner = {
+        "host": socket.gethostname(),
+        "pid": 1,
+        "job": None,
+        "since": "2026-01-02T03:04:05Z",
+    } | changes
     (directory / "lock").write_text(json.dumps(owner))
 
 
@@ -77,8 +82,20 @@ def test_second_process_gets_the_holder_of_the_lock(tmp_path: Path) -> None:
         with pytest.raises(UserError) as caught:
             RunLock(tmp_path).acquire()
         owner = json.loads((tmp_path / "lock").read_text())
-    assert owner == {"host": socket.gethostname(), "pid": process.pid, "job": "4711", "since": owner["since"]}
-    for part in (str(tmp_path), str(process.pid), socket.gethostname(), "job 4711", owner["since"], "scancel 4711"):
+    assert owner == {
+        "host": socket.gethostname(),
+        "pid": process.pid,
+        "job": "4711",
+        "since": owner["since"],
+    }
+    for part in (
+        str(tmp_path),
+        str(process.pid),
+        socket.gethostname(),
+        "job 4711",
+        owner["since"],
+        "scancel 4711",
+    ):
         assert part in str(caught.value)
 
 
@@ -98,9 +115,14 @@ def test_killed_owners_lock_is_taken_over_at_once(tmp_path: Path) -> None:
 
 
 def test_child_of_a_killed_owner_does_not_keep_the_lock(tmp_path: Path) -> None:
-    fork = HOLD.replace('print("held"', 'import os\nif os.fork() == 0: os.read(0, 1); os._exit(0)\nprint("held"')
+    fork = HOLD.replace(
+        'print("held"', 'import os\nif os.fork() == 0: os.read(0, 1); os._exit(0)\nprint("held"'
+    )
     with subprocess.Popen(
-        [sys.executable, "-c", fork, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", fork, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -136,7 +158,8 @@ def test_release_empties_the_record_and_frees_the_lock(tmp_path: Path) -> None:
     cached = RunLock(tmp_path).acquire()
     cached.release()
     cached.release()
-    assert (tmp_path / "lock").stat().st_size == 0  # reading it here would release the lock, if it were still held
+    # reading it here would release the lock, if it were still held
+    assert (tmp_path / "lock").stat().st_size == 0
     assert attempt(tmp_path) == "taken\n"
     with RunLock(tmp_path):
         pass
@@ -172,12 +195,16 @@ def test_read_only_directory_is_a_clear_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
 
 
-def test_error_of_the_file_system_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_the_file_system_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def lockf(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(fcntl, "lockf", lockf)
-    with pytest.raises(RunError, match="lock: cannot be locked: Input/output error; check the file system"):
+    with pytest.raises(
+        RunError, match="lock: cannot be locked: Input/output error; check the file system"
+    ):
         RunLock(tmp_path).acquire()
 
 
@@ -204,7 +231,9 @@ def test_without_locks_a_free_directory_is_used_with_a_warning(
 @pytest.mark.usefixtures("no_locks")
 def test_without_locks_a_live_process_of_this_host_is_respected(tmp_path: Path) -> None:
     record(tmp_path, pid=os.getppid())
-    with pytest.raises(UserError, match=rf"process {os.getppid()} on host .* remove {tmp_path}/lock"):
+    with pytest.raises(
+        UserError, match=rf"process {os.getppid()} on host .* remove {tmp_path}/lock"
+    ):
         RunLock(tmp_path).acquire()
 
 
@@ -231,10 +260,13 @@ def test_without_locks_a_dead_process_of_another_host_is_not_respected(
 
 @pytest.mark.usefixtures("no_locks")
 @pytest.mark.parametrize("whose", ["dead", "ours"])
-def test_without_locks_a_dead_process_of_this_host_is_not_respected(tmp_path: Path, whose: str) -> None:
+def test_without_locks_a_dead_process_of_this_host_is_not_respected(
+    tmp_path: Path, whose: str
+) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
-    record(tmp_path, pid=dead.pid if whose == "dead" else os.getpid())  # ours: a container begins again at 1
+    # ours: a container begins again at 1
+    record(tmp_path, pid=dead.pid if whose == "dead" else os.getpid())
     with RunLock(tmp_path):
         assert json.loads((tmp_path / "lock").read_text())["since"] != "2026-01-02T03:04:05Z"
 

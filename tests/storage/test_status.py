@@ -62,7 +62,9 @@ def test_on_another_host_the_heartbeat_decides(seconds: float, state: str, tmp_p
     assert state_text(message).startswith(process) and " s ago)" in state_text(message)
 
 
-def test_without_locks_the_process_id_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_the_process_id_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_locks(*arguments: Any) -> Any:
         raise OSError(errno.ENOLCK, "no locks available")
 
@@ -82,7 +84,9 @@ def test_reading_the_status_does_not_touch_the_lock(tmp_path: Path) -> None:
             "import sys; from pathlib import Path; from hpc_es.storage.run_lock import is_held; "
             "print(is_held(Path(sys.argv[1])), is_held(Path(sys.argv[1])))"
         )
-        said = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
+        said = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True
+        )
         assert said.stdout == "True True\n"
         assert is_held(tmp_path) is True
     assert is_held(tmp_path) is False
@@ -96,9 +100,14 @@ def test_status_names_a_live_process_and_detects_a_killed_one(tmp_path: Path, ca
     with runs.begin(0, run, *slow) as job:
         runs.wait_for((run / "status.json").exists)
         said = runs.status(run)
-        assert (said["status"], said["pid"]) == ("running", job.process.pid) and said["started"] <= said["heartbeat"]
+        assert (said["status"], said["pid"]) == ("running", job.process.pid) and said[
+            "started"
+        ] <= said["heartbeat"]
         cli.run(["inspect", str(run)])
-        assert f"running (process {said['pid']} on host {said['host']}" in capsys.readouterr().out.splitlines()[0]
+        assert (
+            f"running (process {said['pid']} on host {said['host']}"
+            in capsys.readouterr().out.splitlines()[0]
+        )
         job.process.send_signal(signal.SIGKILL)
         job.process.wait()
     assert runs.status(run)["status"] == "running"
@@ -129,7 +138,9 @@ def slow(x, run, beats):
 """
 
 
-def test_heartbeat_is_written_during_a_long_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_is_written_during_a_long_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four evaluations of one second."""
     stamps = iter(range(10**6))
     monkeypatch.setattr(run_writer, "HEARTBEAT_SECONDS", 0.1)
@@ -138,5 +149,7 @@ def test_heartbeat_is_written_during_a_long_generation(tmp_path: Path, monkeypat
     runs.here(runs.tiny(tmp_path, SLEEPS.format(tmp_path)), tmp_path / "run", [])
     beats = [json.loads(line) for line in (tmp_path / "beats").read_text().splitlines()]
     assert 3 * 4 <= len({beat["heartbeat"] for beat in beats}) <= 11 * 4
-    assert {beat["status"] for beat in beats} == {"running"} and {beat["generation"] for beat in beats} == {0}
+    assert {beat["status"] for beat in beats} == {"running"} and {
+        beat["generation"] for beat in beats
+    } == {0}
     assert runs.status(tmp_path / "run")["status"] == "finished"

@@ -1,4 +1,6 @@
-"""Results of comparing native stepping are cached per user; the cache may be missing, damaged or read-only."""
+"""Results of comparing native stepping are cached per user; the cache may be missing,
+damaged or read-only.
+"""
 
 from __future__ import annotations
 
@@ -71,11 +73,17 @@ def test_missing_home_directory_is_ignored(monkeypatch: pytest.MonkeyPatch) -> N
     assert known() == {}
 
 
-def test_other_versions_or_processors_have_separate_cache_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_or_processors_have_separate_cache_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names = {stepping_cache.platform_fingerprint.__wrapped__()}
     for package in ("gymnasium", "mujoco", "numpy"):
         with monkeypatch.context() as patch:
-            patch.setattr(stepping_cache, "_version", lambda name, package=package: "0" if name == package else "1")
+            patch.setattr(
+                stepping_cache,
+                "_version",
+                lambda name, package=package: "0" if name == package else "1",
+            )
             names.add(stepping_cache.platform_fingerprint.__wrapped__())
     monkeypatch.setattr(stepping_cache, "processor_fingerprint", lambda: "another")
     names.add(stepping_cache.platform_fingerprint.__wrapped__())

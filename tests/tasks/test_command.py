@@ -1,4 +1,6 @@
-"""External programs as objectives: parameters, results, failures, and processes that end with their rank."""
+"""External programs as objectives: parameters, results, failures,
+and processes that end with their rank.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def run(tmp_path: Path) -> Iterator[Run]:
     """Run a shell text; $1 is the path of the parameters and $2 that of the result."""
     created: list[SubprocessEvaluator] = []
 
-    def run(text: str, words: tuple[str, ...] = ("{parameters}", "{result}"), **more: object) -> EvaluationResult:
+    def run(
+        text: str, words: tuple[str, ...] = ("{parameters}", "{result}"), **more: object
+    ) -> EvaluationResult:
         external = SubprocessEvaluator(Command((SH, "-c", text, "sh", *words), tmp_path, **more))  # type: ignore[arg-type]
         external.open(RunContext(tmp_path, 0, 1, lambda make: make()))
         created.append(external)
@@ -86,7 +90,8 @@ def test_placeholders_are_replaced_literally_in_all_arguments(run: Run, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("7", 7), (" 1.5e3\n\n", 1500), ('{"value": 2, "more": [1]}', 2), (".5", 0.5), ("+1.", 1)]
+    ("text", "value"),
+    [("7", 7), (" 1.5e3\n\n", 1500), ('{"value": 2, "more": [1]}', 2), (".5", 0.5), ("+1.", 1)],
 )
 def test_results_are_parsed(run: Run, text: str, value: float) -> None:
     assert run(f"printf '{text}' > \"$2\"").value == value
@@ -102,7 +107,10 @@ def test_results_are_parsed(run: Run, text: str, value: float) -> None:
         ('echo nan > "$2"', "the value is nan"),
         ('echo inf > "$2"', "the value is inf"),
         (r'''printf '{"value": %0400d}' 1 | sed 's/: 0/: 9/' > "$2"''', "the value is inf"),
-        ('echo true > "$2"', 'the result is true: expected a number, or JSON such as {"value": 1.5}'),
+        (
+            'echo true > "$2"',
+            'the result is true: expected a number, or JSON such as {"value": 1.5}',
+        ),
         ('printf "\\033[2J" > "$2"', r"the result is \x1b[2J"),
         ('head -c 1000001 /dev/zero > "$2"', "larger than 1,000,000 bytes"),
         ('mkdir "$2"', "Is a directory"),
@@ -118,8 +126,12 @@ def test_failures_are_reported_with_their_reason(run: Run, text: str, failure: s
 
 def test_output_of_failed_programs_is_kept_and_failures_are_grouped(run: Run) -> None:
     failures = [run(f"seq 12 >&2; exit {status}").failure for status in (1, 1, 3)]
-    assert failures[0] is not None and failures[0].details == "".join(f"{number}\n" for number in range(1, 13))
-    assert failures[0].text.startswith(f"{SH} ended with status 1; stderr: 8 | 9 | 10 | 11 | 12; kept in ")
+    assert failures[0] is not None and failures[0].details == "".join(
+        f"{number}\n" for number in range(1, 13)
+    )
+    assert failures[0].text.startswith(
+        f"{SH} ended with status 1; stderr: 8 | 9 | 10 | 11 | 12; kept in "
+    )
     kinds = [failure.kind for failure in failures if failure is not None]
     assert kinds == [f"{SH} ended with status {status}" for status in (1, 1, 3)]
 
@@ -143,11 +155,15 @@ def test_directories_of_a_killed_run_are_removed_by_its_rank(tmp_path: Path) -> 
     scratch = tmp_path / "scratch"
     for name in ("rank_0_11_0", "rank_1_12_0", "rank_5_13_0", "failed_3"):
         (scratch / name).mkdir(parents=True)
-    SubprocessEvaluator(Command(("x",), tmp_path)).open(RunContext(tmp_path, 0, 2, lambda make: make()))
+    SubprocessEvaluator(Command(("x",), tmp_path)).open(
+        RunContext(tmp_path, 0, 2, lambda make: make())
+    )
     assert sorted(path.name for path in scratch.iterdir()) == ["failed_3", "rank_1_12_0"]
 
 
-def test_placeholders_of_environment_variables_are_replaced(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placeholders_of_environment_variables_are_replaced(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PMI_RANK", "1")
     assert run('echo $N${PMI_RANK:-0} > "$2"', environment={"N": "4"}).value == 40
 
@@ -197,7 +213,9 @@ def test_missing_program_is_reported(programs: ProgramRunner, tmp_path: Path) ->
     assert programs.run(["true"], tmp_path, ENVIRONMENT).status == 0
 
 
-def test_program_inherits_no_descriptors_and_signal_handlers(programs: ProgramRunner, tmp_path: Path) -> None:
+def test_program_inherits_no_descriptors_and_signal_handlers(
+    programs: ProgramRunner, tmp_path: Path
+) -> None:
     descriptor = os.open(tmp_path, os.O_RDONLY)
     os.set_inheritable(descriptor, True)  # as PMI_FD is
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -205,7 +223,10 @@ def test_program_inherits_no_descriptors_and_signal_handlers(programs: ProgramRu
     try:
         code = "ls /proc/self/fd | wc -l; kill -USR2 $$; sleep 1; echo survived"
         assert programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT).status == -signal.SIGUSR2
-        assert programs.run(["sh", "-c", "kill -USR1 $$"], tmp_path, ENVIRONMENT).status == -signal.SIGUSR1
+        assert (
+            programs.run(["sh", "-c", "kill -USR1 $$"], tmp_path, ENVIRONMENT).status
+            == -signal.SIGUSR1
+        )
     finally:
         os.close(descriptor)
         signal.signal(signal.SIGUSR1, before)
@@ -214,7 +235,8 @@ def test_program_inherits_no_descriptors_and_signal_handlers(programs: ProgramRu
     assert int((tmp_path / "stdout.txt").read_text().split()[1], 16) == 0
     programs.run(["ls", "-l", "/proc/self/fd"], tmp_path, ENVIRONMENT)
     listed = (tmp_path / "stdout.txt").read_text()
-    assert listed.count("->") == 4 and "/dev/null" in listed  # 0, 1, 2 and the directory that ls reads
+    # 0, 1, 2 and the directory that ls reads
+    assert listed.count("->") == 4 and "/dev/null" in listed
 
 
 def test_time_limit_ends_the_process_group(programs: ProgramRunner, tmp_path: Path) -> None:
@@ -225,13 +247,17 @@ def test_time_limit_ends_the_process_group(programs: ProgramRunner, tmp_path: Pa
     assert time.monotonic() - since < 10 and gone(number(tmp_path / "child"))
 
 
-def test_background_processes_end_with_their_program(programs: ProgramRunner, tmp_path: Path) -> None:
+def test_background_processes_end_with_their_program(
+    programs: ProgramRunner, tmp_path: Path
+) -> None:
     code = "setsid sh -c 'echo $$ > daemon; exec sleep 60' & while [ ! -s daemon ]; do sleep 0.01; done"
     assert programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT).status == 0
     assert gone(number(tmp_path / "daemon"))
 
 
-def test_messages_are_answered_and_interruption_ends_the_program(programs: ProgramRunner, tmp_path: Path) -> None:
+def test_messages_are_answered_and_interruption_ends_the_program(
+    programs: ProgramRunner, tmp_path: Path
+) -> None:
     class GiveUp(BaseException):
         pass
 
@@ -243,15 +269,25 @@ def test_messages_are_answered_and_interruption_ends_the_program(programs: Progr
             raise GiveUp
 
     with pytest.raises(GiveUp):
-        programs.run(["sh", "-c", "echo $$ > child; exec sleep 60"], tmp_path, ENVIRONMENT, poll=poll)
+        programs.run(
+            ["sh", "-c", "echo $$ > child; exec sleep 60"], tmp_path, ENVIRONMENT, poll=poll
+        )
     assert gone(number(tmp_path / "child"))
     assert programs.run(["true"], tmp_path, ENVIRONMENT).status == 0
 
 
 def test_process_group_is_known_before_the_program_starts(tmp_path: Path) -> None:
-    """Otherwise a supervisor killed right after the start would leave processes of an unknown group."""
+    """Otherwise a supervisor killed right after the start
+    would leave processes of an unknown group.
+    """
     ours, theirs = socket.socketpair()
-    order = {"command": ["/no/such"], "directory": str(tmp_path), "environment": {}, "cpus": [], "limit_seconds": None}
+    order = {
+        "command": ["/no/such"],
+        "directory": str(tmp_path),
+        "environment": {},
+        "cpus": [],
+        "limit_seconds": None,
+    }
     with theirs, ours.makefile("rb") as answers:
         command = [sys.executable, "-I", "-S", supervisor.__file__, str(theirs.fileno())]
         with subprocess.Popen(command, pass_fds=[theirs.fileno()]):
@@ -264,7 +300,9 @@ def test_process_group_is_known_before_the_program_starts(tmp_path: Path) -> Non
     assert message[0]["pid"] > 0 and "No such file" in message[1]["error"]
 
 
-def test_death_of_the_supervisor_ends_the_process_group(programs: ProgramRunner, tmp_path: Path) -> None:
+def test_death_of_the_supervisor_ends_the_process_group(
+    programs: ProgramRunner, tmp_path: Path
+) -> None:
     killed = []
 
     def poll() -> None:
@@ -302,15 +340,30 @@ def test_killed_rank_leaves_no_process(whom: str, tmp_path: Path) -> None:
             os.kill(rank.pid if whom == "rank" else supervisor_pid, signal.SIGKILL)
         assert gone(child) and gone(supervisor_pid)
         if whom == "supervisor":
-            os.kill(grandchild, signal.SIGKILL)  # it has its own session, and no process would end it
+            # it has its own session, and no process would end it
+            os.kill(grandchild, signal.SIGKILL)
         assert gone(grandchild)
 
 
 def test_program_environment_has_no_mpi_variables() -> None:
-    launched = {"PMI_RANK": "1", "PMI_FD": "9", "PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1", "MPI_LOCALRANKID": "0"}
-    launched |= {"HYDI_CONTROL_FD": "7", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_PROCID": "1"}
+    launched = {
+        "PMI_RANK": "1",
+        "PMI_FD": "9",
+        "PMIX_RANK": "1",
+        "OMPI_COMM_WORLD_RANK": "1",
+        "MPI_LOCALRANKID": "0",
+    }
+    launched |= {
+        "HYDI_CONTROL_FD": "7",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEPID": "0",
+        "SLURM_PROCID": "1",
+    }
     kept = {"SLURM_JOB_ID": "8", "SLURM_NTASKS": "2", "HOME": "/h", "MPICC": "cc"}
-    assert program_environment({**launched, **kept}, {"OMP_NUM_THREADS": "4"}) == {**kept, "OMP_NUM_THREADS": "4"}
+    assert program_environment({**launched, **kept}, {"OMP_NUM_THREADS": "4"}) == {
+        **kept,
+        "OMP_NUM_THREADS": "4",
+    }
 
 
 def test_words_that_a_shell_would_change_are_warned_of() -> None:

@@ -15,12 +15,17 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
 from hpc_es.training.build import build_task
 
-NAMED = {"rate": {"low": 1e-5, "high": 1e-1, "scale": "log", "initial": 1e-3}, "decay": {"low": 0, "high": 4}}
+NAMED = {
+    "rate": {"low": 1e-5, "high": 1e-1, "scale": "log", "initial": 1e-3},
+    "decay": {"low": 0, "high": 4},
+}
 
 
 @pytest.fixture(autouse=True)
 def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "kinds_model.py").write_text("def cost(x): return 0.0\ndef named(rate, decay): return 0.0\n")
+    (tmp_path / "kinds_model.py").write_text(
+        "def cost(x): return 0.0\ndef named(rate, decay): return 0.0\n"
+    )
     (tmp_path / "program").write_text("#!/bin/sh\n")
     (tmp_path / "program").chmod(0o755)
     (tmp_path / "plain").write_text("")
@@ -32,9 +37,16 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(directory: Path, stop: Any = None, **task: Any) -> Any:
-    base = {"kind": "command", "command": ["./program", "{parameters}", "{result}"]} if "command" in task else {}
+    base = (
+        {"kind": "command", "command": ["./program", "{parameters}", "{result}"]}
+        if "command" in task
+        else {}
+    )
     if not base:
-        base = {"kind": "function", "function": "kinds_model:named" if "parameters" in task else "kinds_model:cost"}
+        base = {
+            "kind": "function",
+            "function": "kinds_model:named" if "parameters" in task else "kinds_model:cost",
+        }
     size = {} if "parameters" in task else {"dimension": 2}
     data = {
         "directory": str(directory),
@@ -64,22 +76,56 @@ def first(directory: Path, **task: Any) -> Any:
         ({"parameters": NAMED}, [0.5, 0.5]),
     ],
 )
-def test_initial_vectors_of_function_tasks(task: dict[str, Any], expected: list[float], tmp_path: Path) -> None:
+def test_initial_vectors_of_function_tasks(
+    task: dict[str, Any], expected: list[float], tmp_path: Path
+) -> None:
     assert first(tmp_path, **task) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("task", "key", "text"),
     [
-        ({"dimension": None}, "task.dimension", "expected dimension, or parameters with names, found neither"),
+        (
+            {"dimension": None},
+            "task.dimension",
+            "expected dimension, or parameters with names, found neither",
+        ),
         ({"parameters": NAMED, "dimension": 2}, "task.dimension", "found both"),
-        ({"parameters": {"rate": {"low": 0}}}, "task.parameters.rate.high", "but the key is missing"),
-        ({"parameters": {"rate": {"low": 0, "high": 1, "scal": "log"}}}, "task.parameters.rate.scal", "did you mean"),
-        ({"parameters": {"rate": {"low": 0, "high": 1, "scale": "log"}}}, "task.parameters.rate.low", "more than 0"),
-        ({"parameters": {"rate": {"low": 2, "high": 1}}}, "task.parameters.rate.high", "is 1: expected more than low"),
-        ({"parameters": {"rate": {"low": 0, "high": 1, "initial": 2}}}, "task.parameters.rate.initial", "from 0 to 1"),
-        ({"parameters": {"n": {"low": 0.5, "high": 9, "integer": True}}}, "task.parameters.n.low", "a whole number"),
-        ({"parameters": {"n": {"low": 0.2, "high": 0.8, "integer": True}}}, "task.parameters.n.high", "a whole number"),
+        (
+            {"parameters": {"rate": {"low": 0}}},
+            "task.parameters.rate.high",
+            "but the key is missing",
+        ),
+        (
+            {"parameters": {"rate": {"low": 0, "high": 1, "scal": "log"}}},
+            "task.parameters.rate.scal",
+            "did you mean",
+        ),
+        (
+            {"parameters": {"rate": {"low": 0, "high": 1, "scale": "log"}}},
+            "task.parameters.rate.low",
+            "more than 0",
+        ),
+        (
+            {"parameters": {"rate": {"low": 2, "high": 1}}},
+            "task.parameters.rate.high",
+            "is 1: expected more than low",
+        ),
+        (
+            {"parameters": {"rate": {"low": 0, "high": 1, "initial": 2}}},
+            "task.parameters.rate.initial",
+            "from 0 to 1",
+        ),
+        (
+            {"parameters": {"n": {"low": 0.5, "high": 9, "integer": True}}},
+            "task.parameters.n.low",
+            "a whole number",
+        ),
+        (
+            {"parameters": {"n": {"low": 0.2, "high": 0.8, "integer": True}}},
+            "task.parameters.n.high",
+            "a whole number",
+        ),
         (
             {"parameters": {"n": {"low": 0, "high": 9, "integer": True, "scale": "log"}}},
             "task.parameters.n.low",
@@ -90,25 +136,73 @@ def test_initial_vectors_of_function_tasks(task: dict[str, Any], expected: list[
             "task.parameters.n.initial",
             "a whole number",
         ),
-        ({"parameters": {"n": {"values": [1]}}}, "task.parameters.n.values", "expected at least 2 values, found 1"),
-        ({"parameters": {"n": {"values": [1, 4, 2]}}}, "task.parameters.n.values", "found 4 before 2"),
-        ({"parameters": {"n": {"values": [1, 4], "initial": 2}}}, "task.parameters.n.initial", "one of the values"),
-        ({"parameters": {"n": {"values": [1, 4], "low": 0}}}, "task.parameters.n.low", "values lists all values"),
-        ({"parameters": {"n": {"choices": []}}}, "task.parameters.n.choices", "expected at least 2 choices, found 0"),
-        ({"parameters": {"n": {"choices": ["a", "b", "a"]}}}, "task.parameters.n.choices", 'has "a" twice'),
-        ({"parameters": {"n": {"choices": ["a", "b"], "initial": 1}}}, "task.parameters.n.initial", "equally likely"),
+        (
+            {"parameters": {"n": {"values": [1]}}},
+            "task.parameters.n.values",
+            "expected at least 2 values, found 1",
+        ),
+        (
+            {"parameters": {"n": {"values": [1, 4, 2]}}},
+            "task.parameters.n.values",
+            "found 4 before 2",
+        ),
+        (
+            {"parameters": {"n": {"values": [1, 4], "initial": 2}}},
+            "task.parameters.n.initial",
+            "one of the values",
+        ),
+        (
+            {"parameters": {"n": {"values": [1, 4], "low": 0}}},
+            "task.parameters.n.low",
+            "values lists all values",
+        ),
+        (
+            {"parameters": {"n": {"choices": []}}},
+            "task.parameters.n.choices",
+            "expected at least 2 choices, found 0",
+        ),
+        (
+            {"parameters": {"n": {"choices": ["a", "b", "a"]}}},
+            "task.parameters.n.choices",
+            'has "a" twice',
+        ),
+        (
+            {"parameters": {"n": {"choices": ["a", "b"], "initial": 1}}},
+            "task.parameters.n.initial",
+            "equally likely",
+        ),
         (
             {"parameters": {"n": {"boolean": True, "choices": [1, 2]}}},
             "task.parameters.n.boolean",
             "choices lists all values",
         ),
-        ({"parameters": {"n": {"boolean": True, "scale": "log"}}}, "task.parameters.n.scale", "remove it"),
+        (
+            {"parameters": {"n": {"boolean": True, "scale": "log"}}},
+            "task.parameters.n.scale",
+            "remove it",
+        ),
         ({"constraints": []}, "task.constraints", "at least one constraint"),
-        ({"constraints": ["a", "a"]}, "task.constraints", "has a, which is also another constraint"),
+        (
+            {"constraints": ["a", "a"]},
+            "task.constraints",
+            "has a, which is also another constraint",
+        ),
         ({"parameters": NAMED, "constraints": ["rate"]}, "task.constraints", "has rate"),
-        ({"constraints": ["x1"]}, "task.constraints", "has x1, which is also another constraint or a parameter"),
-        ({"constraints": ["value"]}, "task.constraints", "has value, which is also a column of evaluations.csv"),
-        ({"parameters": {"job": {"low": 0, "high": 1}}}, "task.parameters.job", "a column of evaluations.csv"),
+        (
+            {"constraints": ["x1"]},
+            "task.constraints",
+            "has x1, which is also another constraint or a parameter",
+        ),
+        (
+            {"constraints": ["value"]},
+            "task.constraints",
+            "has value, which is also a column of evaluations.csv",
+        ),
+        (
+            {"parameters": {"job": {"low": 0, "high": 1}}},
+            "task.parameters.job",
+            "a column of evaluations.csv",
+        ),
         (
             {"constraint_handling": "augmented_lagrangian"},
             "task.constraint_handling",
@@ -123,26 +217,66 @@ def test_initial_vectors_of_function_tasks(task: dict[str, Any], expected: list[
             "task.constraint_handling",
             "discrete parameters",
         ),
-        ({"parameters": {"n": {}}}, "task.parameters.n.low", "or expected values, choices or boolean"),
+        (
+            {"parameters": {"n": {}}},
+            "task.parameters.n.low",
+            "or expected values, choices or boolean",
+        ),
         ({"parameters": NAMED, "bounds": {"low": 0}}, "task.bounds.low", "have their own bounds"),
-        ({"parameters": NAMED, "initial_region": {"low": 0}}, "task.initial_region.low", "have their own bounds"),
-        ({"initial": 1, "initial_region": {"low": 0}}, "task.initial_region", "is set, but initial is not random"),
+        (
+            {"parameters": NAMED, "initial_region": {"low": 0}},
+            "task.initial_region.low",
+            "have their own bounds",
+        ),
+        (
+            {"initial": 1, "initial_region": {"low": 0}},
+            "task.initial_region",
+            "is set, but initial is not random",
+        ),
         ({"parameters": NAMED, "initial": 1}, "task.initial", "there are named parameters"),
         ({"parameters": NAMED, "batch": 4}, "task.batch", "one vector at a time"),
-        ({"parameters": NAMED, "arguments": {"rate": 1}}, "task.arguments", "which is also in task.parameters"),
-        ({"bounds": {"low": [1, 2, 3]}}, "task.bounds.low", "expected 2 numbers, one for each coordinate, found 3"),
-        ({"bounds": {"low": [0, 3], "high": 2}}, "task.bounds.high", "is 2 in coordinate 1: expected more than low"),
+        (
+            {"parameters": NAMED, "arguments": {"rate": 1}},
+            "task.arguments",
+            "which is also in task.parameters",
+        ),
+        (
+            {"bounds": {"low": [1, 2, 3]}},
+            "task.bounds.low",
+            "expected 2 numbers, one for each coordinate, found 3",
+        ),
+        (
+            {"bounds": {"low": [0, 3], "high": 2}},
+            "task.bounds.high",
+            "is 2 in coordinate 1: expected more than low",
+        ),
         ({"bounds": {"low": [float("-inf"), 0]}}, "task.bounds.low", "a number must be finite"),
         (
             {"bounds": {"low": -1.7e308, "high": [0, 1.7e308]}},
             "task.bounds.high",
             "is 0 in coordinate 0: expected 1e-300 to 1e+307 more than low, which is -1.7e+308; null is no bound",
         ),
-        ({"bounds": {"low": [0, 0], "high": [1, 5e-324]}}, "task.bounds.high", "is 4.94066e-324 in coordinate 1"),
-        ({"parameters": {"n": {"low": -1e308, "high": 1e308}}}, "task.parameters.n.high", "whose difference from low"),
-        ({"parameters": {"n": {"low": 1e-9, "high": 1e300, "scale": "log"}}}, "task.parameters.n.high", "whose ratio"),
+        (
+            {"bounds": {"low": [0, 0], "high": [1, 5e-324]}},
+            "task.bounds.high",
+            "is 4.94066e-324 in coordinate 1",
+        ),
+        (
+            {"parameters": {"n": {"low": -1e308, "high": 1e308}}},
+            "task.parameters.n.high",
+            "whose difference from low",
+        ),
+        (
+            {"parameters": {"n": {"low": 1e-9, "high": 1e300, "scale": "log"}}},
+            "task.parameters.n.high",
+            "whose ratio",
+        ),
         ({"initial": [1]}, "task.initial", "expected 2 numbers"),
-        ({"command": ["./program", "{result}"]}, "task.command", "has no {parameters} in its arguments"),
+        (
+            {"command": ["./program", "{result}"]},
+            "task.command",
+            "has no {parameters} in its arguments",
+        ),
     ],
 )
 def test_invalid_options_of_function_tasks_are_refused(
@@ -150,7 +284,9 @@ def test_invalid_options_of_function_tasks_are_refused(
 ) -> None:
     with pytest.raises(ConfigError) as error:
         config(tmp_path, **task)
-    assert [text in said for where, said in error.value.problems if where == key] == [True], error.value.problems
+    assert [text in said for where, said in error.value.problems if where == key] == [True], (
+        error.value.problems
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,12 +295,28 @@ def test_invalid_options_of_function_tasks_are_refused(
         ({"initial": "nothing.npy"}, "nothing.npy cannot be read: No such file"),
         ({"initial": "broken.json"}, "broken.json cannot be read"),
         ({"initial": "start.csv"}, "expected a number, a list, 'random' or a file"),
-        ({"initial": "start.npy", "dimension": 3}, "expected 3 numbers, found an array of the shape [2]"),
-        ({"initial": 5, "bounds": {"high": [9, 1]}}, "is 5 in coordinate 1: expected a number from -inf to 1"),
-        ({"initial": "random", "bounds": {"low": 0}}, "not every coordinate has a lower and an upper limit"),
-        ({"initial": "random", "initial_region": {"low": [0]}}, "expected 2 numbers, one for each coordinate, found 1"),
         (
-            {"initial": "random", "initial_region": {"low": [0, -3]}, "bounds": {"low": -2, "high": 2}},
+            {"initial": "start.npy", "dimension": 3},
+            "expected 3 numbers, found an array of the shape [2]",
+        ),
+        (
+            {"initial": 5, "bounds": {"high": [9, 1]}},
+            "is 5 in coordinate 1: expected a number from -inf to 1",
+        ),
+        (
+            {"initial": "random", "bounds": {"low": 0}},
+            "not every coordinate has a lower and an upper limit",
+        ),
+        (
+            {"initial": "random", "initial_region": {"low": [0]}},
+            "expected 2 numbers, one for each coordinate, found 1",
+        ),
+        (
+            {
+                "initial": "random",
+                "initial_region": {"low": [0, -3]},
+                "bounds": {"low": -2, "high": 2},
+            },
             "task.initial_region: is -3 to 2 in coordinate 1: expected low <= high, within -2 to 2",
         ),
         (
@@ -172,21 +324,32 @@ def test_invalid_options_of_function_tasks_are_refused(
             "task.initial_region: is 3 to 1 in coordinate 0: expected low <= high, within -inf to inf",
         ),
         ({"function": "kinds_model:nothing"}, "there is no 'nothing' in kinds_model"),
-        ({"command": ["./missing", "{parameters}", "{result}"]}, "missing ('./missing' is relative to the config)"),
+        (
+            {"command": ["./missing", "{parameters}", "{result}"]},
+            "missing ('./missing' is relative to the config)",
+        ),
         ({"command": ["./plain", "{parameters}", "{result}"]}, "is not executable: chmod +x"),
         ({"command": ["no-such-program", "{parameters}", "{result}"]}, "'no-such-program' in PATH"),
     ],
 )
-def test_check_reports_errors_of_function_tasks(task: dict[str, Any], text: str, tmp_path: Path) -> None:
+def test_check_reports_errors_of_function_tasks(
+    task: dict[str, Any], text: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as error:
         build_task(config(tmp_path, **task))
     assert text in str(error.value)
 
 
 def test_target_value_needs_an_objective_and_target_return_a_policy(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"stop.target_return: the task .* has no returns of evaluation episodes"):
+    with pytest.raises(
+        ConfigError, match=r"stop.target_return: the task .* has no returns of evaluation episodes"
+    ):
         build_task(config(tmp_path, {"target_return": 1.0}))
-    episodes = {"task": {"env_id": "CartPole-v1"}, "stop": {"target_value": 1.0}, "algorithm": {"kind": "es"}}
+    episodes = {
+        "task": {"env_id": "CartPole-v1"},
+        "stop": {"target_value": 1.0},
+        "algorithm": {"kind": "es"},
+    }
     with pytest.raises(ConfigError, match=r"stop.target_value: the task .* has no objective value"):
         build_task(validate(episodes))
 

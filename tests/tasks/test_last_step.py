@@ -1,4 +1,6 @@
-"""The LastStep wrapper, on a toy whose reward is its action and whose observation is (step, lifetime, 1)."""
+"""The LastStep wrapper, on a toy whose reward is its action and
+whose observation is (step, lifetime, 1).
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ def test_last_step_works_as_a_wrapper_of_a_task() -> None:
     [
         ("Reach", WRAPPER, "expected Discrete actions"),
         ("Survival", {WRAPPER: {"time_scale": 0}}, "expected a number greater than 0"),
-        ("Survival", {WRAPPER: {"reward_clip": 0}}, "reward_clip is 0: expected a number greater than 0, or null"),
+        (
+            "Survival",
+            {WRAPPER: {"reward_clip": 0}},
+            "reward_clip is 0: expected a number greater than 0, or null",
+        ),
     ],
 )
 def test_last_step_refuses_unsuitable_environments(name: str, wrapper: object, text: str) -> None:

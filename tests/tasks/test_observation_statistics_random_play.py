@@ -12,7 +12,12 @@ from hpc_es.core.data import Box, Discrete, MultiDiscrete
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.tasks.episodes.task import Episodes, Options
-from hpc_es.tasks.observation_statistics import INTERVAL, random_actions, random_observations, sha256
+from hpc_es.tasks.observation_statistics import (
+    INTERVAL,
+    random_actions,
+    random_observations,
+    sha256,
+)
 from tests.helpers import toys  # registers the environments
 
 assert toys
@@ -28,7 +33,9 @@ def observations(env_id: str, count: int, keys: Keys = KEYS, **options: Any) -> 
 
 
 def test_every_tenth_observation_is_taken_across_episodes() -> None:
-    """An episode of Survival has 1 to 50 steps; it observes the number of the step and the length."""
+    """An episode of Survival has 1 to 50 steps;
+    it observes the number of the step and the length.
+    """
     observed = observations("Survival-v0", 40)
     assert (observed.dtype, observed.shape) == (np.float32, (40, 3))
     assert observed[0, 0] == 0
@@ -43,22 +50,29 @@ def test_every_tenth_observation_is_taken_across_episodes() -> None:
 def test_they_depend_on_the_keys_only(env_id: str) -> None:
     first = observations(env_id, 8)
     assert sha256(first) == sha256(observations(env_id, 8))
-    assert sha256(first) == sha256(observations(env_id, 8, episodes_per_job=1, stepping="gymnasium"))
+    assert sha256(first) == sha256(
+        observations(env_id, 8, episodes_per_job=1, stepping="gymnasium")
+    )
     np.testing.assert_array_equal(observations(env_id, 20)[:8], first)
     assert sha256(first) != sha256(observations(env_id, 8, Keys(6)))
     assert sha256(first) != sha256(observations(env_id, 8, Keys(5, repetition=1)))
 
 
 def test_another_environment_gives_another_sum() -> None:
-    assert sha256(observations("Pendulum-v1", 8)) != sha256(observations("Pendulum-v1", 8, env_kwargs={"g": 5.0}))
+    assert sha256(observations("Pendulum-v1", 8)) != sha256(
+        observations("Pendulum-v1", 8, env_kwargs={"g": 5.0})
+    )
 
 
 def test_failed_episode_is_reported() -> None:
-    seed = int(Keys(5).generator(Purpose.REFERENCE).integers(2**31, size=(1, 1))[0, 0])  # of the first episode
+    # of the first episode
+    seed = int(Keys(5).generator(Purpose.REFERENCE).integers(2**31, size=(1, 1))[0, 0])
     with pytest.raises(ConfigError) as caught:
         observations("Faulty-v0", 4, env_kwargs={"at": 1, "bad_seed": seed})
     assert "the simulator diverged" in str(caught.value)
-    assert "policy.normalisation: is virtual_batch, which needs observations of random play" in str(caught.value)
+    assert "policy.normalisation: is virtual_batch, which needs observations of random play" in str(
+        caught.value
+    )
 
 
 def test_random_actions_are_uniform_in_their_space() -> None:
@@ -71,4 +85,6 @@ def test_random_actions_are_uniform_in_their_space() -> None:
     high = np.array([-2, np.inf, np.inf, -2], np.float32)
     box = random_actions(Box(low, high), rng, 1000)
     assert box.dtype == np.float32 and (box >= low).all() and (box <= high).all()
-    assert box[:, 0].mean() == pytest.approx(-2.5, abs=0.05) and box[:, 1].std() == pytest.approx(3**-0.5, rel=0.1)
+    assert box[:, 0].mean() == pytest.approx(-2.5, abs=0.05) and box[:, 1].std() == pytest.approx(
+        3**-0.5, rel=0.1
+    )

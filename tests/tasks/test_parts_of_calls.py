@@ -19,9 +19,25 @@ def test_call_is_halved_until_the_jobs_that_fail_are_alone() -> None:
 
     parts = list(in_parts(range(2, 9), call))
     alone = {part.start: result for part, result in parts if not isinstance(result, list)}
-    assert [part for part, _ in parts] == [range(2, 3), range(3, 4), range(4, 5), range(5, 7), range(7, 8), range(8, 9)]
-    assert {job: failure.text for job, failure in alone.items()} == {3: "job 3 fails", 8: "job 8 fails"}
-    assert [job for _, result in parts if isinstance(result, list) for job in result] == [2, 4, 5, 6, 7]
+    assert [part for part, _ in parts] == [
+        range(2, 3),
+        range(3, 4),
+        range(4, 5),
+        range(5, 7),
+        range(7, 8),
+        range(8, 9),
+    ]
+    assert {job: failure.text for job, failure in alone.items()} == {
+        3: "job 3 fails",
+        8: "job 8 fails",
+    }
+    assert [job for _, result in parts if isinstance(result, list) for job in result] == [
+        2,
+        4,
+        5,
+        6,
+        7,
+    ]
     assert len(calls) == 11
 
 

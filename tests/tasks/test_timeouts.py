@@ -15,7 +15,10 @@ from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
 
 def test_call_that_hangs_is_ended() -> None:
     since = time.perf_counter()
-    with Watch(0.1) as watch, pytest.raises(EpisodeTimeout, match=r"longer than .*episode_timeout_seconds: 0\.1"):
+    with (
+        Watch(0.1) as watch,
+        pytest.raises(EpisodeTimeout, match=r"longer than .*episode_timeout_seconds: 0\.1"),
+    ):
         watch.timed(0, time.sleep)(60)
     assert 0.1 <= time.perf_counter() - since < 5
 
@@ -85,7 +88,10 @@ def test_limit_in_a_thread_is_noticed_when_the_call_returns() -> None:
     thread.start()
     thread.join()
     assert seen == ["the episode took longer than task.episode_timeout_seconds: 0.05"]
-    assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (
+        0.0,
+        0.0,
+    )
 
 
 def locked_twice() -> None:
@@ -96,7 +102,9 @@ def locked_twice() -> None:
 
 @pytest.mark.parametrize("poll", [None, lambda: None])
 @pytest.mark.parametrize("wait", [threading.Event().wait, queue.Queue().get, locked_twice])
-def test_call_that_waits_for_a_lock_is_ended(wait: Callable[[], object], poll: Callable[[], None] | None) -> None:
+def test_call_that_waits_for_a_lock_is_ended(
+    wait: Callable[[], object], poll: Callable[[], None] | None
+) -> None:
     """The timer that polls restarts system calls, so that these never come back to Python."""
     since = time.perf_counter()
     with Watch(0.3, poll=poll) as watch:

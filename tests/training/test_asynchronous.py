@@ -6,8 +6,9 @@ import pytest
 
 from tests.helpers.harness import Finished, mpiexec, script
 
-# Each chunk gives the gradient theta - 3 of (theta - 3)**2 / 2, so a step of 0.1 leaves 0.9 of what theta was off when
-# the chunk took it. The rows show which generation's random numbers the chunk had.
+# Each chunk gives the gradient theta - 3 of (theta - 3)**2 / 2, so a step of 0.1 leaves 0.9 of what
+# theta was off when the chunk took it. The rows show which generation's random numbers the chunk
+# had.
 HEAD = """
 import sys, time
 from dataclasses import replace
@@ -55,7 +56,9 @@ SLOW, signals, again, work = 0.0, 0, 0, None
 
 def run(ranks: int, body: str, status: int = 0) -> Finished:
     lines = "".join(f"        {line}\n" for line in script(body)[1].splitlines())
-    start = "def body():\n    global world, rank, size, SLOW, signals, again\n    world = connect()\n"
+    start = (
+        "def body():\n    global world, rank, size, SLOW, signals, again\n    world = connect()\n"
+    )
     start += "    rank, size, master = world.rank, world.size, Master()\n"
     start += "    with world.polling(lambda: work and work.check_messages()):\n"
     code = f"{HEAD}\n{start}{lines}    return 0\nguarded(body)"
@@ -114,7 +117,10 @@ def test_rank_0_writes_the_first_failure_of_each_worker() -> None:
         lines = sorted(line for line in done.stdout.splitlines() if "by rank" in line)
         workers = range(1, ranks) if ranks > 1 else range(1)
         assert [line.split()[1] for line in lines] == [f"{rank}]" for rank in workers], lines
-        assert all(line.endswith(f"job 1: by rank {rank}") for rank, line in zip(workers, lines, strict=True)), lines
+        assert all(
+            line.endswith(f"job 1: by rank {rank}")
+            for rank, line in zip(workers, lines, strict=True)
+        ), lines
         assert done.stderr == ""
 
 

@@ -1,4 +1,6 @@
-"""The best evaluation of a run, by the fitness that a problem derives: a penalty, or ranks within the rows."""
+"""The best evaluation of a run, by the fitness that a problem derives: a penalty,
+or ranks within the rows.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +56,19 @@ class Task:
 
 
 def trained(directory: Path, run: str, generations: int) -> tuple[list[float], Path]:
-    """Maximise x, where x may be at most 1, from x = 3; return the centres of all generations and the run directory."""
+    """Maximise x, where x may be at most 1, from x = 3;
+    return the centres of all generations and the run directory.
+    """
     (directory / "limit_of_x.py").write_text(LIMIT)
     config = {
         "directory": str(directory),
         "task": {"kind": "limit_of_x:Task"},
-        "algorithm": {"kind": "es", "population_size": 8, "sigma": 0.1, "optimizer": {"learning_rate": 0.3}},
+        "algorithm": {
+            "kind": "es",
+            "population_size": 8,
+            "sigma": 0.1,
+            "optimizer": {"learning_rate": 0.3},
+        },
         "noise": {"kind": "counter"},
         "evaluation": {"interval": 1, "episodes": 2},
         "stop": {"generations": generations},
@@ -82,7 +91,11 @@ def test_best_parameters_have_the_best_fitness_and_not_the_best_return(
     expected = max(thetas[:-1], key=fitness)  # the last one is evaluated at the end
     assert expected < 2 < thetas[0] == 3.0, "the centre did not move to the constraint"
     best = load(run / "checkpoints" / "best.h5").best
-    assert best is not None and best.shared["theta"].tolist() == [expected] and best.return_ == expected
+    assert (
+        best is not None
+        and best.shared["theta"].tolist() == [expected]
+        and best.return_ == expected
+    )
     status = json.loads((run / "status.json").read_text())
     assert status["best_return"] == expected
     *_, which = read_theta(run)
@@ -92,7 +105,10 @@ def test_best_parameters_have_the_best_fitness_and_not_the_best_return(
     _, resumed = trained(tmp_path, "resumed", 30)
     resumed_best = load(resumed / "checkpoints" / "best.h5").best
     assert resumed_best is not None and best.rows is not None and resumed_best.rows is not None
-    assert (resumed_best.generation, resumed_best.rows.tobytes()) == (best.generation, best.rows.tobytes())
+    assert (resumed_best.generation, resumed_best.rows.tobytes()) == (
+        best.generation,
+        best.rows.tobytes(),
+    )
 
 
 VIOLATION = Column("violation", "<f8")
@@ -116,7 +132,9 @@ def rows_of(*values: tuple[float, float]) -> Rows:
 
 
 def standing(problem: Any, best: Best | None) -> Standing:
-    return Standing(validate({"task": {"env_id": "CartPole-v1"}}), problem, State(1, {}, {}), best=best)
+    return Standing(
+        validate({"task": {"env_id": "CartPole-v1"}}), problem, State(1, {}, {}), best=best
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +154,9 @@ def test_evaluations_are_compared_by_ranks_within_both(
     assert standing(Ranked(), best).is_better(State(1, {}, {}), rows_of(new)) == is_better
 
 
-def test_best_evaluation_of_an_older_checkpoint_is_replaced_only_if_the_fitness_is_derived() -> None:
+def test_best_evaluation_of_an_older_checkpoint_is_replaced_only_if_the_fitness_is_derived() -> (
+    None
+):
     best, worse = Best(5.0, 0, {}), rows_of((2.0, 0.0))
     assert standing(Ranked(), best).is_better(State(1, {}, {}), worse)
     assert not standing(ProblemDefaults(), best).is_better(State(1, {}, {}), worse)
@@ -146,7 +166,10 @@ def test_rows_of_the_best_evaluation_are_stored_in_a_checkpoint(tmp_path: Path) 
     empty: dict[str, Any] = {}
     for rows in (None, rows_of((5.0, 1.0), (np.nan, 2.0))):
         best = Best(5.0, 0, {}, rows)
-        save(tmp_path / "x.h5", Snapshot(State(0, {}, {}), empty, best, empty, "", "", empty, empty, empty))
+        save(
+            tmp_path / "x.h5",
+            Snapshot(State(0, {}, {}), empty, best, empty, "", "", empty, empty, empty),
+        )
         restored = load(tmp_path / "x.h5").best
         assert restored is not None
         if rows is None:

@@ -1,4 +1,6 @@
-"""Which runs end exactly at `stop.episodes`, after how many evaluations the others end, and what a cut leaves out."""
+"""Which runs end exactly at `stop.episodes`, after how many evaluations the others end,
+and what a cut leaves out.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,19 @@ import pytest
 import yaml
 
 from hpc_es.algorithms.common.strategy import Strategy
-from hpc_es.core.data import Arrays, Chunk, Column, Float64, Outcome, Poll, Rows, State, cut, info_numbers, row_dtype
+from hpc_es.core.data import (
+    Arrays,
+    Chunk,
+    Column,
+    Float64,
+    Outcome,
+    Poll,
+    Rows,
+    State,
+    cut,
+    info_numbers,
+    row_dtype,
+)
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.problems import ProblemDefaults
@@ -28,7 +42,12 @@ FUNCTION = {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dim
 
 
 def warning(
-    algorithm: str, episodes: int, task: str = "", used: int = 0, generation: int = 0, interval: int = 0
+    algorithm: str,
+    episodes: int,
+    task: str = "",
+    used: int = 0,
+    generation: int = 0,
+    interval: int = 0,
 ) -> Any:
     """The warning about a budget, and whether the last generation is cut to it."""
     data = {
@@ -58,7 +77,10 @@ def test_others_say_where_they_end() -> None:
     text = "stop.episodes: 35 is not the end of a generation, and {}: the run ends after {}"
     assert warning(delayed, 35) == (text.format(why, "40; 30 and 40 fit"), False)
     assert warning(delayed, 35, interval=3) == (text.format(why, "42; 31 and 42 fit"), False)
-    assert warning(delayed, 35, used=31, generation=3, interval=3) == (text.format(why, "42; 31 and 42 fit"), False)
+    assert warning(delayed, 35, used=31, generation=3, interval=3) == (
+        text.format(why, "42; 31 and 42 fit"),
+        False,
+    )
     assert warning(delayed, 42, interval=3) == (None, False)
     assert warning(delayed, 35, used=40) == (None, False)
     assert warning(delayed, 5)[0].endswith("the run ends after 10; 10 fits")
@@ -141,11 +163,17 @@ class Toy(Strategy[None]):
         return 0
 
 
-def generation(limit: int | None, stored: StoredOutcomes | None = None, cutting: Any = "fixed", **more: Any) -> Any:
-    """The evaluated generation, with one evaluation of the centre, and the jobs that were evaluated now."""
+def generation(
+    limit: int | None, stored: StoredOutcomes | None = None, cutting: Any = "fixed", **more: Any
+) -> Any:
+    """The evaluated generation, with one evaluation of the centre,
+    and the jobs that were evaluated now.
+    """
     problem = Objective()
     parts = Parts(None, None, problem, None, Toy({}, problem, None, Keys(1), 2), ROW, 2, cutting)  # type: ignore[arg-type]
-    new = Generation(parts, State(4, {"theta": np.zeros(1)}, {}), 1, limit=limit, stored=stored, **more)
+    new = Generation(
+        parts, State(4, {"theta": np.zeros(1)}, {}), 1, limit=limit, stored=stored, **more
+    )
     evaluated: list[tuple[str, int, int]] = []
     evaluate = new.evaluate
 
@@ -163,8 +191,18 @@ def generation(limit: int | None, stored: StoredOutcomes | None = None, cutting:
         (0, []),
         (1, [("evaluate", 0, 1)]),
         (3, [("evaluate", 0, 1), ("probe", 0, 2)]),
-        (4, [("evaluate", 0, 1), ("probe", 0, 2), ("probe", 2, 1)]),  # the probes are complete, the generation is not
-        (7, [("evaluate", 0, 1), ("probe", 0, 2), ("probe", 2, 1), ("train", 0, 2), ("train", 2, 1)]),
+        # the probes are complete, the generation is not
+        (4, [("evaluate", 0, 1), ("probe", 0, 2), ("probe", 2, 1)]),
+        (
+            7,
+            [
+                ("evaluate", 0, 1),
+                ("probe", 0, 2),
+                ("probe", 2, 1),
+                ("train", 0, 2),
+                ("train", 2, 1),
+            ],
+        ),
     ],
 )
 def test_last_jobs_are_left_out(limit: int, jobs: list[tuple[str, int, int]]) -> None:
@@ -187,10 +225,15 @@ def test_evaluations_of_a_policy_do_not_count() -> None:
         found, evaluated = generation(2)
     finally:
         Objective.is_objective = problem_is_objective
-    assert evaluated == [("evaluate", 0, 1), ("probe", 0, 2)] and found.outcomes.jobs(with_evaluations=False) == 2
+    assert (
+        evaluated == [("evaluate", 0, 1), ("probe", 0, 2)]
+        and found.outcomes.jobs(with_evaluations=False) == 2
+    )
 
 
-@pytest.mark.parametrize("plan", [CutPlan(), CutPlan(evaluation_first=False), CutPlan(Cut(3, 1), ranks=2)])
+@pytest.mark.parametrize(
+    "plan", [CutPlan(), CutPlan(evaluation_first=False), CutPlan(Cut(3, 1), ranks=2)]
+)
 @pytest.mark.parametrize("first", range(12))
 def test_only_missing_jobs_are_evaluated(first: int, plan: CutPlan) -> None:
     """Cut after any number of jobs, stored, cut again and completed in chunks of other sizes."""
@@ -227,7 +270,9 @@ def test_stored_outcomes_are_restored_bit_for_bit() -> None:
     for ours, theirs in zip(back.outcomes, part.outcomes.outcomes, strict=True):
         assert ours.rows.tobytes() == theirs.rows.tobytes() and ours.rows.dtype == ROW
         assert ours.arrays["jobs"].tolist() == theirs.arrays["jobs"].tolist()
-        assert [[*map(dict, parts)] for parts in ours.learned] == [[*map(dict, parts)] for parts in theirs.learned]
+        assert [[*map(dict, parts)] for parts in ours.learned] == [
+            [*map(dict, parts)] for parts in theirs.learned
+        ]
     table = StoredOutcomes.from_table(part.outcomes.table())
     assert list(table.chunks) == list(back.chunks) and not table.outcomes
     assert StoredOutcomes.unpack(StoredOutcomes([]).pack(), ROW) == StoredOutcomes([], [])
@@ -249,5 +294,8 @@ def test_old_checkpoints_have_no_cut(tmp_path: Path) -> None:
     save(tmp_path / "old.h5", snapshot)
     assert load(tmp_path / "old.h5").cut is None
     cut_short = CutShort({"episodes": 7}, b"\0outcomes")
-    save(tmp_path / "new.h5", Snapshot(snapshot.state, {}, None, {}, "", "", {}, {}, {}, cut=cut_short))
+    save(
+        tmp_path / "new.h5",
+        Snapshot(snapshot.state, {}, None, {}, "", "", {}, {}, {}, cut=cut_short),
+    )
     assert load(tmp_path / "new.h5").cut == cut_short

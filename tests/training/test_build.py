@@ -35,8 +35,20 @@ def messages(**sections: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("task", "algorithm", "searched", "tasks", "algorithms"),
     [
-        (PROGRAMS, "es", "vectors", ["bandits", "episodes"], ["ga", "policy_gradient", "random_search"]),
-        (PROGRAMS, "actor_critic", "trajectories", ["bandits", "episodes"], ["ga", "policy_gradient", "random_search"]),
+        (
+            PROGRAMS,
+            "es",
+            "vectors",
+            ["bandits", "episodes"],
+            ["ga", "policy_gradient", "random_search"],
+        ),
+        (
+            PROGRAMS,
+            "actor_critic",
+            "trajectories",
+            ["bandits", "episodes"],
+            ["ga", "policy_gradient", "random_search"],
+        ),
         (SURVIVAL, "ga", "programs", ["programs"], ["actor_critic", "es"]),
         ({"kind": "bandits"}, "random_search", "programs", ["programs"], ["actor_critic", "es"]),
     ],
@@ -55,24 +67,34 @@ def test_unsupported_task_is_reported_with_the_supported_ones(
 
 def test_policy_must_exist_only_if_the_task_needs_it() -> None:
     config = validate({"task": SURVIVAL, "algorithm": {"kind": "es"}})
-    with pytest.raises(ConfigError, match="policy: is null, but the task 'episodes' needs a policy"):
+    with pytest.raises(
+        ConfigError, match="policy: is null, but the task 'episodes' needs a policy"
+    ):
         build_task(dataclasses.replace(config, policy=None))
-    lines = messages(task=PROGRAMS, policy={"kind": "mlp"}, algorithm={"kind": "ga"}, stop={"target_return": 1.0})
+    lines = messages(
+        task=PROGRAMS, policy={"kind": "mlp"}, algorithm={"kind": "ga"}, stop={"target_return": 1.0}
+    )
     assert lines == [
         "policy: the task 'programs' has no policy: expected null, or no such key",
         "stop.target_return: the task 'programs' has no returns of evaluation episodes: expected null",
     ]
 
 
-def test_gradient_algorithms_refuse_tasks_with_a_custom_fitness(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_algorithms_refuse_tasks_with_a_custom_fitness(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Programs, "fitness", lambda self, rows, carried: rows["correct"])
     monkeypatch.setattr(Programs, "derives_fitness", True)
     (line,) = messages(task=PROGRAMS, algorithm={"kind": "policy_gradient"})
-    assert line.startswith("algorithm.kind: is 'policy_gradient', which follows gradients of returns, but the task")
+    assert line.startswith(
+        "algorithm.kind: is 'policy_gradient', which follows gradients of returns, but the task"
+    )
     build_task(validate({"task": PROGRAMS, "algorithm": {"kind": "ga"}}))
 
 
-def test_row_has_the_columns_of_the_problem_then_of_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_has_the_columns_of_the_problem_then_of_the_strategy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     own = Column("distance", "<f8", (2,))
     for algorithm, sections, column in (
         ("es", {"task": SURVIVAL}, SIGN_RETURN),
@@ -83,10 +105,14 @@ def test_row_has_the_columns_of_the_problem_then_of_the_strategy(monkeypatch: py
         created = build_parts(config, World("none"), build_task(config))
         assert created.row == row_dtype((column,))
         is_noisy = algorithm == "es"
-        needs = Needs(searches="vectors" if is_noisy else "programs", noise=is_noisy, columns=(own,))
+        needs = Needs(
+            searches="vectors" if is_noisy else "programs", noise=is_noisy, columns=(own,)
+        )
         monkeypatch.setattr(module("algorithms", algorithm), "NEEDS", needs)
         config = validate(settings)
-        assert build_parts(config, World("none"), build_task(config)).row == row_dtype((column, own))
+        assert build_parts(config, World("none"), build_task(config)).row == row_dtype(
+            (column, own)
+        )
 
 
 @pytest.mark.parametrize(("kind", "cutting"), [("policy_gradient", "fixed"), ("ga", "one by one")])
@@ -107,16 +133,24 @@ def _problems(data: Mapping[str, object]) -> list[tuple[str, str]]:
 def test_gpu_is_refused_if_numpy_computes() -> None:
     ((key, text),) = _problems({"task": {"env_id": "CartPole-v1"}, "device": "gpu"})
     assert key == "device"
-    assert text.startswith("is gpu, but the task 'episodes' and the policy 'mlp' (backend: numpy) compute with NumPy")
-    assert "expected policy.backend: tensorflow, task.kind: jax_episodes or model, task.uses_gpu: true of a" in text
+    assert text.startswith(
+        "is gpu, but the task 'episodes' and the policy 'mlp' (backend: numpy) compute with NumPy"
+    )
+    assert (
+        "expected policy.backend: tensorflow, task.kind: jax_episodes or model, task.uses_gpu: true of a"
+        in text
+    )
 
 
 def test_gpu_is_accepted_if_tensorflow_computes() -> None:
-    assert not _problems({"task": {"env_id": "CartPole-v1"}, "policy": {"backend": "tensorflow"}, "device": "gpu"})
+    assert not _problems(
+        {"task": {"env_id": "CartPole-v1"}, "policy": {"backend": "tensorflow"}, "device": "gpu"}
+    )
 
 
 @pytest.mark.parametrize(
-    ("has_cuda", "device", "warns"), [(False, "gpu", True), (True, "gpu", False), (False, "auto", False)]
+    ("has_cuda", "device", "warns"),
+    [(False, "gpu", True), (True, "gpu", False), (False, "auto", False)],
 )
 def test_gpu_for_which_jax_is_not_installed_here_is_a_warning(
     has_cuda: bool, device: str, warns: bool, monkeypatch: pytest.MonkeyPatch
@@ -137,15 +171,27 @@ def test_device_request_names_the_library_and_the_key() -> None:
     for data, expected in (
         ({"task": {"env_id": "CartPole-v1"}}, None),
         ({"task": task}, DeviceRequest("jax")),
-        ({"task": task, "policy": {"backend": "tensorflow"}}, DeviceRequest("jax")),  # compiled all the same
-        ({"task": task, "device": "gpu", "mpi": {"ranks_per_gpu": 2}}, DeviceRequest("jax", "gpu", 2)),
+        # compiled all the same
+        ({"task": task, "policy": {"backend": "tensorflow"}}, DeviceRequest("jax")),
+        (
+            {"task": task, "device": "gpu", "mpi": {"ranks_per_gpu": 2}},
+            DeviceRequest("jax", "gpu", 2),
+        ),
         ({"task": {**task, "platform": "cpu"}}, DeviceRequest("jax", "cpu", 1, "task.platform")),
-        ({"task": {"env_id": "CartPole-v1"}, "algorithm": {"kind": "actor_critic"}}, DeviceRequest("tensorflow")),
+        (
+            {"task": {"env_id": "CartPole-v1"}, "algorithm": {"kind": "actor_critic"}},
+            DeviceRequest("tensorflow"),
+        ),
     ):
         assert device_request(validate(data)) == expected
 
 
 def test_two_keys_for_the_device_are_warned_of() -> None:
     task = {"kind": "jax_episodes", "env_id": "gymnax:CartPole-v1", "platform": "cpu"}
-    warnings = list(validate({"task": task, "device": "gpu", "stop": {"generations": 1}}).warnings())
-    assert ("device", "is gpu, but task.platform is cpu, which takes precedence: set only one") in warnings
+    warnings = list(
+        validate({"task": task, "device": "gpu", "stop": {"generations": 1}}).warnings()
+    )
+    assert (
+        "device",
+        "is gpu, but task.platform is cpu, which takes precedence: set only one",
+    ) in warnings

@@ -26,7 +26,9 @@ def measured(*chunks: tuple[int, float, float, float]) -> npt.NDArray[np.void]:
 
 
 def of_sizes(fixed: float, each: float, *sizes: int, steps: int = 100) -> npt.NDArray[np.void]:
-    """Return CHUNK_TIME of chunks with a fixed part and a part per episode of the seconds of a step."""
+    """Return CHUNK_TIME of chunks with a fixed part and a
+    part per episode of the seconds of a step.
+    """
     return measured(*((size, steps, steps * size, steps * (fixed + each * size)) for size in sizes))
 
 
@@ -55,7 +57,9 @@ def equal(jobs: int, steps: int = 100) -> Float64:
         (Cut(20, 20, 8, True), 50, 2, [16, 16, 16, 2]),  # calls of eight
     ],
 )
-def test_chunks_get_smaller_towards_the_end(cut_: Cut, jobs: int, ranks: int, expected: list[int]) -> None:
+def test_chunks_get_smaller_towards_the_end(
+    cut_: Cut, jobs: int, ranks: int, expected: list[int]
+) -> None:
     assert list(cut_.sizes(jobs, ranks)) == expected
     assert sum(expected) == jobs
 
@@ -87,7 +91,9 @@ def test_other_work_on_the_machine_does_not_count() -> None:
 
 
 def test_costs_that_were_slow_once_are_measured_again() -> None:
-    """A measurement under load does not decide for the rest of a run, nor are slower sizes tried often."""
+    """A measurement under load does not decide for the rest of a run,
+    nor are slower sizes tried often.
+    """
     costs = StepCosts()
     costs.add(of_sizes(10e-6, 1e-6, 16))
     costs.add(of_sizes(20e-6, 2e-6, 32))  # twice too slow
@@ -108,7 +114,9 @@ def test_chunks_without_steps_or_time_are_no_measurements() -> None:
 
 
 def test_a_round_ends_with_its_slowest_rank() -> None:
-    """Chunks of 2 and 2 jobs, 10 us and 1 us per episode: 100 steps of 12 us, on a rank 1.05 times slower."""
+    """Chunks of 2 and 2 jobs, 10 us and 1 us per episode: 100 steps of 12 us,
+    on a rank 1.05 times slower.
+    """
     costs = StepCosts.linear(10e-6, 1e-6, 64)
     one = 100 * 12e-6 + CHUNK_SECONDS
     assert simulated_seconds(Cut(2, 2), equal(4), costs, 2) == pytest.approx(1.05 * one)
@@ -131,7 +139,9 @@ def test_each_rank_gets_one_chunk_where_steps_are_mostly_shared(ranks: int) -> N
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_chunks_get_small_at_the_end_where_episodes_are_unequal_and_steps_are_not_shared(ranks: int) -> None:
+def test_chunks_get_small_at_the_end_where_episodes_are_unequal_and_steps_are_not_shared(
+    ranks: int,
+) -> None:
     """MuJoCo: 2 us for a step and 40 us for each episode, of 10 to 1000 steps."""
     costs = StepCosts.linear(2e-6, 40e-6, 512)
     steps = np.random.default_rng(1).permutation(np.linspace(10, 1000, 256))
@@ -141,7 +151,9 @@ def test_chunks_get_small_at_the_end_where_episodes_are_unequal_and_steps_are_no
     assert simulated_seconds(cut, steps, costs, ranks) < 1.15 * bound
 
 
-@pytest.mark.parametrize(("jobs", "ranks"), [(64, 1), (64, 2), (63, 4), (512, 8), (2000, 16), (7, 16)])
+@pytest.mark.parametrize(
+    ("jobs", "ranks"), [(64, 1), (64, 2), (63, 4), (512, 8), (2000, 16), (7, 16)]
+)
 def test_no_fixed_size_is_much_better(jobs: int, ranks: int) -> None:
     """Costs between both extremes, episodes of 20 to 500 steps."""
     steps = np.random.default_rng(2).integers(20, 500, jobs).astype(np.float64)
@@ -149,7 +161,11 @@ def test_no_fixed_size_is_much_better(jobs: int, ranks: int) -> None:
         costs = StepCosts.linear(fixed, each, jobs)
         seconds = simulated_seconds(best_cut(steps, costs, ranks, jobs), steps, costs, ranks)
         sizes = {1, 2, 4, 8, 16, 32, 64, -(-jobs // ranks)}
-        best = min(simulated_seconds(Cut(size, size), steps, costs, ranks) for size in sizes if size <= jobs)
+        best = min(
+            simulated_seconds(Cut(size, size), steps, costs, ranks)
+            for size in sizes
+            if size <= jobs
+        )
         assert seconds <= 1.05 * best
 
 
@@ -161,7 +177,9 @@ def test_sizes_do_not_change_for_a_few_percent() -> None:
     assert best_cut(equal(64), costs, 2, 64, today=today) != today
     assert simulated_seconds(better, equal(64), costs, 2) < 0.97 * seconds
     almost = Cut(32, 16)
-    assert simulated_seconds(almost, equal(64), costs, 2) > simulated_seconds(better, equal(64), costs, 2)
+    assert simulated_seconds(almost, equal(64), costs, 2) > simulated_seconds(
+        better, equal(64), costs, 2
+    )
 
 
 def test_larger_chunks_are_tried_step_by_step() -> None:
@@ -183,6 +201,8 @@ def test_larger_chunks_are_tried_step_by_step() -> None:
         (6, 4, 18_000, evenly(2)),
     ],
 )
-def test_the_first_generation_is_cut_by_a_model(jobs: int, ranks: int, candidate_bytes: int, cut: Cut) -> None:
+def test_the_first_generation_is_cut_by_a_model(
+    jobs: int, ranks: int, candidate_bytes: int, cut: Cut
+) -> None:
     most = CHUNK_BYTES // candidate_bytes
     assert first_cut_at_once(jobs, ranks, most, candidate_bytes) == cut

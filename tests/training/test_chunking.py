@@ -1,4 +1,6 @@
-"""Division of rounds into chunks by the number of ranks and the duration of jobs; results do not depend on it."""
+"""Division of rounds into chunks by the number of ranks and the duration of jobs;
+results do not depend on it.
+"""
 
 from __future__ import annotations
 
@@ -46,21 +48,31 @@ def plan(
 ) -> ChunkPlanner:
     config: Any = SimpleNamespace(
         mpi=SimpleNamespace(chunk_size=requested, master_evaluates="auto"),
-        setup=SimpleNamespace(needs=Needs(searches="programs"), offers=Offers(problems=("programs",))),
+        setup=SimpleNamespace(
+            needs=Needs(searches="programs"), offers=Offers(problems=("programs",))
+        ),
     )
     algorithm = algorithm or SimpleNamespace(ask=lambda state, round, rows, fitness: cut(asked, 16))
-    parts: Any = SimpleNamespace(cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype(), delay_line=None)
+    parts: Any = SimpleNamespace(
+        cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype(), delay_line=None
+    )
     parts.problem, parts.noise = SimpleNamespace(call_size=call_size), None
-    world: Any = SimpleNamespace(size=ranks, fault_handler=SimpleNamespace(is_fault_tolerant=is_fault_tolerant))
+    world: Any = SimpleNamespace(
+        size=ranks, fault_handler=SimpleNamespace(is_fault_tolerant=is_fault_tolerant)
+    )
     return ChunkPlanner(config, parts, world, 10)
 
 
-def after(result: ChunkPlanner, seconds: float, jobs: int = 64, lengths: Any = (1, ()), steps: float = 0.0) -> CutPlan:
+def after(
+    result: ChunkPlanner, seconds: float, jobs: int = 64, lengths: Any = (1, ()), steps: float = 0.0
+) -> CutPlan:
     """The plan after a generation of one chunk, whose jobs took this number of seconds each."""
     rows, measured = np.zeros(jobs, row_dtype()), np.zeros(len(lengths[1]), row_dtype())
     rows["length"], measured["length"] = lengths
     timesteps, elapsed = float(rows["length"].sum()), seconds * jobs
-    result.update(rows, measured, np.array([(jobs, steps, timesteps, elapsed, elapsed)], CHUNK_TIME))
+    result.update(
+        rows, measured, np.array([(jobs, steps, timesteps, elapsed, elapsed)], CHUNK_TIME)
+    )
     return result.plan
 
 
@@ -83,8 +95,12 @@ def test_cheap_jobs_are_combined_by_duration(seconds: float, ranks: int, expecte
 
 
 def test_jobs_that_advance_together_are_divided_evenly() -> None:
-    """A step of 64 jobs takes 1 ms; half of it is taken to be shared, so each rank gets one chunk."""
-    assert after(plan(2, "at once"), 0.2 / 64, lengths=(200, ()), steps=200).cut == Cut(32, 32, is_even=True)
+    """A step of 64 jobs takes 1 ms; half of it is taken to be shared,
+    so each rank gets one chunk.
+    """
+    assert after(plan(2, "at once"), 0.2 / 64, lengths=(200, ()), steps=200).cut == Cut(
+        32, 32, is_even=True
+    )
 
 
 def test_a_generation_without_a_step_leaves_the_plan_as_it_was() -> None:
@@ -105,7 +121,9 @@ def test_a_generation_without_a_step_leaves_the_plan_as_it_was() -> None:
         ("free", 1 << 30, 1),
     ],
 )
-def test_memory_limits_the_jobs_that_advance_together(cutting: Any, candidate: int, expected: int) -> None:
+def test_memory_limits_the_jobs_that_advance_together(
+    cutting: Any, candidate: int, expected: int
+) -> None:
     assert most_jobs(cutting, candidate) == expected
 
 
@@ -123,7 +141,9 @@ def test_memory_limits_the_jobs_that_advance_together(cutting: Any, candidate: i
         (1440, 1440, "fixed", range(1, 1440)),
     ],
 )
-def test_rank_0_evaluates_where_that_saves_time(jobs: int, ranks: int, cutting: Any, expected: range) -> None:
+def test_rank_0_evaluates_where_that_saves_time(
+    jobs: int, ranks: int, cutting: Any, expected: range
+) -> None:
     assert evaluating_ranks(jobs, ranks, cutting, "auto", "auto") == expected
     assert evaluating_ranks(jobs, ranks, cutting, "auto", False) == range(1, ranks)
 
@@ -131,7 +151,11 @@ def test_rank_0_evaluates_where_that_saves_time(jobs: int, ranks: int, cutting: 
 def test_chunks_are_unchanged_if_fixed_or_after_the_loss_of_ranks() -> None:
     assert after(plan(requested=5), 0.001).cut == Cut(5, 5)
     assert after(plan(requested=5, call_size=8), 0.001).cut == Cut(5, 5)
-    assert after(plan(cutting="fixed"), 0.001).cut == after(plan(cutting="fixed", requested=5), 0.001).cut == AS_ASKED
+    assert (
+        after(plan(cutting="fixed"), 0.001).cut
+        == after(plan(cutting="fixed", requested=5), 0.001).cut
+        == AS_ASKED
+    )
     assert after(plan(is_fault_tolerant=True), 0.001).cut == AS_ASKED
     assert after(plan(cutting="free", is_fault_tolerant=True), 0.001).cut == Cut(16, 4)
 
@@ -140,9 +164,21 @@ def test_jobs_are_divided_again_and_keep_their_units() -> None:
     """40 jobs in units of 16, then probes of two parents, in chunks of 10."""
     asked = [*cut(40, 16), *cut(12, 16, 0, "probe", 1), *cut(12, 16, 12, "probe", 2)]
     result = recut(asked, Cut(10, 10), 2)
-    assert [(item.purpose, item.parent, item.first_job, item.jobs, item.offset) for item in result] == [
-        *[("train", 0, 0, 10, 0), ("train", 0, 10, 10, 10), ("train", 0, 20, 10, 4), ("train", 0, 30, 10, 14)],
-        *[("probe", 1, 0, 10, 0), ("probe", 1, 10, 2, 10), ("probe", 2, 12, 10, 0), ("probe", 2, 22, 2, 10)],
+    assert [
+        (item.purpose, item.parent, item.first_job, item.jobs, item.offset) for item in result
+    ] == [
+        *[
+            ("train", 0, 0, 10, 0),
+            ("train", 0, 10, 10, 10),
+            ("train", 0, 20, 10, 4),
+            ("train", 0, 30, 10, 14),
+        ],
+        *[
+            ("probe", 1, 0, 10, 0),
+            ("probe", 1, 10, 2, 10),
+            ("probe", 2, 12, 10, 0),
+            ("probe", 2, 22, 2, 10),
+        ],
     ]
     assert recut(asked, AS_ASKED, 2) == asked
     gap = [Chunk(0, 0, 1), Chunk(0, 2, 1)]
@@ -150,8 +186,15 @@ def test_jobs_are_divided_again_and_keep_their_units() -> None:
 
 
 def test_parts_of_one_unit_are_combined() -> None:
-    """Units of 16: 10 jobs, 10 more (6 of unit 0, 4 of unit 1), 12 (of unit 1), then another round."""
-    chunks = [Chunk(0, 0, 10), Chunk(1, 10, 10, offset=10), Chunk(3, 20, 12, offset=4), Chunk(4, 32, 3)]
+    """Units of 16: 10 jobs, 10 more (6 of unit 0, 4 of unit 1), 12 (of unit 1),
+    then another round.
+    """
+    chunks = [
+        Chunk(0, 0, 10),
+        Chunk(1, 10, 10, offset=10),
+        Chunk(3, 20, 12, offset=4),
+        Chunk(4, 32, 3),
+    ]
     assert first_units(chunks, 16) == {0: 0, 1: 0, 3: 1, 4: 2}
     assert first_units([Chunk(0, 0, 40), Chunk(1, 40, 1, offset=8)], 16) == {0: 0, 1: 2}
 
@@ -207,7 +250,9 @@ def test_plan_is_sent_as_numbers() -> None:
         ),
     ],
 )
-def test_idle_ranks_are_reported(jobs: int, size: int, ranks: int, is_free: bool, message: str | None) -> None:
+def test_idle_ranks_are_reported(
+    jobs: int, size: int, ranks: int, is_free: bool, message: str | None
+) -> None:
     busy = ranks if ranks <= 16 else ranks - 1
     assert idle_message(jobs, size, busy, ranks, is_free) == message
 
@@ -245,7 +290,9 @@ def test_run_reports_its_idle_ranks_and_chooses_who_evaluates() -> None:
     assert "47 ranks of 64 will be idle" in str(small.start(state))
     assert (small.plan.ranks, small.plan.rank_0_evaluates) == (63, False)
     assert "64 jobs per generation are 4 chunks for 63 evaluating ranks" in str(fixed.start(state))
-    assert "do not divide well among 127" in str(plan(128, "free", asked=130, is_fault_tolerant=True).start(state))
+    assert "do not divide well among 127" in str(
+        plan(128, "free", asked=130, is_fault_tolerant=True).start(state)
+    )
 
 
 def test_dependent_jobs_are_refused_if_chunks_depend_on_the_ranks() -> None:
@@ -301,7 +348,12 @@ gymnasium.register("Draws-v0", Draws, max_episode_steps=5)
     ],
 )
 def test_environment_that_uses_global_generators_is_detected(
-    reset: str, step: str, chunk_size: Any, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reset: str,
+    step: str,
+    chunk_size: Any,
+    refused: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = "draws_" + tmp_path.name.replace("-", "_")
     (tmp_path / f"{module}.py").write_text(DRAWS.format(reset=reset, step=step))
@@ -316,7 +368,9 @@ def test_environment_that_uses_global_generators_is_detected(
     }
     with hpc_es.train(config, tmp_path / "run") as run:
         if refused:
-            with pytest.raises(RunError, match="draw from Python's or NumPy's global random generator"):
+            with pytest.raises(
+                RunError, match="draw from Python's or NumPy's global random generator"
+            ):
                 list(run)
         else:
             assert len(list(run)) == 2
@@ -331,7 +385,9 @@ def test_jobs_that_take_long_are_handed_out_first() -> None:
     seconds = np.exp(vectors[:, 0]) * 10 ** vectors[:, 1]
     seconds[::7] = np.nan
     durations.add(vectors, seconds)
-    assert durations.longest_first(np.array([[0.9, 0], [-0.9, 1], [0.9, 1], [0.0, 0], [-0.9, 0]])) == (2, 1, 0, 3, 4)
+    assert durations.longest_first(
+        np.array([[0.9, 0], [-0.9, 1], [0.9, 1], [0.0, 0], [-0.9, 0]])
+    ) == (2, 1, 0, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -351,7 +407,9 @@ class Numbered(Strategy[None]):
 @pytest.mark.parametrize(
     ("size", "expected"), [(MOST_COORDINATES, (7, 6, 5, 4, 3, 2, 1, 0)), (MOST_COORDINATES + 1, ())]
 )
-def test_jobs_have_an_order_unless_their_vectors_need_too_much_memory(size: int, expected: tuple[int, ...]) -> None:
+def test_jobs_have_an_order_unless_their_vectors_need_too_much_memory(
+    size: int, expected: tuple[int, ...]
+) -> None:
     algorithm = Numbered(None, None, None, Keys(1), 2, size)
     planner = plan(algorithm=algorithm)
     state = State(0, {"theta": np.zeros(size)}, {})
@@ -364,6 +422,8 @@ def test_jobs_have_an_order_unless_their_vectors_need_too_much_memory(size: int,
 def test_chunks_of_long_jobs_and_evaluations_have_their_place(evaluation_first: bool) -> None:
     plan = CutPlan(evaluation_first=evaluation_first, order=(3, 0, 2, 1))
     chunks = [*cut(4, 1), *cut(1, 1, purpose="evaluate")]
-    jobs = [chunk.first_job if chunk.purpose == "train" else "centre" for chunk in plan.in_order(chunks)]
+    jobs = [
+        chunk.first_job if chunk.purpose == "train" else "centre" for chunk in plan.in_order(chunks)
+    ]
     assert jobs == (["centre", 3, 0, 2, 1] if evaluation_first else [3, 0, 2, 1, "centre"])
     assert CutPlan().in_order(chunks) is chunks

@@ -1,4 +1,6 @@
-"""Broadcast of the shared arrays: all of them once, then changed ones, with shapes only if they change."""
+"""Broadcast of the shared arrays: all of them once, then changed ones,
+with shapes only if they change.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_unchanged_read_only_arrays_are_not_sent_again() -> None:
     assert count == theta.nbytes, "an array that could be written to is sent each time"
     assert got["root"] is first
     assert message({"theta": theta, "root": fixed(2 * root)})[0] == theta.nbytes + root.nbytes
-    assert message({"theta": np.ones(5), "root": root.T})[0] == 40 + root.nbytes, "of other shapes and orders"
+    assert message({"theta": np.ones(5), "root": root.T})[0] == 40 + root.nbytes, (
+        "of other shapes and orders"
+    )
     mine.reset()
     assert message({"theta": theta, "root": root})[0] == theta.nbytes + root.nbytes
 

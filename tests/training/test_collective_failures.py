@@ -1,4 +1,6 @@
-"""Reports of failures to rank 0: each kind once, in job order, without messages if there is none; given-up ranks."""
+"""Reports of failures to rank 0: each kind once, in job order,
+without messages if there is none; given-up ranks.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def test_each_failure_kind_is_sent_and_written_once_in_job_order() -> None:
     second.add(3, Chunk(0, 0, 4), [Failure("a too", "A", "", 3), Failure("b", "B", "", 2)])
     assert (len(first.pending), len(second.pending)) == (1, 2)
     first.write([first.take(), second.take()])
-    assert [(report.job, report.rank, report.failure.text) for report in written] == [(2, 1, "b"), (3, 1, "a too")]
+    assert [(report.job, report.rank, report.failure.text) for report in written] == [
+        (2, 1, "b"),
+        (3, 1, "a too"),
+    ]
     assert written[0].line() == "[rank 1] generation 4: job 2: b" and written[0].host == "node1"
     second.add(4, Chunk(0, 0, 4), [Failure("a", "A"), Failure("b", "B")])
     assert not second.pending
@@ -45,7 +50,11 @@ def test_each_failure_kind_is_sent_and_written_once_in_job_order() -> None:
 
 def test_number_of_failure_kinds_is_limited() -> None:
     one = reports(2)
-    one.add(0, Chunk(0, 0, 99), [Failure("x", f"kind {number}", "", number) for number in range(MOST_KINDS + 9)])
+    one.add(
+        0,
+        Chunk(0, 0, 99),
+        [Failure("x", f"kind {number}", "", number) for number in range(MOST_KINDS + 9)],
+    )
     assert len(one.pending) == MOST_KINDS
 
 
@@ -55,14 +64,20 @@ def test_collecting_on_one_rank_writes_and_clears_reports() -> None:
     one.add(0, Chunk(0, 5, 1, "evaluate"), [Failure("x", "X")])
     one.collect(World("none"))
     assert [report.line() for report in written] == ["[rank 0] generation 1: evaluation 5: x"]
-    assert not one.pending and one.first == "x" and np.array_equal(one.take(), np.frombuffer(b"[]", np.uint8))
+    assert (
+        not one.pending
+        and one.first == "x"
+        and np.array_equal(one.take(), np.frombuffer(b"[]", np.uint8))
+    )
 
 
 @pytest.mark.parametrize(("environ", "status"), [({}, 75), ({"SLURM_STEP_NUM_TASKS": "3"}, 1)])
 def test_worker_that_gives_up_under_srun_has_a_low_status(
     environ: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status of srun is the highest: 75 of a worker would hide the 1 of a rank 0 that knows of a failure."""
+    """The status of srun is the highest: 75 of a worker would hide
+    the 1 of a rank 0 that knows of a failure.
+    """
     for name in ("SLURM_STEP_NUM_TASKS", HYDRA):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():

@@ -91,15 +91,36 @@ class Shared(Silence):
 """
 EPISODES = "task: {kind: episodes, env_id: CartPole-v1}\nstop: {generations: 1}\n"
 CASES = [  # (part, reported line)
-    ("algorithm: {kind: 'parts:Unstarted'}", "algorithm.kind: Unstarted lacks initial(): expected all methods and "),
-    ("algorithm: {kind: 'parts:Hill'}", "algorithm.kind: Hill lacks candidates(state, chunk), or an evaluate("),
-    ("algorithm: {kind: 'parts:Hill'}", "algorithm.kind: Hill lacks partial_update(state, prepared, block)"),
+    (
+        "algorithm: {kind: 'parts:Unstarted'}",
+        "algorithm.kind: Unstarted lacks initial(): expected all methods and ",
+    ),
+    (
+        "algorithm: {kind: 'parts:Hill'}",
+        "algorithm.kind: Hill lacks candidates(state, chunk), or an evaluate(",
+    ),
+    (
+        "algorithm: {kind: 'parts:Hill'}",
+        "algorithm.kind: Hill lacks partial_update(state, prepared, block)",
+    ),
     ("algorithm: {kind: 'parts:Paired'}", "abstract class Paired with"),
     ("policy: {kind: 'parts:Net'}", "abstract class Net with"),
-    ("policy: {kind: 'parts:Forgetful'}", "object lacks act(observations), keep(rows), restart(row): expected all "),
-    ("task: {kind: 'parts:Bowl'}", "VectorProblemDefaults lacks layout, initial(rng), evaluate(population, jobs, "),
-    ("task: {kind: 'parts:Nothing'}", "Nothing lacks name, spaces, problem(searched, policy, keys, unit), close(): "),
-    ("noise: {kind: 'parts:Silence'}", "define what is missing, or inherit from BlockNoise, which has defaults for "),
+    (
+        "policy: {kind: 'parts:Forgetful'}",
+        "object lacks act(observations), keep(rows), restart(row): expected all ",
+    ),
+    (
+        "task: {kind: 'parts:Bowl'}",
+        "VectorProblemDefaults lacks layout, initial(rng), evaluate(population, jobs, ",
+    ),
+    (
+        "task: {kind: 'parts:Nothing'}",
+        "Nothing lacks name, spaces, problem(searched, policy, keys, unit), close(): ",
+    ),
+    (
+        "noise: {kind: 'parts:Silence'}",
+        "define what is missing, or inherit from BlockNoise, which has defaults for ",
+    ),
 ]
 
 
@@ -124,7 +145,9 @@ def test_check_names_missing_members_of_a_custom_part(part: str, line: str, here
     assert line in str(error.value)
 
 
-@pytest.mark.parametrize("part", ["algorithm: {kind: 'parts:Unstarted'}", "noise: {kind: 'parts:Shared'}"])
+@pytest.mark.parametrize(
+    "part", ["algorithm: {kind: 'parts:Unstarted'}", "noise: {kind: 'parts:Shared'}"]
+)
 def test_run_reports_an_incomplete_part_on_one_rank_before_it_starts(part: str, here: Path) -> None:
     done = mpiexec(2, ["-m", "hpc_es.main", config(here, part)])
     assert done.status == 2 and "lacks" in done.stderr and "Traceback" not in done.stderr, str(done)

@@ -23,7 +23,9 @@ from hpc_es.training.standing import Standing
         (9.55, None, "best evaluation 9.55"),
     ],
 )
-def test_end_message_reports_a_better_last_theta(best: float | None, final: float | None, end: str) -> None:
+def test_end_message_reports_a_better_last_theta(
+    best: float | None, final: float | None, end: str
+) -> None:
     """Evaluations were so rare that the first theta was the best of them."""
     problem: Any = None
     standing = Standing(validate({"task": {"env_id": "CartPole-v1"}}), problem, State(3, {}, {}))
@@ -39,7 +41,9 @@ def test_value_of_a_minimum_at_zero_has_no_sign() -> None:
     """The return is -value, so a best return of 0 is the value 0 and not -0."""
     problem: Any = None
     task = {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 3}
-    standing = Standing(validate({"task": task, "algorithm": {"kind": "cma_es"}}), problem, State(3, {}, {}))
+    standing = Standing(
+        validate({"task": task, "algorithm": {"kind": "cma_es"}}), problem, State(3, {}, {})
+    )
     standing.best = Best(0.0, 0, {})
     line = standing.end_message("finished", "stop.generations: 3", 3, {"final_return_mean": 0.0})
     assert line.endswith("  final evaluation 0  best evaluation 0")
@@ -59,7 +63,9 @@ def test_objective_shows_its_best_value_and_not_that_of_a_centre() -> None:
 def test_jobs_of_models_are_evaluations() -> None:
     problem: Any = None
     task = {"kind": "model", "model": "tests.helpers.own_models:line"}
-    standing = Standing(validate({"task": task, "algorithm": {"kind": "es"}}), problem, State(3, {}, {}))
+    standing = Standing(
+        validate({"task": task, "algorithm": {"kind": "es"}}), problem, State(3, {}, {})
+    )
     standing.counters |= {"episodes": 64, "timesteps": 64, "failed_episodes": 1}
     line = standing.end_message("finished", "stop.generations: 1", 1, {})
     assert line.endswith("after 1 generations, 64 evaluations, 1 failed evaluations")

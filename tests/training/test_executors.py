@@ -1,4 +1,6 @@
-"""Rank 0 evaluates generations of cheap functions alone where that is faster, with identical results."""
+"""Rank 0 evaluates generations of cheap functions alone where that is faster,
+with identical results.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,18 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.common.strategy import Strategy
-from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Poll, Results, Rows, State, cut, row_dtype
+from hpc_es.core.data import (
+    Arrays,
+    Chunk,
+    Float64,
+    Outcome,
+    Poll,
+    Results,
+    Rows,
+    State,
+    cut,
+    row_dtype,
+)
 from hpc_es.core.keys import Keys
 from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.world import World
@@ -24,7 +37,14 @@ from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import SHARED_SECONDS
 from hpc_es.training.collective import FailureReports
-from hpc_es.training.executors import ALONE_SECONDS, COMPARED, LONGEST_SECONDS, TRIAL_BACKOFF, MpiExecutor, Rank0Alone
+from hpc_es.training.executors import (
+    ALONE_SECONDS,
+    COMPARED,
+    LONGEST_SECONDS,
+    TRIAL_BACKOFF,
+    MpiExecutor,
+    Rank0Alone,
+)
 from hpc_es.training.generation import Evaluated, Generation
 from hpc_es.training.messages import HEADER
 from tests.helpers import runs
@@ -39,21 +59,29 @@ class Clocked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         parts: Any = SimpleNamespace(algorithm=None, row=row_dtype(), unit=1)
-        self.alone = Rank0Alone(World("none"), parts, lambda: 0, FailureReports(World("none"), None))
+        self.alone = Rank0Alone(
+            World("none"), parts, lambda: 0, FailureReports(World("none"), None)
+        )
         self.now = 100.0
-        monkeypatch.setattr("hpc_es.training.executors.time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(
+            "hpc_es.training.executors.time", SimpleNamespace(perf_counter=lambda: self.now)
+        )
 
     def after(self, was_alone: bool, seconds: float, evaluating: float = CHEAP) -> bool:
         """Whether rank 0 evaluates the next generation alone, after one with these measurements."""
         self.now += seconds
         headers = np.zeros(2, HEADER)
         headers["environment"] = evaluating / 2
-        evaluated = Evaluated(headers, Results(np.zeros(0, row_dtype()), []), np.zeros(0, row_dtype()))
+        evaluated = Evaluated(
+            headers, Results(np.zeros(0, row_dtype()), []), np.zeros(0, row_dtype())
+        )
         return self.alone.is_next(was_alone, seconds, evaluated)
 
     def tried(self, together: float, alone: float) -> int:
         """Generations alone in the first trial."""
-        assert [self.after(False, together) for _ in range(COMPARED)] == [False] * (COMPARED - 1) + [True]
+        assert [self.after(False, together) for _ in range(COMPARED)] == [False] * (
+            COMPARED - 1
+        ) + [True]
         return 1 + next(count for count in range(10_000) if not self.after(True, alone))
 
 
@@ -67,7 +95,8 @@ def test_rank_0_evaluates_alone_if_that_is_faster(monkeypatch: pytest.MonkeyPatc
 
 def test_evaluating_alone_is_tried_less_often_if_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     clocked = Clocked(monkeypatch)
-    assert clocked.tried(0.010, 0.3) == 1  # a trial ends with the first generation that takes too long
+    # a trial ends with the first generation that takes too long
+    assert clocked.tried(0.010, 0.3) == 1
     for wait in (COMPARED * TRIAL_BACKOFF, COMPARED * TRIAL_BACKOFF**2):
         for _ in range(wait - 1):
             assert not clocked.after(False, 0.010)
@@ -76,7 +105,8 @@ def test_evaluating_alone_is_tried_less_often_if_slower(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("seconds", "evaluating"), [(LONGEST_SECONDS * 1.1, CHEAP), (0.01, SHARED_SECONDS), (0.01, 0.009)]
+    ("seconds", "evaluating"),
+    [(LONGEST_SECONDS * 1.1, CHEAP), (0.01, SHARED_SECONDS), (0.01, 0.009)],
 )
 def test_long_generations_are_evaluated_by_all_ranks(
     monkeypatch: pytest.MonkeyPatch, seconds: float, evaluating: float
@@ -85,7 +115,9 @@ def test_long_generations_are_evaluated_by_all_ranks(
     assert not any(clocked.after(False, seconds, evaluating) for _ in range(3 * COMPARED))
 
 
-def test_rank_0_stops_evaluating_alone_if_evaluations_become_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_stops_evaluating_alone_if_evaluations_become_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clocked = Clocked(monkeypatch)
     assert clocked.tried(0.010, 0.001) > 1 and clocked.after(False, 0.010)
     assert clocked.after(True, 0.001) and not clocked.after(True, 0.001, SHARED_SECONDS)
@@ -107,12 +139,19 @@ def test_evaluating_alone_needs_automatic_chunks_and_master_evaluation(
     usual = {"chunk_size": "auto", "master_evaluates": "auto", "update": "gathered"}
     config: Any = SimpleNamespace(mpi=SimpleNamespace(**{**usual, **mpi}))
     problem = SimpleNamespace(call_size=1)
-    parts: Any = SimpleNamespace(cutting=cutting, algorithm=None, problem=problem, row=row_dtype(), unit=1)
+    parts: Any = SimpleNamespace(
+        cutting=cutting, algorithm=None, problem=problem, row=row_dtype(), unit=1
+    )
 
     def is_there(size: int = 2, rank: int = 0, is_fault_tolerant: bool = False) -> bool:
         handler = SimpleNamespace(is_fault_tolerant=is_fault_tolerant)
         world: Any = SimpleNamespace(size=size, rank=rank, fault_handler=handler, library="none")
-        return Rank0Alone.from_config(config, world, parts, lambda: 0, FailureReports(World("none"), None)) is not None
+        return (
+            Rank0Alone.from_config(
+                config, world, parts, lambda: 0, FailureReports(World("none"), None)
+            )
+            is not None
+        )
 
     result = [is_there(), is_there(size=1), is_there(rank=1), is_there(is_fault_tolerant=True)]
     assert result == [expected, False, False, False]
@@ -170,17 +209,25 @@ COMMON: dict[str, Any] = {
 def test_evaluating_alone_gives_identical_results_for_every_strategy(tmp_path: Path) -> None:
     configs = {kind: {**COMMON, "algorithm": {"kind": kind}} for kind in KINDS}
     for ranks in (1, 3):
-        job = mpiexec(ranks, [*script(SPELLS), json.dumps(configs), str(tmp_path / str(ranks))], cwd=ROOT)
+        job = mpiexec(
+            ranks, [*script(SPELLS), json.dumps(configs), str(tmp_path / str(ranks))], cwd=ROOT
+        )
         assert job.status == 0, str(job)
         for kind in KINDS:
             assert f"rank 0: {kind} 9" in job.stdout  # 0, 4 and 8 are of all ranks
-            assert ranks == 1 or (f"rank 1: {kind} 3" in job.stdout and f"rank 2: {kind} 3" in job.stdout)
+            assert ranks == 1 or (
+                f"rank 1: {kind} 3" in job.stdout and f"rank 2: {kind} 3" in job.stdout
+            )
     for kind in KINDS:
         runs.assert_same(tmp_path / "3" / kind, tmp_path / "1" / kind)
 
 
 def test_signal_to_a_waiting_rank_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
-    cheap = {**COMMON, "task": {**COMMON["task"], "dimension": 3}, "checkpoint": {"interval": 0, "interval_seconds": 0}}
+    cheap = {
+        **COMMON,
+        "task": {**COMMON["task"], "dimension": 3},
+        "checkpoint": {"interval": 0, "interval_seconds": 0},
+    }
     config, run, reference = tmp_path / "cheap.yaml", tmp_path / "run", tmp_path / "reference"
     config.write_text(json.dumps({**cheap, "algorithm": {"kind": "es", "population_size": 4}}))
 
@@ -188,7 +235,14 @@ def test_signal_to_a_waiting_rank_ends_the_run_which_can_be_resumed(tmp_path: Pa
         return [row["evaluating_ranks"] == 1 for row in read_metrics(run)]
 
     def command(run: Path, generations: int) -> list[str]:
-        return ["-m", "hpc_es.main", str(config), "--output", str(run), f"stop.generations={generations}"]
+        return [
+            "-m",
+            "hpc_es.main",
+            str(config),
+            "--output",
+            str(run),
+            f"stop.generations={generations}",
+        ]
 
     with start(2, command(run, 1_000_000)) as job:
         runs.wait_for(lambda: runs.generation(run) > 100 and any(by_rank_0(run)))

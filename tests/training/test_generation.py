@@ -14,7 +14,18 @@ import yaml
 
 import hpc_es
 from hpc_es.algorithms.common.strategy import Strategy
-from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Poll, ProblemState, Rows, State, cut, row_dtype
+from hpc_es.core.data import (
+    Arrays,
+    Chunk,
+    Float64,
+    Outcome,
+    Poll,
+    ProblemState,
+    Rows,
+    State,
+    cut,
+    row_dtype,
+)
 from hpc_es.core.errors import RunError
 from hpc_es.tasks.problems import ProblemDefaults, VectorTask
 from hpc_es.training.build import Parts
@@ -23,8 +34,9 @@ from hpc_es.training.generation import Generation, fitness_of
 from tests.helpers.harness import mpiexec, script
 from tests.helpers.runs import TINY
 
-# Return 100 * generation + job; an additional column with (job, parent). Each unit of 2 jobs learns the sum of their
-# numbers, except the unit that starts at job 2. The fitness is twice the return minus the greatest one so far.
+# Return 100 * generation + job; an additional column with (job, parent). Each unit of 2 jobs learns
+# the sum of their numbers, except the unit that starts at job 2. The fitness is twice the return
+# minus the greatest one so far.
 TOY = """
 import json
 import numpy as np
@@ -125,13 +137,17 @@ def test_ask_gets_the_rows_of_earlier_rounds_on_every_rank(message: dict[str, An
     """Training rows only, in job order, with the columns of the strategy."""
     first, second = [300.0, 301, 302, 303, 304], [305.0, 306]
     expected = [[0, [], []], [1, first, [0] * 5], [2, first + second, [0] * 5 + [1] * 2]]
-    assert [[asked[:3] for asked in of_rank] for of_rank in message["asked"]] == [expected] * len(message["asked"])
+    assert [[asked[:3] for asked in of_rank] for of_rank in message["asked"]] == [expected] * len(
+        message["asked"]
+    )
 
 
 def test_fitness_covers_all_rows_so_far_on_every_rank(message: dict[str, Any]) -> None:
     """2 r - 304 in the first round, 2 r - 306 in both; for probes 2 r - 302.5, then 2 r - 303.5."""
     expected = [[], [296, 298, 300, 302, 304], [294, 296, 298, 300, 302, 304, 306]]
-    assert [[asked[3] for asked in of_rank] for of_rank in message["asked"]] == [expected] * len(message["asked"])
+    assert [[asked[3] for asked in of_rank] for of_rank in message["asked"]] == [expected] * len(
+        message["asked"]
+    )
     probes = (
         [[300.5, 301.5, 302.5], [298.5, 300.5, 302.5]],
         [[300.5, 301.5, 302.5, 303.5], [297.5, 299.5, 301.5, 303.5]],
@@ -141,12 +157,17 @@ def test_fitness_covers_all_rows_so_far_on_every_rank(message: dict[str, Any]) -
 
 
 def test_rows_of_training_and_probes_are_separate_and_in_job_order(message: dict[str, Any]) -> None:
-    assert message["rows"] == [[300, 301, 302, 303, 304, 305, 306], [[job, job > 4] for job in range(7)]]
+    assert message["rows"] == [
+        [300, 301, 302, 303, 304, 305, 306],
+        [[job, job > 4] for job in range(7)],
+    ]
     assert message["probes"] == [[300.5, 301.5, 302.5, 303.5], [[0, 7], [1, 7], [2, 7], [3, 8]]]
     assert message["evaluation"] == [[300, 301, 302, 303], [[job, 0] for job in range(4)]]
 
 
-def test_chunk_arrays_exclude_probes_and_units_include_them_in_order(message: dict[str, Any]) -> None:
+def test_chunk_arrays_exclude_probes_and_units_include_them_in_order(
+    message: dict[str, Any],
+) -> None:
     """Chunk indices: the evaluation, three chunks and two probes, then two chunks and a probe."""
     assert message["indices"] == [1, 2, 3, 6, 7]
     assert message["learned"] == [1, 4, 1, 5, 6, 3]
@@ -164,7 +185,9 @@ def test_ranks_report_all_chunks_of_all_rounds(message: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Twice(Strategy):
-    """Two rounds of three jobs; the second is requested after the first; job j returns g + j / 10."""
+    """Two rounds of three jobs; the second is requested after the first;
+    job j returns g + j / 10.
+    """
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         assert len(rows) == 3 * round, "the rows of another generation"
@@ -179,14 +202,25 @@ class Twice(Strategy):
 
 def test_interleaved_generations_equal_separate_ones() -> None:
     """Rounds alternate between the two: a Generation object holds its whole state."""
-    parts = Parts(None, None, ProblemDefaults(), None, Twice(None, None, None, None, 2), row_dtype(), 2, "fixed")  # type: ignore[arg-type]
+    parts = Parts(
+        None,
+        None,
+        ProblemDefaults(),
+        None,
+        Twice(None, None, None, None, 2),
+        row_dtype(),
+        2,
+        "fixed",
+    )  # type: ignore[arg-type]
     states = [State(number, {"theta": np.zeros(1)}, {}) for number in (4, 5)]
     apart = [SerialExecutor().run(Generation(parts, state)).results.rows for state in states]
     generations = [Generation(parts, state) for state in states]
     for _ in range(2):
         asked = [generation.next_chunks() for generation in generations]
         for generation, chunks in reversed(list(zip(generations, asked, strict=True))):
-            generation.add({chunk.index: generation.evaluate(chunk, lambda: None).rows for chunk in chunks})
+            generation.add(
+                {chunk.index: generation.evaluate(chunk, lambda: None).rows for chunk in chunks}
+            )
     assert not any(generation.next_chunks() for generation in generations)
     together = [generation.rows("train") for generation in generations]
     assert [rows.tobytes() for rows in together] == [rows.tobytes() for rows in apart]
@@ -236,7 +270,9 @@ def test_fitness_of_no_jobs_is_empty() -> None:
 
 
 def test_fitness_of_wrong_shape_ends_the_run() -> None:
-    with pytest.raises(RunError, match=r"expected one number per job, float64\[3\], got shape \[\]"):
+    with pytest.raises(
+        RunError, match=r"expected one number per job, float64\[3\], got shape \[\]"
+    ):
         fitness_of(parts_of(Mean()), State(0, {}, {}), rows_of(1.0, 2.0, 3.0))
 
 
@@ -284,9 +320,24 @@ ITEM = {"n": np.array(1)}
         (Adding(), "free", [[ITEM]], ""),
         (ProblemDefaults(), "fixed", [[ITEM], [ITEM], [ITEM]], ""),
         (ProblemDefaults(), "free", [[{}]], ""),
-        (Adding(), "fixed", [[ITEM]] * 7, "at most 3 items in Outcome.learned for a chunk of 7 jobs, .* found 7"),
-        (Adding(), "free", [[ITEM] * 3], r"at most 1 dict in Outcome.learned\[0\], this unit is whole, found 3"),
-        (ProblemDefaults(), "free", [[ITEM]], "cutting 'free' divides units of 3 jobs among chunks: set cutting"),
+        (
+            Adding(),
+            "fixed",
+            [[ITEM]] * 7,
+            "at most 3 items in Outcome.learned for a chunk of 7 jobs, .* found 7",
+        ),
+        (
+            Adding(),
+            "free",
+            [[ITEM] * 3],
+            r"at most 1 dict in Outcome.learned\[0\], this unit is whole, found 3",
+        ),
+        (
+            ProblemDefaults(),
+            "free",
+            [[ITEM]],
+            "cutting 'free' divides units of 3 jobs among chunks: set cutting",
+        ),
     ],
 )
 def test_wrong_number_of_learned_items_ends_the_run_with_both_numbers(
@@ -294,7 +345,9 @@ def test_wrong_number_of_learned_items_ends_the_run_with_both_numbers(
 ) -> None:
     algorithm = Learning(None, None, None, None, 7, learned)  # type: ignore[arg-type]
     task = VectorTask("wells", lambda keys: problem)
-    generation = Generation(Parts(task, None, problem, None, algorithm, row_dtype(), 3, cutting), State(0, {}, {}))
+    generation = Generation(
+        Parts(task, None, problem, None, algorithm, row_dtype(), 3, cutting), State(0, {}, {})
+    )
     (chunk,) = generation.next_chunks()
     if not message:
         assert generation.evaluate(chunk, lambda: None).learned == learned
@@ -306,6 +359,7 @@ def test_wrong_number_of_learned_items_ends_the_run_with_both_numbers(
 def test_problem_that_does_not_combine_parts_reports_their_number() -> None:
     assert ProblemDefaults().unit([ITEM]) is ITEM
     with pytest.raises(
-        RunError, match=r"ProblemDefaults: expected 1 dict .* for each unit of jobs, found 2: return 1, or"
+        RunError,
+        match=r"ProblemDefaults: expected 1 dict .* for each unit of jobs, found 2: return 1, or",
     ):
         ProblemDefaults().unit([ITEM, ITEM])

@@ -40,22 +40,32 @@ def started(directory: Path, source: object, *overrides: str) -> State:
 
 
 def state(size: int = 2, fill: float = 0.0, count: float = 0.0, **more: Any) -> State:
-    shared = {"theta": np.full(size, fill, np.float32), **more, "observation_mean": np.full(3, fill, np.float32)}
+    shared = {
+        "theta": np.full(size, fill, np.float32),
+        **more,
+        "observation_mean": np.full(3, fill, np.float32),
+    }
     master = {"adam_m": np.full(size, fill, np.float32), "observation_count": np.array(count)}
     return State(int(fill), shared, master)
 
 
-CARRIED = ProblemState({"observation_mean": np.zeros(3, np.float32)}, {"observation_count": np.array(0.0)})
+CARRIED = ProblemState(
+    {"observation_mean": np.zeros(3, np.float32)}, {"observation_count": np.array(0.0)}
+)
 
 
 def test_init_from_copies_theta_and_problem_state_but_not_the_optimizer() -> None:
     result = apply_source(state(), state(fill=5.0, count=7.0), CARRIED)
     assert result.generation == 0
-    assert result.shared["theta"].tolist() == [5, 5] and result.shared["observation_mean"].tolist() == [5, 5, 5]
+    assert result.shared["theta"].tolist() == [5, 5] and result.shared[
+        "observation_mean"
+    ].tolist() == [5, 5, 5]
     assert result.master["observation_count"] == 7 and result.master["adam_m"].tolist() == [0, 0]
 
 
-def test_best_file_gives_the_best_theta_and_the_statistics_it_was_evaluated_with(tmp_path: Path) -> None:
+def test_best_file_gives_the_best_theta_and_the_statistics_it_was_evaluated_with(
+    tmp_path: Path,
+) -> None:
     path = run(*REACH, *NORMALISED) / "checkpoints" / "best.h5"
     snapshot_of_best = load(path)
     assert snapshot_of_best.best is not None
@@ -69,20 +79,30 @@ def test_parts_missing_in_the_source_keep_their_initial_values() -> None:
     """A value head of the new run; and statistics of other observations cannot be used."""
     value = np.array([1.0], np.float32)
     source = state(fill=5.0, count=7.0)
-    source = State(5, {"theta": source.theta, "observation_mean": np.ones(4, np.float32), "old": value}, {})
+    source = State(
+        5, {"theta": source.theta, "observation_mean": np.ones(4, np.float32), "old": value}, {}
+    )
     result = apply_source(state(value=value), source, CARRIED)
     assert list(result.shared) == ["theta", "value", "observation_mean"]
     assert result.shared["theta"].tolist() == [5, 5] and result.shared["value"] is value
-    assert result.shared["observation_mean"].tolist() == [0, 0, 0] and result.master["observation_count"] == 0
+    assert (
+        result.shared["observation_mean"].tolist() == [0, 0, 0]
+        and result.master["observation_count"] == 0
+    )
 
 
 def test_statistics_of_another_kind_are_not_mixed() -> None:
-    """Mean and count without the sums would be neither the statistics of the source nor those of the run."""
+    """Mean and count without the sums would be neither the
+    statistics of the source nor those of the run.
+    """
     ours = ProblemState(CARRIED.shared, {**CARRIED.master, "observation_centre": np.zeros(3)})
     begin = ours.merge_into(State(0, {"theta": np.zeros(2, np.float32)}, {}))
     result = apply_source(begin, state(fill=5.0, count=7.0), ours)
     assert result.theta.tolist() == [5, 5]
-    assert result.shared["observation_mean"].tolist() == [0, 0, 0] and result.master["observation_count"] == 0
+    assert (
+        result.shared["observation_mean"].tolist() == [0, 0, 0]
+        and result.master["observation_count"] == 0
+    )
 
 
 def test_counters_restart_at_zero() -> None:
@@ -94,7 +114,11 @@ def test_counters_restart_at_zero() -> None:
 def test_run_without_statistics_copies_none() -> None:
     plain = State(0, {"theta": np.zeros(2, np.float32)}, {})
     result = apply_source(plain, state(fill=5.0, count=7.0), ProblemState())
-    assert (list(result.shared), list(result.master), result.theta.tolist()) == (["theta"], [], [5, 5])
+    assert (list(result.shared), list(result.master), result.theta.tolist()) == (
+        ["theta"],
+        [],
+        [5, 5],
+    )
 
 
 # Statistics of the observations: theirs, none, or those of a file.
@@ -116,7 +140,11 @@ def test_run_without_statistics_copies_none() -> None:
     ],
 )
 def test_different_normalisation_of_the_source_is_reported(
-    source: tuple[str, ...], overrides: tuple[str, ...], message: str | None, tmp_path: Path, capsys: Any
+    source: tuple[str, ...],
+    overrides: tuple[str, ...],
+    message: str | None,
+    tmp_path: Path,
+    capsys: Any,
 ) -> None:
     started(tmp_path / "run", run(*REACH, *source), *overrides)
     out = capsys.readouterr().out
@@ -125,25 +153,44 @@ def test_different_normalisation_of_the_source_is_reported(
 
 def test_statistics_can_be_omitted_or_come_from_another_run(tmp_path: Path) -> None:
     source, other = (run(*REACH, *NORMALISED, f"seed={seed}") for seed in (1, 2))
-    names = ("observation_mean", "observation_std", "observation_sum", "observation_squares", "observation_count")
+    names = (
+        "observation_mean",
+        "observation_std",
+        "observation_sum",
+        "observation_squares",
+        "observation_count",
+    )
 
     def statistics(state: State) -> list[bytes]:
         return [{**state.shared, **state.master}[name].tobytes() for name in names]
 
     fresh = started(tmp_path / "a", source, *NORMALISED, "policy.init_observations=false")
-    assert fresh.shared["observation_mean"].tolist() == [0, 0, 0] and fresh.master["observation_count"] == 0.01
+    assert (
+        fresh.shared["observation_mean"].tolist() == [0, 0, 0]
+        and fresh.master["observation_count"] == 0.01
+    )
     result = started(tmp_path / "b", source, *NORMALISED, f"policy.init_observations={other}")
-    assert statistics(result) == statistics(snapshot(other).state) != statistics(snapshot(source).state)
+    assert (
+        statistics(result)
+        == statistics(snapshot(other).state)
+        != statistics(snapshot(source).state)
+    )
     assert result.theta.tobytes() == fresh.theta.tobytes() == snapshot(source).state.theta.tobytes()
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("policy.init_observations={source}",), "policy.init_observations: names observation statistics, but"),
+        (
+            ("policy.init_observations={source}",),
+            "policy.init_observations: names observation statistics, but",
+        ),
         ((*NORMALISED, "policy.init_observations={plain}"), "has no observation statistics"),
         ((*NORMALISED, "policy.init_observations={npz}"), "expected arrays _sum, sumsq, count"),
-        (("policy.init_optimizer={npz}",), "policy.init_optimizer: the optimizer of policy.init_from does not match"),
+        (
+            ("policy.init_optimizer={npz}",),
+            "policy.init_optimizer: the optimizer of policy.init_from does not match",
+        ),
         (("policy.init_from={text}",), "expected a Keras model as written by model.save"),
     ],
 )
@@ -162,9 +209,15 @@ def test_statistics_of_the_other_kind_are_converted() -> None:
     sample = Deviations(np.array([1.0, 2.0]), np.array([12.0, 0.0]), 4.0)
     theirs, ours = statistics_state(sample), statistics_state(Moments.initial(2))
     source = theirs.merge_into(State(0, {"theta": np.ones(1, np.float32)}, {}))
-    result = apply_source(ours.merge_into(State(0, {"theta": np.zeros(1, np.float32)}, {})), source, ours)
-    assert result.shared["observation_mean"].tolist() == [1, 2] and result.master["observation_count"] == 4
-    np.testing.assert_allclose(result.shared["observation_std"], [2, 0.1])  # sqrt(12 / 3), and the floor
+    result = apply_source(
+        ours.merge_into(State(0, {"theta": np.zeros(1, np.float32)}, {})), source, ours
+    )
+    assert (
+        result.shared["observation_mean"].tolist() == [1, 2]
+        and result.master["observation_count"] == 4
+    )
+    # sqrt(12 / 3), and the floor
+    np.testing.assert_allclose(result.shared["observation_std"], [2, 0.1])
     back = apply_source(theirs.merge_into(State(0, {}, {})), result, theirs)
     np.testing.assert_allclose(back.shared["observation_std"], [2, 0.1], rtol=1e-6)
 
@@ -172,7 +225,9 @@ def test_statistics_of_the_other_kind_are_converted() -> None:
 # The ES notebook: a Keras 2 model with layers of its own, and arrays beside it.
 
 
-def notebook(path: Path, kernels: list[tuple[Array, Array]], mean: list[float], deviation: list[float]) -> Path:
+def notebook(
+    path: Path, kernels: list[tuple[Array, Array]], mean: list[float], deviation: list[float]
+) -> Path:
     """A file as Keras 2 wrote it for neuroevolution-ai/evolution-strategies."""
     layers: list[dict[str, Any]] = [{"class_name": "InputLayer", "config": {"name": "input_1"}}]
     own = {"name": "observation_normalization_layer", "ob_mean": mean, "ob_std": deviation}
@@ -203,7 +258,9 @@ def test_notebook_model_with_its_statistics_and_optimizer(tmp_path: Path) -> Non
     theta = np.concatenate([part.ravel() for layer in kernels for part in layer])
     model = notebook(tmp_path / "snapshot_00003.h5", kernels, [1, 2, 3], [1, 2, 0.5])
     squares = 5 * (np.square([2, 4, 6]) + np.square([1.0, 0.05, 2.0]))
-    np.savez(tmp_path / "ob.npz", _sum=np.float32([10, 20, 30]), sumsq=np.float32(squares), count=5.0)
+    np.savez(
+        tmp_path / "ob.npz", _sum=np.float32([10, 20, 30]), sumsq=np.float32(squares), count=5.0
+    )
     slots = {"m": np.float32(theta * 2), "v": np.float32(theta**2), "beta1": 0.9}
     np.savez(tmp_path / "optimizer.npz", t=7, dim=len(theta), **slots)  # type: ignore[arg-type]
     network = (*NORMALISED, f"policy.hidden_dims={list(widths[1:-1])}")
@@ -212,20 +269,28 @@ def test_notebook_model_with_its_statistics_and_optimizer(tmp_path: Path) -> Non
     np.testing.assert_allclose(alone.shared["observation_mean"], [1, 2, 3], rtol=1e-6)
     np.testing.assert_allclose(alone.shared["observation_std"], [1, 2, 0.5], rtol=1e-5)
     assert alone.master["observation_count"] == 1e5 and alone.master["optimizer_steps"] == 0
-    files = (f"policy.init_observations={tmp_path}/ob.npz", f"policy.init_optimizer={tmp_path}/optimizer.npz")
+    files = (
+        f"policy.init_observations={tmp_path}/ob.npz",
+        f"policy.init_optimizer={tmp_path}/optimizer.npz",
+    )
     result = started(tmp_path / "b", model, *network, *files)
     np.testing.assert_allclose(result.shared["observation_mean"], [2, 4, 6], rtol=1e-6)
-    np.testing.assert_allclose(result.shared["observation_std"], [1, 0.1, 2], rtol=1e-4)  # 0.05 is below the floor
+    # 0.05 is below the floor
+    np.testing.assert_allclose(result.shared["observation_std"], [1, 0.1, 2], rtol=1e-4)
     assert result.master["observation_count"] == 5 and result.master["optimizer_steps"] == 7
     assert result.master["adam_m"].tobytes() == slots["m"].tobytes()  # type: ignore[attr-defined]
     assert result.master["adam_v"].tobytes() == slots["v"].tobytes()  # type: ignore[attr-defined]
 
 
 def test_keras_model_of_another_network_is_refused(tmp_path: Path) -> None:
-    layers: list[tuple[Array, Array]] = [(np.zeros((3, 5)), np.zeros(5)), (np.zeros((5, 2)), np.zeros(2))]
+    layers: list[tuple[Array, Array]] = [
+        (np.zeros((3, 5)), np.zeros(5)),
+        (np.zeros((5, 2)), np.zeros(2)),
+    ]
     model = notebook(tmp_path / "model.h5", layers, [0, 0, 0], [1, 1, 1])
     with pytest.raises(
-        UserError, match=r"expected dense layers of the shapes \[\(3, 4\), \(4, 2\)\], found \[\(3, 5\)"
+        UserError,
+        match=r"expected dense layers of the shapes \[\(3, 4\), \(4, 2\)\], found \[\(3, 5\)",
     ):
         started(tmp_path / "run", model)
 
@@ -243,17 +308,25 @@ def test_training_continues_from_an_exported_policy(suffix: str, tmp_path: Path)
     assert is_keras_file(file) and not is_keras_file(source / "checkpoints" / "best.h5")
     result = started(tmp_path / "run", file, *NORMALISED)
     assert result.theta.tobytes() == policy.source.theta.tobytes()
-    np.testing.assert_allclose(hpc_es.load_policy(tmp_path / "run", "last")(OBSERVED), policy(OBSERVED), atol=1e-5)
+    np.testing.assert_allclose(
+        hpc_es.load_policy(tmp_path / "run", "last")(OBSERVED), policy(OBSERVED), atol=1e-5
+    )
 
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_theta_value_head_and_normaliser_are_restored_from_a_keras_file(kind: str, tmp_path: Path) -> None:
+def test_theta_value_head_and_normaliser_are_restored_from_a_keras_file(
+    kind: str, tmp_path: Path
+) -> None:
     package, (build, parameters) = module("policies", kind), MODELS[kind]
     policy = package.build(package.Options(hidden_dims=(4, 5)), Spaces(flat_observations(3), BOX))
     rng = np.random.default_rng(0)
     theta, value = (rng.normal(size=size).astype(np.float32) for size in (policy.layout.size, 6))
-    normaliser: tuple[Float32, Float32, float] = (np.float32([1, 2, 3]), np.float32([1, 0.1, np.inf]), 5.0)  # type: ignore[assignment,arg-type]
+    normaliser: tuple[Float32, Float32, float] = (
+        np.float32([1, 2, 3]),
+        np.float32([1, 0.1, np.inf]),
+        5.0,
+    )  # type: ignore[assignment,arg-type]
     build(policy, theta, normaliser, value=value).save(tmp_path / "model.keras")
     layers = read_layers(tmp_path / "model.keras")
     np.testing.assert_allclose(parameters(policy, layers), theta, atol=1e-6)
@@ -263,13 +336,21 @@ def test_theta_value_head_and_normaliser_are_restored_from_a_keras_file(kind: st
 
 
 def test_other_number_of_parameters_is_explained(tmp_path: Path) -> None:
-    """The layers of the new policy, and what the other policy or its environment has in place of them."""
+    """The layers of the new policy, and what the other policy
+    or its environment has in place of them.
+    """
     old = run()
     with pytest.raises(UserError) as caught:
         started(tmp_path / "other", old, "policy.hidden_dims=[5]")
     text = str(caught.value)
-    assert "the networks differ (policy.hidden_dims: [4] there, [5] in the config); the new one has " in text
-    assert re.search(r"hidden_0_kernel \[\d, 5\], hidden_0_bias \[5\], output_kernel \[5, \d\], output_bias", text)
+    assert (
+        "the networks differ (policy.hidden_dims: [4] there, [5] in the config); the new one has "
+        in text
+    )
+    assert re.search(
+        r"hidden_0_kernel \[\d, 5\], hidden_0_bias \[5\], output_kernel \[5, \d\], output_bias",
+        text,
+    )
     with pytest.raises(UserError) as caught:
         started(tmp_path / "other", old, "task.env_id=CartPole-v1")
     cause = "it was trained on tests.helpers.toys:Survival-v0, whose observations or actions have other sizes"
@@ -280,10 +361,13 @@ def test_resuming_with_another_population_names_init_from(tmp_path: Path) -> Non
     old = tmp_path / "old"
     shutil.copytree(run(), old)
     config = override(CONFIG, ["algorithm.population_size=6"])
-    with pytest.raises(UserError, match=rf"continues from these parameters with policy\.init_from={old}$"):
+    with pytest.raises(
+        UserError, match=rf"continues from these parameters with policy\.init_from={old}$"
+    ):
         list(hpc_es.train(config, old))
     other = override(CONFIG, ["policy.hidden_dims=[5]"])
     with pytest.raises(UserError, match=r"choose another --output$"):  # they would not fit
         list(hpc_es.train(other, old))
-    new = {**config, "policy": {**config.get("policy", {}), "init_from": str(old)}}  # as the message says
+    # as the message says
+    new = {**config, "policy": {**config.get("policy", {}), "init_from": str(old)}}
     assert list(hpc_es.train(new, tmp_path / "new"))

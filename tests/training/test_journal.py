@@ -1,4 +1,7 @@
-"""Notices are not repeated. Inputs of updates are stored exactly, and replace the state in checkpoints if smaller."""
+"""Notices are not repeated.
+
+Inputs of updates are stored exactly, and replace the state in checkpoints if smaller.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,11 @@ UNITS = [{"count": np.array(3, np.int64), "layer/sums": np.array([[0.1, -0.0]], 
 
 def state(generation: int, size: int = 1000) -> State:
     """A state of 4 `size` + 8 bytes."""
-    return State(generation, {"theta": np.full(size, generation, np.float32)}, {"steps": np.array(generation)})
+    return State(
+        generation,
+        {"theta": np.full(size, generation, np.float32)},
+        {"steps": np.array(generation)},
+    )
 
 
 def snapshot_of(state: State) -> Snapshot:
@@ -39,7 +46,9 @@ def snapshot_of(state: State) -> Snapshot:
 
 
 def test_checkpoint_that_vanished_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"gone\.h5 cannot be written: it could not be read back \(No such file"):
+    with pytest.raises(
+        RunError, match=r"gone\.h5 cannot be written: it could not be read back \(No such file"
+    ):
         UpdateJournal(3).begin(tmp_path / "gone.h5", snapshot_of(state(1)))
 
 
@@ -60,14 +69,23 @@ def test_update_inputs_are_restored_bit_for_bit() -> None:
     assert [list(unit) for unit in back.units] == [["count", "layer/sums"], []]
     for name, array in UNITS[0].items():
         result = back.units[0][name]
-        assert (result.dtype, result.shape, result.tobytes()) == (array.dtype, array.shape, array.tobytes())
+        assert (result.dtype, result.shape, result.tobytes()) == (
+            array.dtype,
+            array.shape,
+            array.tobytes(),
+        )
 
 
 def coded(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """The bytes of named arrays as version 0.2 wrote them: a JSON header, then each array at a multiple of 8."""
+    """The bytes of named arrays as version 0.2 wrote them: a JSON header,
+    then each array at a multiple of 8.
+    """
     entries = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
     header = json.dumps(entries).encode()
-    parts = [len(header).to_bytes(8, "little") + header, *(array.tobytes() for array in arrays.values())]
+    parts = [
+        len(header).to_bytes(8, "little") + header,
+        *(array.tobytes() for array in arrays.values()),
+    ]
     return b"".join(part.ljust(-(-len(part) // 8) * 8, b"\0") for part in parts)
 
 
@@ -78,13 +96,22 @@ def test_rows_of_version_0_2_have_the_columns_of_the_run() -> None:
     packed = coded({**arrays, "units": np.array(1), "0/count": np.array([3], np.int64)})
     back = UpdateInputs.unpack(packed, ROW)
     assert back.rows.tolist() == back.probes.tolist() == [(1.5, 7, -2.0)]
-    assert [{name: array.tolist() for name, array in unit.items()} for unit in back.units] == [{"count": [3]}]
+    assert [{name: array.tolist() for name, array in unit.items()} for unit in back.units] == [
+        {"count": [3]}
+    ]
 
 
 def test_columns_are_matched_by_name() -> None:
     """In another order, with another dtype, and with one that the run does not have."""
-    wide = np.zeros(2, [("more", "<f8"), ("length", "<i8"), ("at", "<f8", (2,)), ("return_", "<f8")])
-    wide["return_"], wide["length"], wide["at"], wide["more"] = [1.5, np.nan], [7, 8], [[1, 2], [3, 4]], 9
+    wide = np.zeros(
+        2, [("more", "<f8"), ("length", "<i8"), ("at", "<f8", (2,)), ("return_", "<f8")]
+    )
+    wide["return_"], wide["length"], wide["at"], wide["more"] = (
+        [1.5, np.nan],
+        [7, 8],
+        [[1, 2], [3, 4]],
+        9,
+    )
     packed = UpdateInputs(wide, wide[:1], UNITS).pack()
     back = UpdateInputs.unpack(packed, row_dtype((Column("at", "<f4", (2,)),)))
     assert back.rows.dtype.descr == [("return_", "<f8"), ("length", "<i4"), ("at", "<f4", (2,))]
@@ -108,7 +135,11 @@ def test_update_inputs_replace_full_checkpoints_within_the_interval(tmp_path: Pa
         result = journal.since(state(generation))
         assert result is not None
         base, since = result
-        assert (base, since.base, len(since.learned_from)) == (4, "checkpoint_0000000004.h5", generation - 4)
+        assert (base, since.base, len(since.learned_from)) == (
+            4,
+            "checkpoint_0000000004.h5",
+            generation - 4,
+        )
         assert since.base_sha256 == image_sha256(tmp_path / since.base)
         assert since.theta_sha256 == digest({"theta": np.full(1000, generation, np.float32)})
     journal.add(Results(rows(1.0), []), [])
@@ -143,7 +174,13 @@ def test_replay_with_a_different_state_ends_the_run(tmp_path: Path) -> None:
 
 def test_notice_is_repeated_only_after_a_long_pause() -> None:
     shown, lines = Notices(), list[str]()
-    due = {3: ["a"], 4: ["a", "b"], 6: ["a"], 4 + QUIET_GENERATIONS: ["b"], 5 + QUIET_GENERATIONS: ["a"]}
+    due = {
+        3: ["a"],
+        4: ["a", "b"],
+        6: ["a"],
+        4 + QUIET_GENERATIONS: ["b"],
+        5 + QUIET_GENERATIONS: ["a"],
+    }
     for generation, notices in due.items():
         lines += shown.new(generation, notices)
     assert lines == ["generation 4: a", "generation 5: b", f"generation {5 + QUIET_GENERATIONS}: b"]

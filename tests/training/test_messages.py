@@ -64,7 +64,11 @@ def plain(value: object) -> object:
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    return {name: plain(item) for name, item in vars(value).items()} if hasattr(value, "__dict__") else value
+    return (
+        {name: plain(item) for name, item in vars(value).items()}
+        if hasattr(value, "__dict__")
+        else value
+    )
 
 
 @pytest.mark.parametrize("message", SENT, ids=lambda message: type(message).__name__)
@@ -95,11 +99,23 @@ def test_outcomes_keep_their_numbers_and_order() -> None:
 
 def test_parts_of_an_update_are_put_in_order() -> None:
     """A unit has parts in two chunks; block 1 and chunk 7 have no arrays."""
-    first = {**packed_block(2, {"a/b": np.array(2)}), **packed_unit(10, 8, 0, {"part": np.array(30)})}
+    first = {
+        **packed_block(2, {"a/b": np.array(2)}),
+        **packed_unit(10, 8, 0, {"part": np.array(30)}),
+    }
     first |= packed_chunk_arrays(10, {"x": np.array(10)})
-    second = {**packed_unit(10, 7, 1, {"part": np.array(20)}), **packed_unit(10, 7, 0, {"part": np.array(10)})}
-    second |= {**packed_unit(9, 2, 0, {"part": np.array(5)}), **packed_block(0, {"a/b": np.array(0)})}
+    second = {
+        **packed_unit(10, 7, 1, {"part": np.array(20)}),
+        **packed_unit(10, 7, 0, {"part": np.array(10)}),
+    }
+    second |= {
+        **packed_unit(9, 2, 0, {"part": np.array(5)}),
+        **packed_block(0, {"a/b": np.array(0)}),
+    }
     result = gathered([first, second], 3, [7, 10])
     assert plain(result.blocks) == plain([{"a/b": np.array(0)}, {}, {"a/b": np.array(2)}])
     assert plain(result.chunk_arrays) == plain([{}, {"x": np.array(10)}])
-    assert [[int(part["part"]) for part in parts] for parts in result.learned] == [[5], [10, 20, 30]]
+    assert [[int(part["part"]) for part in parts] for parts in result.learned] == [
+        [5],
+        [10, 20, 30],
+    ]

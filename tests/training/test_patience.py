@@ -22,8 +22,12 @@ OBJECTIVE: dict[str, Any] = {
 }
 
 
-def stopped_after(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], **stop: Any) -> int | None:
-    """The number of generations after which the run ends, None if it does not; it restarts after each one."""
+def stopped_after(
+    config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], **stop: Any
+) -> int | None:
+    """The number of generations after which the run ends, None if it does not;
+    it restarts after each one.
+    """
     problem: Any = None
     counters: dict[str, float | int] = {}
     for number, row in enumerate(rows, 1):
@@ -51,7 +55,8 @@ NOTHING = {"evaluation_episodes": 0, "evaluation_return_mean": None}
         ((1.0, 2.0, 2.0, 1.5, 2.1, 2.0, 2.0), 0.0, None),
         ((5.0, 4.0, 3.0, 2.0), 0.0, 4),  # the first evaluation is the best
         ((1.0, 1.1, 1.2, 1.3), 0.5, 4),  # better, but not by more than 0.5
-        ((1.0, 1.3, 1.6, 1.9, 2.2), 0.5, None),  # slow progress adds up: 1.6 and 2.2 are improvements
+        # slow progress adds up: 1.6 and 2.2 are improvements
+        ((1.0, 1.3, 1.6, 1.9, 2.2), 0.5, None),
         ((1.0, 1.5, 1.5, 1.5), 0.5, 4),  # by 0.5, not by more
         ((None, None, None), 0.0, 3),  # all episodes failed
         ((None, None, -7.0, None, None), 0.0, None),
@@ -61,11 +66,16 @@ NOTHING = {"evaluation_episodes": 0, "evaluation_return_mean": None}
 def test_evaluations_of_a_policy_are_counted(
     returns: tuple[float | None, ...], tolerance: float, expected: int | None
 ) -> None:
-    assert stopped_after(POLICY, evaluations(*returns), patience=3, min_improvement=tolerance) == expected
+    assert (
+        stopped_after(POLICY, evaluations(*returns), patience=3, min_improvement=tolerance)
+        == expected
+    )
 
 
 def test_generations_without_an_evaluation_do_not_count() -> None:
-    rows = [row for evaluation in evaluations(1.0, 1.0, 1.0) for row in (evaluation, NOTHING, NOTHING)]
+    rows = [
+        row for evaluation in evaluations(1.0, 1.0, 1.0) for row in (evaluation, NOTHING, NOTHING)
+    ]
     assert stopped_after(POLICY, rows, patience=2) == 7
 
 
@@ -93,9 +103,15 @@ def test_evaluations_of_an_objective_are_counted(
 
 
 def test_smaller_violation_and_first_feasible_vector_are_improvements() -> None:
-    """The value gets worse on the way to the feasible region; only the last two generations make no progress."""
+    """The value gets worse on the way to the feasible region;
+    only the last two generations make no progress.
+    """
     rows = [
-        *(values(1.0, best_violation=4.0) + values(2.0, best_violation=3.0) + values(5.0, best_violation=0.01)),
+        *(
+            values(1.0, best_violation=4.0)
+            + values(2.0, best_violation=3.0)
+            + values(5.0, best_violation=0.01)
+        ),
         *(values(6.0, best_violation=0.0) + values(6.0, 6.0, best_violation=0.0)),
     ]
     assert stopped_after(OBJECTIVE, rows, patience=14, min_improvement=0.5) == 6
@@ -106,7 +122,11 @@ def test_counters_exist_only_with_a_patience() -> None:
     problem: Any = None
     standing = Standing(validate(POLICY), problem, State(0, {}, {}))
     before = dict(standing.counters)
-    standing.counters |= {"evaluations_without_improvement": 5, "improved_value": 1.0, "improved_violation": 0.0}
+    standing.counters |= {
+        "evaluations_without_improvement": 5,
+        "improved_value": 1.0,
+        "improved_violation": 0.0,
+    }
     standing.count(evaluations(2.0)[0], {})
     assert standing.counters == before
 
@@ -114,7 +134,10 @@ def test_counters_exist_only_with_a_patience() -> None:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        ({**POLICY, "evaluation": {"interval": 0}}, "needs evaluations, but evaluation.interval is 0"),
+        (
+            {**POLICY, "evaluation": {"interval": 0}},
+            "needs evaluations, but evaluation.interval is 0",
+        ),
         (
             {"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "ga"}},
             "the task 'programs' has neither evaluations nor an objective value",
@@ -141,4 +164,6 @@ def test_task_that_derives_its_fitness_is_refused() -> None:
 
 
 def test_objective_needs_no_evaluations_of_the_centre() -> None:
-    build_task(validate({**OBJECTIVE, "evaluation": {"interval": 0}, "stop": {"patience": 3}})).task.close()
+    build_task(
+        validate({**OBJECTIVE, "evaluation": {"interval": 0}, "stop": {"patience": 3}})
+    ).task.close()

@@ -14,7 +14,9 @@ from hpc_es.training.profiler import FunctionTime, Profiler, RankProfile, profil
 STEP = ("/home/me/walker.py", 12, "step")
 SUM = ("~", 0, "<built-in method sum>")
 RANKS = [
-    RankProfile(0, "node1", 4, 2.0, 4.0, {STEP: FunctionTime(10, 1.0, 1.5), SUM: FunctionTime(20, 0.5, 0.5)}),
+    RankProfile(
+        0, "node1", 4, 2.0, 4.0, {STEP: FunctionTime(10, 1.0, 1.5), SUM: FunctionTime(20, 0.5, 0.5)}
+    ),
     RankProfile(1, "node2", 6, 4.0, 5.0, {STEP: FunctionTime(30, 1.0, 2.5)}),
 ]
 
@@ -28,15 +30,35 @@ def test_profile_survives_a_message() -> None:
 
 
 def test_tables_have_shares_of_all_and_of_each_rank() -> None:
-    """4 of 6 s are spent in step: 75 % of rank 0's time and 62.5 % of rank 1's; its own time is 50 % and 25 %."""
+    """4 of 6 s are spent in step: 75 % of rank 0's time and 62.5 % of rank 1's;
+    its own time is 50 % and 25 %.
+    """
     text = profile_text(RANKS)
     assert text.startswith("Time in evaluations since the last start: 2 ranks, 10 chunks, 6.00 s\n")
-    tables = {block.splitlines()[0]: [line.split() for line in block.splitlines()[2:]] for block in text.split("\n\n")}
+    tables = {
+        block.splitlines()[0]: [line.split() for line in block.splitlines()[2:]]
+        for block in text.split("\n\n")
+    }
     step = ["40", "*", "step", "(me/walker.py:12)"]
-    assert tables["Your code, by cumulative time"] == [["2.000", "s", "4.000", "s", "67", "%", "62-75", "%", *step]]
+    assert tables["Your code, by cumulative time"] == [
+        ["2.000", "s", "4.000", "s", "67", "%", "62-75", "%", *step]
+    ]
     own = tables["All functions, by self time"]
     assert own[0] == ["2.000", "s", "4.000", "s", "33", "%", "25-50", "%", *step]
-    assert own[1] == ["0.500", "s", "0.500", "s", "8", "%", "0-25", "%", "20", "<built-in", "method", "sum>"]
+    assert own[1] == [
+        "0.500",
+        "s",
+        "0.500",
+        "s",
+        "8",
+        "%",
+        "0-25",
+        "%",
+        "20",
+        "<built-in",
+        "method",
+        "sum>",
+    ]
     ranks = text.split("\n\n")[1].splitlines()
     assert ranks[1].split() == ["0", "4", "2.00", "s", "50.0", "%", "node1"]
     assert ranks[2].split() == ["1", "6", "4.00", "s", "80.0", "%", "node2"]
@@ -55,7 +77,9 @@ def test_evaluations_are_measured_and_nothing_else(tmp_path: Path) -> None:
     wait()
     profiler.write(messages.append)
     assert messages == [f"time by function: {tmp_path / 'profile.txt'}"]
-    line = next(line for line in (tmp_path / "profile.txt").read_text().splitlines() if " wait (" in line)
+    line = next(
+        line for line in (tmp_path / "profile.txt").read_text().splitlines() if " wait (" in line
+    )
     _, _, seconds, *_ = line.split()
     assert line.split()[8] == "3" and 0.06 <= float(seconds) < 0.5
 

@@ -25,7 +25,9 @@ def test_links_of_other_users_are_refused(name: str, tmp_path: Path) -> None:
     (directory / name).symlink_to(target)
     require_own_entries(directory)  # a link of the user's own
     os.lchown(directory / name, ANOTHER, ANOTHER)
-    with pytest.raises(UserError, match=f"{name} is a link of another user .uid {ANOTHER}., through which"):
+    with pytest.raises(
+        UserError, match=f"{name} is a link of another user .uid {ANOTHER}., through which"
+    ):
         require_own_entries(directory)
 
 
@@ -36,7 +38,9 @@ def test_pipes_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o640), (0o002, 0o660), (0o077, 0o600)])
-def test_lock_follows_the_umask_and_is_closed_to_strangers(umask: int, mode: int, tmp_path: Path) -> None:
+def test_lock_follows_the_umask_and_is_closed_to_strangers(
+    umask: int, mode: int, tmp_path: Path
+) -> None:
     before = os.umask(umask)
     try:
         with RunLock(tmp_path):
@@ -46,14 +50,16 @@ def test_lock_follows_the_umask_and_is_closed_to_strangers(umask: int, mode: int
 
 
 def test_repetition_that_is_a_link_of_a_stranger_is_refused(tmp_path: Path) -> None:
-    """Also in the directory of an experiment and of a tuning, before anything is written through it."""
+    """Also in the directory of an experiment and of a tuning,
+    before anything is written through it.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")
-    config = (
-        "task: {kind: function, function: 'statistics:fmean', dimension: 2}\nrepetitions: 2\nstop: {generations: 2}\n"
-    )
+    config = "task: {kind: function, function: 'statistics:fmean', dimension: 2}\nrepetitions: 2\nstop: {generations: 2}\n"
     (tmp_path / "fn.yaml").write_text(config)
-    (tmp_path / "tune.yaml").write_text("base: fn.yaml\nobjective: answer\nspace: {algorithm.sigma: [0.1, 0.2]}\n")
+    (tmp_path / "tune.yaml").write_text(
+        "base: fn.yaml\nobjective: answer\nspace: {algorithm.sigma: [0.1, 0.2]}\n"
+    )
     for command, name in (("train fn.yaml", "repetition_0000"), ("tune tune.yaml", "trial_0000")):
         target, output = tmp_path / f"target of {name}", tmp_path / f"output of {name}"
         target.mkdir()
@@ -63,4 +69,6 @@ def test_repetition_that_is_a_link_of_a_stranger_is_refused(tmp_path: Path) -> N
         os.lchown(output / name, ANOTHER, ANOTHER)
         done = python(["-m", "hpc_es", *command.split(), "--output", str(output)], cwd=tmp_path)
         assert done.status == 2 and "is a link of another user" in done.stderr, str(done)
-        assert [path.name for path in target.iterdir()] == ["log.csv"] and (target / "log.csv").read_text() == "mine\n"
+        assert [path.name for path in target.iterdir()] == ["log.csv"] and (
+            target / "log.csv"
+        ).read_text() == "mine\n"

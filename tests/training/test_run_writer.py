@@ -22,7 +22,9 @@ def test_many_ranks_are_listed_by_host() -> None:
     """1,440 ranks on 30 nodes: three lines of ten."""
     lines = rank_table_lines([(rank, f"n{rank // 48}", rank) for rank in range(1440)])
     assert len(lines) == 3
-    assert lines[0].startswith("ranks=host  0-47=n0  48-95=n1  ") and lines[2].endswith("  1392-1439=n29")
+    assert lines[0].startswith("ranks=host  0-47=n0  48-95=n1  ") and lines[2].endswith(
+        "  1392-1439=n29"
+    )
 
 
 def test_ranks_distributed_round_robin_are_listed_by_host() -> None:
@@ -57,7 +59,9 @@ POLICY = {
     "noise": {"table_size": 20_000},
     "stop": {"generations": 3},
 }
-NORMALISED = {"task": {**POLICY["task"], "observation_normalization": {"enabled": True, "probability": 1.0}}}
+NORMALISED = {
+    "task": {**POLICY["task"], "observation_normalization": {"enabled": True, "probability": 1.0}}
+}
 CASES = {
     "a function, whose best vector it is": (FUNCTION, 3),
     "a policy": (POLICY, 0),
@@ -86,7 +90,9 @@ def test_automatic_checkpoints_take_little_of_the_time(
     save = RunWriter.save_in_between
     monkeypatch.setattr(run_writer, "SAVING_SHARE", share)
     monkeypatch.setattr(
-        RunWriter, "save_in_between", lambda self: (saved.append(self.standing.state.generation), save(self))[1]
+        RunWriter,
+        "save_in_between",
+        lambda self: (saved.append(self.standing.state.generation), save(self))[1],
     )
     config = {
         **FUNCTION,
@@ -113,5 +119,7 @@ def test_evaluations_list_the_centre_that_was_evaluated_if_updates_overwrite_it(
         monkeypatch.setattr(updates, "OVERWRITTEN", limit)
         for row in hpc_es.train(config, tmp_path / name):
             assert int(row["evaluation_episodes"] or 0) == 1
-    files = [(tmp_path / name / "evaluations.csv").read_text() for name in ("copied", "overwritten")]
+    files = [
+        (tmp_path / name / "evaluations.csv").read_text() for name in ("copied", "overwritten")
+    ]
     assert files[0] == files[1] and files[0].count("\n") == 1 + 3 * 5

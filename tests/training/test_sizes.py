@@ -38,9 +38,13 @@ SMALL, LARGE = 4_481, 133_000  # parameters: 58 and 1 of them fit into a mebibyt
 def test_lanes_and_jobs_per_call_follow_from_the_search(
     given: dict[str, Any], search: tuple[Any, int, int], lanes: int | None, jobs: int | None
 ) -> None:
-    options = Options(env_id="gymnax:Pendulum-v1", **{"lanes": "auto", "jobs_per_call": "auto", **given})
+    options = Options(
+        env_id="gymnax:Pendulum-v1", **{"lanes": "auto", "jobs_per_call": "auto", **given}
+    )
     expected = {"lanes": lanes, "jobs_per_call": jobs}
-    assert options.automatic(SearchSize(*search)) == {name: value for name, value in expected.items() if value}
+    assert options.automatic(SearchSize(*search)) == {
+        name: value for name, value in expected.items() if value
+    }
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,9 @@ def test_lanes_and_jobs_per_call_follow_from_the_search(
         (("gpu", 4096, 10), 1024),
     ],
 )
-def test_candidates_of_a_call_of_a_model_follow_from_their_size(search: tuple[Any, int, int], jobs: int) -> None:
+def test_candidates_of_a_call_of_a_model_follow_from_their_size(
+    search: tuple[Any, int, int], jobs: int
+) -> None:
     options = model.Options(model="my_model:make", jobs_per_call="auto")
     assert options.automatic(SearchSize(*search)) == {"jobs_per_call": jobs}
     assert model.Options(model="my_model:make").automatic(SearchSize(*search)) == {}
@@ -63,7 +69,9 @@ def test_candidates_of_a_call_of_a_model_follow_from_their_size(search: tuple[An
 
 def test_option_of_a_custom_task_with_that_name_is_its_own_business() -> None:
     setup = SimpleNamespace(offers=Offers(problems=("vectors",)))
-    config: Any = SimpleNamespace(task=SimpleNamespace(kind="own:Task", automatic=True), setup=setup)
+    config: Any = SimpleNamespace(
+        task=SimpleNamespace(kind="own:Task", automatic=True), setup=setup
+    )
     built: Any = None
     assert sizes.with_sizes(config, built) == (config, None, {})
 
@@ -75,7 +83,10 @@ def test_numbers_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
-        ("task: {kind: jax_episodes, lanes: 8, jobs_per_call: 12, env_id: a}", {"lanes": 8, "jobs_per_call": 12}),
+        (
+            "task: {kind: jax_episodes, lanes: 8, jobs_per_call: 12, env_id: a}",
+            {"lanes": 8, "jobs_per_call": 12},
+        ),
         ("task: {kind: episodes, lanes: 8}", {}),
         ("task: 3", {}),
         ("task: {kind: jax_episodes, lanes: auto}", {}),
@@ -83,7 +94,9 @@ def test_numbers_stay_as_they_are() -> None:
     ],
     ids=["numbers", "another kind", "no section", "auto", "damaged"],
 )
-def test_a_run_keeps_the_numbers_of_its_config(tmp_path: Path, text: str, numbers: dict[str, int]) -> None:
+def test_a_run_keeps_the_numbers_of_its_config(
+    tmp_path: Path, text: str, numbers: dict[str, int]
+) -> None:
     (tmp_path / "config.yaml").write_text(text)
     assert _stored(tmp_path, "jax_episodes") == numbers
     assert _stored(tmp_path / "missing", "jax_episodes") == {}

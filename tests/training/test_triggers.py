@@ -13,7 +13,9 @@ from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
 class Recorder:
     """A trigger with the values at which it fired."""
 
-    def __init__(self, interval: float, start: float = 0, unit: Unit = Unit.GENERATION, name: str = "record") -> None:
+    def __init__(
+        self, interval: float, start: float = 0, unit: Unit = Unit.GENERATION, name: str = "record"
+    ) -> None:
         self.fired: list[float] = []
         self.trigger = IntervalTrigger(self._fire, interval, start=start, unit=unit, name=name)
 
@@ -48,7 +50,8 @@ def test_forced_trigger_fires_at_any_new_value() -> None:  # T26
 
 
 @pytest.mark.parametrize("interval", [0, -1])
-def test_interval_of_zero_or_less_is_off(interval: float, caplog: pytest.LogCaptureFixture) -> None:  # T28
+# T28
+def test_interval_of_zero_or_less_is_off(interval: float, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         recorder = Recorder(interval, name="plot")
     assert recorder.call([0, 1, 100]) == []

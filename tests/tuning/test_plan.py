@@ -31,12 +31,19 @@ def test_grid_needs_only_base_and_space(tmp_path: Path) -> None:
     check(plan, ranks=1)
     assert plan.table() == [{"algorithm.sigma": 0.1}, {"algorithm.sigma": 0.2}]
     config = plan.config(plan.table()[1], 1)
-    assert (config.algorithm.sigma, config.name, config.seed, config.repetitions) == (0.2, "trial_0001", 1, 1)
+    assert (config.algorithm.sigma, config.name, config.seed, config.repetitions) == (
+        0.2,
+        "trial_0001",
+        1,
+        1,
+    )
 
 
 def test_paths_of_a_trial_are_relative_to_its_base_config(tmp_path: Path) -> None:
     assert load(written(tmp_path, GRID)).config({}).directory == str(tmp_path)
-    assert load(written(tmp_path, GRID, TINY + "directory: /data\n")).config({}).directory == "/data"
+    assert (
+        load(written(tmp_path, GRID, TINY + "directory: /data\n")).config({}).directory == "/data"
+    )
 
 
 def test_fixed_value_replaces_values_of_the_space_or_is_added(tmp_path: Path) -> None:
@@ -96,7 +103,9 @@ def test_value_out_of_range_in_any_trial_is_reported(tmp_path: Path) -> None:
 
 def test_errors_of_combinations_are_reported(tmp_path: Path) -> None:
     space = "{algorithm.population_size: [6, 7], algorithm.mirrored_sampling: [false, true]}"
-    assert "algorithm.population_size: is 7" in refused(tmp_path, f"base: tiny.yaml\nspace: {space}\n")
+    assert "algorithm.population_size: is 7" in refused(
+        tmp_path, f"base: tiny.yaml\nspace: {space}\n"
+    )
 
 
 def test_many_similar_errors_are_abbreviated(tmp_path: Path) -> None:
@@ -108,7 +117,9 @@ def test_many_similar_errors_are_abbreviated(tmp_path: Path) -> None:
 
 def test_both_ends_of_optuna_ranges_are_validated(tmp_path: Path) -> None:
     text = "base: tiny.yaml\nsearch: optuna\ntrials: 5\nspace: {algorithm.population_size: {integer: [0, 8]}}\n"
-    assert "algorithm.population_size: expected a whole number of at least 1, found 0" in refused(tmp_path, text)
+    assert "algorithm.population_size: expected a whole number of at least 1, found 0" in refused(
+        tmp_path, text
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,12 +129,24 @@ def test_both_ends_of_optuna_ranges_are_validated(tmp_path: Path) -> None:
         ("space: {seed: [1]}\n", "base: expected text, not empty"),
         ("base: tiny.yaml\n", "space: expected a mapping"),
         ("base: tiny.yaml\nspace: {}\n", "space: expected a mapping, not empty"),
-        (GRID + "search: gird\n", "search: expected one of 'grid', 'random', 'optuna', found 'gird'; did you mean"),
+        (
+            GRID + "search: gird\n",
+            "search: expected one of 'grid', 'random', 'optuna', found 'gird'; did you mean",
+        ),
         (GRID + "trials: 3\n", "trials: a grid has as many as its lists make"),
         (GRID + "sampler: cma_es\n", "sampler: is cma_es, but search is grid: take search: optuna"),
-        (GRID + "objective: best\n", "objective: expected one of 'final_return', 'answer', 'best_reward', or"),
-        (GRID + "objective: best_reward\n", "objective: 'best_reward' is for program searches: expected 'final_"),
-        (GRID + "objective: {success_rate_weight: 1}\n", "stop.target_return: is null, but the objective"),
+        (
+            GRID + "objective: best\n",
+            "objective: expected one of 'final_return', 'answer', 'best_reward', or",
+        ),
+        (
+            GRID + "objective: best_reward\n",
+            "objective: 'best_reward' is for program searches: expected 'final_",
+        ),
+        (
+            GRID + "objective: {success_rate_weight: 1}\n",
+            "stop.target_return: is null, but the objective",
+        ),
     ],
 )
 def test_invalid_tuning_files_are_refused(text: str, said: str, tmp_path: Path) -> None:
@@ -141,10 +164,15 @@ PROGRAMS = "base: programs.yaml\nspace: {algorithm.population_size: [10, 20]}\n"
             "a task without a policy has no final return: expected 'best_reward' or {success_rate_weight: w}, "
             "found 'final_return'",
         ),
-        (PROGRAMS.replace("10", "2") + "objective: {success_rate_weight: 1}\n", "is 2, but the hall of fame"),
+        (
+            PROGRAMS.replace("10", "2") + "objective: {success_rate_weight: 1}\n",
+            "is 2, but the hall of fame",
+        ),
     ],
 )
-def test_program_searches_can_maximise_success_or_reward(text: str, said: str, tmp_path: Path) -> None:
+def test_program_searches_can_maximise_success_or_reward(
+    text: str, said: str, tmp_path: Path
+) -> None:
     """No target_return is needed."""
     task = "task: {kind: programs, name: reverse}\nalgorithm: {kind: ga}\nstop: {episodes: 100}\n"
     (tmp_path / "programs.yaml").write_text(task)
@@ -166,11 +194,27 @@ def test_grid_that_is_too_large_is_refused_at_once(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ("stop: {generations: 6}", "", "stop: expected a limit, because every trial must end"),
-        ("interval: 2, episodes", "interval: 0, episodes", "evaluation.interval: is 0, but the objective"),
-        ("tests.helpers.trouble:Rough-v0", "CartPol-v1", "task.env_id: expected a registered Gymnasium id"),
-        ("table_size: 20_000", "table_size: 20", "noise.table_size: is 20, but the policy has 58 parameters"),
+        (
+            "interval: 2, episodes",
+            "interval: 0, episodes",
+            "evaluation.interval: is 0, but the objective",
+        ),
+        (
+            "tests.helpers.trouble:Rough-v0",
+            "CartPol-v1",
+            "task.env_id: expected a registered Gymnasium id",
+        ),
+        (
+            "table_size: 20_000",
+            "table_size: 20",
+            "noise.table_size: is 20, but the policy has 58 parameters",
+        ),
         ("seed: 1", "seed: 1\nrepetitions: 2\nrepetition_groups: 3", "but the job has 2 ranks"),
-        ("mpi: {", "mpi: {fault_tolerance: true, ", "mpi.fault_tolerance: is true, but tuning does not support it"),
+        (
+            "mpi: {",
+            "mpi: {fault_tolerance: true, ",
+            "mpi.fault_tolerance: is true, but tuning does not support it",
+        ),
         ("seed: 1", "seed: -1", "seed: expected a whole number from 0"),
     ],
 )
@@ -188,7 +232,10 @@ def test_identity_has_everything_that_affects_results(tmp_path: Path) -> None:
         load(written(tmp_path, GRID, TINY.replace("generations: 6", "generations: 7"))),
     ]
     optuna = GRID + "search: optuna\ntrials: 3\n"
-    plans += [load(written(tmp_path, optuna)), load(written(tmp_path, optuna + "sampler: cma_es\n"))]
+    plans += [
+        load(written(tmp_path, optuna)),
+        load(written(tmp_path, optuna + "sampler: cma_es\n")),
+    ]
     identities = [repr(plan.identity()) for plan in plans]
     assert len(set(identities)) == len(plans)
     assert repr(load(written(tmp_path, "# a remark\n" + GRID)).identity()) == identities[0]
@@ -201,4 +248,8 @@ base: 'env=c(task="add"),agent=c(algorithm="ga",crossover_rate=0.5)'
 space: {algorithm.mutation_rate: [0.1, 0.2]}
 """)
     config = load(path).config({"algorithm.mutation_rate": 0.2})
-    assert (config.task.name, config.algorithm.crossover_rate, config.algorithm.mutation_rate) == ("add", 0.5, 0.2)
+    assert (config.task.name, config.algorithm.crossover_rate, config.algorithm.mutation_rate) == (
+        "add",
+        0.5,
+        0.2,
+    )

@@ -9,7 +9,9 @@ import pytest
 from hpc_es.tuning.plan import fraction, limits, measures, objective
 
 
-def row(success: bool | None, timesteps: int = 0, final: float | None = None, **budget: Any) -> dict[str, Any]:
+def row(
+    success: bool | None, timesteps: int = 0, final: float | None = None, **budget: Any
+) -> dict[str, Any]:
     stop = {"generations": None, "timesteps": 1000, "seconds": None, "target_return": 5.0, **budget}
     used = {"generations": 3, "timesteps": timesteps, "seconds": 9.0}
     return {"repetition": 0, "success": success, "final_return": final, "budget": stop, **used}
@@ -31,7 +33,10 @@ def test_answer_is_the_mean_in_the_sign_of_the_objective() -> None:
 
     assert objective([with_answer(1.0), with_answer(2.0, 0.0)], "answer") == 1.5
     for bad in (with_answer(None), with_answer(1.0, 0.5)):
-        with pytest.raises(ValueError, match="there is no answer: no evaluation was successful and feasible in repet"):
+        with pytest.raises(
+            ValueError,
+            match="there is no answer: no evaluation was successful and feasible in repet",
+        ):
             objective([with_answer(1.0), bad], "answer")
 
 
@@ -50,7 +55,10 @@ def test_success_rate_and_budget_are_weighted() -> None:
 
 def test_nearest_limit_is_the_budget_and_seconds_only_if_alone() -> None:
     used = {"generations": 3, "timesteps": 250, "seconds": 9.0}
-    assert fraction(used, {"timesteps": 1000, "generations": 4, "seconds": 10.0, "target_return": 1}) == 0.75
+    assert (
+        fraction(used, {"timesteps": 1000, "generations": 4, "seconds": 10.0, "target_return": 1})
+        == 0.75
+    )
     assert fraction(used, {"timesteps": None, "generations": None, "seconds": 10.0}) == 0.9
     assert fraction({"timesteps": 1200}, {"timesteps": 1000}) == 1.0
     assert limits({"timesteps": None, "target_return": 3.0}) == {}
@@ -60,7 +68,10 @@ def test_nearest_limit_is_the_budget_and_seconds_only_if_alone() -> None:
     ("rows", "text"),
     [
         ([], "no results"),
-        ([row(None, final=1.0), row(None, final=None)], "the final evaluation failed in repetition 0"),
+        (
+            [row(None, final=1.0), row(None, final=None)],
+            "the final evaluation failed in repetition 0",
+        ),
         ([row(None, final=float("nan"))], "the objective is nan"),
     ],
 )
@@ -72,12 +83,17 @@ def test_trial_without_an_objective_has_a_reason(rows: Any, text: str) -> None:
 def test_budget_of_a_program_search_ends_at_the_first_correct_program() -> None:
     """200 of 1,000 programs until success, in a generation of 300; without success all count."""
     budget = {"episodes": 1000, "target_return": None}
-    rows = [{**row(True), "budget": budget, "episodes": 300, "npe": 200}, {**row(False), "budget": budget, "npe": 900}]
+    rows = [
+        {**row(True), "budget": budget, "episodes": 300, "npe": 200},
+        {**row(False), "budget": budget, "npe": 900},
+    ]
     assert objective(rows, {"success_rate_weight": 0.5}) == 0.5 * 0.5 + 0.5 * (1 - (0.2 + 1) / 2)
 
 
 def test_further_measures_of_a_trial() -> None:
-    """Success in 2 of 4, after 200 of 1,000 programs and beyond the limit, in the last generation: (0.2 + 3) / 4."""
+    """Success in 2 of 4, after 200 of 1,000 programs and beyond the limit,
+    in the last generation: (0.2 + 3) / 4.
+    """
     budget = {"episodes": 1000, "target_return": None}
     result = [(True, 200), (False, 1000), (True, 1040), (False, 300)]
     rows = [{**row(success), "budget": budget, "npe": npe} for success, npe in result]

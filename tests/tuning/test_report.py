@@ -19,12 +19,22 @@ from tests.helpers.runs import TINY
 
 LRS = [0.001, 0.01, 0.1]
 SPACE = {"algorithm.optimizer.learning_rate": LRS, "policy.hidden_dims": [[8], [4, 4]]}
-TRIALS = [{"algorithm.optimizer.learning_rate": lr, "policy.hidden_dims": dims} for dims in ([8], [4, 4]) for lr in LRS]
+TRIALS = [
+    {"algorithm.optimizer.learning_rate": lr, "policy.hidden_dims": dims}
+    for dims in ([8], [4, 4])
+    for lr in LRS
+]
 
 
 def tuning(directory: Path, search: str = "grid", base: str = TINY) -> Path:
-    """Trial 2 has 5, trial 4 has 7.25, trial 0 failed, trial 1 was pruned, 3 begun, 5 is missing."""
-    space = SPACE if search == "grid" else {**SPACE, "algorithm.optimizer.learning_rate": {"log_uniform": [1e-3, 0.1]}}
+    """Trial 2 has 5, trial 4 has 7.25, trial 0 failed, trial 1 was pruned, 3 begun,
+    5 is missing.
+    """
+    space = (
+        SPACE
+        if search == "grid"
+        else {**SPACE, "algorithm.optimizer.learning_rate": {"log_uniform": [1e-3, 0.1]}}
+    )
     identity = {
         "base": yaml.safe_load(base),
         "space": space,
@@ -45,7 +55,9 @@ def tuning(directory: Path, search: str = "grid", base: str = TINY) -> Path:
     return directory
 
 
-def test_trials_are_sorted_by_objective_and_missing_ones_reported(tmp_path: Path, capsys: Any) -> None:
+def test_trials_are_sorted_by_objective_and_missing_ones_reported(
+    tmp_path: Path, capsys: Any
+) -> None:
     assert cli.run(["tune-report", str(tuning(tmp_path)), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     states = [(row["trial"], row["state"], row["objective"]) for row in result["trials"]]
@@ -69,7 +81,18 @@ def test_report_has_a_line_per_trial_and_names_failures(tmp_path: Path, capsys: 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["trial", "state", "objective", *SPACE]
     assert lines[1].split(maxsplit=4) == ["4", "complete", "7.25", "0.01", "[4, 4]"]
-    assert lines[7].split() == ["2", "complete", "1", "pruned", "1", "failed", "1", "begun", "1", "missing"]
+    assert lines[7].split() == [
+        "2",
+        "complete",
+        "1",
+        "pruned",
+        "1",
+        "failed",
+        "1",
+        "begun",
+        "1",
+        "missing",
+    ]
     assert "trial 0 failed: all episodes failed" in lines
     assert "not started yet: 5" in lines
 
@@ -92,7 +115,9 @@ def test_csv_has_exact_values(tmp_path: Path) -> None:
 
 
 def test_best_config_is_valid(tmp_path: Path) -> None:
-    cli.run(["tune-report", str(tuning(tmp_path, base=TINY + "name: mine\noutput: runs/elsewhere\n"))])
+    cli.run(
+        ["tune-report", str(tuning(tmp_path, base=TINY + "name: mine\noutput: runs/elsewhere\n"))]
+    )
     config, base = load(tmp_path / "best.yaml"), load(_file(tmp_path, TINY))
     assert config.name == "mine_best"
     assert config.output == "runs/mine_best"
@@ -138,14 +163,24 @@ def test_log_axis_of_one_decade_has_several_labels(tmp_path: Path) -> None:
 
 
 def test_narrow_list_has_a_linear_axis(tmp_path: Path) -> None:
-    identity = {"base": {}, "space": {"a": [1, 2]}, "search": "grid", "trials": 2, "objective": "final_return"}
+    identity = {
+        "base": {},
+        "space": {"a": [1, 2]},
+        "search": "grid",
+        "trials": 2,
+        "objective": "final_return",
+    }
     freeze(tmp_path, identity, [{"a": 1}, {"a": 2}])
     Trial(tmp_path, 1).end({"a": 2}, "complete", 1.0)
     assert figure(read_report(tmp_path)).axes[0].get_xscale() == "linear"
 
 
 def test_report_without_complete_trials_has_only_a_table(tmp_path: Path, capsys: Any) -> None:
-    freeze(tmp_path, {"base": {}, "space": {"a": [1]}, "search": "grid", "trials": 1, "objective": "x"}, [{"a": 1}])
+    freeze(
+        tmp_path,
+        {"base": {}, "space": {"a": [1]}, "search": "grid", "trials": 1, "objective": "x"},
+        [{"a": 1}],
+    )
     assert cli.run(["tune-report", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["best"] is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trials.csv", "trials.json"]

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from hpc_es.storage.results import Shard
-from hpc_es.tuning.space import all_trials, grid_size, grid_trial, mixed_base_digits, parse_space, random_trial
+from hpc_es.tuning.space import (
+    all_trials,
+    grid_size,
+    grid_trial,
+    mixed_base_digits,
+    parse_space,
+    random_trial,
+)
 
 PG = {"lr": [1e-5, 1e-4, 1e-3], "entropy_beta": [0.005, 0.01, 0.05, 0.10]}
 GA = {
@@ -31,16 +38,23 @@ def test_mixed_radix_digits_start_with_the_least_significant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "entropy_beta", "lr"), [(0, 0.005, 1e-5), (1, 0.01, 1e-5), (4, 0.005, 1e-4), (11, 0.10, 1e-3)]
+    ("number", "entropy_beta", "lr"),
+    [(0, 0.005, 1e-5), (1, 0.01, 1e-5), (4, 0.005, 1e-4), (11, 0.10, 1e-3)],
 )
-def test_first_key_of_a_grid_in_alphabetical_order_varies_fastest(number: int, entropy_beta: float, lr: float) -> None:
+def test_first_key_of_a_grid_in_alphabetical_order_varies_fastest(
+    number: int, entropy_beta: float, lr: float
+) -> None:
     assert grid_size(space(PG)) == 12
     assert grid_trial(space(PG), number) == {"entropy_beta": entropy_beta, "lr": lr}
 
 
 def test_keys_of_a_grid_are_sorted() -> None:
     assert grid_size(space(GA)) == 125
-    assert grid_trial(space(GA), 25) == {"crossover_rate": 0.2, "mutation_rate": 0.01, "population_size": 25}
+    assert grid_trial(space(GA), 25) == {
+        "crossover_rate": 0.2,
+        "mutation_rate": 0.01,
+        "population_size": 25,
+    }
 
 
 def test_grid_has_every_combination_once() -> None:
@@ -76,14 +90,19 @@ def test_random_values_are_in_their_ranges() -> None:
     trials = all_trials("random", space(RANGES, "random"), 4000, seed=1)
     logs = [math.log10(trial["a"]) for trial in trials]
     assert all(-4 <= log <= -1 for log in logs)
-    assert sum(logs) / 4000 == pytest.approx(-2.5, abs=5 * 3 / math.sqrt(12 * 4000))  # 5 standard errors
-    assert sum(trial["b"] for trial in trials) / 4000 == pytest.approx(0.5, abs=5 * 5 / math.sqrt(12 * 4000))
+    # 5 standard errors
+    assert sum(logs) / 4000 == pytest.approx(-2.5, abs=5 * 3 / math.sqrt(12 * 4000))
+    assert sum(trial["b"] for trial in trials) / 4000 == pytest.approx(
+        0.5, abs=5 * 5 / math.sqrt(12 * 4000)
+    )
     assert {trial["c"] for trial in trials} == {1, 2, 3}
     for key, values in (("c", [1, 2, 3]), ("d", ["x", [1, 2], None]), ("e", [True, 1])):
         counts = [sum(repr(trial[key]) == repr(value) for trial in trials) for value in values]
         share = 1 / len(values)
         assert sum(counts) == 4000
-        assert all(abs(n - 4000 * share) < 5 * math.sqrt(4000 * share * (1 - share)) for n in counts)
+        assert all(
+            abs(n - 4000 * share) < 5 * math.sqrt(4000 * share * (1 - share)) for n in counts
+        )
 
 
 MISTAKES: list[tuple[str, Any, str]] = [
@@ -114,7 +133,14 @@ def test_invalid_entries_of_a_space_are_refused(search: str, entry: Any, text: s
 
 
 def test_keys_that_a_tuning_cannot_vary_are_refused() -> None:
-    result, problems = parse_space({"a.b": [1], "a": [1], "x..y": [1], "repetitions": [1], "name": ["n"]}, "grid")
+    result, problems = parse_space(
+        {"a.b": [1], "a": [1], "x..y": [1], "repetitions": [1], "name": ["n"]}, "grid"
+    )
     assert list(result) == ["a"]
-    assert [key for key, _ in problems] == ["space.a.b", "space.name", "space.repetitions", "space.x..y"]
+    assert [key for key, _ in problems] == [
+        "space.a.b",
+        "space.name",
+        "space.repetitions",
+        "space.x..y",
+    ]
     assert "a part of 'a'" in problems[0][1]

@@ -1,4 +1,6 @@
-"""The Optuna study: trials are neither lost nor repeated after kills; trials without prospect are pruned."""
+"""The Optuna study: trials are neither lost nor repeated after kills;
+trials without prospect are pruned.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ def test_lower_objectives_are_better_for_a_minimised_answer(tmp_path: Path) -> N
     for _ in range(5):
         run(one, -0.25, (-0.1,) * 20)
     chosen(one)
-    assert one.report(-9.0, 0.5, -1.0) == "its best evaluation 9 after 50% of the budget is above the median"
+    assert (
+        one.report(-9.0, 0.5, -1.0)
+        == "its best evaluation 9 after 50% of the budget is above the median"
+    )
 
 
 def test_hyperparameters_have_the_types_of_their_ranges(tmp_path: Path) -> None:
@@ -96,7 +101,10 @@ def test_study_improves_on_random_trials(tmp_path: Path) -> None:
 
 
 def test_cma_es_searches_the_mixed_space_and_continues_after_kills(tmp_path: Path) -> None:
-    """Optimum 0 at a = 0.01, b = 1, c = 2, d = null. Each study object is a new process, and one trial is killed."""
+    """Optimum 0 at a = 0.01, b = 1, c = 2, d = null.
+
+    Each study object is a new process, and one trial is killed.
+    """
 
     def objective(values: dict[str, Any]) -> float:
         cost = math.log10(values["a"] / 0.01) ** 2 + (values["b"] - 1) ** 2 + (values["c"] - 2) ** 2
@@ -181,7 +189,9 @@ def test_journal_of_somebody_else(kind: str, tmp_path: Path) -> None:
         file.write(lines[kind])
         if kind == "huge":
             file.truncate(1 << 40)
-    with pytest.raises(UserError, match="has 1,099,511" if kind == "huge" else "expected a journal") as found:
+    with pytest.raises(
+        UserError, match="has 1,099,511" if kind == "huge" else "expected a journal"
+    ) as found:
         study(tmp_path)
     assert JOURNAL in str(found.value) and "\n" not in str(found.value)
 
@@ -189,10 +199,13 @@ def test_journal_of_somebody_else(kind: str, tmp_path: Path) -> None:
 def test_trial_below_the_median_is_pruned(tmp_path: Path) -> None:
     one = study(tmp_path)
     for index in range(5):
-        run(one, index, tuple(float(index) for _ in range(10)))  # best evaluations 0, 1, 2, 3, 4 throughout
+        # best evaluations 0, 1, 2, 3, 4 throughout
+        run(one, index, tuple(float(index) for _ in range(10)))
     trial, claim, values = chosen(one)
     assert one.report(1.5, 0.1) is None  # too early to tell
-    assert "best evaluation 1.5 after 20% of the budget is below the median" in str(one.report(1.5, 0.2))
+    assert "best evaluation 1.5 after 20% of the budget is below the median" in str(
+        one.report(1.5, 0.2)
+    )
     assert one.report(2.5, 0.3) is None  # above the median of 2
     trial.end(values, "pruned", reason="hopeless")
     one.tell(trial)

@@ -33,9 +33,12 @@ def test_table_is_restored_exactly(tmp_path: Path) -> None:
 def test_concurrent_tasks_use_one_table(tmp_path: Path, monkeypatch: Any) -> None:
     """Other machines may compute other last bits, so the first writer decides."""
     pids = iter(range(100))
-    monkeypatch.setattr(trials_module.os, "getpid", lambda: next(pids))  # one temporary file per process
+    # one temporary file per process
+    monkeypatch.setattr(trials_module.os, "getpid", lambda: next(pids))
     with ThreadPoolExecutor(16) as pool:
-        result = list(pool.map(lambda n: freeze(tmp_path, IDENTITY, [{"algorithm.sigma": n}]), range(16)))
+        result = list(
+            pool.map(lambda n: freeze(tmp_path, IDENTITY, [{"algorithm.sigma": n}]), range(16))
+        )
     assert all(trials == result[0] for trials in result)
     assert list(tmp_path.iterdir()) == [tmp_path / TABLE_FILE]
 
@@ -63,11 +66,15 @@ def test_options_that_do_not_affect_results_may_differ(tmp_path: Path) -> None:
     freeze(tmp_path, IDENTITY, TRIALS)
     base = {"seed": 1, "name": "x", "report": {"tensorboard": True}, "mpi": {"schedule": "static"}}
     assert matching_trials(tmp_path, {**IDENTITY, "base": base}) == TRIALS
-    with pytest.raises(UserError, match=r"base\.mpi\.chunk_size: auto in the directory, 4 in the config"):
+    with pytest.raises(
+        UserError, match=r"base\.mpi\.chunk_size: auto in the directory, 4 in the config"
+    ):
         matching_trials(tmp_path, {**IDENTITY, "base": {**base, "mpi": {"chunk_size": 4}}})
 
 
-RANDOM = "search: random\nspace: {algorithm.sigma: {log_uniform: [0.01, 1]}, seed: {integer: [0, 9]}}\n"
+RANDOM = (
+    "search: random\nspace: {algorithm.sigma: {log_uniform: [0.01, 1]}, seed: {integer: [0, 9]}}\n"
+)
 SIGMAS, RATES = "algorithm.sigma: [0.1, 0.2]", "algorithm.optimizer.learning_rate: [0.1, 0.2]"
 
 
@@ -79,30 +86,50 @@ def planned(directory: Path, tuning: str) -> Any:
 
 
 def test_longer_random_search_keeps_its_first_trials(tmp_path: Path) -> None:
-    six, eight, output = planned(tmp_path, f"{RANDOM}trials: 6"), planned(tmp_path, f"{RANDOM}trials: 8"), tmp_path
+    six, eight, output = (
+        planned(tmp_path, f"{RANDOM}trials: 6"),
+        planned(tmp_path, f"{RANDOM}trials: 8"),
+        tmp_path,
+    )
     first = freeze(output, six.identity(), six.table())
     assert matching_trials(output, eight.identity()) == first
-    assert extend(output, eight.identity(), eight.table()) == matching_trials(output, eight.identity()) == eight.table()
+    assert (
+        extend(output, eight.identity(), eight.table())
+        == matching_trials(output, eight.identity())
+        == eight.table()
+    )
     assert eight.table()[:6] == first
     assert matching_trials(output, six.identity()) == eight.table(), "fewer are known too"
     assert extend(output, six.identity(), six.table()) == eight.table(), "none is lost"
 
 
 def test_stored_values_are_kept_if_this_machine_rounds_differently(tmp_path: Path) -> None:
-    freeze(tmp_path, planned(tmp_path, f"{RANDOM}trials: 1").identity(), [{"algorithm.sigma": 0.5, "seed": 1}])
+    freeze(
+        tmp_path,
+        planned(tmp_path, f"{RANDOM}trials: 1").identity(),
+        [{"algorithm.sigma": 0.5, "seed": 1}],
+    )
     two = planned(tmp_path, f"{RANDOM}trials: 2")
-    assert extend(tmp_path, two.identity(), two.table()) == [{"algorithm.sigma": 0.5, "seed": 1}, two.table()[1]]
+    assert extend(tmp_path, two.identity(), two.table()) == [
+        {"algorithm.sigma": 0.5, "seed": 1},
+        two.table()[1],
+    ]
 
 
 def test_extended_grid_appends_its_new_trials(tmp_path: Path) -> None:
-    """[0.1, 0.2] x [0.1, 0.2] and 0.05 in the first list: the four keep their numbers, and two are new."""
+    """[0.1, 0.2] x [0.1, 0.2] and 0.05 in the first list: the four keep their numbers,
+    and two are new.
+    """
     small = planned(tmp_path, f"space: {{{SIGMAS}, {RATES}}}")
     large = planned(tmp_path, f"space: {{algorithm.sigma: [0.05, 0.1, 0.2], {RATES}}}")
     there = freeze(tmp_path, small.identity(), small.table())
     assert matching_trials(tmp_path, large.identity()) == there
     grown = extend(tmp_path, large.identity(), large.table())
     assert grown[:4] == there
-    assert [(trial["algorithm.sigma"], trial["algorithm.optimizer.learning_rate"]) for trial in grown[4:]] == [
+    assert [
+        (trial["algorithm.sigma"], trial["algorithm.optimizer.learning_rate"])
+        for trial in grown[4:]
+    ] == [
         (0.05, 0.1),
         (0.05, 0.2),
     ]
@@ -114,12 +141,26 @@ def test_extended_grid_appends_its_new_trials(tmp_path: Path) -> None:
     [
         (f"space: {{{SIGMAS}}}", "space: {algorithm.sigma: [0.1]}", "but keeps those that it has"),
         (f"space: {{{SIGMAS}}}", f"space: {{{SIGMAS}, {RATES}}}", "but keeps those that it has"),
-        (f"{RANDOM}trials: 3", f"{RANDOM.replace('0.01', '0.02')}trials: 4", "the space decides what is drawn"),
-        (f"{RANDOM}trials: 3", f"{RANDOM}trials: 3\nrepetitions: 2", "repetitions: null in the directory, 2"),
-        (f"{RANDOM}trials: 3", f"{RANDOM}trials: 3".replace("random", "optuna"), "search: random in the directory"),
+        (
+            f"{RANDOM}trials: 3",
+            f"{RANDOM.replace('0.01', '0.02')}trials: 4",
+            "the space decides what is drawn",
+        ),
+        (
+            f"{RANDOM}trials: 3",
+            f"{RANDOM}trials: 3\nrepetitions: 2",
+            "repetitions: null in the directory, 2",
+        ),
+        (
+            f"{RANDOM}trials: 3",
+            f"{RANDOM}trials: 3".replace("random", "optuna"),
+            "search: random in the directory",
+        ),
     ],
 )
-def test_change_of_existing_trials_is_refused_with_the_reason(old: str, new: str, said: str, tmp_path: Path) -> None:
+def test_change_of_existing_trials_is_refused_with_the_reason(
+    old: str, new: str, said: str, tmp_path: Path
+) -> None:
     plan = planned(tmp_path, old)
     freeze(tmp_path, plan.identity(), plan.table())
     with pytest.raises(UserError, match="whose trials these would change") as error:
@@ -145,12 +186,22 @@ def test_damaged_table_is_detected(tmp_path: Path) -> None:
         *(("search", 3), ("objective", [1]), ("base", [[1]]), ("space", "x"), ("space", None)),
     ],
 )
-def test_table_of_other_types_is_damaged_although_its_hash_is_right(name: str, value: Any, tmp_path: Path) -> None:
+def test_table_of_other_types_is_damaged_although_its_hash_is_right(
+    name: str, value: Any, tmp_path: Path
+) -> None:
     identity = {**IDENTITY, name: value}
-    for table in ((identity, TRIALS), ({key: IDENTITY[key] for key in IDENTITY if key != name}, []), (IDENTITY, [[1]])):
-        text = json.dumps({"hash": trials_module.digest(table[0]), "identity": table[0], "trials": table[1]})
+    for table in (
+        (identity, TRIALS),
+        ({key: IDENTITY[key] for key in IDENTITY if key != name}, []),
+        (IDENTITY, [[1]]),
+    ):
+        text = json.dumps(
+            {"hash": trials_module.digest(table[0]), "identity": table[0], "trials": table[1]}
+        )
         (tmp_path / TABLE_FILE).write_text(text)
-        with pytest.raises(UserError, match=r"trials\.json: expected the trials of a tuning, but it cannot be read"):
+        with pytest.raises(
+            UserError, match=r"trials\.json: expected the trials of a tuning, but it cannot be read"
+        ):
             read_report(tmp_path)
 
 

@@ -1,6 +1,8 @@
-"""EnvPool: its compiled environments with one thread per core, and a policy for all members at once in NumPy.
+"""EnvPool: its compiled environments with one thread per core, and a policy for all members at once
+in NumPy.
 
-EnvPool has no search, so this is a hand-written evolution strategy: mirrored sampling, ranks and a plain gradient step.
+EnvPool has no search, so this is a hand-written evolution strategy: mirrored sampling, ranks and a
+plain gradient step.
 """
 
 from __future__ import annotations
@@ -16,11 +18,15 @@ from benchmarks.peers.reporter import Reporter, read_arguments
 
 
 def episodes(pool: Any, space: Any, network: Any, members: int) -> tuple[Any, int]:
-    """Return the return of each member's first episode, float64[members], and the number of steps of these episodes."""
+    """Return the return of each member's first episode, float64[members],
+    and the number of steps of these episodes.
+    """
     observations, _ = pool.reset()
     live, returns, steps = np.ones(members, bool), np.zeros(members), 0
     while live.any():
-        observations, rewards, terminated, truncated, _ = pool.step(actions(outputs(network, observations), space))
+        observations, rewards, terminated, truncated, _ = pool.step(
+            actions(outputs(network, observations), space)
+        )
         returns += np.where(live, rewards, 0.0)
         steps += int(live.sum())
         live &= ~(terminated | truncated)
@@ -31,7 +37,12 @@ def main() -> None:
     """Run generations until the reporter stops them."""
     work = read_arguments()
     members, rng = work["population"], np.random.default_rng(1)
-    settings = {"env_type": "gymnasium", "num_envs": members, "num_threads": work["cores"], "seed": 1}
+    settings = {
+        "env_type": "gymnasium",
+        "num_envs": members,
+        "num_threads": work["cores"],
+        "seed": 1,
+    }
     pool = envpool.make(work["environment"], **settings)
     space = pool.action_space
     wanted = space.n if hasattr(space, "n") else space.shape[0]
@@ -43,7 +54,10 @@ def main() -> None:
         members_theta = (theta + sigma * np.concatenate([noise, -noise])).astype(np.float32)
         returns, steps = episodes(pool, space, layers(members_theta, sizes), members)
         weights = returns.argsort().argsort() / (members - 1) - 0.5
-        theta = theta + 0.02 / (members * sigma) * (weights[: members // 2] - weights[members // 2 :]) @ noise
+        theta = (
+            theta
+            + 0.02 / (members * sigma) * (weights[: members // 2] - weights[members // 2 :]) @ noise
+        )
         total += steps
         goes_on = reporter.report(total)
     os._exit(0)  # the threads of EnvPool may never end

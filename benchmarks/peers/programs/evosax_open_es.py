@@ -22,15 +22,23 @@ def problem_of(work: dict[str, Any]) -> Any:
 
         environment = brax.envs.get_environment(name, backend="spring")
         network = MLP((*work["hidden"], environment.action_size), output_fn=tanh_output_fn)
-        settings = {"episode_length": work["limit"], "env_kwargs": {"backend": "spring"}, "use_normalize_obs": False}
+        settings = {
+            "episode_length": work["limit"],
+            "env_kwargs": {"backend": "spring"},
+            "use_normalize_obs": False,
+        }
         return BraxProblem(name, network, **settings)
     import gymnax
 
     environment, params = gymnax.make(name)
     space = environment.action_space(params)
     discrete = hasattr(space, "n")
-    outputs, output_fn = (int(space.n), categorical_output_fn) if discrete else (space.shape[0], tanh_output_fn)
-    return GymnaxProblem(name, MLP((*work["hidden"], outputs), output_fn=output_fn), use_normalize_obs=False)
+    outputs, output_fn = (
+        (int(space.n), categorical_output_fn) if discrete else (space.shape[0], tanh_output_fn)
+    )
+    return GymnaxProblem(
+        name, MLP((*work["hidden"], outputs), output_fn=output_fn), use_normalize_obs=False
+    )
 
 
 def steps_of(problem: Any, fitness: Any, states: Any) -> Any:
@@ -50,7 +58,10 @@ def main() -> None:
     key = jax.random.key(1)
     solution = problem.sample(key)
     search = Open_ES(
-        work["population"], solution, optimizer=optax.adam(0.02), std_schedule=optax.constant_schedule(0.1)
+        work["population"],
+        solution,
+        optimizer=optax.adam(0.02),
+        std_schedule=optax.constant_schedule(0.1),
     )
     params = search.default_params
 

@@ -21,7 +21,10 @@ def main() -> None:
     """Run generations until the reporter stops them."""
     work = read_arguments()
     problem = GymNE(
-        work["environment"], network(work["hidden"]), num_actors=work["cores"], observation_normalization=False
+        work["environment"],
+        network(work["hidden"]),
+        num_actors=work["cores"],
+        observation_normalization=False,
     )
     searcher = PGPE(
         problem,

@@ -36,5 +36,11 @@ def outputs(network: list[tuple[Any, Any]], observations: Any) -> Any:
 
 
 def actions(values: Any, space: Any) -> Any:
-    """Return actions in a Gymnasium space: the index of the largest output, or outputs clipped to the bounds."""
-    return values.argmax(-1) if hasattr(space, "n") else np.clip(values, space.low, space.high).astype(space.dtype)
+    """Return actions in a Gymnasium space: the index of the largest output,
+    or outputs clipped to the bounds.
+    """
+    return (
+        values.argmax(-1)
+        if hasattr(space, "n")
+        else np.clip(values, space.low, space.high).astype(space.dtype)
+    )

@@ -1,4 +1,6 @@
-"""pycma: its CMA-ES with a diagonal covariance, and a pool of processes that step Gymnasium environments."""
+"""pycma: its CMA-ES with a diagonal covariance,
+and a pool of processes that step Gymnasium environments.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def episode(work: tuple[str, tuple[int, ...], Any]) -> tuple[float, int]:
     observation, _ = env.reset()
     total, steps, ended = 0.0, 0, False
     while not ended:
-        observation, reward, terminated, truncated, _ = env.step(actions(outputs(network, observation), space))
+        observation, reward, terminated, truncated, _ = env.step(
+            actions(outputs(network, observation), space)
+        )
         total, steps, ended = total + float(reward), steps + 1, terminated or truncated
     return -total, steps
 
@@ -45,7 +49,9 @@ def main() -> None:
     with multiprocessing.get_context("spawn").Pool(work["cores"]) as pool:
         while goes_on:
             candidates = search.ask()
-            results = pool.map(episode, [(work["environment"], sizes, theta) for theta in candidates])
+            results = pool.map(
+                episode, [(work["environment"], sizes, theta) for theta in candidates]
+            )
             search.tell(candidates, [value for value, _ in results])
             total += sum(steps for _, steps in results)
             goes_on = reporter.report(total)

@@ -1,4 +1,6 @@
-"""Stable-Baselines3: ARS of sb3-contrib with an MLP and asynchronous evaluation, one environment per core."""
+"""Stable-Baselines3: ARS of sb3-contrib with an MLP and asynchronous evaluation,
+one environment per core.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,17 @@ def main() -> None:
     work = read_arguments()
     make_env = functools.partial(make_vec_env, work["environment"], n_envs=1)
     shape = {"net_arch": list(work["hidden"])}
-    model = ARS("MlpPolicy", make_env(), n_delta=work["population"] // 2, policy_kwargs=shape, device="cpu")
+    model = ARS(
+        "MlpPolicy", make_env(), n_delta=work["population"] // 2, policy_kwargs=shape, device="cpu"
+    )
     workers = AsyncEval([make_env] * work["cores"], model.policy)
     with contextlib.suppress(EnoughError):
-        model.learn(10**9, callback=Generations(Reporter(work["seconds"])), async_eval=workers, log_interval=None)
+        model.learn(
+            10**9,
+            callback=Generations(Reporter(work["seconds"])),
+            async_eval=workers,
+            log_interval=None,
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""A custom task: place masts to minimise the mean distance of a day's customers to the nearest mast."""
+"""A custom task: place masts to minimise the mean distance of
+a day's customers to the nearest mast.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ class Options:
 
 
 class Placement(VectorProblemDefaults):
-    """Positions as a vector, float64[masts * 2]. A job is one day; its return is minus the mean distance."""
+    """Positions as a vector, float64[masts * 2].
+
+    A job is one day; its return is minus the mean distance.
+    """
 
     def __init__(self, options: Options, keys: Keys) -> None:
         self._options, self._keys = options, keys
@@ -46,17 +51,23 @@ class Placement(VectorProblemDefaults):
         """Return initial positions in the middle of town."""
         return rng.normal(0.0, 0.1, self.size)
 
-    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
+    def evaluate(
+        self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll
+    ) -> Outcome:
         """Evaluate a chunk, calling `poll` between jobs so that rank 0 can answer other ranks."""
         rows = np.zeros(len(jobs), row_dtype(self.columns))
         rows["length"] = 1
-        for row, (positions, group) in enumerate(zip(population.part("positions"), jobs.groups, strict=True)):
+        for row, (positions, group) in enumerate(
+            zip(population.part("positions"), jobs.groups, strict=True)
+        ):
             rows["return_"][row] = -self._distance(positions, jobs, group)
             poll()
         return Outcome(rows)
 
     def _distance(self, masts: Float64, jobs: Jobs, group: int) -> float:
-        """Return the mean distance on the day of a group; both jobs of an antithetic pair have the same group."""
+        """Return the mean distance on the day of a group;
+        both jobs of an antithetic pair have the same group.
+        """
         purpose = Purpose.ENVIRONMENT if jobs.purpose == "train" else Purpose.EVALUATION
         rng = self._keys.generator(purpose, jobs.generation, group)
         town = rng.choice([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.5]], self._options.customers)

@@ -1,15 +1,18 @@
-"""Advantage actor-critic with memory (Mnih et al. 2016, arXiv:1602.01783; Wang et al. 2016, arXiv:1611.05763).
+"""Advantage actor-critic with memory (Mnih et al. 2016, arXiv:1602.01783; Wang et al. 2016,
+arXiv:1611.05763).
 
-An update takes a batch of whole episodes and one step down the gradient of the mean over their steps of
+An update takes a batch of whole episodes and one step down the gradient of the mean over their
+steps of
 
     -log pi(a_t) A_t + value_weight (V_t - R_t)^2 - beta H(pi_t)
 
-R are discounted returns and A advantages (`loss.py`); if a time limit ends an episode, the value of its last state is
-added. The value V is a linear function of the inputs of the policy's output layer. Episodes of bandits are computed in
-one compiled TensorFlow graph with the gradient. Episodes of Gymnasium environments are recorded, then differentiated.
+R are discounted returns and A advantages (`loss.py`); if a time limit ends an episode, the value of
+its last state is added. The value V is a linear function of the inputs of the policy's output
+layer. Episodes of bandits are computed in one compiled TensorFlow graph with the gradient. Episodes
+of Gymnasium environments are recorded, then differentiated.
 
-With `update_every`, an update uses this number of steps of each of a rank's environments, and episodes continue in the
-next update.
+With `update_every`, an update uses this number of steps of each of a rank's environments, and
+episodes continue in the next update.
 """
 
 from __future__ import annotations
@@ -80,18 +83,27 @@ class Entropy:
 
     start: NonNegative = option("initial weight of the entropy", 0.1)
     end: NonNegative = option("final weight of the entropy, reached linearly", 0.0)
-    episodes: Count | None = option("training episodes until the final weight; null: constant weight", None)
-    timesteps: Count | None = option("training timesteps until the final weight, instead of `episodes`", None)
+    episodes: Count | None = option(
+        "training episodes until the final weight; null: constant weight", None
+    )
+    timesteps: Count | None = option(
+        "training timesteps until the final weight, instead of `episodes`", None
+    )
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield mistakes that involve several options: (key, text)."""
         if self.episodes is not None and self.timesteps is not None:
-            yield "timesteps", f"is {self.timesteps}, and episodes {self.episodes}: expected one of them"
+            yield (
+                "timesteps",
+                f"is {self.timesteps}, and episodes {self.episodes}: expected one of them",
+            )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield options without effect: (key, text)."""
         if self.episodes is None and self.timesteps is None:
-            yield from unused(self, ("end",), "episodes and timesteps are null, so the weight stays at its start")
+            yield from unused(
+                self, ("end",), "episodes and timesteps are null, so the weight stays at its start"
+            )
 
 
 @options
@@ -100,10 +112,12 @@ class Options:
 
     kind: Literal["actor_critic"] = option("name of the algorithm", "actor_critic")
     batch_size: Count = option(
-        "episodes per update; with update_every: number of environments, of each rank if updates are asynchronous", 16
+        "episodes per update; with update_every: number of environments, of each rank if updates are asynchronous",
+        16,
     )
     updates: Literal["synchronous", "asynchronous"] = option(
-        "synchronous: one batch for all ranks; asynchronous: one batch per rank, applied as it arrives", "synchronous"
+        "synchronous: one batch for all ranks; asynchronous: one batch per rank, applied as it arrives",
+        "synchronous",
     )
     update_every: Count | None = option(
         "steps per update, after which episodes continue; null: whole episodes. Unless environments are compiled, "
@@ -111,10 +125,14 @@ class Options:
         None,
     )
     discount: Probability = option("discount factor gamma", 0.8)
-    gae_lambda: Probability = option("lambda of generalised advantage estimation; 1: return minus value", 1.0)
+    gae_lambda: Probability = option(
+        "lambda of generalised advantage estimation; 1: return minus value", 1.0
+    )
     value_weight: NonNegative = option("weight of the squared error of the value", 0.25)
     entropy: Entropy = option("entropy bonus, for exploration", default_factory=Entropy)
-    unroll: Count | None = option("maximum steps of backpropagation through time; null: the whole episode", None)
+    unroll: Count | None = option(
+        "maximum steps of backpropagation through time; null: the whole episode", None
+    )
     reward_clip: Positive | None = option(
         "clipping of rewards in the loss, to [-clip, clip]; null: no clipping. The last reward in the observation is "
         "clipped by task.reward_clip of bandits, or by reward_clip of the wrapper LastStep",
@@ -122,9 +140,13 @@ class Options:
     )
     gradient_clip: Positive | None = option("maximum gradient norm; null: no clipping", 1.0)
     evaluation_actions: Literal["sampled", "greedy"] = option(
-        "actions in evaluations: sampled as in training, or greedy (the most probable)", "sampled", may_change=True
+        "actions in evaluations: sampled as in training, or greedy (the most probable)",
+        "sampled",
+        may_change=True,
     )
-    optimizer: optimizers.Options = option("optimizer of the parameters", default_factory=optimizers.Options)
+    optimizer: optimizers.Options = option(
+        "optimizer of the parameters", default_factory=optimizers.Options
+    )
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield mistakes that involve several options: (key, text)."""
@@ -139,16 +161,21 @@ def incompatibilities(options: Options, problem: TrajectoryProblem) -> Iterator[
     actions = problem.spaces.actions
     if not isinstance(actions, Discrete):
         kind = "Box" if isinstance(actions, Box) else str(actions)
-        yield "task", f"{problem.name} has {kind} actions, actor_critic needs Discrete ones: try algorithm.kind: es"
+        yield (
+            "task",
+            f"{problem.name} has {kind} actions, actor_critic needs Discrete ones: try algorithm.kind: es",
+        )
     if problem.episodes_per_job != 1:
         text = f"is {problem.episodes_per_job}, expected 1: actor_critic uses algorithm.batch_size episodes per update"
         yield "task.episodes_per_job", text
     yield from _segment_misfits(options, problem)
     yield from _policy_misfits(options, problem)
-    if options.unroll is not None and problem.time_limit is not None and options.unroll > problem.time_limit:
-        text = (
-            f"is {options.unroll}, but an episode has at most {problem.time_limit} steps (try null, the whole episode)"
-        )
+    if (
+        options.unroll is not None
+        and problem.time_limit is not None
+        and options.unroll > problem.time_limit
+    ):
+        text = f"is {options.unroll}, but an episode has at most {problem.time_limit} steps (try null, the whole episode)"
         yield "algorithm.unroll", text
 
 
@@ -164,7 +191,11 @@ def _segment_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[t
             "algorithm.update_every",
             f"is {every}, but updates are {options.updates}: {text} (try updates: asynchronous)",
         )
-    if every is not None and problem.segments is None and not isinstance(problem.compiled, CompiledEpisodes):
+    if (
+        every is not None
+        and problem.segments is None
+        and not isinstance(problem.compiled, CompiledEpisodes)
+    ):
         text = f"is {options.update_every}, but {problem.name} supports whole episodes only: expected null"
         if problem.compiled is not None:
             text += ", or task: {kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0'}"
@@ -189,7 +220,10 @@ def _policy_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tu
         yield "policy.kind", f"{text}: expected 'cnn' or 'network'"
     elif isinstance(problem.compiled, BanditSetting) and not hasattr(network, "bandits"):
         text = "is not one of those that play bandits in a compiled graph: expected the kind 'lstm' or 'mlp', or"
-        yield "policy.kind", f"{text} task: {{kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0'}}"
+        yield (
+            "policy.kind",
+            f"{text} task: {{kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0'}}",
+        )
 
 
 NEEDS = Needs(
@@ -206,7 +240,8 @@ JOBS_PER_GENERATOR = 16  # creating a generator takes longer than using it
 EPISODES = "episodes"  # shared array: number of episodes so far
 TIMESTEPS = "timesteps"  # shared array: number of timesteps so far
 SAMPLE = "sample/"  # prefix of the names of TRAJECTORIES among a chunk's arrays
-TRAJECTORIES = ("inputs", "actions", "rewards", "lives", "cuts")  # fields of `episodes.Trajectories`
+# fields of `episodes.Trajectories`
+TRAJECTORIES = ("inputs", "actions", "rewards", "lives", "cuts")
 LANES = "lanes"  # shared array, and a chunk's part of it
 SUMS = "sums"  # among a chunk's arrays: sums of policy loss, value loss and entropy, float64[3]
 
@@ -215,15 +250,17 @@ SUMS = "sums"  # among a chunk's arrays: sums of policy loss, value loss and ent
 class ActorCritic(Strategy[None]):
     """Advantage actor-critic.
 
-    Methods are pure functions of their arguments, the options and the seed, except that with `update_every` a rank
-    keeps its environments from one `evaluate` of training to the next.
+    Methods are pure functions of their arguments, the options and the seed, except that with
+    `update_every` a rank keeps its environments from one `evaluate` of training to the next.
 
     State, shared:
         theta: float32[params]; parameters of the policy
-        value: float32[value_size]; weights of the value function, and its bias; empty if the policy's network has both
+        value: float32[value_size]; weights of the value function, and its bias; empty if the
+            policy's network has both
         episodes: int64[], if update_every is set; number of episodes that have ended so far
         timesteps: int64[], if entropy.timesteps is set; number of timesteps so far
-        lanes: uint8[batch_size, bytes], if updates of a compiled environment are synchronous; its episodes
+        lanes: uint8[batch_size, bytes], if updates of a compiled environment are synchronous; its
+            episodes
     State, master:
         those of `hpc_es.algorithms.common.optimizers.initial_slots`
     """
@@ -244,9 +281,13 @@ class ActorCritic(Strategy[None]):
     def initial(self) -> State:
         """Return the initial parameters of the policy and of its value function."""
         theta = self.policy.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS))
-        value = self._network.initial_value(self.keys.generator(Purpose.INITIAL_PARAMETERS, index=1))
+        value = self._network.initial_value(
+            self.keys.generator(Purpose.INITIAL_PARAMETERS, index=1)
+        )
         slots = optimizers.initial_slots(self.options.optimizer, len(theta) + len(value))
-        lanes = {LANES: self._updates.no_lanes(self.options.batch_size)} if self._stores_lanes else {}
+        lanes = (
+            {LANES: self._updates.no_lanes(self.options.batch_size)} if self._stores_lanes else {}
+        )
         return State(0, {"theta": theta, "value": value, **self._counts(0, 0), **lanes}, slots)
 
     def _counts(self, episodes: int, timesteps: int) -> Arrays:
@@ -266,26 +307,36 @@ class ActorCritic(Strategy[None]):
         return network
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
-        """Return a batch in chunks of `chunk_size` jobs, or in one chunk for asynchronous updates."""
+        """Return a batch in chunks of `chunk_size` jobs,
+        or in one chunk for asynchronous updates.
+        """
         batch = self.options.batch_size
         size = self.chunk_size if self.options.updates == "synchronous" else batch
         return [] if round else cut(batch, size)
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
-        """Play the episodes of a chunk; for training, also compute the gradient of the sum of their losses."""
+        """Play the episodes of a chunk; for training,
+        also compute the gradient of the sum of their losses.
+        """
         if chunk.purpose == "train" and isinstance(self.problem.compiled, CompiledEpisodes):
             return self._train_compiled(self.problem.compiled, state, chunk, poll)
         if chunk.purpose == "train" and self.options.update_every is not None:
             return self._train_segments(self.options.update_every, state, chunk, poll)
         if chunk.purpose != "train":
-            outcome = self.problem.play(self._evaluation_actor(state, chunk), self._batch(state, chunk), poll)
+            outcome = self.problem.play(
+                self._evaluation_actor(state, chunk), self._batch(state, chunk), poll
+            )
         elif isinstance(self.problem.compiled, BanditSetting):
             outcome = self._train_bandits(self.problem.compiled, state, chunk, poll)
         else:
             outcome = self._train_episodes(state, chunk, poll)
-        return replace(outcome, rows=with_columns(outcome.rows, {EPISODE_LENGTH: outcome.rows["length"]}))
+        return replace(
+            outcome, rows=with_columns(outcome.rows, {EPISODE_LENGTH: outcome.rows["length"]})
+        )
 
-    def _train_bandits(self, setting: BanditSetting, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+    def _train_bandits(
+        self, setting: BanditSetting, state: State, chunk: Chunk, poll: Poll
+    ) -> Outcome:
         """Play and differentiate whole episodes of bandits in one compiled graph."""
         network: Any = self._network  # with the method `bandits`, see `incompatibilities`
         poll()
@@ -293,7 +344,10 @@ class ActorCritic(Strategy[None]):
         episodes = setting.episodes_of_seeds(self._seeds(state, chunk)[:, 0])
         trials = setting.num_trials
         uniforms = self._random_numbers(
-            Purpose.POLICY_SAMPLING, state, chunk, lambda rng: rng.random((JOBS_PER_GENERATOR, trials), np.float32)
+            Purpose.POLICY_SAMPLING,
+            state,
+            chunk,
+            lambda rng: rng.random((JOBS_PER_GENERATOR, trials), np.float32),
         )
         environment_seconds = time.perf_counter() - start
         potential = potential_rewards(episodes)
@@ -307,7 +361,11 @@ class ActorCritic(Strategy[None]):
         if setting.info:
             rows[INFO] = setting.info_values(episodes.arms, actions.T.astype(np.int64))
         policy_seconds = time.perf_counter() - start - environment_seconds
-        seconds = {"environment": environment_seconds, "policy": policy_seconds, "policy_calls": float(trials)}
+        seconds = {
+            "environment": environment_seconds,
+            "policy": policy_seconds,
+            "policy_calls": float(trials),
+        }
         arrays = {optimizers.GRADIENT: gradient, SUMS: sums}
         if self.keeps_samples:
             arrays |= self._sample(bandit_trajectories(setting.inputs, actions, rewards))
@@ -321,7 +379,9 @@ class ActorCritic(Strategy[None]):
         if recorder.is_empty:
             return replace(outcome, arrays=self._no_arrays(state))
         recorded = recorder.trajectories(np.isnan(outcome.rows["return_"]))
-        arrays = self._gradient(state, recorded) | self._sample(recorded) | _last_image(recorded, chunk)
+        arrays = (
+            self._gradient(state, recorded) | self._sample(recorded) | _last_image(recorded, chunk)
+        )
         return Outcome(outcome.rows, arrays, outcome.seconds, outcome.failures)
 
     def _train_segments(self, steps: int, state: State, chunk: Chunk, poll: Poll) -> Outcome:
@@ -329,7 +389,9 @@ class ActorCritic(Strategy[None]):
         actor = SamplingActor(self.policy, state.theta, self._uniforms(state, chunk), shared=True)
         recorder = EpisodeRecorder(actor, chunk.jobs, self.problem.spaces.actions.start)  # type: ignore[union-attr]
         memory = self._segment_player.memory
-        outcome = self._segment_player.play(actor, recorder, self._batch(state, chunk, recorder.on_step), steps, poll)
+        outcome = self._segment_player.play(
+            actor, recorder, self._batch(state, chunk, recorder.on_step), steps, poll
+        )
         if recorder.is_empty:
             return replace(outcome, arrays=self._no_arrays(state))
         recorded = recorder.trajectories(np.isnan(outcome.rows["return_"]), steps)
@@ -337,8 +399,12 @@ class ActorCritic(Strategy[None]):
         arrays |= _last_image(recorded, chunk)
         return replace(outcome, arrays=arrays)
 
-    def _train_compiled(self, episodes: CompiledEpisodes, state: State, chunk: Chunk, poll: Poll) -> Outcome:
-        """Continue the episodes of a compiled environment and differentiate these steps, in one call."""
+    def _train_compiled(
+        self, episodes: CompiledEpisodes, state: State, chunk: Chunk, poll: Poll
+    ) -> Outcome:
+        """Continue the episodes of a compiled environment and differentiate these steps,
+        in one call.
+        """
         start = time.perf_counter()
         lanes = self._lanes(state, chunk)
         keys = self._random_numbers(
@@ -347,10 +413,14 @@ class ActorCritic(Strategy[None]):
             chunk,
             lambda rng: rng.integers(2**32, size=(JOBS_PER_GENERATOR, 2), dtype=np.uint32),
         )
-        update = self._updates.run(self._weights(state), lanes, self._seeds(state, chunk)[:, 0], keys, poll)
+        update = self._updates.run(
+            self._weights(state), lanes, self._seeds(state, chunk)[:, 0], keys, poll
+        )
         rows, failures = update.rows_of(self.problem.columns)
         if failures and episodes.aborts:
-            raise RunError(f"an episode failed and task.on_failed_episode is abort: {failures[0].text}")
+            raise RunError(
+                f"an episode failed and task.on_failed_episode is abort: {failures[0].text}"
+            )
         arrays: dict[str, Array] = {optimizers.GRADIENT: update.gradient, SUMS: update.sums}
         if self._stores_lanes:
             arrays[LANES] = update.lanes
@@ -368,12 +438,17 @@ class ActorCritic(Strategy[None]):
         network: Any = self._network  # a `JaxPolicy`, see `incompatibilities`
         episodes, steps = self.problem.compiled, self.options.update_every
         assert isinstance(episodes, CompiledEpisodes) and steps is not None
-        return CompiledUpdates(episodes.segments(), network.value_network, self._loss, steps, self.keeps_samples)
+        return CompiledUpdates(
+            episodes.segments(), network.value_network, self._loss, steps, self.keeps_samples
+        )
 
     @property
     def _stores_lanes(self) -> bool:
         """Whether the state has the episodes, so that any rank can continue them."""
-        return isinstance(self.problem.compiled, CompiledEpisodes) and self.options.updates == "synchronous"
+        return (
+            isinstance(self.problem.compiled, CompiledEpisodes)
+            and self.options.updates == "synchronous"
+        )
 
     @cached_property
     def _rank_lanes(self) -> dict[str, Array]:
@@ -402,7 +477,9 @@ class ActorCritic(Strategy[None]):
     ) -> dict[str, Array]:
         """Return the gradient, float32[params + value_size], and SUMS of a chunk, float64[3]."""
         with callback_errors:
-            gradient, sums = self._network.gradient(self._loss, self._weights(state), recorded, memory)
+            gradient, sums = self._network.gradient(
+                self._loss, self._weights(state), recorded, memory
+            )
         return {optimizers.GRADIENT: gradient, SUMS: sums}
 
     def _weights(self, state: State) -> Weights:
@@ -412,7 +489,9 @@ class ActorCritic(Strategy[None]):
         """Return the weight of the entropy in the next update."""
         entropy = self.options.entropy
         if entropy.timesteps is not None:
-            return annealed(entropy.start, entropy.end, int(state.shared[TIMESTEPS]), entropy.timesteps)
+            return annealed(
+                entropy.start, entropy.end, int(state.shared[TIMESTEPS]), entropy.timesteps
+            )
         if entropy.episodes is None:
             return entropy.start
         episodes = int(state.shared.get(EPISODES, state.generation * self.options.batch_size))
@@ -421,13 +500,22 @@ class ActorCritic(Strategy[None]):
     @property
     def _loss(self) -> Loss:
         options = self.options
-        return Loss(options.discount, options.gae_lambda, options.value_weight, options.reward_clip, options.unroll)
+        return Loss(
+            options.discount,
+            options.gae_lambda,
+            options.value_weight,
+            options.reward_clip,
+            options.unroll,
+        )
 
     def _sample(self, recorded: Trajectories, memory: Sequence[Array] = ()) -> dict[str, Array]:
         """Return the trajectories of a chunk as arrays of its outcome, if samples are kept."""
         if not self.keeps_samples:
             return {}
-        arrays = {SAMPLE + name: array for name, array in zip(TRAJECTORIES, recorded.arrays(), strict=True)}
+        arrays = {
+            SAMPLE + name: array
+            for name, array in zip(TRAJECTORIES, recorded.arrays(), strict=True)
+        }
         return arrays | {f"{SAMPLE}{MEMORY}{layer}": array for layer, array in enumerate(memory)}
 
     def _no_arrays(self, state: State) -> Mapping[str, Array]:
@@ -441,7 +529,11 @@ class ActorCritic(Strategy[None]):
         )
 
     def _random_numbers(
-        self, purpose: Purpose, state: State, chunk: Chunk, draw: Callable[[np.random.Generator], Array]
+        self,
+        purpose: Purpose,
+        state: State,
+        chunk: Chunk,
+        draw: Callable[[np.random.Generator], Array],
     ) -> Array:
         """Return the random numbers of a chunk's jobs, [jobs, ...].
 
@@ -449,14 +541,20 @@ class ActorCritic(Strategy[None]):
         """
         first_job, last_job = chunk.first_job, chunk.first_job + chunk.jobs - 1
         first, last = first_job // JOBS_PER_GENERATOR, last_job // JOBS_PER_GENERATOR
-        groups = [draw(self.keys.generator(purpose, state.generation, group)) for group in range(first, last + 1)]
+        groups = [
+            draw(self.keys.generator(purpose, state.generation, group))
+            for group in range(first, last + 1)
+        ]
         start = first_job - first * JOBS_PER_GENERATOR
         return np.concatenate(groups)[start : start + chunk.jobs]
 
     def _uniforms(self, state: State, chunk: Chunk) -> list[np.random.Generator]:
         """Return the generator of each job's actions."""
         block = 0 if chunk.purpose == "train" else 1
-        return [self.keys.generator(Purpose.POLICY_SAMPLING, state.generation, job, block) for job in chunk.job_numbers]
+        return [
+            self.keys.generator(Purpose.POLICY_SAMPLING, state.generation, job, block)
+            for job in chunk.job_numbers
+        ]
 
     def _batch(self, state: State, chunk: Chunk, on_step: OnStep | None = None) -> Batch:
         return Batch(
@@ -469,38 +567,55 @@ class ActorCritic(Strategy[None]):
         )
 
     def tell(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
-        """Take an optimizer step along the mean gradient over the steps of all episodes that did not fail."""
+        """Take an optimizer step along the mean gradient over the
+        steps of all episodes that did not fail.
+        """
         steps = _steps_of(results)
         counts = self._counts(
             int(state.shared.get(EPISODES, 0)) + len(finished_episodes(results.rows)),
             int(state.shared.get(TIMESTEPS, 0)) + int(results.rows["length"].sum()),
         )
         if self._stores_lanes:
-            counts = {**counts, LANES: np.concatenate([arrays[LANES] for arrays in results.chunk_arrays])}
+            counts = {
+                **counts,
+                LANES: np.concatenate([arrays[LANES] for arrays in results.chunk_arrays]),
+            }
         if not steps:
             return State(state.generation + 1, {**state.shared, **counts}, state.master), {}
         gradients = _mean_gradients(results, steps)
         weights = np.concatenate([state.theta, state.shared["value"]])
         options = self.options
-        descent = optimizers.descend(options.optimizer, weights, state.master, gradients, options.gradient_clip)
+        descent = optimizers.descend(
+            options.optimizer, weights, state.master, gradients, options.gradient_clip
+        )
         theta, value = np.split(descent.theta, [self.policy.layout.size])
         metrics = {
             **descent.metrics,
             **self._with_total(state, self._mean_losses(results.chunk_arrays, steps)),
             "entropy_weight": self.beta(state),
         }
-        return State(state.generation + 1, {"theta": theta, "value": value, **counts}, descent.slots), metrics
+        return State(
+            state.generation + 1, {"theta": theta, "value": value, **counts}, descent.slots
+        ), metrics
 
     def _mean_losses(self, chunks: Sequence[Arrays], steps: int) -> dict[str, float]:
         sums = np.zeros(3)
         for arrays in chunks:
             sums += arrays[SUMS]
-        return dict(zip(("policy_loss", "value_loss", "entropy"), (sums / steps).tolist(), strict=True))
+        return dict(
+            zip(("policy_loss", "value_loss", "entropy"), (sums / steps).tolist(), strict=True)
+        )
 
     def sample(self, results: Results[None]) -> Arrays:
-        """Return TRAJECTORIES of all jobs, [steps, jobs, ...], and with `update_every` the initial memory/0 ..."""
+        """Return TRAJECTORIES of all jobs, [steps, jobs, ...],
+        and with `update_every` the initial memory/0 ...
+        """
         chunks = [
-            {name.removeprefix(SAMPLE): array for name, array in arrays.items() if name.startswith(SAMPLE)}
+            {
+                name.removeprefix(SAMPLE): array
+                for name, array in arrays.items()
+                if name.startswith(SAMPLE)
+            }
             for arrays in results.chunk_arrays
         ]
         return concatenated([chunk for chunk in chunks if chunk])
@@ -512,16 +627,22 @@ class ActorCritic(Strategy[None]):
         return optimizers.total_gradient(weights, _mean_gradients(results, steps) if steps else [])
 
     def losses(self, state: State, results: Results[None]) -> Mapping[str, float]:
-        """Return policy_loss, value_loss and entropy, means over steps, and loss; {} if every job failed."""
+        """Return policy_loss, value_loss and entropy, means over steps, and loss;
+        {} if every job failed.
+        """
         steps = _steps_of(results)
-        return self._with_total(state, self._mean_losses(results.chunk_arrays, steps)) if steps else {}
+        return (
+            self._with_total(state, self._mean_losses(results.chunk_arrays, steps)) if steps else {}
+        )
 
     def _with_total(self, state: State, losses: dict[str, float]) -> dict[str, float]:
         total = losses["policy_loss"] + self.options.value_weight * losses["value_loss"]
         return {**losses, "loss": total - self.beta(state) * losses["entropy"]}
 
     def sample_losses(self, state: State, sample: Arrays) -> Mapping[str, float]:
-        """Return the losses of the trajectories of `sample`; raises UserError if one of TRAJECTORIES is missing."""
+        """Return the losses of the trajectories of `sample`;
+        raises UserError if one of TRAJECTORIES is missing.
+        """
         recorded, memory = self._trajectories(sample)
         arrays = self._gradient(state, recorded, memory or None)
         return self._with_total(state, self._mean_losses([arrays], int(recorded.lives.sum())))
@@ -532,28 +653,49 @@ class ActorCritic(Strategy[None]):
         Raises UserError if one of TRAJECTORIES is missing or has another shape.
         """
         recorded, memory = self._trajectories(sample)
-        rows = np.zeros(recorded.actions.shape[1], row_dtype((*self.problem.columns, EPISODE_LENGTH)))
+        rows = np.zeros(
+            recorded.actions.shape[1], row_dtype((*self.problem.columns, EPISODE_LENGTH))
+        )
         rows["return_"] = recorded.rewards.sum(axis=0, dtype=np.float64)
         rows["sign_return"] = np.sign(recorded.rewards).sum(axis=0)
         rows["length"] = rows[EPISODE_LENGTH.name] = recorded.lives.sum(axis=0)
         if INFO in (rows.dtype.names or ()):
             rows[INFO] = np.nan
         arrays = self._gradient(state, recorded, memory or None) | self._sample(recorded, memory)
-        return Results(rows, [arrays | ({LANES: state.shared[LANES]} if self._stores_lanes else {})])
+        return Results(
+            rows, [arrays | ({LANES: state.shared[LANES]} if self._stores_lanes else {})]
+        )
 
     def _trajectories(self, sample: Arrays) -> tuple[Trajectories, list[Array]]:
-        """Return the trajectories of a sample and the initial memory, [] at the start of episodes; UserError."""
+        """Return the trajectories of a sample and the initial memory,
+        [] at the start of episodes; UserError.
+        """
         if missing := [name for name in TRAJECTORIES if name not in sample]:
-            raise UserError(f"the sample has no {missing[0]!r}: expected one as after_train_step gets it")
+            raise UserError(
+                f"the sample has no {missing[0]!r}: expected one as after_train_step gets it"
+            )
         shape, spec = np.shape(sample["rewards"]), self.problem.spaces.observations
         for name in TRAJECTORIES:
             expected = (*shape, *spec.shape) if name == "inputs" else shape
             if len(shape) != 2 or np.shape(sample[name]) != expected:
-                text = f"the sample's {name!r} have the shape {list(np.shape(sample[name]))}: expected"
-                axes = ", ".join(["steps", "episodes", *map(str, spec.shape if name == "inputs" else ())])
+                text = (
+                    f"the sample's {name!r} have the shape {list(np.shape(sample[name]))}: expected"
+                )
+                axes = ", ".join(
+                    ["steps", "episodes", *map(str, spec.shape if name == "inputs" else ())]
+                )
                 raise UserError(f"{text} [{axes}], with the same steps and episodes as 'rewards'")
-        dtypes: tuple[npt.DTypeLike, ...] = (spec.dtype, np.int32, np.float32, np.float32, np.float32)
-        arrays = [np.asarray(sample[name], dtype) for name, dtype in zip(TRAJECTORIES, dtypes, strict=True)]
+        dtypes: tuple[npt.DTypeLike, ...] = (
+            spec.dtype,
+            np.int32,
+            np.float32,
+            np.float32,
+            np.float32,
+        )
+        arrays = [
+            np.asarray(sample[name], dtype)
+            for name, dtype in zip(TRAJECTORIES, dtypes, strict=True)
+        ]
         return Trajectories(*arrays), [sample[name] for name in sample if name.startswith(MEMORY)]
 
     def summary(self, state: State) -> Mapping[str, Json]:
@@ -568,7 +710,10 @@ def _steps_of(results: Results[None]) -> int:
 
 def _mean_gradients(results: Results[None], steps: int) -> list[Arrays]:
     """Return the share of each chunk in the mean gradient over this number of steps."""
-    return [{optimizers.GRADIENT: arrays[optimizers.GRADIENT] / np.float32(steps)} for arrays in results.chunk_arrays]
+    return [
+        {optimizers.GRADIENT: arrays[optimizers.GRADIENT] / np.float32(steps)}
+        for arrays in results.chunk_arrays
+    ]
 
 
 def _last_image(recorded: Trajectories, chunk: Chunk) -> dict[str, Array]:
@@ -579,7 +724,9 @@ def _last_image(recorded: Trajectories, chunk: Chunk) -> dict[str, Array]:
 
 
 def annealed(start: float, end: float, count: int, total: int) -> float:
-    """Return the value after `count` of `total` steps from start to end on a straight line; then it is `end`."""
+    """Return the value after `count` of `total` steps from start to end on a straight line;
+    then it is `end`.
+    """
     return start + (end - start) * min(count / total, 1.0)
 
 

@@ -1,7 +1,8 @@
 """Policies that the actor-critic can differentiate: the choice by kind, and those in TensorFlow.
 
-TensorFlow computes `mlp`, `lstm` and custom networks in TensorFlow; JAX computes the others (`jax_gradient.py`). The
-loss is defined in `loss.py`. Graphs are compiled once for each architecture.
+TensorFlow computes `mlp`, `lstm` and custom networks in TensorFlow; JAX computes the others
+(`jax_gradient.py`). The loss is defined in `loss.py`. Graphs are compiled once for each
+architecture.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def differentiable(policy: Policy) -> DifferentiablePolicy | None:
 
 
 class GraphPolicy:
-    """A policy `mlp` or `lstm`, whose value is a linear function of the inputs of the output layer."""
+    """A policy `mlp` or `lstm`, whose value is a linear
+    function of the inputs of the output layer.
+    """
 
     def __init__(self, network: DifferentiableNetwork) -> None:
         self._network = network
@@ -43,7 +46,9 @@ class GraphPolicy:
 
     def initial_value(self, rng: np.random.Generator) -> Float32:
         """Return weights of norm 1 and the bias 0, float32[features + 1]."""
-        return np.append(normalised_columns(rng, (self._network.features, 1), 1.0)[:, 0], np.float32(0))
+        return np.append(
+            normalised_columns(rng, (self._network.features, 1), 1.0)[:, 0], np.float32(0)
+        )
 
     def memory(self, rows: int) -> list[Array]:
         """Return zeros for h and c of each LSTM layer, float32[rows, 2, units]."""
@@ -51,20 +56,33 @@ class GraphPolicy:
         return [np.zeros((rows, 2, n), np.float32) for n in units]
 
     def gradient(
-        self, loss: Loss, weights: Weights, recorded: Trajectories, memory: Sequence[Array] | None = None
+        self,
+        loss: Loss,
+        weights: Weights,
+        recorded: Trajectories,
+        memory: Sequence[Array] | None = None,
     ) -> tuple[Float32, Float64]:
         if memory is None:
             gradient, sums = episodes_graph(self._network, loss)(*weights, *recorded.arrays())
         else:
-            gradient, sums = segments_graph(self._network, loss)(*weights, memory, *recorded.arrays())
+            gradient, sums = segments_graph(self._network, loss)(
+                *weights, memory, *recorded.arrays()
+            )
         return gradient.numpy(), sums.numpy().astype(np.float64)
 
     def bandits(
-        self, loss: Loss, weights: Weights, inputs: BanditInputs, potential_rewards: Float32, uniforms: Float32
+        self,
+        loss: Loss,
+        weights: Weights,
+        inputs: BanditInputs,
+        potential_rewards: Float32,
+        uniforms: Float32,
     ) -> tuple[Float32, Float64, Array, Float32]:
-        """Play whole episodes of bandits; return gradient and sums as `gradient` does, actions and rewards.
+        """Play whole episodes of bandits; return gradient and sums as `gradient` does, actions and
+        rewards.
 
-        See `bandits_graph` for the arguments; actions are int32[trials, rows], rewards float32[trials, rows].
+        See `bandits_graph` for the arguments; actions are int32[trials, rows], rewards
+        float32[trials, rows].
         """
         graph = bandits_graph(self._network, loss, inputs)
         gradient, sums, actions, rewards = graph(*weights, potential_rewards, uniforms)
@@ -88,37 +106,50 @@ def of_tensors(tf: ModuleType, graph: Callable[..., Tensor]) -> Callable[..., Te
 
 
 @functools.cache
-def episodes_graph(network: DifferentiableNetwork, loss: Loss) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Compile (theta, value, beta, inputs, actions, rewards, lives, cuts) -> (gradient, sums) for whole episodes.
+def episodes_graph(
+    network: DifferentiableNetwork, loss: Loss
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Compile (theta, value, beta, inputs, actions, rewards, lives, cuts) -> (gradient, sums) for
+    whole episodes.
 
-    inputs are [steps, rows, inputs], all others [steps, rows], 0 after the end of an episode: int actions, rewards,
-    lives, 1 for steps that were taken, and cuts, 1 in the step after the last one if the time limit ended the episode;
-    its inputs are the state after the last step. gradient is [params + features + 1], of theta and value; sums are [3]:
-    policy loss, value loss and entropy.
+    inputs are [steps, rows, inputs], all others [steps, rows], 0 after the end of an episode: int
+    actions, rewards, lives, 1 for steps that were taken, and cuts, 1 in the step after the last one
+    if the time limit ended the episode; its inputs are the state after the last step. gradient is
+    [params + features + 1], of theta and value; sums are [3]: policy loss, value loss and entropy.
     """
     tf = tensorflow()
 
     def graph(*arguments: Tensor) -> Tensor:
         return loss_gradient(tf, network, loss, *arguments)
 
-    compiled: Callable[..., tuple[Tensor, Tensor]] = tf.function(of_tensors(tf, graph), jit_compile=True)
+    compiled: Callable[..., tuple[Tensor, Tensor]] = tf.function(
+        of_tensors(tf, graph), jit_compile=True
+    )
     return compiled
 
 
 @functools.cache
-def segments_graph(network: DifferentiableNetwork, loss: Loss) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Compile (theta, value, beta, memory, inputs, ...) -> (gradient, sums) for segments of episodes.
+def segments_graph(
+    network: DifferentiableNetwork, loss: Loss
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Compile (theta, value, beta, memory, inputs, ...) -> (gradient, sums) for segments of
+    episodes.
 
-    memory is h and c of each layer before the first step, [rows, 2, units]; no gradient passes to it. The other arrays
-    are those of `episodes_graph`; cuts are also 1 after a segment whose episode continues.
+    memory is h and c of each layer before the first step, [rows, 2, units]; no gradient passes to
+    it. The other arrays are those of `episodes_graph`; cuts are also 1 after a segment whose
+    episode continues.
     """
     tf = tensorflow()
 
-    def graph(theta: Tensor, value: Tensor, beta: Tensor, memory: Tensor, *episodes: Tensor) -> Tensor:
+    def graph(
+        theta: Tensor, value: Tensor, beta: Tensor, memory: Tensor, *episodes: Tensor
+    ) -> Tensor:
         pairs = tuple((layer[:, 0], layer[:, 1]) for layer in memory)
         return loss_gradient(tf, network, loss, theta, value, beta, *episodes, memory=pairs)
 
-    compiled: Callable[..., tuple[Tensor, Tensor]] = tf.function(of_tensors(tf, graph), jit_compile=True)
+    compiled: Callable[..., tuple[Tensor, Tensor]] = tf.function(
+        of_tensors(tf, graph), jit_compile=True
+    )
     return compiled
 
 
@@ -126,10 +157,12 @@ def segments_graph(network: DifferentiableNetwork, loss: Loss) -> Callable[..., 
 def bandits_graph(
     network: DifferentiableNetwork, loss: Loss, inputs: BanditInputs
 ) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Compile (theta, value, beta, potential_rewards, uniforms) -> (gradient, sums, actions, rewards).
+    """Compile (theta, value, beta, potential_rewards, uniforms) -> (gradient, sums, actions,
+    rewards).
 
-    It plays whole episodes. potential_rewards are [trials, rows, arms], the reward that each arm would give; uniforms
-    are [trials, rows], from U[0, 1), and select the arms. actions are int32[trials, rows], rewards [trials, rows].
+    It plays whole episodes. potential_rewards are [trials, rows, arms], the reward that each arm
+    would give; uniforms are [trials, rows], from U[0, 1), and select the arms. actions are
+    int32[trials, rows], rewards [trials, rows].
     """
     tf = tensorflow()
 
@@ -180,7 +213,9 @@ def loss_terms(
     *,
     memory: Memory = (),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sums of -log pi A, (V - R)^2 and H over all steps; arrays as in `episodes_graph`."""
+    """Return the sums of -log pi A, (V - R)^2 and H over all steps;
+    arrays as in `episodes_graph`.
+    """
     logits, features = network(tf, theta, inputs, loss.unroll, memory)
     values = tf.linalg.matvec(features, value[:-1]) + value[-1]
     return terms_of(tf, loss, logits, values, actions, rewards, lives, cuts)
@@ -201,12 +236,20 @@ def terms_of(
         rewards = tf.clip_by_value(rewards, -loss.reward_clip, loss.reward_clip)
     constants = tf.stop_gradient(values)
     bootstrapped = rewards + loss.discount * later(constants * cuts, 1, tf)
-    returns, advantages = targets(bootstrapped, constants * lives, loss.discount, loss.gae_lambda, tf)
+    returns, advantages = targets(
+        bootstrapped, constants * lives, loss.discount, loss.gae_lambda, tf
+    )
     return losses(tf, logits, values, actions, returns, advantages, lives)
 
 
 def losses(
-    tf: ModuleType, logits: Tensor, values: Tensor, actions: Tensor, returns: Tensor, advantages: Tensor, lives: Tensor
+    tf: ModuleType,
+    logits: Tensor,
+    values: Tensor,
+    actions: Tensor,
+    returns: Tensor,
+    advantages: Tensor,
+    lives: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return these sums from logits, [steps, rows, actions], and [steps, rows] of all others.
 
@@ -231,12 +274,16 @@ def bandit_episodes(
     potential_rewards: Tensor,
     uniforms: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return int32 actions and rewards of whole episodes, each [trials, rows]; arguments as in `bandits_graph`."""
+    """Return int32 actions and rewards of whole episodes, each [trials, rows];
+    arguments as in `bandits_graph`.
+    """
     trials, rows, arms = potential_rewards.shape
     dtype = potential_rewards.dtype
     memory = network.memory(tf, rows, theta.dtype)
 
-    def trial(t: Tensor, memory: Tensor, observations: Tensor, actions: Tensor, rewards: Tensor) -> tuple[Tensor, ...]:
+    def trial(
+        t: Tensor, memory: Tensor, observations: Tensor, actions: Tensor, rewards: Tensor
+    ) -> tuple[Tensor, ...]:
         logits, memory = network.step(tf, theta, observations, memory)
         cumulative = tf.cumsum(tf.nn.softmax(logits), axis=1)[:, :-1]
         action = tf.reduce_sum(tf.cast(cumulative <= uniforms[t][:, tf.newaxis], tf.int32), 1)
@@ -245,22 +292,34 @@ def bandit_episodes(
         return t + 1, memory, observations, actions.write(t, action), rewards.write(t, reward)
 
     first = tf.convert_to_tensor(inputs.first(rows), theta.dtype)
-    outputs = [tf.TensorArray(element, trials, element_shape=(rows,)) for element in (tf.int32, dtype)]
+    outputs = [
+        tf.TensorArray(element, trials, element_shape=(rows,)) for element in (tf.int32, dtype)
+    ]
     state = (0, memory, first, *outputs)
     result = tf.while_loop(lambda t, *_: t < trials, trial, state, maximum_iterations=trials)
     return result[-2].stack(), result[-1].stack()
 
 
-def bandit_observations(tf: ModuleType, inputs: BanditInputs, actions: Tensor, rewards: Tensor) -> Tensor:
-    """Return the observation before each trial, [trials, rows, width], of int32 actions and rewards, [trials, rows]."""
+def bandit_observations(
+    tf: ModuleType, inputs: BanditInputs, actions: Tensor, rewards: Tensor
+) -> Tensor:
+    """Return the observation before each trial, [trials, rows, width],
+    of int32 actions and rewards, [trials, rows].
+    """
     trials, rows = actions.shape
-    times = tf.range(1, trials + 1, dtype=rewards.dtype)[:, tf.newaxis] * tf.ones((1, rows), rewards.dtype)
+    times = tf.range(1, trials + 1, dtype=rewards.dtype)[:, tf.newaxis] * tf.ones(
+        (1, rows), rewards.dtype
+    )
     first = tf.convert_to_tensor(inputs.first(rows)[None], rewards.dtype)
     return tf.concat([first, inputs_after(tf, inputs, times, actions, rewards)[:-1]], 0)
 
 
-def inputs_after(tf: ModuleType, inputs: BanditInputs, trials: Tensor, actions: Tensor, rewards: Tensor) -> Tensor:
-    """Return `BanditInputs.after` for tensors [...], [..., width]; `trials` is the number of trials so far."""
+def inputs_after(
+    tf: ModuleType, inputs: BanditInputs, trials: Tensor, actions: Tensor, rewards: Tensor
+) -> Tensor:
+    """Return `BanditInputs.after` for tensors [...], [..., width];
+    `trials` is the number of trials so far.
+    """
     dtype, parts = rewards.dtype, []
     if inputs.reward_clip is not None:
         rewards = tf.clip_by_value(rewards, -inputs.reward_clip, inputs.reward_clip)
@@ -304,7 +363,11 @@ class TensorFlowPolicy:
         return [np.repeat(leaf[np.newaxis], rows, axis=0) for leaf in self._leaves]
 
     def gradient(
-        self, loss: Loss, weights: Weights, recorded: Trajectories, memory: Sequence[Array] | None = None
+        self,
+        loss: Loss,
+        weights: Weights,
+        recorded: Trajectories,
+        memory: Sequence[Array] | None = None,
     ) -> tuple[Float32, Float64]:
         leaves = self.memory(recorded.actions.shape[1]) if memory is None else list(memory)
         arguments = (weights.theta, weights.beta, leaves, *recorded.arrays())
@@ -318,12 +381,18 @@ class TensorFlowPolicy:
         return gradient.numpy(), sums.numpy().astype(np.float64)
 
     def _loss_gradient(
-        self, loss: Loss, theta: Tensor, beta: Tensor, leaves: Sequence[Tensor], inputs: Tensor, *episodes: Tensor
+        self,
+        loss: Loss,
+        theta: Tensor,
+        beta: Tensor,
+        leaves: Sequence[Tensor],
+        inputs: Tensor,
+        *episodes: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return the gradient of the loss, [params], and the sums of its terms, [3].
 
-        `leaves` are those of the memory before the first step, [rows, *shape]; `episodes` are actions, rewards, lives
-        and cuts, with the shapes of `Trajectories`.
+        `leaves` are those of the memory before the first step, [rows, *shape]; `episodes` are
+        actions, rewards, lives and cuts, with the shapes of `Trajectories`.
         """
         tf = self._tf
         inputs = self._observed(inputs, episodes[-2] + episodes[-1])
@@ -335,16 +404,24 @@ class TensorFlowPolicy:
         return tape.gradient(total, theta), tf.stack(terms)
 
     def _observed(self, inputs: Tensor, counts: Tensor) -> Tensor:
-        """Replace the inputs after the end of an episode, as `jax_gradient` does, since 0 * NaN is NaN."""
+        """Replace the inputs after the end of an episode, as `jax_gradient` does,
+        since 0 * NaN is NaN.
+        """
         tf = self._tf
         is_real = counts > 0
-        first = tf.reshape(inputs, (-1, *inputs.shape[2:]))[tf.argmax(tf.cast(tf.reshape(is_real, [-1]), tf.int32))]
-        return tf.where(tf.reshape(is_real, (*is_real.shape, *[1] * (len(inputs.shape) - 2))), inputs, first)
+        first = tf.reshape(inputs, (-1, *inputs.shape[2:]))[
+            tf.argmax(tf.cast(tf.reshape(is_real, [-1]), tf.int32))
+        ]
+        return tf.where(
+            tf.reshape(is_real, (*is_real.shape, *[1] * (len(inputs.shape) - 2))), inputs, first
+        )
 
     def _sequence(
         self, theta: Tensor, leaves: Sequence[Tensor], inputs: Tensor, unroll: int | None
     ) -> tuple[Tensor, Tensor]:
-        """Return logits [steps, rows, actions] and values [steps, rows] of inputs [steps, rows, *shape]."""
+        """Return logits [steps, rows, actions] and values
+        [steps, rows] of inputs [steps, rows, *shape].
+        """
         tf, (steps, rows) = self._tf, inputs.shape[:2]
         parameters = self._network.layout.split(theta, tf.reshape)
 
@@ -359,19 +436,24 @@ class TensorFlowPolicy:
             outputs = tf.reshape(outputs, (steps, rows, outputs.shape[-1]))
             return outputs[..., :-1], outputs[..., -1]
 
-        def following(t: Tensor, leaves: Sequence[Tensor], kept: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
+        def following(
+            t: Tensor, leaves: Sequence[Tensor], kept: Tensor
+        ) -> tuple[Tensor, list[Tensor], Tensor]:
             if unroll is not None:
                 is_cut = t % unroll == 0
                 leaves = [tf.where(is_cut, tf.stop_gradient(leaf), leaf) for leaf in leaves]
             outputs, after = tf.vectorized_map(one, (leaves, inputs[t]))
             after = [
-                tf.ensure_shape(leaf, (rows, *first.shape)) for leaf, first in zip(after, self._leaves, strict=True)
+                tf.ensure_shape(leaf, (rows, *first.shape))
+                for leaf, first in zip(after, self._leaves, strict=True)
             ]
             return t + 1, after, kept.write(t, outputs)
 
         empty = tf.TensorArray(tf.float32, steps)
         state = (0, list(leaves), empty)
-        _, _, kept = tf.while_loop(lambda t, *_: t < steps, following, state, maximum_iterations=steps)
+        _, _, kept = tf.while_loop(
+            lambda t, *_: t < steps, following, state, maximum_iterations=steps
+        )
         outputs = kept.stack()
         return outputs[..., :-1], outputs[..., -1]
 

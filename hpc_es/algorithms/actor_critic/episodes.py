@@ -1,6 +1,8 @@
-"""Training episodes of the actor-critic: actions are sampled from the policy, and every step is recorded.
+"""Training episodes of the actor-critic: actions are sampled from the policy, and every step is
+recorded.
 
-The action of a job in its n-th step depends only on the job's own generator and on the action probabilities.
+The action of a job in its n-th step depends only on the job's own generator and on the action
+probabilities.
 """
 
 from __future__ import annotations
@@ -19,25 +21,32 @@ from hpc_es.core.policy import Actor, Batch, Policy, Segments
 from hpc_es.core.population import unperturbed
 from hpc_es.policies.networks.heads import marked_nan
 
-# memory of a recurrent policy, arrays [rows, ...]: h and c of each layer of an LSTM, float32[rows, 2, units], or the
-# leaves of the memory of a network
+# memory of a recurrent policy, arrays [rows, ...]: h and c of each layer of an LSTM, float32[rows,
+# 2, units], or the leaves of the memory of a network
 ArrayMemory = list[Array]
 
 MEMORY = "memory/"  # prefix of the number of an array of the memory, among the arrays of a sample
 UNIFORMS_PER_DRAW = 64  # steps for which random numbers are drawn at once
-MIN_STEPS = 16  # minimum length of trajectories; lengths are powers of two, since each length is compiled separately
+# minimum length of trajectories; lengths are powers of two, since each length is compiled
+# separately
+MIN_STEPS = 16
 MAX_FAILURES = 20  # consecutive updates in which all environments of a rank may fail
 
 
 class SamplingActor:
-    """The actor of a policy with Discrete actions that samples them from the softmax of the network's outputs.
+    """The actor of a policy with Discrete actions that samples them from the softmax of the
+    network's outputs.
 
-    With `shared`, the logits of a row may depend on its position and the number of rows, by rounding; this is faster
-    for compiled networks.
+    With `shared`, the logits of a row may depend on its position and the number of rows, by
+    rounding; this is faster for compiled networks.
     """
 
     def __init__(
-        self, policy: Policy, theta: Float32, generators: Sequence[np.random.Generator], shared: bool = False
+        self,
+        policy: Policy,
+        theta: Float32,
+        generators: Sequence[np.random.Generator],
+        shared: bool = False,
     ) -> None:
         any_policy: Any = policy
         self._space: Discrete = any_policy.head.space
@@ -53,16 +62,19 @@ class SamplingActor:
         """Return the actions of all rows, int64[rows], from observations [rows, *shape]."""
         column = self._steps % UNIFORMS_PER_DRAW
         if column == 0:
-            self._uniforms = np.stack([generator.random(UNIFORMS_PER_DRAW) for generator in self._generators])
+            self._uniforms = np.stack(
+                [generator.random(UNIFORMS_PER_DRAW) for generator in self._generators]
+            )
         self._steps += 1
         self._step_uniforms = self._uniforms[:, column]
         return self._actor.act(observations)
 
     def actions(self, logits: Float32) -> Array:
-        """Sample the action of each row, int64[rows], from logits, float32[rows, actions]; called as the policy's head.
+        """Sample the action of each row, int64[rows], from logits, float32[rows, actions]; called
+        as the policy's head.
 
-        It is the first action whose cumulative probability exceeds the row's uniform number. Rows whose logits are NaN,
-        or have no finite maximum, get NaN; actions are then float64.
+        It is the first action whose cumulative probability exceeds the row's uniform number. Rows
+        whose logits are NaN, or have no finite maximum, get NaN; actions are then float64.
         """
         weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
         cumulative = weights.cumsum(axis=1)
@@ -92,7 +104,9 @@ class SamplingActor:
         actor.remember(memory)
 
 
-def sampling_actor(policy: Policy, theta: Float32, generators: Sequence[np.random.Generator]) -> Actor:
+def sampling_actor(
+    policy: Policy, theta: Float32, generators: Sequence[np.random.Generator]
+) -> Actor:
     """Return the actor that samples actions, for evaluations; theta is float32[params].
 
     That of a compiled task samples them itself.
@@ -107,19 +121,24 @@ def sampling_actor(policy: Policy, theta: Float32, generators: Sequence[np.rando
 class Trajectories:
     """The steps of the jobs of a chunk, 0 after the end of an episode."""
 
-    inputs: Array  # observations, [steps, jobs, *shape] in their dtype, including the state after the last step
+    # observations, [steps, jobs, *shape] in their dtype, including the state after the last step
+    inputs: Array
     actions: npt.NDArray[np.int32]  # int32[steps, jobs], from 0
     rewards: Float32  # float32[steps, jobs]
     lives: Float32  # float32[steps, jobs], 1 for steps that were taken
-    cuts: Float32  # float32[steps, jobs], 1 in the step after the last one if the time limit ended the episode
+    # float32[steps, jobs], 1 in the step after the last one if the time limit ended the episode
+    cuts: Float32
 
     def arrays(self) -> tuple[Array, ...]:
-        """Return the arrays, [steps, jobs, ...], in the order of the arguments of `graph.episodes_graph`."""
+        """Return the arrays, [steps, jobs, ...],
+        in the order of the arguments of `graph.episodes_graph`.
+        """
         return self.inputs, self.actions, self.rewards, self.lives, self.cuts
 
 
 def concatenated(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return the trajectories of several chunks as one; arrays are [steps, jobs, ...], memory is [jobs, ...].
+    """Return the trajectories of several chunks as one; arrays are [steps, jobs, ...], memory is
+    [jobs, ...].
 
     Those of shorter chunks are padded with zeros.
     """
@@ -129,8 +148,13 @@ def concatenated(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
         if name.startswith(MEMORY):
             result[name] = np.concatenate([sample[name] for sample in samples])
             continue
-        widths = [[(0, steps - len(sample[name])), *[(0, 0)] * (sample[name].ndim - 1)] for sample in samples]
-        padded = [np.pad(sample[name], width) for sample, width in zip(samples, widths, strict=True)]
+        widths = [
+            [(0, steps - len(sample[name])), *[(0, 0)] * (sample[name].ndim - 1)]
+            for sample in samples
+        ]
+        padded = [
+            np.pad(sample[name], width) for sample, width in zip(samples, widths, strict=True)
+        ]
         result[name] = np.concatenate(padded, axis=1)
     return result
 
@@ -139,18 +163,30 @@ def concatenated(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def potential_rewards(episodes: BanditEpisodes) -> Float32:
-    """Return the reward that each arm would give in each trial, float32[trials, episodes, arms]; see `Arms.rewards`."""
+    """Return the reward that each arm would give in each trial,
+    float32[trials, episodes, arms]; see `Arms.rewards`.
+    """
     arms = episodes.arms
-    values = arms.values if episodes.normal is None else arms.values + arms.spreads * episodes.normal[:, :, np.newaxis]
+    values = (
+        arms.values
+        if episodes.normal is None
+        else arms.values + arms.spreads * episodes.normal[:, :, np.newaxis]
+    )
     rewards = np.where(episodes.uniforms[:, :, np.newaxis] < arms.chances, values, np.float32(0))
     return np.ascontiguousarray(rewards.transpose(1, 0, 2))
 
 
 def bandit_trajectories(inputs: BanditInputs, actions: Array, rewards: Float32) -> Trajectories:
-    """Return whole episodes of bandits with these actions, int32, and rewards, float32, both [trials, episodes]."""
+    """Return whole episodes of bandits with these actions, int32, and rewards, float32,
+    both [trials, episodes].
+    """
     observations = [inputs.first(actions.shape[1])]
-    observations += [inputs.after(t, actions[t].astype(np.int64), rewards[t]) for t in range(len(actions) - 1)]
-    return Trajectories(np.stack(observations), actions, rewards, np.ones_like(rewards), np.zeros_like(rewards))
+    observations += [
+        inputs.after(t, actions[t].astype(np.int64), rewards[t]) for t in range(len(actions) - 1)
+    ]
+    return Trajectories(
+        np.stack(observations), actions, rewards, np.ones_like(rewards), np.zeros_like(rewards)
+    )
 
 
 # Gymnasium environments, whose episodes are recorded.
@@ -176,26 +212,38 @@ class EpisodeRecorder:
         self._steps: list[RecordedStep] = []
 
     def act(self, observations: Array) -> Array:
-        """Return the actor's actions, int64[rows], from observations [rows, *shape], and record both."""
+        """Return the actor's actions, int64[rows], from observations [rows, *shape],
+        and record both.
+        """
         self._observations.append(observations.copy())
         self._actions.append(self._actor.act(observations))
         return self._actions[-1]
 
     def on_step(
-        self, jobs: Sequence[int], live: Sequence[int], observations: Array, rewards: Float64, cut: Sequence[int]
+        self,
+        jobs: Sequence[int],
+        live: Sequence[int],
+        observations: Array,
+        rewards: Float64,
+        cut: Sequence[int],
     ) -> None:
         """Record a step; see `hpc_es.core.policy.OnStep` for the arguments and their shapes."""
         rows, cut_rows = np.array(live, np.intp), np.array(cut, np.intp)
-        step = RecordedStep(np.array(jobs, np.intp), rows, rewards[rows], cut_rows, observations[cut_rows])
+        step = RecordedStep(
+            np.array(jobs, np.intp), rows, rewards[rows], cut_rows, observations[cut_rows]
+        )
         self._steps.append(step)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no job has taken a step, for example because all environments failed in their reset."""
+        """Whether no job has taken a step, for example because
+        all environments failed in their reset.
+        """
         return not self._steps
 
     def trajectories(self, failed: Array, max_steps: int | None = None) -> Trajectories:
-        """Return the recorded steps; jobs that failed, bool[jobs], count as if they had taken no step.
+        """Return the recorded steps; jobs that failed, bool[jobs], count as if they had taken no
+        step.
 
         `max_steps` is the maximum number of steps per job, if it is known.
         """
@@ -210,7 +258,11 @@ class EpisodeRecorder:
         lives, cuts = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         for t, step in enumerate(self._steps):
             jobs, cut_jobs = step.jobs[step.rows], step.jobs[step.cut_rows]
-            inputs[t, jobs], rewards[t, jobs], lives[t, jobs] = self._observations[t][step.rows], step.rewards, 1.0
+            inputs[t, jobs], rewards[t, jobs], lives[t, jobs] = (
+                self._observations[t][step.rows],
+                step.rewards,
+                1.0,
+            )
             actions[t, jobs] = self._actions[t][step.rows] - self._first_action
             inputs[t + 1, cut_jobs], cuts[t + 1, cut_jobs] = step.cut_observations, 1.0
         for array in (inputs, actions, rewards, lives, cuts):
@@ -227,7 +279,9 @@ class EpisodeRecorder:
 
 
 class SegmentPlayer:
-    """A rank's environments, whose episodes continue from update to update as in A3C, and the policy's memory."""
+    """A rank's environments, whose episodes continue from update to update as in A3C,
+    and the policy's memory.
+    """
 
     def __init__(self, segments: Segments, memory: ArrayMemory) -> None:
         """`memory` is that of all rows at the start of an episode."""
@@ -235,8 +289,12 @@ class SegmentPlayer:
         self._failures = 0  # consecutive updates in which all environments failed
         self.memory = memory
 
-    def play(self, actor: SamplingActor, recorder: EpisodeRecorder, batch: Batch, steps: int, poll: Poll) -> Outcome:
-        """Continue all episodes for this number of steps; raises RunError after MAX_FAILURES failed updates."""
+    def play(
+        self, actor: SamplingActor, recorder: EpisodeRecorder, batch: Batch, steps: int, poll: Poll
+    ) -> Outcome:
+        """Continue all episodes for this number of steps;
+        raises RunError after MAX_FAILURES failed updates.
+        """
         if self.memory:
             actor.remember(self.memory)
         outcome = self._segments.play(recorder, batch, steps, poll)

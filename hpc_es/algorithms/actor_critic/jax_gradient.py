@@ -1,7 +1,10 @@
-"""The actor-critic of networks in JAX: the loss of `loss.py` with its gradient. Set up JAX before importing this.
+"""The actor-critic of networks in JAX: the loss of `loss.py` with its gradient.
 
-`loss_gradient` is a pure function, which compiled code can call; outside of it its parts are compiled.
-`CompiledUpdates` computes updates on compiled environments: a segment of each episode and the gradient in one call.
+Set up JAX before importing this.
+
+`loss_gradient` is a pure function, which compiled code can call; outside of it its parts are
+compiled. `CompiledUpdates` computes updates on compiled environments: a segment of each episode and
+the gradient in one call.
 """
 
 from __future__ import annotations
@@ -26,7 +29,14 @@ from hpc_es.policies.networks.jax_convolutional import ConvolutionalNetwork
 from hpc_es.policies.networks.layers import normalised_columns
 from hpc_es.policies.networks.network import Network
 from hpc_es.tasks.jax_episodes.program import reason
-from hpc_es.tasks.jax_episodes.segments import CompiledSegments, Lanes, Recorded, SegmentRows, packed, unpacked
+from hpc_es.tasks.jax_episodes.segments import (
+    CompiledSegments,
+    Lanes,
+    Recorded,
+    SegmentRows,
+    packed,
+    unpacked,
+)
 
 BLOCK = 32  # steps of images that are computed, and computed again for the gradient, together
 
@@ -46,16 +56,24 @@ class ValueNetwork(Protocol):
         ...
 
     def encode(self, parameters: Mapping[str, Array], observation: Array) -> Array:
-        """Return the input of `step`, which does not depend on the memory, from an observation [*shape]."""
+        """Return the input of `step`, which does not depend on the memory,
+        from an observation [*shape].
+        """
         ...
 
-    def step(self, parameters: Mapping[str, Array], value: Array, memory: Tree, x: Array) -> tuple[Array, Array, Tree]:
-        """Return logits [actions], the value [] and the next memory; `parameters` are the parts of theta."""
+    def step(
+        self, parameters: Mapping[str, Array], value: Array, memory: Tree, x: Array
+    ) -> tuple[Array, Array, Tree]:
+        """Return logits [actions], the value [] and the next memory;
+        `parameters` are the parts of theta.
+        """
         ...
 
 
 class LinearValue:
-    """A convolutional network, whose value is a linear function of the inputs of its output layer."""
+    """A convolutional network, whose value is a linear
+    function of the inputs of its output layer.
+    """
 
     def __init__(self, network: ConvolutionalNetwork) -> None:
         self._network, self.layout = network, network.layout
@@ -67,9 +85,15 @@ class LinearValue:
         """Return weights of norm 1 and the bias 0, float32[features + 1]."""
         return np.append(normalised_columns(rng, (self.features, 1), 1.0)[:, 0], np.float32(0))
 
-    def step(self, parameters: Mapping[str, Array], value: Array, memory: Tree, x: Array) -> tuple[Array, Array, Tree]:
+    def step(
+        self, parameters: Mapping[str, Array], value: Array, memory: Tree, x: Array
+    ) -> tuple[Array, Array, Tree]:
         features, memory = self._network.features(parameters, memory, x)
-        return self._network.outputs_of(parameters, features), features @ value[:-1] + value[-1], memory
+        return (
+            self._network.outputs_of(parameters, features),
+            features @ value[:-1] + value[-1],
+            memory,
+        )
 
 
 class LastOutput:
@@ -89,7 +113,9 @@ class LastOutput:
         """Return the observation as it is: the whole network may depend on the memory."""
         return observation
 
-    def step(self, parameters: Mapping[str, Array], value: Array, memory: Tree, x: Array) -> tuple[Array, Array, Tree]:
+    def step(
+        self, parameters: Mapping[str, Array], value: Array, memory: Tree, x: Array
+    ) -> tuple[Array, Array, Tree]:
         outputs, memory = self._network.apply(parameters, memory, x)
         outputs = outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
         return outputs[:-1], outputs[-1], memory
@@ -97,11 +123,15 @@ class LastOutput:
 
 def value_network(network: Network) -> ValueNetwork:
     """Return a network with its value function."""
-    return LinearValue(network) if isinstance(network, ConvolutionalNetwork) else LastOutput(network)
+    return (
+        LinearValue(network) if isinstance(network, ConvolutionalNetwork) else LastOutput(network)
+    )
 
 
 class JaxPolicy:
-    """A policy whose network JAX differentiates; each shape of trajectories is compiled on its first use."""
+    """A policy whose network JAX differentiates;
+    each shape of trajectories is compiled on its first use.
+    """
 
     def __init__(self, network: ValueNetwork) -> None:
         self.value_network = network
@@ -119,20 +149,36 @@ class JaxPolicy:
         return [np.repeat(np.asarray(leaf)[np.newaxis], rows, axis=0) for leaf in self._leaves]
 
     def gradient(
-        self, loss: Loss, weights: Weights, recorded: Trajectories, memory: Sequence[Array] | None = None
+        self,
+        loss: Loss,
+        weights: Weights,
+        recorded: Trajectories,
+        memory: Sequence[Array] | None = None,
     ) -> tuple[Float32, Float64]:
         leaves = self.memory(recorded.actions.shape[1]) if memory is None else memory
         tree = jax.tree.unflatten(self._tree, list(leaves))
         shape = loss, recorded.inputs.shape
         with nullcontext() if shape in self._compiled else compiling():
-            arrays = weights.theta, weights.value, np.asarray(weights.beta), tree, *recorded.arrays()
+            arrays = (
+                weights.theta,
+                weights.value,
+                np.asarray(weights.beta),
+                tree,
+                *recorded.arrays(),
+            )
             gradient, sums = loss_gradient(self.value_network, loss, *arrays)
         self._compiled.add(shape)
         return np.asarray(gradient), np.asarray(sums).astype(np.float64)
 
 
 def loss_gradient(
-    network: ValueNetwork, loss: Loss, theta: Array, value: Array, beta: Array, memory: Tree, *episodes: Array
+    network: ValueNetwork,
+    loss: Loss,
+    theta: Array,
+    value: Array,
+    beta: Array,
+    memory: Tree,
+    *episodes: Array,
 ) -> tuple[Array, Array]:
     """Return the gradient of the loss, [params + value_size], and the sums of its terms, [3].
 
@@ -148,7 +194,13 @@ def loss_gradient(
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _gradient(
-    network: ValueNetwork, loss: Loss, theta: Array, value: Array, beta: Array, memory: Tree, *episodes: Array
+    network: ValueNetwork,
+    loss: Loss,
+    theta: Array,
+    value: Array,
+    beta: Array,
+    memory: Tree,
+    *episodes: Array,
 ) -> tuple[Array, Array]:
     def total(theta: Array, value: Array) -> tuple[Array, Array]:
         return _weighted(loss, beta, loss_terms(network, loss, theta, value, memory, *episodes))
@@ -164,9 +216,17 @@ def _weighted(loss: Loss, beta: Array, terms: tuple[Array, Array, Array]) -> tup
 
 
 def loss_terms(
-    network: ValueNetwork, loss: Loss, theta: Array, value: Array, memory: Tree, inputs: Array, *steps: Array
+    network: ValueNetwork,
+    loss: Loss,
+    theta: Array,
+    value: Array,
+    memory: Tree,
+    inputs: Array,
+    *steps: Array,
 ) -> tuple[Array, Array, Array]:
-    """Return the sums of -log pi A, (V - R)^2 and H over all steps; arguments as in `loss_gradient`."""
+    """Return the sums of -log pi A, (V - R)^2 and H over all steps;
+    arguments as in `loss_gradient`.
+    """
     _, _, lives, cuts = steps
     inputs = _observed(inputs, lives + cuts > 0, _first_real(inputs, lives + cuts > 0))
     encoded = _encoded(network, theta, value, inputs)
@@ -174,13 +234,21 @@ def loss_terms(
 
 
 def _terms(
-    loss: Loss, logits: Array, values: Array, actions: Array, rewards: Array, lives: Array, cuts: Array
+    loss: Loss,
+    logits: Array,
+    values: Array,
+    actions: Array,
+    rewards: Array,
+    lives: Array,
+    cuts: Array,
 ) -> tuple[Array, Array, Array]:
     if loss.reward_clip is not None:
         rewards = jnp.clip(rewards, -loss.reward_clip, loss.reward_clip)
     constants = jax.lax.stop_gradient(values)
     bootstrapped = rewards + loss.discount * later(constants * cuts, 1, jnp)
-    returns, advantages = targets(bootstrapped, constants * lives, loss.discount, loss.gae_lambda, jnp)
+    returns, advantages = targets(
+        bootstrapped, constants * lives, loss.discount, loss.gae_lambda, jnp
+    )
     logs = jax.nn.log_softmax(logits)
     chosen = jnp.take_along_axis(logs, actions[..., jnp.newaxis], axis=-1)[..., 0]
     policy = -jnp.sum(chosen * advantages)
@@ -201,14 +269,18 @@ def _observed(inputs: Array, is_real: Array, first: Array) -> Array:
 
     They do not change the loss, but a custom network may return NaN for zeros, and 0 * NaN is NaN.
     """
-    observed: Array = jnp.where(is_real.reshape(*is_real.shape, *[1] * (inputs.ndim - 2)), inputs, first)
+    observed: Array = jnp.where(
+        is_real.reshape(*is_real.shape, *[1] * (inputs.ndim - 2)), inputs, first
+    )
     return observed
 
 
 def _encoded(network: ValueNetwork, theta: Array, value: Array, inputs: Array) -> Any:
-    """Return the part of a network that does not depend on earlier steps, from inputs [steps, rows, *shape].
+    """Return the part of a network that does not depend on earlier steps, from inputs [steps, rows,
+    *shape].
 
-    These are the inputs of `step`, [steps, rows, ...]; for a network without memory logits and values.
+    These are the inputs of `step`, [steps, rows, ...]; for a network without memory logits and
+    values.
     """
     parameters = network.layout.split(theta, jnp.reshape)
     memory = network.memory()
@@ -221,11 +293,17 @@ def _encoded(network: ValueNetwork, theta: Array, value: Array, inputs: Array) -
 
 
 def _outputs(
-    network: ValueNetwork, unroll: int | None, theta: Array, value: Array, memory: Tree, encoded: Any
+    network: ValueNetwork,
+    unroll: int | None,
+    theta: Array,
+    value: Array,
+    memory: Tree,
+    encoded: Any,
 ) -> tuple[Array, Array]:
     """Return logits [steps, rows, actions] and values [steps, rows].
 
-    With `unroll` the gradient is truncated before the steps unroll, 2 * unroll, ..., counted from 0.
+    With `unroll` the gradient is truncated before the steps unroll, 2 * unroll, ..., counted from
+    0.
     """
     if not jax.tree.leaves(memory):
         outputs: tuple[Array, Array] = encoded
@@ -246,12 +324,19 @@ def _outputs(
     return outputs
 
 
-# Long sequences of images. Blocks of steps are encoded, and encoded again for the gradient, which saves memory. They
-# are separate calls instead of a loop in one, in which XLA's gradient of convolutions takes ten times as long on a CPU.
+# Long sequences of images. Blocks of steps are encoded, and encoded again for the gradient, which
+# saves memory. They are separate calls instead of a loop in one, in which XLA's gradient of
+# convolutions takes ten times as long on a CPU.
 
 
 def _gradient_in_blocks(
-    network: ValueNetwork, loss: Loss, theta: Array, value: Array, beta: Array, memory: Tree, *episodes: Array
+    network: ValueNetwork,
+    loss: Loss,
+    theta: Array,
+    value: Array,
+    beta: Array,
+    memory: Tree,
+    *episodes: Array,
 ) -> tuple[Array, Array]:
     inputs, *steps = episodes
     is_real = steps[-2] + steps[-1] > 0
@@ -260,7 +345,9 @@ def _gradient_in_blocks(
     blocks = [(_whole_block(inputs[span]), _whole_block(is_real[span]), first) for span in spans]
     parts = [_encoded_block(network, theta, value, *block) for block in blocks]
     encoded = jax.tree.map(lambda *arrays: jnp.concatenate(arrays)[: len(inputs)], *parts)
-    total, slopes, sums = _gradient_of_encoded(network, loss, theta, value, beta, memory, encoded, *steps)
+    total, slopes, sums = _gradient_of_encoded(
+        network, loss, theta, value, beta, memory, encoded, *steps
+    )
     for span, block in zip(spans, blocks, strict=True):
         slope = jax.tree.map(lambda array, span=span: _whole_block(array[span]), slopes)
         total = total + _gradient_of_block(network, theta, value, *block, slope)
@@ -291,23 +378,37 @@ def _gradient_of_encoded(
     encoded: Any,
     *steps: Array,
 ) -> tuple[Array, Any, Array]:
-    """Return the gradient, [params + value_size], without what passes through `encoded`; its slopes; the terms, [3]."""
+    """Return the gradient, [params + value_size], without what passes through `encoded`;
+    its slopes; the terms, [3].
+    """
 
     def total(theta: Array, value: Array, encoded: Any) -> tuple[Array, Array]:
         outputs = _outputs(network, loss.unroll, theta, value, memory, encoded)
         return _weighted(loss, beta, _terms(loss, *outputs, *steps))
 
-    (*slopes, slopes_of_encoded), sums = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(theta, value, encoded)
+    (*slopes, slopes_of_encoded), sums = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(
+        theta, value, encoded
+    )
     return jnp.concatenate(slopes), slopes_of_encoded, sums
 
 
 @partial(jax.jit, static_argnums=0)
 def _gradient_of_block(
-    network: ValueNetwork, theta: Array, value: Array, inputs: Array, is_real: Array, first: Array, slopes: Any
+    network: ValueNetwork,
+    theta: Array,
+    value: Array,
+    inputs: Array,
+    is_real: Array,
+    first: Array,
+    slopes: Any,
 ) -> Array:
-    """Return the gradient, [params + value_size], that passes through an encoded block with these slopes."""
+    """Return the gradient, [params + value_size],
+    that passes through an encoded block with these slopes.
+    """
     observed = _observed(inputs, is_real, first)
-    _, transposed = jax.vjp(lambda theta, value: _encoded(network, theta, value, observed), theta, value)
+    _, transposed = jax.vjp(
+        lambda theta, value: _encoded(network, theta, value, observed), theta, value
+    )
     gradient: Array = jnp.concatenate(transposed(slopes))
     return gradient
 
@@ -326,14 +427,18 @@ class SegmentUpdate(NamedTuple):
     memory: list[Array]  # leaves of the memory before the first step, [jobs, *shape]
 
     def rows_of(self, columns: Sequence[Column]) -> tuple[Rows, list[Failure]]:
-        """Return the rows of the jobs with the columns of the problem and EPISODE_LENGTH, and the failures."""
+        """Return the rows of the jobs with the columns of the problem and EPISODE_LENGTH,
+        and the failures.
+        """
         results = self.rows
         rows = np.zeros(len(results.length), row_dtype((*columns, EPISODE_LENGTH)))
         rows["return_"] = np.where(results.failed > 0, np.nan, results.return_.exactly())
         rows["sign_return"], rows["length"] = results.signs, results.length
         rows[EPISODE_LENGTH.name] = results.episode_length
         failures = [
-            failure_from_text(reason(int(results.failed[job]), float(results.return_.value[job])), position=job)
+            failure_from_text(
+                reason(int(results.failed[job]), float(results.return_.value[job])), position=job
+            )
             for job in np.flatnonzero(results.failed).tolist()
         ]
         return rows, failures
@@ -343,10 +448,21 @@ class CompiledUpdates:
     """The call for segments of `steps` steps; each number of jobs is compiled on its first use."""
 
     def __init__(
-        self, segments: CompiledSegments, network: ValueNetwork, loss: Loss, steps: int, records: bool = False
+        self,
+        segments: CompiledSegments,
+        network: ValueNetwork,
+        loss: Loss,
+        steps: int,
+        records: bool = False,
     ) -> None:
         """`records`: whether the trajectories are part of the results."""
-        self._segments, self._network, self._loss, self._steps, self._records = segments, network, loss, steps, records
+        self._segments, self._network, self._loss, self._steps, self._records = (
+            segments,
+            network,
+            loss,
+            steps,
+            records,
+        )
         self._memory = jax.tree.map(np.asarray, network.memory())
         self._call = jax.jit(self._update)
         self._compiled = set[int]()  # numbers of jobs
@@ -355,7 +471,9 @@ class CompiledUpdates:
         """Return lanes without episodes, uint8[jobs, bytes]."""
         return packed(self._segments.no_lanes(self._memory, jobs))
 
-    def run(self, weights: Weights, lanes: Array, seeds: Array, action_keys: Array, poll: Poll) -> SegmentUpdate:
+    def run(
+        self, weights: Weights, lanes: Array, seeds: Array, action_keys: Array, poll: Poll
+    ) -> SegmentUpdate:
         """Continue the episodes of `lanes`, uint8[jobs, bytes], and differentiate the steps.
 
         Args:
@@ -364,11 +482,17 @@ class CompiledUpdates:
         """
         template = self._segments.no_lanes(self._memory, len(lanes))
         keys = np.stack([seeds >> 32, seeds & (2**32 - 1)], axis=1).astype(np.uint32)
-        return in_thread(partial(self._run, weights, unpacked(template, lanes), keys, action_keys), poll)
+        return in_thread(
+            partial(self._run, weights, unpacked(template, lanes), keys, action_keys), poll
+        )
 
-    def _run(self, weights: Weights, lanes: Lanes, keys: Array, action_keys: Array) -> SegmentUpdate:
+    def _run(
+        self, weights: Weights, lanes: Lanes, keys: Array, action_keys: Array
+    ) -> SegmentUpdate:
         with nullcontext() if len(keys) in self._compiled else compiling():
-            gradient, sums, after, rows, recorded, memory = self._call(*weights, lanes, keys, action_keys)
+            gradient, sums, after, rows, recorded, memory = self._call(
+                *weights, lanes, keys, action_keys
+            )
         self._compiled.add(len(keys))
         return SegmentUpdate(
             np.asarray(gradient),
@@ -391,6 +515,8 @@ class CompiledUpdates:
 
         start = self._segments.begin(self._memory, lanes, keys)
         after, recorded, rows = self._segments.play(step, start, action_keys, self._steps)
-        gradient, sums = loss_gradient(self._network, self._loss, theta, value, beta, start.memory, *recorded)
+        gradient, sums = loss_gradient(
+            self._network, self._loss, theta, value, beta, start.memory, *recorded
+        )
         kept = (recorded, start.memory) if self._records else ((), ())
         return gradient, sums, after, rows, *kept

@@ -2,16 +2,16 @@
 
     L = sum_t [ -log pi(a_t) A_t + value_weight (V_t - R_t)^2 - beta H(pi_t) ]
 
-over the steps of all episodes, with discounted returns R and advantages A as constants. The caller divides by the
-number of steps. With the discount g and the lambda l of generalised advantage estimation (Schulman et al. 2016,
-arXiv:1506.02438),
+over the steps of all episodes, with discounted returns R and advantages A as constants. The caller
+divides by the number of steps. With the discount g and the lambda l of generalised advantage
+estimation (Schulman et al. 2016, arXiv:1506.02438),
 
     R_t = sum_{k >= t} g^(k-t) r_k
     d_t = r_t + g v_{t+1} - v_t                    with v = 0 after the last step
     A_t = sum_{k >= t} (g l)^(k-t) d_k             = R_t - v_t if l is 1
 
-If a time limit ends an episode in a state with the value b, g b is added to the reward of its last step. R and A are
-then those of an episode that continues with the return b.
+If a time limit ends an episode in a state with the value b, g b is added to the reward of its last
+step. R and A are then those of an episode that continues with the return b.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def later(x: Tensor, steps: int = 1, xp: ModuleType = np) -> Tensor:
 
 
 def discounted(x: Tensor, decay: float, xp: ModuleType = np) -> Tensor:
-    """Return y_t = sum_{k >= t} decay^(k-t) x_k, [steps, ...] like x, by log2(steps) sums of shifted arrays.
+    """Return y_t = sum_{k >= t} decay^(k-t) x_k, [steps, ...] like x, by log2(steps) sums of
+    shifted arrays.
 
     The shape of x must be static.
     """
@@ -51,7 +52,9 @@ def discounted(x: Tensor, decay: float, xp: ModuleType = np) -> Tensor:
 def targets(
     rewards: Tensor, values: Tensor, discount: float, gae_lambda: float, xp: ModuleType = np
 ) -> tuple[Tensor, Tensor]:
-    """Return R and A, each [steps, ...]; after the end of an episode both arguments are 0, and so are R and A."""
+    """Return R and A, each [steps, ...]; after the end of an episode both arguments are 0,
+    and so are R and A.
+    """
     residuals = rewards + discount * later(values, 1, xp) - values
     return discounted(rewards, discount, xp), discounted(residuals, discount * gae_lambda, xp)
 
@@ -89,15 +92,22 @@ class DifferentiablePolicy(Protocol):
         ...
 
     def memory(self, rows: int) -> list[Array]:
-        """Return the memory at the start of episodes, a list of arrays [rows, ...]; [] without memory."""
+        """Return the memory at the start of episodes, a list of arrays [rows, ...];
+        [] without memory.
+        """
         ...
 
     def gradient(
-        self, loss: Loss, weights: Weights, recorded: Trajectories, memory: Sequence[Array] | None = None
+        self,
+        loss: Loss,
+        weights: Weights,
+        recorded: Trajectories,
+        memory: Sequence[Array] | None = None,
     ) -> tuple[Float32, Float64]:
-        """Return the gradient of the loss, float32[params + value_size], and the sums of its terms, float64[3].
+        """Return the gradient of the loss, float32[params + value_size], and the sums of its terms,
+        float64[3].
 
-        The terms are policy loss, value loss and entropy. `memory` is that before the first step, to which no gradient
-        passes; None: whole episodes, which start with the initial memory.
+        The terms are policy loss, value loss and entropy. `memory` is that before the first step,
+        to which no gradient passes; None: whole episodes, which start with the initial memory.
         """
         ...

@@ -1,1 +1,3 @@
-"""Parts that several strategies share: ranking, antithetic pairs, optimizers, covariance, stopping criteria."""
+"""Parts that several strategies share: ranking, antithetic pairs, optimizers, covariance,
+stopping criteria.
+"""

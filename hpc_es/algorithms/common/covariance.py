@@ -1,8 +1,9 @@
-"""Full covariance matrices: samples y = M z, weighted sums of y y^T in blocks of rows, and the symmetric square root.
+"""Full covariance matrices: samples y = M z, weighted sums of y y^T in blocks of rows, and the
+symmetric square root.
 
-The result of a BLAS product depends on its shape and on the position of a row in it. So a sample is always computed as
-the same row of a block of SAMPLE_ROWS samples, on whichever rank. Blocks are cached for their other samples and for the
-update; no result depends on what is cached.
+The result of a BLAS product depends on its shape and on the position of a row in it. So a sample is
+always computed as the same row of a block of SAMPLE_ROWS samples, on whichever rank. Blocks are
+cached for their other samples and for the update; no result depends on what is cached.
 """
 
 from __future__ import annotations
@@ -17,36 +18,49 @@ from hpc_es.core.population import Noise
 
 MAX_PARAMETERS = 2_000  # the covariance has the square of this number of elements
 BLOCK_ROWS = 256  # rows of the covariance per block of the update; results depend on it
-MIN_SHARED_SAMPLES = 128  # samples from which ranks share the sum in such blocks; results depend on it
+# samples from which ranks share the sum in such blocks; results depend on it
+MIN_SHARED_SAMPLES = 128
 CACHE_ROWS = 32  # rows of the covariance that fit into a processor's cache
-SAMPLE_ROWS = 24  # samples per block, the default population of 1,000 parameters; results depend on it
+# samples per block, the default population of 1,000 parameters; results depend on it
+SAMPLE_ROWS = 24
 MAX_CACHED = 1 << 22  # elements of all y of a generation, 32 MB per rank, and the same of all z
 
 
 def expected_length(size: int) -> float:
-    """Return chi_n = E|N(0, I)| in this number of dimensions, approximately (Hansen 2016, before eq. 44)."""
+    """Return chi_n = E|N(0, I)| in this number of dimensions,
+    approximately (Hansen 2016, before eq. 44).
+    """
     return math.sqrt(size) * (1 - 1 / (4 * size) + 1 / (21 * size**2))
 
 
 def blocks(samples: int, size: int) -> int:
-    """Return the number of blocks of rows in which the covariance of `size` parameters is summed."""
+    """Return the number of blocks of rows in which the
+    covariance of `size` parameters is summed.
+    """
     return -(-size // _block_rows(samples, size))
 
 
 def _block_rows(samples: int, size: int) -> int:
-    """Return the rows per block; one block if there are few samples, so that summing is cheaper than sending."""
+    """Return the rows per block; one block if there are few samples,
+    so that summing is cheaper than sending.
+    """
     return BLOCK_ROWS if samples >= MIN_SHARED_SAMPLES else size
 
 
 def rows_of_sum(weights: Float64, y: Float64, block: int) -> Float64:
-    """Return a block of rows of sum_i w_i y_i y_i^T, float64[rows, size]; w is [samples], y is [samples, size]."""
+    """Return a block of rows of sum_i w_i y_i y_i^T, float64[rows, size]; w is [samples],
+    y is [samples, size].
+    """
     rows = _block_rows(*y.shape)
     product: Float64 = (y[:, block * rows : (block + 1) * rows] * weights[:, np.newaxis]).T @ y
     return product
 
 
-def updated(old: Float64, decay: float, path: Float64, c_1: float, rank_mu: Sequence[Float64]) -> Float64:
-    """Return decay * old + c_1 * path path^T + rank_mu, float64[size, size], in parts that fit into the cache.
+def updated(
+    old: Float64, decay: float, path: Float64, c_1: float, rank_mu: Sequence[Float64]
+) -> Float64:
+    """Return decay * old + c_1 * path path^T + rank_mu, float64[size, size], in parts that fit into
+    the cache.
 
     `rank_mu` is a matrix in blocks of rows, each float64[rows, size].
     """
@@ -64,12 +78,14 @@ def updated(old: Float64, decay: float, path: Float64, c_1: float, rank_mu: Sequ
 
 
 def root_of(covariance: Float64) -> tuple[Float64, Float64, Float64]:
-    """Return C^(1/2), the square roots of the eigenvalues of C, ascending, and its eigenvectors as columns.
+    """Return C^(1/2), the square roots of the eigenvalues of C, ascending, and its eigenvectors as
+    columns.
 
     Arrays are float64[size, size], [size] and [size, size].
 
-    Only the lower triangle is read; the upper one differs by rounding only. Eigenvalues that rounding made negative or
-    too small are raised to the smallest one that float64 can represent beside the largest.
+    Only the lower triangle is read; the upper one differs by rounding only. Eigenvalues that
+    rounding made negative or too small are raised to the smallest one that float64 can represent
+    beside the largest.
     """
     values, axes = np.linalg.eigh(covariance)
     lengths = np.sqrt(np.maximum(values, values[-1] * np.finfo(np.float64).eps))
@@ -83,7 +99,10 @@ def too_large(kind: str, size: int) -> Iterator[tuple[str, str]]:
     """Yield a message if the covariance of this number of parameters is too large: (key, text)."""
     if size > MAX_PARAMETERS:
         text = f"is {kind!r}, whose covariance has the square of {size:,} parameters"
-        yield "algorithm.kind", f"{text}: expected at most {MAX_PARAMETERS:,}; try sep_cma_es, snes or cr_fm_nes"
+        yield (
+            "algorithm.kind",
+            f"{text}: expected at most {MAX_PARAMETERS:,}; try sep_cma_es, snes or cr_fm_nes",
+        )
 
 
 class BlockSampler:
@@ -102,7 +121,9 @@ class BlockSampler:
         """Return z and y of all samples, each float64[population, size], read-only."""
         return self._z_and_y(generation, population, range(population), matrix)
 
-    def _z_and_y(self, generation: int, population: int, samples: range, matrix: Float64) -> tuple[Float64, Float64]:
+    def _z_and_y(
+        self, generation: int, population: int, samples: range, matrix: Float64
+    ) -> tuple[Float64, Float64]:
         if generation != self._generation or matrix is not self._matrix:
             self._generation, self._matrix = generation, matrix
             self._blocks.clear()
@@ -115,7 +136,9 @@ class BlockSampler:
         return z[rows], y[rows]
 
     def _block(self, block: int, population: int) -> tuple[Float64, Float64]:
-        """Return z and y of a block, each float64[SAMPLE_ROWS, size]; 0 after the last sample of the population."""
+        """Return z and y of a block, each float64[SAMPLE_ROWS, size];
+        0 after the last sample of the population.
+        """
         cached = self._blocks.get(block)
         if cached is not None:
             return cached

@@ -4,11 +4,12 @@ S_t is the state after t updates, S_k is S_0 for k < 0, and d is the delay:
 
     a(t)     = max(t - d, 0)
     B_t      : the shared arrays of S_a(t), with the number t for its random numbers
-    theta    of B_t is theta_a(t) + d (theta_a(t) - theta_(a(t)-1)) with `lookahead`, else theta_a(t)
+    theta    of B_t is theta_a(t) + d (theta_a(t) - theta_(a(t)-1)) with `lookahead`, else
+             theta_a(t)
     S_(t+1)  = update of S_t by the results of generation t at B_t
 
-Until these updates are known, ranks can evaluate the next generations: see `training/delayed.py`. Everything follows
-from the config and the seed.
+Until these updates are known, ranks can evaluate the next generations: see `training/delayed.py`.
+Everything follows from the config and the seed.
 """
 
 from __future__ import annotations
@@ -42,15 +43,29 @@ class DelayOptions:
         """Return `lookahead`, or whether the optimizer has momentum."""
         optimizer = getattr(self, "optimizer", None)
         kind = getattr(optimizer, "kind", "none")
-        has_momentum = kind == "adam" or (kind in ("sgd", "clipup") and bool(getattr(optimizer, "momentum", 0.0)))
+        has_momentum = kind == "adam" or (
+            kind in ("sgd", "clipup") and bool(getattr(optimizer, "momentum", 0.0))
+        )
         return has_momentum if self.lookahead is None else self.lookahead
 
 
 def needs_of_overlapping(needs: Needs, because: Setting) -> Needs:
-    """Return the requirements of an algorithm of which several generations are evaluated at the same time."""
+    """Return the requirements of an algorithm of which several
+    generations are evaluated at the same time.
+    """
     requires = (
-        Requirement("mpi.schedule", ("on_demand",), because, ": chunks of several generations go to free ranks"),
-        Requirement("mpi.update", ("gathered",), because, ": rank 0 makes the updates while other ranks evaluate"),
+        Requirement(
+            "mpi.schedule",
+            ("on_demand",),
+            because,
+            ": chunks of several generations go to free ranks",
+        ),
+        Requirement(
+            "mpi.update",
+            ("gathered",),
+            because,
+            ": rank 0 makes the updates while other ranks evaluate",
+        ),
         Requirement("mpi.fault_tolerance", (False,), because),
     )
     return replace(needs, in_flight=because, requires=(*needs.requires, *requires))
@@ -58,7 +73,11 @@ def needs_of_overlapping(needs: Needs, because: Setting) -> Needs:
 
 def needs_of_delayed(needs: Needs, options: DelayOptions) -> Needs:
     """Return the requirements of an algorithm that can be delayed."""
-    return needs_of_overlapping(needs, Setting("algorithm.delay", str(options.delay))) if options.delay else needs
+    return (
+        needs_of_overlapping(needs, Setting("algorithm.delay", str(options.delay)))
+        if options.delay
+        else needs
+    )
 
 
 @dataclass(frozen=True)
@@ -98,12 +117,16 @@ class DelayLine:
 
     def advance(self, before: State, after: State) -> State:
         """Return the state after an update of `before`, with the earlier ones."""
-        return _with_earlier(after, [_earlier(before, updates) for updates in range(self.delay + 1)])
+        return _with_earlier(
+            after, [_earlier(before, updates) for updates in range(self.delay + 1)]
+        )
 
 
 def without_earlier(state: State) -> State:
     """Return a state without the arrays of earlier states."""
-    return replace(state, master={name: a for name, a in state.master.items() if not name.startswith(EARLIER)})
+    return replace(
+        state, master={name: a for name, a in state.master.items() if not name.startswith(EARLIER)}
+    )
 
 
 def _earlier(state: State, updates: int) -> Arrays:
@@ -111,9 +134,17 @@ def _earlier(state: State, updates: int) -> Arrays:
     if not updates:
         return state.shared
     prefix = f"{EARLIER}{updates}/"
-    return {name.removeprefix(prefix): array for name, array in state.master.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): array
+        for name, array in state.master.items()
+        if name.startswith(prefix)
+    }
 
 
 def _with_earlier(state: State, earlier: Sequence[Arrays]) -> State:
-    arrays = {f"{EARLIER}{i}/{name}": array for i, shared in enumerate(earlier, 1) for name, array in shared.items()}
+    arrays = {
+        f"{EARLIER}{i}/{name}": array
+        for i, shared in enumerate(earlier, 1)
+        for name, array in shared.items()
+    }
     return replace(state, master={**without_earlier(state).master, **arrays})

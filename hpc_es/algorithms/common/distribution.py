@@ -1,9 +1,10 @@
-"""Base class of strategies that adapt a normal distribution: CMA-ES, sep-CMA-ES, SNES, xNES and CR-FM-NES.
+"""Base class of strategies that adapt a normal distribution: CMA-ES, sep-CMA-ES, SNES, xNES and
+CR-FM-NES.
 
 A search samples a population, ranks it and updates the distribution, until a stopping criterion of
-`hpc_es.algorithms.common.stopping` is met. Then the run ends, or a restart begins the next search at the problem's
-initial vector (a new one if that is random): with a larger population (IPOP; Auger & Hansen 2005, CEC), or also with
-small populations in between (BIPOP; Hansen 2009, BBOB workshop).
+`hpc_es.algorithms.common.stopping` is met. Then the run ends, or a restart begins the next search
+at the problem's initial vector (a new one if that is random): with a larger population (IPOP; Auger
+& Hansen 2005, CEC), or also with small populations in between (BIPOP; Hansen 2009, BBOB workshop).
 """
 
 from __future__ import annotations
@@ -40,9 +41,12 @@ class Options:
     """Options that all strategies with a normal distribution share."""
 
     kind: str = option("name of the algorithm")
-    population_size: PopulationSize | None = option("evaluations per generation; null: 4 + 3 ln(parameters)", None)
+    population_size: PopulationSize | None = option(
+        "evaluations per generation; null: 4 + 3 ln(parameters)", None
+    )
     sigma: Positive | None = option(
-        "initial standard deviation; null: 0.3 of the range between the bounds, or 0.3; for policies 0.1", None
+        "initial standard deviation; null: 0.3 of the range between the bounds, or 0.3; for policies 0.1",
+        None,
     )
     restarts: Restarts = option(
         "restarts after a search has ended: none; ipop: with a larger population; bipop: also with small populations "
@@ -50,18 +54,25 @@ class Options:
         "none",
     )
     max_restarts: Natural = option("maximum number of restarts with a larger population", 9)
-    population_factor: Annotated[float, Limits(gt=1)] = option("growth factor of the population at such a restart", 2.0)
+    population_factor: Annotated[float, Limits(gt=1)] = option(
+        "growth factor of the population at such a restart", 2.0
+    )
     side_by_side: bool = option(
         "whether bipop's large and small searches alternate, so that ranks evaluate one of them while they wait for "
         "the other",
         False,
     )
-    stops: stopping.Options = option("stopping criteria of a search", default_factory=stopping.Options)
+    stops: stopping.Options = option(
+        "stopping criteria of a search", default_factory=stopping.Options
+    )
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) if there are no large and small searches that could alternate."""
         if self.side_by_side and self.restarts != "bipop":
-            yield "side_by_side", f"is true, but restarts is {self.restarts}: expected restarts: bipop"
+            yield (
+                "side_by_side",
+                f"is true, but restarts is {self.restarts}: expected restarts: bipop",
+            )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield options of restarts if there are none: (key, text)."""
@@ -85,11 +96,13 @@ class Search:
         run_restart: int64[]; number of the search; 0: the first
         run_population: int64[]; population size
         run_large: bool[]; whether it is one of the searches whose population grows
-        run_sigma_factor: float64[]; initial step size of this search relative to that of the first one
+        run_sigma_factor: float64[]; initial step size of this search relative to that of the first
+            one
         run_growths: int64[]; number of times the population has grown
         run_limit: int64[]; maximum number of evaluations of this search; 0: unlimited
         run_evaluations: int64[]; evaluations of this search so far
-        run_of_small: int64[]; evaluations of earlier searches with small populations, including the first search
+        run_of_small: int64[]; evaluations of earlier searches with small populations, including the
+            first search
         run_of_large: int64[]; evaluations of earlier searches with large populations
         run_ended_by: int64[]; criteria that ended the previous search, encoded as in `stopped`
     """
@@ -139,15 +152,25 @@ class RestartPolicy:
             ended_by=ended_by,
             evaluations=0,
         )
-        if self.restarts == "bipop" and of_small < of_large:  # a small population has used fewer evaluations
+        # a small population has used fewer evaluations
+        if self.restarts == "bipop" and of_small < of_large:
             rng = keys.generator(Purpose.RESTARTS, search.restart + 1)
             population, sigma_factor = self.small(rng, search.growths)
             limit = (search.evaluations if search.large else 2 * search.limit) // 2
-            return replace(new, population=population, large=False, sigma_factor=sigma_factor, limit=limit)
+            return replace(
+                new, population=population, large=False, sigma_factor=sigma_factor, limit=limit
+            )
         if search.growths >= self.max_growths:
             return None
         population = self._round_up(self.first_population * self.factor ** (search.growths + 1))
-        return replace(new, population=population, large=True, sigma_factor=1.0, growths=search.growths + 1, limit=0)
+        return replace(
+            new,
+            population=population,
+            large=True,
+            sigma_factor=1.0,
+            growths=search.growths + 1,
+            limit=0,
+        )
 
     def small(self, rng: np.random.Generator, growths: int) -> tuple[int, float]:
         """Return population size and relative initial step size of a small search of BIPOP."""
@@ -173,8 +196,8 @@ class Ranked:
 class DistributionStrategy(Strategy[Ranked], ABC):
     """Base class of strategies that adapt a normal distribution.
 
-    A strategy defines `initial_distribution`, `candidates`, `weights`, `partial_update`, `update` and `view`; its
-    options inherit from `Options`.
+    A strategy defines `initial_distribution`, `candidates`, `weights`, `partial_update`, `update`
+    and `view`; its options inherit from `Options`.
 
     State, shared:
         theta: dtype[params]; m, the mean
@@ -189,7 +212,8 @@ class DistributionStrategy(Strategy[Ranked], ABC):
     noise: Noise
 
     adapts_mixed: ClassVar[bool] = False  # whether it uses `mixed`, as `Needs.mixed` says
-    injects: ClassVar[bool] = False  # whether its candidates may be injected, as `Needs.injects` says
+    # whether its candidates may be injected, as `Needs.injects` says
+    injects: ClassVar[bool] = False
 
     # Methods of a strategy.
 
@@ -197,8 +221,8 @@ class DistributionStrategy(Strategy[Ranked], ABC):
     def initial_distribution(self, sigma: float, ratios: Float64) -> tuple[Arrays, Arrays]:
         """Return the arrays (shared, master) of a new search, without theta.
 
-        The standard deviations of the coordinates are sigma * ratios; ratios are float64[params], with the geometric
-        mean 1. With `mixed` they are those of its normal coordinates.
+        The standard deviations of the coordinates are sigma * ratios; ratios are float64[params],
+        with the geometric mean 1. With `mixed` they are those of its normal coordinates.
         """
 
     def needed(self, population: int) -> int:
@@ -207,11 +231,14 @@ class DistributionStrategy(Strategy[Ranked], ABC):
 
     @abstractmethod
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Any:
-        """Return the weights for `partial_update` and `update`, by the fitness, float64[samples]."""
+        """Return the weights for `partial_update` and `update`, by the fitness,
+        float64[samples].
+        """
 
     @abstractmethod
     def update(self, state: State, weights: Any, blocks: Iterable[Arrays]) -> tuple[Arrays, Arrays]:
-        """Return the arrays (shared, master), by name, that an update changes; see `State` for shapes.
+        """Return the arrays (shared, master), by name, that an update changes; see `State` for
+        shapes.
 
         `blocks` are the results of `partial_update`.
         """
@@ -228,7 +255,9 @@ class DistributionStrategy(Strategy[Ranked], ABC):
 
     @cached_property
     def mixed(self) -> MixedVector | None:
-        """The discrete part of the search vector; None if the strategy treats all coordinates as continuous."""
+        """The discrete part of the search vector;
+        None if the strategy treats all coordinates as continuous.
+        """
         if self.problem.mixed is None or not self.adapts_mixed:
             return None
         from hpc_es.algorithms.common.mixed import MixedVector
@@ -261,13 +290,17 @@ class DistributionStrategy(Strategy[Ranked], ABC):
 
     @cached_property
     def _first_ratios(self) -> Float64 | float:
-        """Initial standard deviations divided by the initial step size, float64[params]; 1.0 if all are equal."""
+        """Initial standard deviations divided by the initial step size, float64[params];
+        1.0 if all are equal.
+        """
         _, ratios = self._first_deviations()
         return 1.0 if (ratios == 1).all() else ratios
 
     @cached_property
     def _first_candidates(self) -> Array | None:
-        """Search vectors that replace the first candidates, dtype[vectors, params]; None if the task has none."""
+        """Search vectors that replace the first candidates, dtype[vectors, params];
+        None if the task has none.
+        """
         return self.problem.first_candidates(self.first_population) if self.injects else None
 
     def initial(self) -> State:
@@ -282,10 +315,21 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         if self.mixed is not None:
             tested, (more_shared, more_master) = self.mixed.tested, self.mixed.initial()
             shared, master = {**shared, **more_shared}, {**master, **more_master}
-        shared = {"theta": self.first_theta(search.restart), **shared, "population": np.array(search.population)}
+        shared = {
+            "theta": self.first_theta(search.restart),
+            **shared,
+            "population": np.array(search.population),
+        }
         if self._first_candidates is not None:
-            shared[INJECTED] = self._first_candidates if not generation else self._first_candidates[:0]
-        master = {**master, "age": np.array(0), **stopping.initial_history(tested), **search.arrays()}
+            shared[INJECTED] = (
+                self._first_candidates if not generation else self._first_candidates[:0]
+            )
+        master = {
+            **master,
+            "age": np.array(0),
+            **stopping.initial_history(tested),
+            **search.arrays(),
+        }
         return State(generation, shared, master)
 
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Ranked:
@@ -320,14 +364,26 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         return after, metrics
 
     def _with_history(self, state: State, fitness: Float64) -> State:
-        """Return the state after an update with its age, evaluations and the arrays of the stopping criteria."""
+        """Return the state after an update with its age,
+        evaluations and the arrays of the stopping criteria.
+        """
         master = state.master
-        age, population, limit = int(master["age"]) + 1, self.population(state), int(master["run_limit"])
+        age, population, limit = (
+            int(master["age"]) + 1,
+            self.population(state),
+            int(master["run_limit"]),
+        )
         evaluations = int(master["run_evaluations"]) + population
         ratios, is_objective = self._first_ratios, self.problem.is_objective
-        view = self.view(state) if self.mixed is None else self.mixed.view(state.shared, self.view(state))
+        view = (
+            self.view(state)
+            if self.mixed is None
+            else self.mixed.view(state.shared, self.view(state))
+        )
         changing = self.problem.changing_fitness
-        view = replace(view, ratios=ratios, is_objective=is_objective, age=age, population=population)
+        view = replace(
+            view, ratios=ratios, is_objective=is_objective, age=age, population=population
+        )
         view = replace(view, changing_fitness=changing) if changing else view
         history = stopping.update_history(self.options.stops, view, fitness, master)
         if limit and evaluations >= limit:  # a small search of BIPOP has used its evaluations
@@ -341,7 +397,9 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         lines = [reason] if reason else []
         if search.restart != int(state.master["run_restart"]):
             ended_by = stopping.names(search.ended_by)
-            lines.append(f"restart {search.restart} with a population of {search.population}, after {ended_by}")
+            lines.append(
+                f"restart {search.restart} with a population of {search.population}, after {ended_by}"
+            )
         return lines
 
     def finished(self, state: State) -> str | None:

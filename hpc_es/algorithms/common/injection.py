@@ -1,12 +1,14 @@
-"""Injected candidates of CMA-ES (Hansen 2011, "Injecting external solutions into CMA-ES", arXiv:1110.4181).
+"""Injected candidates of CMA-ES (Hansen 2011, "Injecting external solutions into CMA-ES",
+arXiv:1110.4181).
 
-Vectors from elsewhere replace the first candidates of a generation. They are evaluated as they are. For the update,
-their steps y_i = (x_i - m) / sigma are shortened to the length c_y if they are longer:
+Vectors from elsewhere replace the first candidates of a generation. They are evaluated as they are.
+For the update, their steps y_i = (x_i - m) / sigma are shortened to the length c_y if they are
+longer:
 
     y_i <- y_i min(1, c_y / |C^(-1/2) y_i|),  c_y = sqrt(n) + 2 n / (n + 2)
 
-so that a distant vector moves the mean and changes the covariance no more than a rare sample does. The change of the
-step size is bounded in every generation.
+so that a distant vector moves the mean and changes the covariance no more than a rare sample does.
+The change of the step size is bounded in every generation.
 """
 
 from __future__ import annotations
@@ -24,14 +26,17 @@ def injected_in(shared: Arrays) -> Array | None:
     """Return the injected vectors of a generation, dtype[vectors, params]; None if there are none.
 
     State, shared:
-        injected: dtype[vectors, params], grows, if the task has initial_points; they replace the first candidates
+        injected: dtype[vectors, params], grows, if the task has initial_points; they replace the
+            first candidates
     """
     vectors = shared.get(INJECTED)
     return vectors if vectors is not None and len(vectors) else None
 
 
 def with_injected(shared: Arrays, jobs: range, vectors: Array) -> Array:
-    """Return the candidates of consecutive jobs, dtype[jobs, params], with those that are injected."""
+    """Return the candidates of consecutive jobs, dtype[jobs, params],
+    with those that are injected.
+    """
     injected = injected_in(shared)
     if injected is None or jobs.start >= len(injected):
         return vectors
@@ -42,7 +47,9 @@ def with_injected(shared: Arrays, jobs: range, vectors: Array) -> Array:
 
 
 def shortened(z: Float64) -> Float64:
-    """Return the factors of the steps of injected vectors, float64[vectors], from C^(-1/2) y_i, [vectors, normal]."""
+    """Return the factors of the steps of injected vectors, float64[vectors], from C^(-1/2) y_i,
+    [vectors, normal].
+    """
     n = z.shape[1]
     longest = math.sqrt(n) + 2 * n / (n + 2)
     lengths = np.sqrt(np.square(z).sum(axis=1))

@@ -1,11 +1,14 @@
-"""Mixed search vectors: a margin for ordered discrete coordinates, and a categorical distribution for choices.
+"""Mixed search vectors: a margin for ordered discrete coordinates, and a categorical distribution
+for choices.
 
-CMA-ES with Margin (Hamano et al. 2022, arXiv:2205.13482) rounds discrete coordinates to levels. After each update it
-corrects the mean m_j and a factor A_j of the standard deviation, so that the probability of another level never falls
-below alpha = 1 / (n lambda). Samples are v = m + sigma A y; the update uses y and z as if all A_j were 1.
+CMA-ES with Margin (Hamano et al. 2022, arXiv:2205.13482) rounds discrete coordinates to levels.
+After each update it corrects the mean m_j and a factor A_j of the standard deviation, so that the
+probability of another level never falls below alpha = 1 / (n lambda). Samples are v = m + sigma A
+y; the update uses y and z as if all A_j were 1.
 
-CatCMA (Hamano et al. 2024, arXiv:2405.09962) samples the category of each choice with probabilities q_j, which follow
-the natural gradient with the step size adaptation of ASNG (Akimoto et al. 2019) and are kept above a minimum.
+CatCMA (Hamano et al. 2024, arXiv:2405.09962) samples the category of each choice with probabilities
+q_j, which follow the natural gradient with the step size adaptation of ASNG (Akimoto et al. 2019)
+and are kept above a minimum.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ from hpc_es.core.data import Array, Arrays, Float64, State, dataclass
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.core.keys import Keys, Purpose
 
-LEAST_TAIL = 1e-10  # of the probabilities that the margin inverts, which are at most 0.5 minus this number
-CATEGORY_MARGIN = 0.73  # probability that a sample has the most likely category of every choice, at the end
+# of the probabilities that the margin inverts, which are at most 0.5 minus this number
+LEAST_TAIL = 1e-10
+# probability that a sample has the most likely category of every choice, at the end
+CATEGORY_MARGIN = 0.73
 STEP_RATIO = 1.5  # signal-to-noise ratio of the step size of the probabilities, alpha of ASNG
 MARGIN = "margin"  # name of A in the state
 PROBABILITIES = "probabilities"  # name of q in the state
@@ -45,9 +50,11 @@ def tail_distance(probability: float) -> float:
 def corrected(
     mean: float, factor: float, deviation: float, low: float, high: float, alpha: float
 ) -> tuple[float, float]:
-    """Return the corrected mean m and factor A of a coordinate whose level lies between two thresholds.
+    """Return the corrected mean m and factor A of a coordinate whose level lies between two
+    thresholds.
 
-    One of the thresholds is infinite for the levels at both ends. `deviation` is sigma sqrt(C_jj), without A.
+    One of the thresholds is infinite for the levels at both ends. `deviation` is sigma sqrt(C_jj),
+    without A.
     """
     s = deviation * factor
     if math.isinf(low) or math.isinf(high):  # an end level: keep the only threshold within reach
@@ -63,8 +70,12 @@ def corrected(
     p_low, p_high = max(below, least), max(above, least)
     excess = (1 - p_low - p_high - stay) / (p_low + stay + p_high - 3 * least)
     p_low, p_high = p_low + excess * (p_low - least), p_high + excess * (p_high - least)
-    q_low, q_high = (tail_distance(min(max(p, LEAST_TAIL), 0.5 - LEAST_TAIL)) for p in (p_low, p_high))
-    return (low * q_high + high * q_low) / (q_low + q_high), (high - low) / ((q_low + q_high) * deviation)
+    q_low, q_high = (
+        tail_distance(min(max(p, LEAST_TAIL), 0.5 - LEAST_TAIL)) for p in (p_low, p_high)
+    )
+    return (low * q_high + high * q_low) / (q_low + q_high), (high - low) / (
+        (q_low + q_high) * deviation
+    )
 
 
 @dataclass(frozen=True)
@@ -72,9 +83,11 @@ class Categories:
     """The categorical distribution of several choices.
 
     State, shared:
-        probabilities: float64[categories], if the problem has choices; q, of each category of all choices in order
+        probabilities: float64[categories], if the problem has choices; q, of each category of all
+            choices in order
     State, master:
-        category_path: float64[free], if the problem has choices; s, evolution path of the probabilities
+        category_path: float64[free], if the problem has choices; s, evolution path of the
+            probabilities
         category_weight: float64[], if the problem has choices; gamma, expected squared length of s
         category_trust: float64[], if the problem has choices; Delta
         category_step: float64[], if the problem has choices; delta, step size of the next update
@@ -97,34 +110,46 @@ class Categories:
             **{name: np.array(number) for name, number in numbers.items()},
         }
 
-    def sample(self, probabilities: Float64, generation: int, samples: Sequence[int]) -> npt.NDArray[np.int64]:
+    def sample(
+        self, probabilities: Float64, generation: int, samples: Sequence[int]
+    ) -> npt.NDArray[np.int64]:
         """Return the categories of these samples, int64[samples, choices]."""
         sums = [np.cumsum(part) for part in self._parts(probabilities)]
         result = np.empty((len(samples), len(self.counts)), np.int64)
         for row, sample in enumerate(samples):
-            uniforms = self.keys.borrowed(Purpose.CATEGORIES, generation, sample).random(len(self.counts))
+            uniforms = self.keys.borrowed(Purpose.CATEGORIES, generation, sample).random(
+                len(self.counts)
+            )
             for column, (ends, uniform) in enumerate(zip(sums, uniforms.tolist(), strict=True)):
-                result[row, column] = min(int(np.searchsorted(ends, uniform, "right")), len(ends) - 1)
+                result[row, column] = min(
+                    int(np.searchsorted(ends, uniform, "right")), len(ends) - 1
+                )
         return result
 
     def most_likely(self, probabilities: Float64) -> npt.NDArray[np.int64]:
-        """Return the most likely category of each choice, of equal ones the first, int64[choices]."""
+        """Return the most likely category of each choice, of equal ones the first,
+        int64[choices].
+        """
         return np.array([int(part.argmax()) for part in self._parts(probabilities)], np.int64)
 
     def least(self, choices: int) -> Float64:
         """Return the minimum probability of each choice's categories, float64[choices]."""
-        return np.array([(1 - CATEGORY_MARGIN ** (1 / choices)) / (count - 1) for count in self.counts])
+        return np.array(
+            [(1 - CATEGORY_MARGIN ** (1 / choices)) / (count - 1) for count in self.counts]
+        )
 
     def updated(
         self, old: Float64, master: Arrays, weights: Float64, categories: npt.NDArray[np.int64]
     ) -> tuple[Arrays, Arrays]:
         """Return the arrays (shared, master) after a generation.
 
-        `old` is q, float64[categories]; `weights`, float64[samples], are at least 0 and sum to 1; `categories` are
-        int64[samples, choices].
+        `old` is q, float64[categories]; `weights`, float64[samples], are at least 0 and sum to 1;
+        `categories` are int64[samples, choices].
         """
         gradient, natural = np.zeros(len(old)), []
-        for column, (q, part) in enumerate(zip(self._parts(old), self._parts(gradient), strict=True)):
+        for column, (q, part) in enumerate(
+            zip(self._parts(old), self._parts(gradient), strict=True)
+        ):
             part[:] = np.bincount(categories[:, column], weights, len(q)) - weights.sum() * q
             root = np.sqrt(q)
             natural.append(part[:-1] / root[:-1] + root[:-1] * part[:-1].sum() / (q[-1] + root[-1]))
@@ -132,7 +157,9 @@ class Categories:
         length = float(np.sqrt(np.square(v).sum()))
         if length == 0:
             return {}, {}
-        step, trust, weight = (float(master[f"category_{name}"]) for name in ("step", "trust", "weight"))
+        step, trust, weight = (
+            float(master[f"category_{name}"]) for name in ("step", "trust", "weight")
+        )
         q = old + step * gradient / length
         step = 1 / trust
         beta = step / math.sqrt(len(v))
@@ -155,16 +182,21 @@ class MixedVector:
     """The discrete part of a search vector of `size` numbers.
 
     State, shared:
-        margin: float64[normal], if the problem has ordered discrete coordinates; A, 1 for continuous coordinates
+        margin: float64[normal], if the problem has ordered discrete coordinates; A, 1 for
+            continuous coordinates
         those of `hpc_es.algorithms.common.mixed.Categories`
     """
 
     def __init__(self, size: int, mixed: MixedCoordinates, keys: Keys) -> None:
         self._mixed = mixed
         self.choices = np.array(list(mixed.choices), np.intp)  # indices of the choices
-        self.normal = np.setdiff1d(np.arange(size), self.choices)  # indices that the normal distribution covers
-        self._ordered = np.searchsorted(self.normal, np.array(mixed.ordered, np.intp)).tolist()  # among the normal ones
-        self._categories = Categories(tuple(mixed.choices.values()), keys) if mixed.choices else None
+        # indices that the normal distribution covers
+        self.normal = np.setdiff1d(np.arange(size), self.choices)
+        # among the normal ones
+        self._ordered = np.searchsorted(self.normal, np.array(mixed.ordered, np.intp)).tolist()
+        self._categories = (
+            Categories(tuple(mixed.choices.values()), keys) if mixed.choices else None
+        )
 
     def initial(self) -> tuple[Arrays, Arrays]:
         """Return the arrays (shared, master) of a new search."""
@@ -173,15 +205,21 @@ class MixedVector:
 
     @property
     def tested(self) -> int:
-        """Number of numbers that `view` tests: those of the normal distribution, or else the probabilities."""
+        """Number of numbers that `view` tests: those of the normal distribution,
+        or else the probabilities.
+        """
         return len(self.normal) or (sum(self._categories.counts) if self._categories else 0)
 
     def view(self, shared: Arrays, view: stopping.View) -> stopping.View:
-        """Return the input of the stopping criteria, with the factors A; `view` has the arrays without them.
+        """Return the input of the stopping criteria, with the factors A; `view` has the arrays
+        without them.
 
         Without a normal distribution the probabilities are tested instead of the mean.
         """
-        view = replace(view, flat_generations=3 + 30 * (len(self._ordered) + len(self.choices)) / len(view.theta))
+        view = replace(
+            view,
+            flat_generations=3 + 30 * (len(self._ordered) + len(self.choices)) / len(view.theta),
+        )
         if not len(self.normal):
             ones = np.ones(self.tested)
             return replace(view, theta=shared[PROBABILITIES], deviations=ones, path=ones, axes=None)
@@ -207,18 +245,25 @@ class MixedVector:
         y: Array = steps / shared[MARGIN] if MARGIN in shared else steps
         return y
 
-    def candidates(self, shared: Arrays, generation: int, samples: Sequence[int], steps: Array) -> Array:
-        """Return search vectors, dtype[samples, size], with `steps`, [samples, normal], from theta, and categories."""
+    def candidates(
+        self, shared: Arrays, generation: int, samples: Sequence[int], steps: Array
+    ) -> Array:
+        """Return search vectors, dtype[samples, size], with `steps`, [samples, normal],
+        from theta, and categories.
+        """
         vectors: Array = np.tile(shared["theta"], (len(samples), 1))
         vectors[:, self.normal] += self.scaled(shared, steps)
         if self._categories:
-            vectors[:, self.choices] = self._categories.sample(shared[PROBABILITIES], generation, samples)
+            vectors[:, self.choices] = self._categories.sample(
+                shared[PROBABILITIES], generation, samples
+            )
         return vectors
 
     def after_update(
         self, state: State, weights: Float64, theta: Array, deviations: Float64
     ) -> tuple[dict[str, Array], Arrays]:
-        """Return the arrays (shared, with theta; master) that change after an update of the normal distribution.
+        """Return the arrays (shared, with theta; master) that change after an update of the normal
+        distribution.
 
         Args:
             state: the state of the generation, before the update.
@@ -230,11 +275,17 @@ class MixedVector:
         shared: Arrays = {}
         own: Arrays = {}
         if self._categories:
-            categories = self._categories.sample(before[PROBABILITIES], state.generation, range(len(weights)))
+            categories = self._categories.sample(
+                before[PROBABILITIES], state.generation, range(len(weights))
+            )
             if (injected := injected_in(before)) is not None:
                 categories[: len(injected)] = injected[:, self.choices]
-            shared, own = self._categories.updated(before[PROBABILITIES], state.master, weights, categories)
-            theta[self.choices] = self._categories.most_likely(shared.get(PROBABILITIES, before[PROBABILITIES]))
+            shared, own = self._categories.updated(
+                before[PROBABILITIES], state.master, weights, categories
+            )
+            theta[self.choices] = self._categories.most_likely(
+                shared.get(PROBABILITIES, before[PROBABILITIES])
+            )
         if self._ordered:
             factors, alpha = before[MARGIN].copy(), 1 / (len(self.normal) * len(weights))
             for index, position in zip(self._mixed.ordered, self._ordered, strict=True):

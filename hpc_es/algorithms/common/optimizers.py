@@ -1,7 +1,8 @@
-"""Optimizers on flat vectors, float32 or float64: pure functions from (slots, gradient) to (new slots, step).
+"""Optimizers on flat vectors, float32 or float64: pure functions from (slots, gradient) to (new
+slots, step).
 
-Strategies call `step` or `climb` with an estimated gradient; algorithms that differentiate a loss call `descend`, which
-sums the gradients of the chunks and clips them first.
+Strategies call `step` or `climb` with an estimated gradient; algorithms that differentiate a loss
+call `descend`, which sums the gradients of the chunks and clips them first.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ A = TypeVar("A")
 B = TypeVar("B")
 Kind = Literal["adam", "rmsprop", "sgd", "clipup", "none"]
 
-SLOTS = ("optimizer_steps", "adam_m", "adam_v", "rmsprop_square", "sgd_velocity", "clipup_velocity")  # of all kinds
+# of all kinds
+SLOTS = ("optimizer_steps", "adam_m", "adam_v", "rmsprop_square", "sgd_velocity", "clipup_velocity")
 GRADIENT = "gradient"  # name of a chunk's gradient among its arrays
 NORM_PART = 1 << 23  # elements per partial sum of a norm; results depend on it
-# Elements of a large vector that are updated together, to stay in the cache; results do not depend on it.
+# Elements of a large vector that are updated together, to stay in the cache; results do not depend
+# on it.
 STEP_PART = 1 << 18
 SQUARES = 1 << 15  # elements whose squares are summed together, which fit the cache too
 
@@ -43,28 +46,48 @@ OPTIONS_OF_KINDS = {  # options that only this kind uses
 class Options:
     """Options of the section `algorithm.optimizer`."""
 
-    kind: Kind = option("optimizer; none: theta changes by learning_rate times the gradient", "adam")
+    kind: Kind = option(
+        "optimizer; none: theta changes by learning_rate times the gradient", "adam"
+    )
     learning_rate: Positive = option("learning rate", 0.01)
     beta1: Fraction = option("decay rate of Adam's first moment", 0.9)
     beta2: Fraction = option("decay rate of Adam's second moment", 0.999)
     epsilon: Positive = option("constant added to the square root of Adam's second moment", 1e-8)
     momentum: Fraction = option("decay rate of the velocity of SGD and ClipUp", 0.9)
     rmsprop_decay: Fraction = option(
-        "decay rate of RMSProp's mean square, which starts at 1 (TensorFlow 1's default is 0.9)", 0.99
+        "decay rate of RMSProp's mean square, which starts at 1 (TensorFlow 1's default is 0.9)",
+        0.99,
     )
-    rmsprop_epsilon: Positive = option("constant added to RMSProp's mean square, inside the square root", 1e-10)
-    max_speed: Positive | None = option("maximum norm of a ClipUp step; null: twice the learning rate", None)
+    rmsprop_epsilon: Positive = option(
+        "constant added to RMSProp's mean square, inside the square root", 1e-10
+    )
+    max_speed: Positive | None = option(
+        "maximum norm of a ClipUp step; null: twice the learning rate", None
+    )
     anneal_updates: Count | None = option(
-        "number of updates over which the learning rate decays linearly to 0; null: constant learning rate", None
+        "number of updates over which the learning rate decays linearly to 0; null: constant learning rate",
+        None,
     )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """Yield options of other optimizers, and a speed limit that is never reached: (key, text)."""
+        """Yield options of other optimizers, and a speed limit that is never reached:
+        (key, text).
+        """
         yield from unused_of_kinds(self, OPTIONS_OF_KINDS)
         rate, speed = self.learning_rate, self.max_speed
-        if self.kind == "clipup" and rate is not None and speed is not None and speed * (1 - self.momentum) >= rate:
-            text = f"no step is that long with learning_rate {rate:g} and momentum {self.momentum:g}"
-            yield "max_speed", f"is {speed:g}, but does nothing: {text} (try learning_rate {speed / 2:g}, half of it)"
+        if (
+            self.kind == "clipup"
+            and rate is not None
+            and speed is not None
+            and speed * (1 - self.momentum) >= rate
+        ):
+            text = (
+                f"no step is that long with learning_rate {rate:g} and momentum {self.momentum:g}"
+            )
+            yield (
+                "max_speed",
+                f"is {speed:g}, but does nothing: {text} (try learning_rate {speed / 2:g}, half of it)",
+            )
 
 
 def initial_slots(options: Options, size: int, dtype: npt.DTypeLike = np.float32) -> Arrays:
@@ -73,16 +96,23 @@ def initial_slots(options: Options, size: int, dtype: npt.DTypeLike = np.float32
     The weights are theta and, in the actor-critic, the weights of the value network after it.
 
     State, master:
-        optimizer_steps: int64[]; number of steps so far, from which the annealed learning rate follows
+        optimizer_steps: int64[]; number of steps so far, from which the annealed learning rate
+            follows
         adam_m: dtype[weights], if optimizer.kind is adam; first moment
         adam_v: dtype[weights], if optimizer.kind is adam; second moment
-        rmsprop_square: dtype[weights], if optimizer.kind is rmsprop; running mean of the squared gradient
+        rmsprop_square: dtype[weights], if optimizer.kind is rmsprop; running mean of the squared
+            gradient
         sgd_velocity: dtype[weights], if optimizer.kind is sgd; running mean of the gradient
-        clipup_velocity: dtype[weights], if optimizer.kind is clipup; velocity, in units of the learning rate
+        clipup_velocity: dtype[weights], if optimizer.kind is clipup; velocity, in units of the
+            learning rate
     """
     steps = np.zeros((), np.int64)
     if options.kind == "adam":
-        return {"optimizer_steps": steps, "adam_m": np.zeros(size, dtype), "adam_v": np.zeros(size, dtype)}
+        return {
+            "optimizer_steps": steps,
+            "adam_m": np.zeros(size, dtype),
+            "adam_v": np.zeros(size, dtype),
+        }
     if options.kind == "rmsprop":
         return {"optimizer_steps": steps, "rmsprop_square": np.ones(size, dtype)}
     if options.kind == "sgd":
@@ -104,7 +134,9 @@ def parts_of(size: int) -> Iterator[slice]:
 
 
 def step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Array]:
-    """Return the new slots and the step to add to theta, dtype[size], which descends along dtype[size] `gradient`."""
+    """Return the new slots and the step to add to theta, dtype[size],
+    which descends along dtype[size] `gradient`.
+    """
     if options.kind == "clipup" or len(gradient) <= STEP_PART:  # ClipUp needs a whole norm
         return _step(options, slots, gradient)
     new_slots = {name: np.empty_like(slot) for name, slot in slots.items()}
@@ -121,18 +153,26 @@ def _views(slots: Arrays, part: slice) -> Arrays:
 
 
 def climb(
-    options: Options, theta: Array, slots: Arrays, parts: Iterable[tuple[slice, Array]], decay: float, threads: int = 1
+    options: Options,
+    theta: Array,
+    slots: Arrays,
+    parts: Iterable[tuple[slice, Array]],
+    decay: float,
+    threads: int = 1,
 ) -> tuple[Arrays, Float64]:
-    """Take a step that ascends along a gradient minus `decay` * theta; overwrite theta and the slots, part by part.
+    """Take a step that ascends along a gradient minus `decay` * theta; overwrite theta and the
+    slots, part by part.
 
     Args:
         theta: dtype[size].
-        parts: slices of NORM_PART elements of the gradient, in order, and their elements, dtype[NORM_PART], which are
-            overwritten; `threads` of them at once. ClipUp needs one slice with all elements.
+        parts: slices of NORM_PART elements of the gradient, in order, and their elements,
+            dtype[NORM_PART], which are overwritten; `threads` of them at once. ClipUp needs one
+            slice with all elements.
         threads: number of parts that are computed at the same time; results do not depend on it.
 
     Returns:
-        The slots, and the sums of squares of the gradient, the step, and theta before and after, float64[4].
+        The slots, and the sums of squares of the gradient, the step, and theta before and after,
+        float64[4].
     """
     # Threads need longer operations: with short ones they wait for Python's lock.
     is_whole, piece_size = options.kind == "clipup", SQUARES if threads == 1 else STEP_PART
@@ -140,13 +180,19 @@ def climb(
     def ascend(item: tuple[slice, Array]) -> Float64:
         part, gradient = item
         views = theta[part], _views(slots, part), gradient
-        return _climb_whole(options, *views, decay) if is_whole else _climb(options, *views, decay, piece_size)
+        return (
+            _climb_whole(options, *views, decay)
+            if is_whole
+            else _climb(options, *views, decay, piece_size)
+        )
 
     squares = sum(in_threads(ascend, parts, threads), np.zeros(4))
     return {**slots, "optimizer_steps": np.asarray(slots["optimizer_steps"] + 1, np.int64)}, squares
 
 
-def _climb(options: Options, theta: Array, slots: Arrays, gradient: Array, decay: float, piece_size: int) -> Float64:
+def _climb(
+    options: Options, theta: Array, slots: Arrays, gradient: Array, decay: float, piece_size: int
+) -> Float64:
     """Do the same for one part, in pieces that stay in the cache, divided like sums of squares."""
     if len(theta) > piece_size:
         half = half_of(len(theta))
@@ -165,7 +211,9 @@ def _climb(options: Options, theta: Array, slots: Arrays, gradient: Array, decay
     return np.array([of_gradient, _sum_of_squares(change), of_theta, _sum_of_squares(theta)])
 
 
-def _climb_whole(options: Options, theta: Array, slots: Arrays, gradient: Array, decay: float) -> Float64:
+def _climb_whole(
+    options: Options, theta: Array, slots: Arrays, gradient: Array, decay: float
+) -> Float64:
     """Do the same for a whole vector at once."""
     of_gradient, of_theta = squares_of_parts(gradient), squares_of_parts(theta)
     for piece in parts_of(len(theta)):
@@ -180,7 +228,9 @@ def _climb_whole(options: Options, theta: Array, slots: Arrays, gradient: Array,
 
 
 def in_threads(function: Callable[[A], B], items: Iterable[A], threads: int) -> Iterator[B]:
-    """Yield function(item) for all items in order; at most `threads` calls and items exist at a time."""
+    """Yield function(item) for all items in order;
+    at most `threads` calls and items exist at a time.
+    """
     if threads == 1:
         yield from map(function, items)
         return
@@ -213,7 +263,8 @@ def _step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Arr
     if options.kind == "sgd":
         velocity = lerp(slots["sgd_velocity"], gradient, options.momentum)
         return {"optimizer_steps": steps, "sgd_velocity": velocity}, -scalar(rate) * velocity
-    if options.kind == "clipup":  # Toklu et al. 2020 (arXiv:2008.02387); velocity in units of the learning rate
+    # Toklu et al. 2020 (arXiv:2008.02387); velocity in units of the learning rate
+    if options.kind == "clipup":
         velocity = scalar(options.momentum) * slots["clipup_velocity"] + scaled(gradient, 1.0)
         max_norm = (options.max_speed or 2 * options.learning_rate) / options.learning_rate
         if norm(velocity) > max_norm:
@@ -239,17 +290,21 @@ def total_gradient(theta: Float32, chunks: Sequence[Arrays]) -> Float32:
     return total
 
 
-def descend(options: Options, theta: Float32, slots: Arrays, chunks: Sequence[Arrays], clip: float | None) -> Descent:
+def descend(
+    options: Options, theta: Float32, slots: Arrays, chunks: Sequence[Arrays], clip: float | None
+) -> Descent:
     """Take a step from theta, float32[params], against the sum of the gradients of the chunks.
 
-    Each chunk has the gradient of its share of the loss under GRADIENT, float32[params], already divided by the number
-    of jobs of the whole batch. The sum, in chunk order, does not depend on the number of ranks. It is clipped to the
-    norm `clip`. Raises RunError if it is not finite.
+    Each chunk has the gradient of its share of the loss under GRADIENT, float32[params], already
+    divided by the number of jobs of the whole batch. The sum, in chunk order, does not depend on
+    the number of ranks. It is clipped to the norm `clip`. Raises RunError if it is not finite.
     """
     total = total_gradient(theta, chunks)
     gradient_norm = norm(total)
     if not np.isfinite(gradient_norm):
-        raise RunError("the gradient is not finite: try a lower learning rate or a lower gradient clip")
+        raise RunError(
+            "the gradient is not finite: try a lower learning rate or a lower gradient clip"
+        )
     if clip is not None and gradient_norm > clip:
         total = total * np.float32(clip / gradient_norm)
     new_slots, change = step(options, slots, total)
@@ -277,7 +332,9 @@ class Annealed(Protocol):
 
 
 def learning_rate(options: Annealed, updates: int) -> float:
-    """Return the learning rate after this number of updates, annealed as in Mnih et al. 2016 (arXiv:1602.01783)."""
+    """Return the learning rate after this number of updates,
+    annealed as in Mnih et al. 2016 (arXiv:1602.01783).
+    """
     if options.anneal_updates is None:
         return options.learning_rate
     return options.learning_rate * max(1 - updates / options.anneal_updates, 0.0)
@@ -291,14 +348,18 @@ def lerp(old: Array, new: Array, decay: float) -> Array:
 
 
 def scaled(vector: Array, length: float) -> Array:
-    """Return a vector of the same direction, shape and dtype with this Euclidean norm; 0 stays 0."""
+    """Return a vector of the same direction, shape and dtype with this Euclidean norm;
+    0 stays 0.
+    """
     old_length = norm(vector)
     result: Array = vector.astype(np.float64) * (length / old_length) if old_length else vector
     return result.astype(vector.dtype)
 
 
 def norm(vector: Array) -> float:
-    """Return the Euclidean norm of a vector, [size], computed in float64 as a sum of parts of NORM_PART elements."""
+    """Return the Euclidean norm of a vector, [size],
+    computed in float64 as a sum of parts of NORM_PART elements.
+    """
     return norm_of_parts(squares_of_parts(vector))
 
 
@@ -325,5 +386,7 @@ def half_of(size: int) -> int:
 
 
 def norm_of_parts(squares: Sequence[np.float64]) -> float:
-    """Return the Euclidean norm of a vector from `squares_of_parts` of it, or of its parts in order."""
+    """Return the Euclidean norm of a vector from `squares_of_parts` of it,
+    or of its parts in order.
+    """
     return float(np.sqrt(sum(squares)))

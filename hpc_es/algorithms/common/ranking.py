@@ -15,10 +15,11 @@ BY_SIGNS = ("sign", "centered_sign_rank")  # shapings that need the sum of the s
 
 
 def centered_ranks(values: npt.ArrayLike) -> Float64:
-    """Return ranks scaled to [-0.5, 0.5], float64 in the shape of `values`; the highest value gets 0.5.
+    """Return ranks scaled to [-0.5, 0.5], float64 in the shape of `values`; the highest value gets
+    0.5.
 
-    Ties share their average rank, so that a population of equal values gets weights of 0. NaN ranks last. A single
-    value gets 0.
+    Ties share their average rank, so that a population of equal values gets weights of 0. NaN ranks
+    last. A single value gets 0.
     """
     array = np.asarray(values, np.float64)
     flat = np.nan_to_num(array.ravel(), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
@@ -47,26 +48,35 @@ def shaped(shaping: Shaping, returns: Float64, sign_returns: Float64) -> Float64
 
 
 def default_population(size: int) -> int:
-    """Return the default population size for this number of parameters (Hansen 2016, arXiv:1604.00772, eq. 48)."""
+    """Return the default population size for this number of
+    parameters (Hansen 2016, arXiv:1604.00772, eq. 48).
+    """
     return 4 + int(3 * math.log(size))
 
 
 def ranking(returns: Float64) -> npt.NDArray[np.intp]:
-    """Return the indices of the samples from best to worst, intp[samples]; NaN last, ties in job order."""
+    """Return the indices of the samples from best to worst, intp[samples]; NaN last,
+    ties in job order.
+    """
     return np.argsort(-returns, kind="stable")
 
 
 def sample_weights(weights: Float64, returns: Float64, share_ties: bool = True) -> Float64:
-    """Return the weight of each sample, float64[samples], from the weights of the ranks, best first.
+    """Return the weight of each sample, float64[samples], from the weights of the ranks, best
+    first.
 
-    With `share_ties`, samples of equal returns get the mean of their weights, and so do failed samples.
+    With `share_ties`, samples of equal returns get the mean of their weights, and so do failed
+    samples.
     """
     order = ranking(returns)
     result = np.empty(len(returns))
     result[order] = weights
     sorted_returns = returns[order]
-    if share_ties and not (sorted_returns[1:] < sorted_returns[:-1]).all():  # there are ties or failures
-        _, inverse, counts = np.unique(returns, return_inverse=True, return_counts=True, equal_nan=True)
+    # there are ties or failures
+    if share_ties and not (sorted_returns[1:] < sorted_returns[:-1]).all():
+        _, inverse, counts = np.unique(
+            returns, return_inverse=True, return_counts=True, equal_nan=True
+        )
         means = np.bincount(inverse, result) / counts
         result = np.where(counts[inverse] > 1, means[inverse], result)
     return result
@@ -75,8 +85,8 @@ def sample_weights(weights: Float64, returns: Float64, share_ties: bool = True) 
 def utilities(population: int) -> Float64:
     """Return the utilities of the ranks, best first, float64[population]; they sum to 0.
 
-    u_k = max(0, ln(population / 2 + 1) - ln k) / sum_j max(0, ...) - 1 / population (Wierstra et al. 2014, JMLR 15,
-    section 3.1).
+    u_k = max(0, ln(population / 2 + 1) - ln k) / sum_j max(0, ...) - 1 / population (Wierstra et
+    al. 2014, JMLR 15, section 3.1).
     """
     raw = np.maximum(0.0, math.log(population / 2 + 1) - np.log(np.arange(1, population + 1)))
     weights: Float64 = raw / raw.sum() - 1 / population
@@ -84,8 +94,14 @@ def utilities(population: int) -> Float64:
 
 
 def nothing_to_learn(returns: Float64, needed: int) -> str | None:
-    """Return why float64[jobs] gives no update, or None: fewer than `needed` are finite, or all are equal."""
+    """Return why float64[jobs] gives no update, or None: fewer than `needed` are finite,
+    or all are equal.
+    """
     finite = returns[np.isfinite(returns)]
     if len(finite) < needed:
         return f"{len(finite)} of {len(returns)} evaluations did not fail, {needed} are needed: no update"
-    return "all evaluations are equal: no update" if finite.min() == finite.max() == returns.min() else None
+    return (
+        "all evaluations are equal: no update"
+        if finite.min() == finite.max() == returns.min()
+        else None
+    )

@@ -1,9 +1,9 @@
 """BIPOP's large and small searches side by side, for `algorithm.side_by_side`.
 
-Generations alternate: even ones belong to the search whose population grows, odd ones to the searches with small
-populations and small initial standard deviations. A generation needs the results of its own search only, so ranks begin
-it while the longest evaluations of the other one are still running (`training/delayed.py`). Everything follows from the
-config and the seed.
+Generations alternate: even ones belong to the search whose population grows, odd ones to the
+searches with small populations and small initial standard deviations. A generation needs the
+results of its own search only, so ranks begin it while the longest evaluations of the other one are
+still running (`training/delayed.py`). Everything follows from the config and the seed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 
 from hpc_es.algorithms.common import stopping
 from hpc_es.algorithms.common.delay import DelayLine
-from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked, RestartPolicy, Search
+from hpc_es.algorithms.common.distribution import (
+    DistributionStrategy,
+    Ranked,
+    RestartPolicy,
+    Search,
+)
 from hpc_es.algorithms.common.strategy import Pairs, Strategy
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Outcome, Poll, Results, Rows, State
 from hpc_es.core.interfaces import AnyAlgorithm
@@ -25,7 +30,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 SMALL = "small/"  # prefix of the arrays of the small search
-FIRST_SMALL = 1 << 20  # number of the first small search, whose random numbers differ from those of large ones
+# number of the first small search, whose random numbers differ from those of large ones
+FIRST_SMALL = 1 << 20
 
 
 def side_by_side(algorithm: AnyAlgorithm) -> AnyAlgorithm:
@@ -37,7 +43,9 @@ def side_by_side(algorithm: AnyAlgorithm) -> AnyAlgorithm:
 
 @dataclass(frozen=True)
 class AlternatingLine(DelayLine):
-    """Two generations in flight that do not depend on each other; there are no earlier states to keep."""
+    """Two generations in flight that do not depend on each other;
+    there are no earlier states to keep.
+    """
 
     delay: int = 1
     lookahead: bool = False
@@ -51,14 +59,19 @@ class AlternatingLine(DelayLine):
         return replace(state, generation=generation)
 
     def measured(self, state: State, generation: int) -> State:
-        """Return the state with the mean of the generation's search as theta, without arrays of the other search.
+        """Return the state with the mean of the generation's search as theta, without arrays of the
+        other search.
 
-        Whether the other search has made its last update depends on the ranks, and `shared` is stored with the best
-        theta.
+        Whether the other search has made its last update depends on the ranks, and `shared` is
+        stored with the best theta.
         """
         shared = state.shared
         if generation % 2:
-            kept = {name: shared[name] for name in shared if name.startswith(SMALL) or SMALL + name not in shared}
+            kept = {
+                name: shared[name]
+                for name in shared
+                if name.startswith(SMALL) or SMALL + name not in shared
+            }
         else:
             kept = {name: shared[name] for name in shared if not name.startswith(SMALL)}
         theta = own_state(replace(state, generation=generation)).theta
@@ -84,8 +97,13 @@ class SideBySide(Strategy[Ranked]):
     @classmethod
     def of(cls, search: DistributionStrategy) -> Self:
         """Return the two searches of a strategy with BIPOP restarts."""
-        searches = (replace(search, options=replace(search.options, restarts=how)) for how in ("ipop", "none"))
-        return cls(search.options, search.problem, search.noise, search.keys, search.chunk_size, *searches)
+        searches = (
+            replace(search, options=replace(search.options, restarts=how))
+            for how in ("ipop", "none")
+        )
+        return cls(
+            search.options, search.problem, search.noise, search.keys, search.chunk_size, *searches
+        )
 
     def _search(self, state: State) -> DistributionStrategy:
         return self.small if state.generation % 2 else self.large
@@ -105,14 +123,24 @@ class SideBySide(Strategy[Ranked]):
         return large.with_scope(SMALL, small)
 
     def _small_state(self, generation: int, number: int, large: Search, ended_by: int = 0) -> State:
-        """Return the initial state of a small search, whose settings depend on the present large one."""
+        """Return the initial state of a small search,
+        whose settings depend on the present large one.
+        """
         options = self.options
         rng = self.keys.generator(Purpose.RESTARTS, FIRST_SMALL + number)
         growth = options.population_factor, options.max_restarts
         policy = RestartPolicy("bipop", self.large.first_population, *growth, self.pairs.size)
         population, sigma_factor = policy.small(rng, large.growths)
         limit = (large.of_small + large.of_large) // 2
-        search = Search(FIRST_SMALL + number, population, False, sigma_factor, large.growths, limit, ended_by=ended_by)
+        search = Search(
+            FIRST_SMALL + number,
+            population,
+            False,
+            sigma_factor,
+            large.growths,
+            limit,
+            ended_by=ended_by,
+        )
         return self.small.begin(generation, search)
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
@@ -146,10 +174,16 @@ class SideBySide(Strategy[Ranked]):
         after, metrics = self._search(state).tell(own_state(state), results)
         prefix = ""
         if state.generation % 2:
-            prefix, stopped, search = SMALL, int(after.master["stopped"]), Search.from_arrays(after.master)
+            prefix, stopped, search = (
+                SMALL,
+                int(after.master["stopped"]),
+                Search.from_arrays(after.master),
+            )
             if stopped:
                 number = search.restart - FIRST_SMALL + 1
-                after = self._small_state(after.generation, number, Search.from_arrays(state.master), stopped)
+                after = self._small_state(
+                    after.generation, number, Search.from_arrays(state.master), stopped
+                )
             metrics = {**metrics, "restarts": float(search.restart - FIRST_SMALL)}
         merged = replace(state, generation=after.generation).with_scope(prefix, after)
         return merged, {**metrics, "small_search": float(state.generation % 2)}
@@ -163,7 +197,9 @@ class SideBySide(Strategy[Ranked]):
         lines = [reason] if reason else []
         if search.restart != int(own_state(state).master["run_restart"]):
             number, ended_by = search.restart - FIRST_SMALL, stopping.names(search.ended_by)
-            lines.append(f"small search {number} with a population of {search.population}, after {ended_by}")
+            lines.append(
+                f"small search {number} with a population of {search.population}, after {ended_by}"
+            )
         return lines
 
     def finished(self, state: State) -> str | None:

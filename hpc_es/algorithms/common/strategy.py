@@ -1,4 +1,5 @@
-"""Base classes of algorithms: `Strategy`, and `PairedStrategy` for those that weigh perturbations, such as ES.
+"""Base classes of algorithms: `Strategy`, and `PairedStrategy` for those that weigh perturbations,
+such as ES.
 
 `Pairs` says which jobs share a perturbation, and its sign in each of them.
 """
@@ -51,8 +52,8 @@ if TYPE_CHECKING:
 class Pairs:
     """Assignment of jobs to perturbations.
 
-    If mirrored, jobs 2 i and 2 i + 1 are pair i: they use its perturbation with the signs + and -. Otherwise each job
-    is a pair of one job with a perturbation of its own.
+    If mirrored, jobs 2 i and 2 i + 1 are pair i: they use its perturbation with the signs + and -.
+    Otherwise each job is a pair of one job with a perturbation of its own.
     """
 
     mirrored: bool
@@ -72,21 +73,37 @@ class Pairs:
 
     def signs(self, jobs: range) -> Array:
         """Return the sign of each job's perturbation, 1 or -1, int64[jobs]."""
-        return 1 - 2 * (np.arange(jobs.start, jobs.stop) % 2) if self.mirrored else np.ones(len(jobs), np.int64)
+        return (
+            1 - 2 * (np.arange(jobs.start, jobs.stop) % 2)
+            if self.mirrored
+            else np.ones(len(jobs), np.int64)
+        )
 
     def along(
-        self, layout: Layout, theta: Array, directions: Directions | Array, jobs: range, scale: float = 1.0
+        self,
+        layout: Layout,
+        theta: Array,
+        directions: Directions | Array,
+        jobs: range,
+        scale: float = 1.0,
     ) -> Perturbed:
-        """Return the candidates theta + sign * scale * direction of consecutive jobs; theta is dtype[params].
+        """Return the candidates theta + sign * scale * direction of consecutive jobs; theta is
+        dtype[params].
 
         `directions`, [pairs, params], are those of the jobs' pairs.
         """
         rows, scales = self.rows_and_scales(jobs, scale, theta.dtype)
         return Perturbed(layout, theta[np.newaxis], directions, rows, scales)
 
-    def rows_and_scales(self, jobs: range, scale: float, dtype: FloatDtype) -> tuple[npt.NDArray[np.intp], Array]:
-        """Return the index of each job's pair among those of the jobs, intp[jobs], and sign * scale, dtype[jobs]."""
-        pair_of_job = np.arange(jobs.start, jobs.stop, dtype=np.intp) // self.size - self.of(jobs.start)
+    def rows_and_scales(
+        self, jobs: range, scale: float, dtype: FloatDtype
+    ) -> tuple[npt.NDArray[np.intp], Array]:
+        """Return the index of each job's pair among those of the jobs, intp[jobs],
+        and sign * scale, dtype[jobs].
+        """
+        pair_of_job = np.arange(jobs.start, jobs.stop, dtype=np.intp) // self.size - self.of(
+            jobs.start
+        )
         return pair_of_job, (scale * self.signs(jobs)).astype(dtype)
 
     def in_pairs(self, values: Array) -> Array:
@@ -99,7 +116,9 @@ class Pairs:
         return np.logical_not(failed.any(axis=1))
 
     def differences(self, fitness: Float64) -> Float64:
-        """Return F+ - F- of each pair (F if not mirrored), float64[pairs], of float64[pairs, jobs per pair]."""
+        """Return F+ - F- of each pair (F if not mirrored), float64[pairs],
+        of float64[pairs, jobs per pair].
+        """
         return fitness[:, 0] - fitness[:, 1] if self.mirrored else fitness[:, 0]
 
 
@@ -107,23 +126,36 @@ ALONE = Pairs(mirrored=False)
 
 
 def round_of_jobs(
-    round: int, rows: Rows, population: int, least_timesteps: int, most_jobs: int | None = None, *, chunk_size: int
+    round: int,
+    rows: Rows,
+    population: int,
+    least_timesteps: int,
+    most_jobs: int | None = None,
+    *,
+    chunk_size: int,
 ) -> Sequence[Chunk]:
-    """Return the chunks of a round of `population` jobs; [] if the rows so far have `least_timesteps` timesteps.
+    """Return the chunks of a round of `population` jobs; [] if the rows so far have
+    `least_timesteps` timesteps.
 
-    A generation has at most `most_jobs` jobs. It also ends if all episodes so far have length 0, since these would
-    never reach `least_timesteps`.
+    A generation has at most `most_jobs` jobs. It also ends if all episodes so far have length 0,
+    since these would never reach `least_timesteps`.
     """
     timesteps, first_job = int(rows["length"].sum()), round * population
     if round and (timesteps >= least_timesteps or timesteps == 0):
         return []
-    return cut(population if most_jobs is None else min(population, most_jobs - first_job), chunk_size, first_job)
+    return cut(
+        population if most_jobs is None else min(population, most_jobs - first_job),
+        chunk_size,
+        first_job,
+    )
 
 
 def first_deviations(sigma: float | None, problem: VectorProblem) -> tuple[float, Float64]:
-    """Return the initial step size and the ratio of each coordinate's standard deviation to it, float64[size].
+    """Return the initial step size and the ratio of each coordinate's standard deviation to it,
+    float64[size].
 
-    If `sigma` is None, they come from the problem's `spread`. The geometric mean of the ratios is 1.
+    If `sigma` is None, they come from the problem's `spread`. The geometric mean of the ratios is
+    1.
     """
     if sigma is not None:
         return sigma, np.ones(problem.size)
@@ -136,11 +168,13 @@ def first_deviations(sigma: float | None, problem: VectorProblem) -> tuple[float
 
 @dataclass(frozen=True)
 class Strategy(Generic[Prepared]):
-    """Base class of algorithms with defaults for most methods, which are pure functions of their arguments.
+    """Base class of algorithms with defaults for most methods, which are pure functions of their
+    arguments.
 
-    A strategy on vectors defines `initial`, `candidates`, `prepare`, `partial_update` and `tell`. It overrides `pairs`
-    if jobs share perturbations, and `ask` if a generation is not one round of `population` jobs. A search for programs
-    defines `evaluate` instead of `candidates`. The type parameter is the type that `prepare` returns.
+    A strategy on vectors defines `initial`, `candidates`, `prepare`, `partial_update` and `tell`.
+    It overrides `pairs` if jobs share perturbations, and `ask` if a generation is not one round of
+    `population` jobs. A search for programs defines `evaluate` instead of `candidates`. The type
+    parameter is the type that `prepare` returns.
     """
 
     options: Any
@@ -160,7 +194,9 @@ class Strategy(Generic[Prepared]):
 
     @classmethod
     def build(cls, options: Any, problem: Any, noise: Any, keys: Keys, chunk_size: int) -> Self:
-        """Create the strategy; with it, a class that has `Options` and `NEEDS` is a kind of algorithm."""
+        """Create the strategy; with it, a class that has
+        `Options` and `NEEDS` is a kind of algorithm.
+        """
         return cls(options, problem, noise, keys, chunk_size)
 
     # Jobs and candidates.
@@ -175,25 +211,41 @@ class Strategy(Generic[Prepared]):
         return [] if round else cut(self.population(state), self.chunk_size)
 
     def first_theta(self, restart: int = 0) -> Array:
-        """Return the problem's initial vector, dtype[size], the same on every rank; random ones differ by `restart`."""
-        theta: Array = self.problem.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS, restart))
+        """Return the problem's initial vector, dtype[size], the same on every rank;
+        random ones differ by `restart`.
+        """
+        theta: Array = self.problem.initial(
+            self.keys.generator(Purpose.INITIAL_PARAMETERS, restart)
+        )
         return theta
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return the candidates of a chunk of training jobs."""
-        raise AssertionError(f"{type(self).__name__} has neither `candidates` nor an `evaluate` of its own")
+        raise AssertionError(
+            f"{type(self).__name__} has neither `candidates` nor an `evaluate` of its own"
+        )
 
     def centre(self, state: State, parent: int) -> Array:
-        """Return the vector that evaluations and probes measure, dtype[size]; `parent` selects one of several."""
+        """Return the vector that evaluations and probes measure, dtype[size];
+        `parent` selects one of several.
+        """
         return state.theta
 
     @property
     def pairs(self) -> Pairs:
-        """Assignment of jobs to perturbations; jobs of one pair share their seeds. By default every job is alone."""
+        """Assignment of jobs to perturbations; jobs of one pair share their seeds.
+
+        By default every job is alone.
+        """
         return ALONE
 
     def perturbed(
-        self, state: State, chunk: Chunk, scale: float, ratios: Array | None = None, centre: Array | None = None
+        self,
+        state: State,
+        chunk: Chunk,
+        scale: float,
+        ratios: Array | None = None,
+        centre: Array | None = None,
     ) -> Population:
         """Return the candidates centre +- scale * ratios * eps of a chunk.
 
@@ -209,7 +261,10 @@ class Strategy(Generic[Prepared]):
         return self.pairs.along(self.problem.layout, theta, directions, jobs, scale)
 
     def group(self, job: int) -> int:
-        """Return the group of a training job; jobs of one group share their seeds. By default groups are pairs."""
+        """Return the group of a training job; jobs of one group share their seeds.
+
+        By default groups are pairs.
+        """
         return self.pairs.of(job)
 
     def jobs(self, state: State, chunk: Chunk) -> Jobs:
@@ -223,7 +278,9 @@ class Strategy(Generic[Prepared]):
         if chunk.purpose == "train":
             candidates = self.candidates(state, chunk)
         else:
-            candidates = unperturbed(self.problem.layout, self.centre(state, chunk.parent), chunk.jobs)
+            candidates = unperturbed(
+                self.problem.layout, self.centre(state, chunk.parent), chunk.jobs
+            )
         return self.evaluated(state, chunk, candidates, poll)
 
     def evaluated(self, state: State, chunk: Chunk, candidates: Population, poll: Poll) -> Outcome:
@@ -252,9 +309,15 @@ class Strategy(Generic[Prepared]):
         """Return the number of blocks of the noise; 0 without noise."""
         return 0 if self.noise is None else len(self.noise.edges)
 
-    def weighted_sums(self, state: State, weights: Array, powers: tuple[int, ...], block: int) -> Array:
-        """Return sum_i weights[k, i] * eps_i ** powers[k] over one block of parameters, dtype[powers, block]."""
-        sums: Array = self.noise.weighted_sums(state.generation, weights, powers, block, self.problem.dtype)
+    def weighted_sums(
+        self, state: State, weights: Array, powers: tuple[int, ...], block: int
+    ) -> Array:
+        """Return sum_i weights[k, i] * eps_i ** powers[k] over one block of parameters,
+        dtype[powers, block].
+        """
+        sums: Array = self.noise.weighted_sums(
+            state.generation, weights, powers, block, self.problem.dtype
+        )
         return sums
 
     def partial_update(self, state: State, prepared: Prepared, block: int) -> Arrays:
@@ -288,14 +351,16 @@ class Weights:
     reason: str | None = None  # why there is no update; None: there is one
     deviation: float = 0.0  # standard deviation by which the fitness was divided, for the metrics
     count: int = 0  # number of jobs in pairs without failures
-    deviations: Array | None = None  # standard deviations of the candidates, dtype[params], for PGPE
+    # standard deviations of the candidates, dtype[params], for PGPE
+    deviations: Array | None = None
 
 
 @dataclass(frozen=True)
 class PairedStrategy(Strategy[Weights], ABC):
     """Base class of strategies whose update is a weighted sum of perturbations, such as ES.
 
-    A strategy defines `initial`, `candidates`, `weights` and `tell`, and `pairs` if its pairs are not antithetic.
+    A strategy defines `initial`, `candidates`, `weights` and `tell`, and `pairs` if its pairs are
+    not antithetic.
     """
 
     problem: VectorProblem
@@ -327,13 +392,19 @@ class PairedStrategy(Strategy[Weights], ABC):
         values = np.zeros((len(self.powers), len(valid)), self.problem.dtype)
         if not valid.any():
             return Weights(values, f"every {self.pair_name} has a failed evaluation: no update")
-        weights = self.weights(state, self.pairs.in_pairs(rows)[valid], self.pairs.in_pairs(fitness)[valid])
+        weights = self.weights(
+            state, self.pairs.in_pairs(rows)[valid], self.pairs.in_pairs(fitness)[valid]
+        )
         values[:, valid] = weights.values
         return replace(weights, values=values, count=int(valid.sum()) * self.pairs.size)
 
     def partial_update(self, state: State, prepared: Weights, block: int) -> Arrays:
         """Return the weighted sums over all pairs, in order, for one block of parameters."""
-        return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.values, self.powers, block)}
+        return (
+            {}
+            if prepared.reason
+            else {"sums": self.weighted_sums(state, prepared.values, self.powers, block)}
+        )
 
     def summed(self, results: Results[Weights]) -> Array:
         """Return the weighted sums of all blocks, dtype[powers, size]; 0 if there is no update."""
@@ -342,14 +413,21 @@ class PairedStrategy(Strategy[Weights], ABC):
         ((_, sums),) = self.sums_by_part(results, self.problem.size)
         return sums
 
-    def sums_by_part(self, results: Results[Weights], width: int, arrays: int = 1) -> Iterator[tuple[slice, Array]]:
-        """Yield slices of `width` elements and their weighted sums, dtype[powers, width]; the last one may be shorter.
+    def sums_by_part(
+        self, results: Results[Weights], width: int, arrays: int = 1
+    ) -> Iterator[tuple[slice, Array]]:
+        """Yield slices of `width` elements and their weighted sums, dtype[powers, width]; the last
+        one may be shorter.
 
-        There must be an update. The array of the sums may be modified, and is used again after `arrays` slices.
+        There must be an update. The array of the sums may be modified, and is used again after
+        `arrays` slices.
         """
         start, number, count = 0, 0, 0
         shape = len(self.powers), min(width, self.problem.size)
-        buffers = [np.empty(shape, self.problem.dtype) for _ in range(min(arrays, -(-self.problem.size // width)))]
+        buffers = [
+            np.empty(shape, self.problem.dtype)
+            for _ in range(min(arrays, -(-self.problem.size // width)))
+        ]
         sums = buffers[0]
         for block in results.blocks:
             added, done = block["sums"], 0

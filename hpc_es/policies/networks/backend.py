@@ -1,4 +1,6 @@
-"""Backends that compute networks: how a network is made of what a builder returns, checked, and compiled."""
+"""Backends that compute networks: how a network is made of what a builder returns, checked,
+and compiled.
+"""
 
 from __future__ import annotations
 
@@ -20,37 +22,55 @@ class NetworkBackend(Backend):
     networks: tuple[str, ...] = ("network",)  # kinds of policies whose option `backend` may name it
     has_keras: bool = False  # whether Keras has a backend of this name
 
-    def network(self, build: Callable[[int], Any], name: str, observations: ObservationSpec, frozen: bool) -> Network:
+    def network(
+        self, build: Callable[[int], Any], name: str, observations: ObservationSpec, frozen: bool
+    ) -> Network:
         """Return the result of a builder as a `Network`; ConfigError if it is of no supported kind.
 
-        `build` calls the builder with a seed; `name` is its name in messages. `frozen` accepts mutable statistics and
-        layers that do nothing outside of training.
+        `build` calls the builder with a seed; `name` is its name in messages. `frozen` accepts
+        mutable statistics and layers that do nothing outside of training.
         """
         network: Network = build(0)
         return network
 
     def check(
-        self, network: Network, again: Network, name: str, observations: ObservationSpec, outputs: int, why: str
+        self,
+        network: Network,
+        again: Network,
+        name: str,
+        observations: ObservationSpec,
+        outputs: int,
+        why: str,
     ) -> None:
         """Call a network; ConfigError if it does not fit, or is not deterministic.
 
-        `again` is the network of a second call of the builder, which must be the same. `why` says what the outputs are
-        for.
+        `again` is the network of a second call of the builder, which must be the same. `why` says
+        what the outputs are for.
         """
 
-    def call(self, network: Network, size: int | None, factored: Sequence[str] = ()) -> CompiledCall:
+    def call(
+        self, network: Network, size: int | None, factored: Sequence[str] = ()
+    ) -> CompiledCall:
         """Return the compiled network, for `size` candidates or for rows with the same parameters.
 
         The matrices `factored` are taken as common weights and factors.
         """
         raise NotImplementedError(f"the backend {self.name} defines no call")
 
-    def factored(self, network: Network, matrices: Sequence[str], observations: ObservationSpec) -> tuple[str, ...]:
-        """Return which of these matrices are evaluated from low-rank factors; the others have to be formed."""
+    def factored(
+        self, network: Network, matrices: Sequence[str], observations: ObservationSpec
+    ) -> tuple[str, ...]:
+        """Return which of these matrices are evaluated from low-rank factors;
+        the others have to be formed.
+        """
         return ()
 
-    def mlp(self, policy: Policy, layers: Sequence[str], activation: str, normalisation: Normalisation) -> Network:
-        """Return the network of a policy `mlp`, if `networks` has it; `layers` are the names of its layers."""
+    def mlp(
+        self, policy: Policy, layers: Sequence[str], activation: str, normalisation: Normalisation
+    ) -> Network:
+        """Return the network of a policy `mlp`, if `networks` has it;
+        `layers` are the names of its layers.
+        """
         raise NotImplementedError(f"the backend {self.name} has no mlp")
 
     def lstm(self, policy: Policy, hidden_dims: Sequence[int]) -> Network:
@@ -67,7 +87,9 @@ def network_backend(name: str) -> NetworkBackend:
 
 
 def set_up(name: str) -> NetworkBackend:
-    """Return a backend of networks, set up for the device of this process; ConfigError if it is not installed."""
+    """Return a backend of networks, set up for the device of this process;
+    ConfigError if it is not installed.
+    """
     library = network_backend(name)
     if text := library.missing():
         raise ConfigError([("policy.backend", f"is {name}, which needs {text}")])
@@ -78,4 +100,6 @@ def set_up(name: str) -> NetworkBackend:
 def backends_of(kind: str) -> tuple[str, ...]:
     """Return the sorted names of the backends that compute the networks of a kind of policy."""
     found = [backend(name) for name in names()]
-    return tuple(item.name for item in found if isinstance(item, NetworkBackend) and kind in item.networks)
+    return tuple(
+        item.name for item in found if isinstance(item, NetworkBackend) and kind in item.networks
+    )

@@ -1,7 +1,8 @@
 """The actor of compiled networks, which evaluates candidates in calls of a fixed size.
 
-A row's bits depend on its parameters, its observation and the size of the call, but neither on its position in the call
-nor on the other rows. Therefore all calls have the same size, and the last one is padded with copies of the last row.
+A row's bits depend on its parameters, its observation and the size of the call, but neither on its
+position in the call nor on the other rows. Therefore all calls have the same size, and the last one
+is padded with copies of the last row.
 """
 
 from __future__ import annotations
@@ -19,26 +20,33 @@ from hpc_es.policies.networks.heads import ActionHead, normalise
 
 
 class CompiledCall(Protocol):
-    """A compiled network, of a fixed number of candidates. Arrays of the library are not interpreted.
+    """A compiled network, of a fixed number of candidates.
+
+    Arrays of the library are not interpreted.
 
     `size` None: for any number of rows with the same parameters, so that parameters are [1, ...].
     """
 
     size: int | None
     layout: Layout  # of the parameters
-    factored: Sequence[str]  # the matrices that it takes as common weights and the factors of each candidate
+    # the matrices that it takes as common weights and the factors of each candidate
+    factored: Sequence[str]
     memory: Sequence[Array]  # leaves of the memory at the start of an episode, [*shape]
 
     def load(self, parts: Mapping[str, Float32], common: Mapping[str, Float32]) -> Any:
         """Return parameters as arrays of the library.
 
-        `parts` are float32[size, *shape] by name; for a factored matrix "<name>:left" [size, rank, rows] and
-        "<name>:right" [size, rank, columns]. `common` are the common weights, float32[*shape], of such matrices.
+        `parts` are float32[size, *shape] by name; for a factored matrix "<name>:left" [size, rank,
+        rows] and "<name>:right" [size, rank, columns]. `common` are the common weights,
+        float32[*shape], of such matrices.
         """
         ...
 
-    def step(self, parameters: Any, memory: Sequence[Any], observations: Array) -> tuple[Any, Sequence[Any]]:
-        """Return the outputs, float32[size, outputs], and the next memory; observations are [size, *shape].
+    def step(
+        self, parameters: Any, memory: Sequence[Any], observations: Array
+    ) -> tuple[Any, Sequence[Any]]:
+        """Return the outputs, float32[size, outputs], and the next memory; observations are [size,
+        *shape].
 
         The result may be computed later; `np.asarray` waits for it.
         """
@@ -49,12 +57,18 @@ class CompiledActor:
     """Computes the actions of all rows, one row per job, in ceil(rows / size) calls per step."""
 
     def __init__(
-        self, call: CompiledCall, parameters: Population, head: ActionHead, normaliser: Normaliser | None
+        self,
+        call: CompiledCall,
+        parameters: Population,
+        head: ActionHead,
+        normaliser: Normaliser | None,
     ) -> None:
         self._call, self._head, self._normaliser = call, head, normaliser
         rows = len(parameters)
         self._common, parts = candidate_parts(parameters, call.layout, call.factored)
-        self._parts: dict[str, Float32] = {name: np.asarray(part, np.float32) for name, part in parts.items()}
+        self._parts: dict[str, Float32] = {
+            name: np.asarray(part, np.float32) for name, part in parts.items()
+        }
         self._bind(rows, [np.repeat(leaf[np.newaxis], rows, axis=0) for leaf in call.memory])
 
     def _bind(self, rows: int, memory: Sequence[Array]) -> None:
@@ -67,7 +81,9 @@ class CompiledActor:
         self._spans = [slice(start, start + size) for start in range(0, calls * size, size)]
         padded = [self._padding[span] for span in self._spans]  # the rows of each call
         self._parameters = [
-            self._call.load({name: part[indices] for name, part in self._parts.items()}, self._common)
+            self._call.load(
+                {name: part[indices] for name, part in self._parts.items()}, self._common
+            )
             for indices in padded
         ]
         self._memory: list[list[Any]] = [[leaf[indices] for leaf in memory] for indices in padded]
@@ -79,7 +95,9 @@ class CompiledActor:
         outputs = []
         with callback_errors:
             for index, span in enumerate(self._spans):
-                output, memory = self._call.step(self._parameters[index], self._memory[index], padded[span])
+                output, memory = self._call.step(
+                    self._parameters[index], self._memory[index], padded[span]
+                )
                 outputs.append(output)
                 self._memory[index] = list(memory)
             results = np.concatenate([np.asarray(output) for output in outputs])
@@ -93,7 +111,10 @@ class CompiledActor:
     def memory(self) -> list[Array]:
         """Return the leaves of the memory of all rows, [rows, *shape]."""
         leaves = range(len(self._call.memory))
-        return [np.concatenate([np.asarray(memory[leaf]) for memory in self._memory])[: self._rows] for leaf in leaves]
+        return [
+            np.concatenate([np.asarray(memory[leaf]) for memory in self._memory])[: self._rows]
+            for leaf in leaves
+        ]
 
     def remember(self, memory: Sequence[Array]) -> None:
         """Set the memory to that of another actor of the policy with as many rows."""
@@ -109,10 +130,11 @@ class CompiledActor:
 
 
 class SharedActor:
-    """Computes the actions of rows with the same parameters, in one call per step for the initial number of rows.
+    """Computes the actions of rows with the same parameters, in one call per step for the initial
+    number of rows.
 
-    A row keeps its position in the call, so its bits depend neither on the other rows nor on which of them are kept,
-    but on its position and on the number of rows.
+    A row keeps its position in the call, so its bits depend neither on the other rows nor on which
+    of them are kept, but on its position and on the number of rows.
     """
 
     def __init__(self, call: CompiledCall, theta: Float32, rows: int, head: ActionHead) -> None:
@@ -122,7 +144,9 @@ class SharedActor:
         self._parameters = call.load(call.layout.split(theta[np.newaxis]), {})
         self._rows, self._positions = rows, np.arange(rows)
         self._observations: Array | None = None  # of all positions
-        self._memory: list[Any] = [np.repeat(leaf[np.newaxis], rows, axis=0) for leaf in call.memory]
+        self._memory: list[Any] = [
+            np.repeat(leaf[np.newaxis], rows, axis=0) for leaf in call.memory
+        ]
 
     def act(self, observations: Array) -> Array:
         if self._observations is None:

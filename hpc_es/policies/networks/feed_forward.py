@@ -68,12 +68,15 @@ class PolicyOptions:
 
 @options
 class Options(PolicyOptions):
-    """`policy:` of the kinds that are implemented in NumPy and TensorFlow; each overrides `hidden_dims`."""
+    """`policy:` of the kinds that are implemented in NumPy and TensorFlow;
+    each overrides `hidden_dims`.
+    """
 
     hidden_dims: tuple[Count, ...] = option("number of units of each hidden layer")
     backend: BackendName = option("library that computes the actions", NUMPY)
     candidates_per_call: Count = option(
-        "number of candidates that TensorFlow computes together; results depend on it, not on chunks or ranks", 16
+        "number of candidates that TensorFlow computes together; results depend on it, not on chunks or ranks",
+        16,
     )
     low_rank_product: LowRankProduct = option(
         "product with the common weights under noise.rank in NumPy: row by row, for chunks of any size, or as one "
@@ -104,10 +107,12 @@ def computes(options: Options) -> Computes:
 
 
 class FeedForwardPolicy(ABC):
-    """Base class of policies without memory: a subclass sets `layout` and `head` and defines `outputs`.
+    """Base class of policies without memory: a subclass sets `layout` and `head` and defines
+    `outputs`.
 
-    Initial parameters are zeros unless the subclass overrides `initial`. Set `rows_are_independent` to True if the
-    outputs of a row are bit-identical whatever the other rows are; jobs may then be evaluated in chunks of any size.
+    Initial parameters are zeros unless the subclass overrides `initial`. Set `rows_are_independent`
+    to True if the outputs of a row are bit-identical whatever the other rows are; jobs may then be
+    evaluated in chunks of any size.
     """
 
     layout: Layout
@@ -119,8 +124,9 @@ class FeedForwardPolicy(ABC):
     def outputs(self, parameters: Mapping[str, Array], inputs: Array) -> Float32:
         """Return the inputs of the head, float32[rows, head.outputs].
 
-        `parameters` are the parts of the layout by name, float32[rows, *shape of the part]. `inputs` are observations,
-        [rows, *shape] in the dtype of the task, or float32 if they are normalised.
+        `parameters` are the parts of the layout by name, float32[rows, *shape of the part].
+        `inputs` are observations, [rows, *shape] in the dtype of the task, or float32 if they are
+        normalised.
         """
 
     def initial(self, rng: np.random.Generator) -> Float32:
@@ -136,7 +142,9 @@ class FeedForwardPolicy(ABC):
 class FeedForwardActor:
     """A policy without memory with the parameters of some jobs, one row per job."""
 
-    def __init__(self, policy: FeedForwardPolicy, parts: Mapping[str, Array], normaliser: Normaliser | None) -> None:
+    def __init__(
+        self, policy: FeedForwardPolicy, parts: Mapping[str, Array], normaliser: Normaliser | None
+    ) -> None:
         self._policy, self._parts, self._normaliser = policy, parts, normaliser
 
     def act(self, observations: Array) -> Array:

@@ -1,4 +1,6 @@
-"""The ends of a policy's network: normalisation of its observations, and heads that turn its outputs into actions."""
+"""The ends of a policy's network: normalisation of its observations,
+and heads that turn its outputs into actions.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,9 @@ class ActionHead(Protocol):
     def actions(self, outputs: Float32) -> Array:
         """Return the actions of all rows from float32[rows, outputs].
 
-        They are float32[rows, actions] (Box), int64[rows] (Discrete) or int64[rows, choices] (MultiDiscrete); discrete
-        actions are float64 if some outputs are NaN, with NaN in these rows.
+        They are float32[rows, actions] (Box), int64[rows] (Discrete) or int64[rows, choices]
+        (MultiDiscrete); discrete actions are float64 if some outputs are NaN, with NaN in these
+        rows.
         """
         ...
 
@@ -43,7 +46,8 @@ class PureHead(Protocol):
     """Turns the outputs of one row into an action, in compiled code."""
 
     def pure(self, xp: ModuleType, outputs: Tensor) -> Tensor:
-        """Return the action of one row, from [outputs], over an array namespace such as `jax.numpy`.
+        """Return the action of one row, from [outputs], over an array namespace such as
+        `jax.numpy`.
 
         It is float32, also if it is discrete, and NaN if an output is NaN.
         """
@@ -58,7 +62,8 @@ class Logits:
 
 
 def marked_nan(chosen: Array, outputs: Array) -> Array:
-    """Return choices [rows, ...], as float64 with NaN in rows with a NaN among outputs [rows, outputs].
+    """Return choices [rows, ...], as float64 with NaN in rows with a NaN among outputs [rows,
+    outputs].
 
     `argmax` chooses the first NaN of a row as if it were the largest output.
     """
@@ -76,10 +81,12 @@ def marked(xp: ModuleType, chosen: Tensor, outputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Head:
-    """Deterministic actions: outputs within the bounds of a Box, the largest logit for Discrete and MultiDiscrete.
+    """Deterministic actions: outputs within the bounds of a Box, the largest logit for Discrete and
+    MultiDiscrete.
 
-    `outputs` is the number of outputs of the network that the head takes. With `bounds` "squash" a Box action is
-    low + (tanh(output) + 1) / 2 * (high - low), with "clip" the output between low and high.
+    `outputs` is the number of outputs of the network that the head takes. With `bounds` "squash" a
+    Box action is low + (tanh(output) + 1) / 2 * (high - low), with "clip" the output between low
+    and high.
     """
 
     outputs: int
@@ -89,9 +96,11 @@ class Head:
 
     @staticmethod
     def of(space: Actions, bins: int | None, bounds: ActionBounds = "clip") -> Head:
-        """Return the head of an action space; `bins` is the number of equidistant values of a Box action.
+        """Return the head of an action space; `bins` is the number of equidistant values of a Box
+        action.
 
-        Raises ConfigError if `bins` or "squash" are set and the actions are discrete, or have no finite bounds.
+        Raises ConfigError if `bins` or "squash" are set and the actions are discrete, or have no
+        finite bounds.
         """
         options = {"action_bins": (bins, None), "action_bounds": (bounds, "clip")}
         for name, (value, default) in options.items():
@@ -113,7 +122,9 @@ class Head:
             return marked_nan(outputs.argmax(axis=1) + self.space.start, outputs)
         if isinstance(self.space, MultiDiscrete):
             choices = np.split(outputs, np.cumsum(self.space.counts)[:-1], axis=1)
-            return marked_nan(np.stack([logits.argmax(axis=1) for logits in choices], axis=1), outputs)
+            return marked_nan(
+                np.stack([logits.argmax(axis=1) for logits in choices], axis=1), outputs
+            )
         low, high = self.space.low, self.space.high
         if self.bins is None:
             if self.bounds == "squash":
@@ -121,10 +132,13 @@ class Head:
             return np.minimum(np.maximum(outputs, low), high)  # np.clip costs three times as much
         chosen = outputs.reshape(len(outputs), -1, self.bins).argmax(axis=2)
         binned = low + chosen.astype(np.float32) / np.float32(self.bins - 1) * (high - low)
-        return marked_nan(np.clip(binned, low, high), outputs)  # the sum may round to an ulp outside
+        # the sum may round to an ulp outside
+        return marked_nan(np.clip(binned, low, high), outputs)
 
     def pure(self, xp: ModuleType, outputs: Tensor) -> Tensor:
-        """Return the action of one row, from [outputs], over an array namespace such as `jax.numpy`."""
+        """Return the action of one row, from [outputs],
+        over an array namespace such as `jax.numpy`.
+        """
         if isinstance(self.space, Discrete):
             return marked(xp, xp.argmax(outputs) + self.space.start, outputs)
         if isinstance(self.space, MultiDiscrete):
@@ -136,7 +150,9 @@ class Head:
                 outputs = low + (xp.tanh(outputs) + 1) / 2 * (high - low)
             return xp.minimum(xp.maximum(outputs, low), high)
         chosen = xp.argmax(xp.reshape(outputs, (-1, self.bins)), axis=1).astype(outputs.dtype)
-        binned = xp.minimum(xp.maximum(low + chosen / np.float32(self.bins - 1) * (high - low), low), high)
+        binned = xp.minimum(
+            xp.maximum(low + chosen / np.float32(self.bins - 1) * (high - low), low), high
+        )
         return marked(xp, binned, outputs)
 
 
@@ -153,7 +169,9 @@ class FirstOutputs:
 
 
 def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int]) -> None:
-    """Raise ConfigError if observations are not flat; `parameters` returns the number of parameters for flat ones."""
+    """Raise ConfigError if observations are not flat;
+    `parameters` returns the number of parameters for flat ones.
+    """
     observations = spaces.observations
     if observations.is_flat:
         return
@@ -170,14 +188,20 @@ def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int])
 
 
 def normalise(observations: Float32, normaliser: Normaliser) -> Float32:
-    """Return clip((observations - mean) / standard deviation, -clip, clip), in place: float32[rows, *shape]."""
+    """Return clip((observations - mean) / standard deviation, -clip, clip), in place:
+    float32[rows, *shape].
+    """
     mean, deviation, clip = normaliser
     observations -= mean
     observations /= deviation
     return np.clip(observations, -clip, clip, out=observations)
 
 
-def normalised(xp: ModuleType, observations: Tensor, normaliser: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """Return normalised observations over an array namespace; mean, deviation and clip may be traced arrays."""
+def normalised(
+    xp: ModuleType, observations: Tensor, normaliser: tuple[Tensor, Tensor, Tensor]
+) -> Tensor:
+    """Return normalised observations over an array namespace; mean,
+    deviation and clip may be traced arrays.
+    """
     mean, deviation, clip = normaliser
     return xp.minimum(xp.maximum((observations - mean) / deviation, -clip), clip)

@@ -1,19 +1,22 @@
-"""Convolutional networks in JAX: convolutions, dense layers, an LSTM layer and a linear output layer.
+"""Convolutional networks in JAX: convolutions, dense layers, an LSTM layer and a linear output
+layer.
 
 Set up JAX before importing this. Images are [height, width, channels]; integers are divided by 255.
 
-Parts of the parameter vector, in order: for each convolution i `conv_i_kernel` [k, k, inputs, filters], for each dense
-layer `hidden_i_kernel` [inputs, units], each followed by its bias, or with normalisation by `norm_n_gamma` and
-`norm_n_beta`, where n counts convolutions and dense layers together; `lstm_0_kernel` [inputs + units, 4 * units] and
-`lstm_0_bias`; `output_kernel` [inputs, outputs] and `output_bias`.
+Parts of the parameter vector, in order: for each convolution i `conv_i_kernel` [k, k, inputs,
+filters], for each dense layer `hidden_i_kernel` [inputs, units], each followed by its bias, or with
+normalisation by `norm_n_gamma` and `norm_n_beta`, where n counts convolutions and dense layers
+together; `lstm_0_kernel` [inputs + units, 4 * units] and `lstm_0_bias`; `output_kernel` [inputs,
+outputs] and `output_bias`.
 
 Normalisation comes before the activation:
 
-- layer (Ba et al. 2016): y = gamma (z - m) / sqrt(v + 1e-5) + beta; m and v are mean and variance over the units of a
-  dense layer, or over positions and channels of a convolution.
-- virtual batch (Salimans et al. 2017): y = gamma (z - m) / sqrt(v + 1e-3) + beta; m and v are those of a unit or a
-  channel over a fixed batch of reference images (and positions), which itself passes through the network normalised.
-  As m and v depend on the parameters only, they are folded into kernels and biases once per candidate (`fold`).
+- layer (Ba et al. 2016): y = gamma (z - m) / sqrt(v + 1e-5) + beta; m and v are mean and variance
+  over the units of a dense layer, or over positions and channels of a convolution.
+- virtual batch (Salimans et al. 2017): y = gamma (z - m) / sqrt(v + 1e-3) + beta; m and v are those
+  of a unit or a channel over a fixed batch of reference images (and positions), which itself passes
+  through the network normalised. As m and v depend on the parameters only, they are folded into
+  kernels and biases once per candidate (`fold`).
 """
 
 from __future__ import annotations
@@ -45,8 +48,10 @@ Normalisation = Literal["none", "layer", "virtual_batch"]
 Padding = Literal["same", "valid"]
 
 LAYER_EPSILON, VIRTUAL_BATCH_EPSILON = 1e-5, 1e-3
-RECTIFIERS = ("relu", "leaky_relu")  # activations for which weights are initialised as by He et al. 2015
-Affine = Callable[[int, str, Any], Any]  # (number and name of a layer, z [images, ..., units]) -> y of the same shape
+# activations for which weights are initialised as by He et al. 2015
+RECTIFIERS = ("relu", "leaky_relu")
+# (number and name of a layer, z [images, ..., units]) -> y of the same shape
+Affine = Callable[[int, str, Any], Any]
 
 
 class Convolution(NamedTuple):
@@ -78,7 +83,11 @@ class ConvolutionalNetwork:
         yield self.image
         for filters, kernel, stride in self.convolutions:
             lost = 0 if self.padding == "same" else kernel - 1
-            height, width, channels = -(-(height - lost) // stride), -(-(width - lost) // stride), filters
+            height, width, channels = (
+                -(-(height - lost) // stride),
+                -(-(width - lost) // stride),
+                filters,
+            )
             yield height, width, channels
 
     @cached_property
@@ -86,7 +95,9 @@ class ConvolutionalNetwork:
         """Layout of the parameter vector."""
         *inputs, last = self.sizes()
         kernels: dict[str, tuple[int, ...]] = {}
-        for number, ((_, _, channels), (filters, kernel, _)) in enumerate(zip(inputs, self.convolutions, strict=True)):
+        for number, ((_, _, channels), (filters, kernel, _)) in enumerate(
+            zip(inputs, self.convolutions, strict=True)
+        ):
             kernels[f"conv_{number}"] = (kernel, kernel, channels, filters)
         features = math.prod(last)
         for number, units in enumerate(self.hidden_dims):
@@ -94,13 +105,22 @@ class ConvolutionalNetwork:
             features = units
         shapes: dict[str, tuple[int, ...]] = {}
         for number, (name, shape) in enumerate(kernels.items()):
-            parts = ("norm_{}_gamma", "norm_{}_beta") if self.normalisation != "none" else (f"{name}_bias",)
+            parts = (
+                ("norm_{}_gamma", "norm_{}_beta")
+                if self.normalisation != "none"
+                else (f"{name}_bias",)
+            )
             shapes[f"{name}_kernel"] = shape
             shapes |= {part.format(number): shape[-1:] for part in parts}
         if self.lstm is not None:
-            shapes |= {f"lstm_0_{name}": shape for name, shape in lstm_cell_shapes(features, self.lstm).items()}
+            shapes |= {
+                f"lstm_0_{name}": shape
+                for name, shape in lstm_cell_shapes(features, self.lstm).items()
+            }
             features = self.lstm
-        return Layout({**shapes, "output_kernel": (features, self.outputs), "output_bias": (self.outputs,)})
+        return Layout(
+            {**shapes, "output_kernel": (features, self.outputs), "output_bias": (self.outputs,)}
+        )
 
     @property
     def folded(self) -> ConvolutionalNetwork:
@@ -110,8 +130,9 @@ class ConvolutionalNetwork:
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return initial parameters, float32[layout.size].
 
-        Kernels of relu and leaky_relu are normal with variance 2 / inputs (He et al. 2015), others uniform (Glorot and
-        Bengio 2010). The columns of the output kernel are normal, scaled to length 0.01; gamma is 1, others are 0.
+        Kernels of relu and leaky_relu are normal with variance 2 / inputs (He et al. 2015), others
+        uniform (Glorot and Bengio 2010). The columns of the output kernel are normal, scaled to
+        length 0.01; gamma is 1, others are 0.
         """
         arrays: dict[str, Float32] = {}
         for name, shape in self.layout.shapes.items():
@@ -128,22 +149,38 @@ class ConvolutionalNetwork:
 
     def memory(self) -> Tree:
         """Return h and c of the LSTM layer, float32[units] each; () without one."""
-        return () if self.lstm is None else (np.zeros(self.lstm, np.float32), np.zeros(self.lstm, np.float32))
+        return (
+            ()
+            if self.lstm is None
+            else (np.zeros(self.lstm, np.float32), np.zeros(self.lstm, np.float32))
+        )
 
-    def apply(self, parameters: Mapping[str, Array], memory: Tree, observation: Array) -> tuple[Array, Tree]:
-        """Return the outputs [outputs] and the next memory; a virtual batch must be folded into the parameters."""
+    def apply(
+        self, parameters: Mapping[str, Array], memory: Tree, observation: Array
+    ) -> tuple[Array, Tree]:
+        """Return the outputs [outputs] and the next memory;
+        a virtual batch must be folded into the parameters.
+        """
         x, memory = self.features(parameters, memory, self.encode(parameters, observation))
         return self.outputs_of(parameters, x), memory
 
     def encode(self, parameters: Mapping[str, Array], observation: Array) -> Array:
-        """Return the output of the last convolution or dense layer, [units], which does not depend on the memory."""
+        """Return the output of the last convolution or dense layer, [units],
+        which does not depend on the memory.
+        """
         assert self.normalisation != "virtual_batch"
         affine = layer_normalised if self.normalisation == "layer" else biased
-        x: Array = self._hidden(parameters, self._images(observation[None]), partial(affine, parameters))[0]
+        x: Array = self._hidden(
+            parameters, self._images(observation[None]), partial(affine, parameters)
+        )[0]
         return x
 
-    def features(self, parameters: Mapping[str, Array], memory: Tree, x: Array) -> tuple[Array, Tree]:
-        """Return the inputs of the output layer, [features], and the next memory; x is the result of `encode`."""
+    def features(
+        self, parameters: Mapping[str, Array], memory: Tree, x: Array
+    ) -> tuple[Array, Tree]:
+        """Return the inputs of the output layer, [features], and the next memory;
+        x is the result of `encode`.
+        """
         if self.lstm is None:
             return x, memory
         h, c = memory
@@ -157,7 +194,8 @@ class ConvolutionalNetwork:
         return outputs
 
     def fold(self, parameters: Mapping[str, Array], reference: Array) -> dict[str, Array]:
-        """Return parameters of `folded` that compute the same as these with the reference images, [images, *image].
+        """Return parameters of `folded` that compute the same as these with the reference images,
+        [images, *image].
 
         K' = K gamma / sqrt(v + epsilon), b' = beta - m gamma / sqrt(v + epsilon).
         """
@@ -202,7 +240,9 @@ def biased(parameters: Mapping[str, Array], number: int, name: str, z: Any) -> A
 
 
 def layer_normalised(parameters: Mapping[str, Array], number: int, name: str, z: Any) -> Any:
-    """Return z normalised for each image, [images, ..., units], with the gain and the bias of a layer."""
+    """Return z normalised for each image, [images, ..., units],
+    with the gain and the bias of a layer.
+    """
     axes = tuple(range(1, z.ndim))
     centred = z - jnp.mean(z, axes, keepdims=True)
     scale = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axes, keepdims=True) + LAYER_EPSILON)
@@ -213,12 +253,16 @@ def convolution(images: Array, kernel: Array, stride: int, padding: Padding) -> 
     """Return the convolution of [images, height, width, inputs] with [k, k, inputs, filters]."""
     axes = ("NHWC", "HWIO", "NHWC")
     strides = (stride, stride)
-    result: Array = jax.lax.conv_general_dilated(images, kernel, strides, padding.upper(), dimension_numbers=axes)
+    result: Array = jax.lax.conv_general_dilated(
+        images, kernel, strides, padding.upper(), dimension_numbers=axes
+    )
     return result
 
 
 class Folding:
-    """Folds virtual batch normalisation by a batch of observations into parameters, one candidate at a time."""
+    """Folds virtual batch normalisation by a batch of observations into parameters,
+    one candidate at a time.
+    """
 
     def __init__(self, network: ConvolutionalNetwork, reference: Array) -> None:
         """`reference` is [images, *shape of an observation]."""
@@ -232,7 +276,9 @@ class Folding:
         self._fold = jax.jit(fold)
 
     def __call__(self, stack: Float32) -> Float32:
-        """Return parameters of `folded`, float32[candidates, folded.layout.size], from float32[candidates, size]."""
+        """Return parameters of `folded`, float32[candidates, folded.layout.size],
+        from float32[candidates, size].
+        """
         result = np.empty((len(stack), self._network.folded.layout.size), np.float32)
         for row, theta in enumerate(stack):
             if row and np.array_equal(theta, stack[row - 1]):  # such as copies of the centre

@@ -1,8 +1,9 @@
-"""Traced programs of custom networks in JAX, whose convolutions are computed one candidate after the other on a CPU.
+"""Traced programs of custom networks in JAX, whose convolutions are computed one candidate after
+the other on a CPU.
 
-Under `jax.vmap` over kernels JAX makes a grouped convolution, which takes longer on a CPU. A function is therefore
-traced, and its convolutions are replaced. Those within loops and conditions stay as they are. Set up JAX before
-importing this.
+Under `jax.vmap` over kernels JAX makes a grouped convolution, which takes longer on a CPU. A
+function is therefore traced, and its convolutions are replaced. Those within loops and conditions
+stay as they are. Set up JAX before importing this.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from jax.custom_batching import sequential_vmap
 from jax.extend.core import Literal
 from jax.extend.core.primitives import conv_general_dilated_p
 
-INNER = ("jaxpr", "call_jaxpr")  # parameters of equations that call a function, such as those of `jax.jit`
+# parameters of equations that call a function, such as those of `jax.jit`
+INNER = ("jaxpr", "call_jaxpr")
 CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 
 
@@ -39,7 +41,10 @@ def called_program(equation: Any) -> Any:
     """Return the program of a function that an equation calls; None if it calls none."""
     if equation.primitive.name not in CALLS:
         return None
-    return next((equation.params[name] for name in INNER if hasattr(equation.params.get(name), "jaxpr")), None)
+    return next(
+        (equation.params[name] for name in INNER if hasattr(equation.params.get(name), "jaxpr")),
+        None,
+    )
 
 
 def _convolves(program: Any) -> bool:
@@ -50,17 +55,26 @@ def _convolves(program: Any) -> bool:
 
 
 class Interpreter:
-    """Evaluates traced programs, with convolutions that `jax.vmap` computes one after the other on a CPU."""
+    """Evaluates traced programs, with convolutions that
+    `jax.vmap` computes one after the other on a CPU.
+    """
 
-    def evaluate(self, program: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    def evaluate(
+        self, program: Any, constants: Sequence[Any], arguments: Sequence[Any]
+    ) -> list[Any]:
         """Return the outputs of a program; see `jax.core.eval_jaxpr`."""
-        values = dict(zip([*program.constvars, *program.invars], [*constants, *arguments], strict=True))
+        values = dict(
+            zip([*program.constvars, *program.invars], [*constants, *arguments], strict=True)
+        )
 
         def read(variable: Any) -> Any:
             return variable.val if isinstance(variable, Literal) else values[variable]
 
         for equation in program.eqns:
-            inputs, called = [read(variable) for variable in equation.invars], called_program(equation)
+            inputs, called = (
+                [read(variable) for variable in equation.invars],
+                called_program(equation),
+            )
             if called is not None and self.enters(called.jaxpr, inputs):
                 outputs = self.evaluate(called.jaxpr, called.consts, inputs)
             else:
@@ -75,9 +89,12 @@ class Interpreter:
     def outputs(self, equation: Any, inputs: Sequence[Any]) -> list[Any]:
         """Compute an equation; return a list of arrays."""
         if equation.primitive is conv_general_dilated_p and jax.default_backend() == "cpu":
-            return [sequential_vmap(partial(conv_general_dilated_p.bind, **equation.params))(*inputs)]
+            return [
+                sequential_vmap(partial(conv_general_dilated_p.bind, **equation.params))(*inputs)
+            ]
         primitive = equation.primitive
         parameters = primitive.get_bind_params(equation.params)
-        functions, parameters = parameters if isinstance(parameters, tuple) else ((), parameters)  # before JAX 0.10
+        # before JAX 0.10
+        functions, parameters = parameters if isinstance(parameters, tuple) else ((), parameters)
         result = primitive.bind(*functions, *inputs, **parameters)
         return list(result) if primitive.multiple_results else [result]

@@ -1,8 +1,9 @@
 """Networks in JAX whose weights are common ones plus low-rank perturbations, which are not formed.
 
-A network is traced, and its program is evaluated with weights that are W + sum_k left_k right_k (outer products):
-matrix products and look-ups of rows are those with W plus a correction. Where another operation uses such a weight,
-such as a convolution, it is formed. Set up JAX before importing this.
+A network is traced, and its program is evaluated with weights that are W + sum_k left_k right_k
+(outer products): matrix products and look-ups of rows are those with W plus a correction. Where
+another operation uses such a weight, such as a convolution, it is formed. Set up JAX before
+importing this.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ LEFT, RIGHT = ":left", ":right"  # suffixes of the names of factors
 
 @dataclass(frozen=True)
 class Factored:
-    """The weight common + sum_k left[k] right[k], whose first axes are those of left, and whose last those of right."""
+    """The weight common + sum_k left[k] right[k], whose first axes are those of left,
+    and whose last those of right.
+    """
 
     name: str
     common: Tensor  # [*first axes, *last axes]
@@ -46,12 +49,16 @@ class Factored:
         return [(self.left[k], self.right[k]) for k in range(self.left.shape[0])]
 
     def formed(self) -> Tensor:
-        """Return the weight. For a low rank, sums of outer products take less time than a matrix product."""
+        """Return the weight. For a low rank,
+        sums of outer products take less time than a matrix product.
+        """
         return sum((jnp.multiply.outer(left, right) for left, right in self.terms()), self.common)
 
 
 class FactoredInterpreter(Interpreter):
-    """Evaluates programs with `Factored` arguments; `formed` are the names of those that were formed."""
+    """Evaluates programs with `Factored` arguments;
+    `formed` are the names of those that were formed.
+    """
 
     def __init__(self) -> None:
         self.formed: dict[str, None] = {}
@@ -78,9 +85,13 @@ class FactoredInterpreter(Interpreter):
 def apply_factored(
     apply: Callable[..., Any], parameters: Mapping[str, Any], memory: Any, observation: Any
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the result of `apply` for parameters that may be `Factored`, and the names of those that were formed."""
+    """Return the result of `apply` for parameters that may be `Factored`,
+    and the names of those that were formed.
+    """
     arrays = {
-        name: jax.ShapeDtypeStruct(item.common.shape, item.common.dtype) if isinstance(item, Factored) else item
+        name: jax.ShapeDtypeStruct(item.common.shape, item.common.dtype)
+        if isinstance(item, Factored)
+        else item
         for name, item in parameters.items()
     }
     closed, result = jax.make_jaxpr(apply, return_shape=True)(arrays, memory, observation)
@@ -91,14 +102,19 @@ def apply_factored(
     return jax.tree.unflatten(jax.tree.structure(result), plain), tuple(interpreter.formed)
 
 
-def with_factors(apply: Callable[..., Any], layout: Layout, names: Sequence[str]) -> Callable[..., Any]:
-    """Return (common, own, memory, observation) -> (outputs, memory), `apply` of one candidate without forming weights.
+def with_factors(
+    apply: Callable[..., Any], layout: Layout, names: Sequence[str]
+) -> Callable[..., Any]:
+    """Return (common, own, memory, observation) -> (outputs, memory), `apply` of one candidate
+    without forming weights.
 
-    `common` are the common weights of the parts `names`, `own` their factors, "<name>:left" [rank, rows] and
-    "<name>:right" [rank, columns], and the other parts.
+    `common` are the common weights of the parts `names`, `own` their factors, "<name>:left" [rank,
+    rows] and "<name>:right" [rank, columns], and the other parts.
     """
 
-    def applied(common: Mapping[str, Any], own: Mapping[str, Any], memory: Any, observation: Any) -> Any:
+    def applied(
+        common: Mapping[str, Any], own: Mapping[str, Any], memory: Any, observation: Any
+    ) -> Any:
         parameters = {name: own[name] for name in layout.shapes if name not in names}
         for name in names:
             left, right = own[name + LEFT], own[name + RIGHT]
@@ -128,23 +144,34 @@ def formed_weights(
         return jax.ShapeDtypeStruct(shape, jnp.float32)
 
     parts = {name: struct(*shape) for name, shape in layout.shapes.items()}
-    factors = {name: (struct(1, *layout.shapes[name][:-1]), struct(1, layout.shapes[name][-1])) for name in names}
+    factors = {
+        name: (struct(1, *layout.shapes[name][:-1]), struct(1, layout.shapes[name][-1]))
+        for name in names
+    }
     observed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), observation)
     jax.eval_shape(traced, parts, factors, observed)
     return formed
 
 
 class FactoredPolicy:
-    """A policy as pure functions of common weights and the factors of each candidate; see `core.policy.Pure`.
+    """A policy as pure functions of common weights and the factors of each candidate; see
+    `core.policy.Pure`.
 
-    A candidate is a vector of `layout`: the factors of the matrices `factored`, and the other parts.
+    A candidate is a vector of `layout`: the factors of the matrices `factored`, and the other
+    parts.
     """
 
-    def __init__(self, pure: Pure, layout: Layout, factorisation: Factorisation, observation: ObservationSpec) -> None:
+    def __init__(
+        self, pure: Pure, layout: Layout, factorisation: Factorisation, observation: ObservationSpec
+    ) -> None:
         self._pure, self._parts = pure, layout
         self._leaves, self._tree = _leaves_of_parts(pure, layout)
         matrices = [name for name in factorisation.matrices if name in self._leaves]
-        formed = formed_weights(self._apply, layout, matrices, pure.memory, observation) if matrices else ()
+        formed = (
+            formed_weights(self._apply, layout, matrices, pure.memory, observation)
+            if matrices
+            else ()
+        )
         self.factored = tuple(name for name in matrices if name not in formed)
         self.layout = Layout(own_shapes(layout, self.factored, factorisation.rank))
 
@@ -153,7 +180,9 @@ class FactoredPolicy:
         return self._pure.apply(jax.tree.unflatten(self._tree, leaves), memory, observation)
 
     def bound(self, common: Mapping[str, Any]) -> Pure:
-        """Return the functions of a candidate for the common weights of the matrices `factored`, by name."""
+        """Return the functions of a candidate for the common
+        weights of the matrices `factored`, by name.
+        """
         applied = with_factors(self._apply, self._parts, self.factored)
 
         def parameters(own: Any) -> Any:
@@ -165,7 +194,8 @@ class FactoredPolicy:
 def _leaves_of_parts(pure: Pure, layout: Layout) -> tuple[list[Any], Any]:
     """Return the leaves of a policy's parameters, as names of parts or constants, and their tree.
 
-    The names are found by splitting the vector 1, 2, ... . There are none if a leaf is something else.
+    The names are found by splitting the vector 1, 2, ... . There are none if a leaf is something
+    else.
     """
     numbers = np.arange(1, layout.size + 1, dtype=np.float32)
     leaves, tree = jax.tree.flatten(pure.parameters(jnp.asarray(numbers)))
@@ -173,7 +203,11 @@ def _leaves_of_parts(pure: Pure, layout: Layout) -> tuple[list[Any], Any]:
     parts = layout.split(numbers)
     names: list[Any] = []
     for leaf, other in zip(leaves, others, strict=True):
-        equal = (name for name, part in parts.items() if part.shape == leaf.shape and np.array_equal(part, leaf))
+        equal = (
+            name
+            for name, part in parts.items()
+            if part.shape == leaf.shape and np.array_equal(part, leaf)
+        )
         names.append(next(equal, leaf if np.array_equal(leaf, other) else None))
     return ([], tree) if any(leaf is None for leaf in names) else (names, tree)
 
@@ -219,7 +253,11 @@ def _rows(params: Mapping[str, Any], weight: Tensor, indices: Any) -> Any:
     if not isinstance(weight, Factored) or weight.right.ndim != 2:
         return None
     last = weight.common.ndim - 1
-    is_indexed = last in (*numbers.start_index_map, *numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    is_indexed = last in (
+        *numbers.start_index_map,
+        *numbers.collapsed_slice_dims,
+        *numbers.operand_batching_dims,
+    )
     if is_indexed or sizes[last] != weight.common.shape[last]:
         return None
     output = lax.gather_p.bind(weight.common, indices, **params)
@@ -232,7 +270,9 @@ def _rows(params: Mapping[str, Any], weight: Tensor, indices: Any) -> Any:
 
 
 def _converted(params: Mapping[str, Any], weight: Tensor) -> Any:
-    arrays = (array.astype(params["new_dtype"]) for array in (weight.common, weight.left, weight.right))
+    arrays = (
+        array.astype(params["new_dtype"]) for array in (weight.common, weight.left, weight.right)
+    )
     return Factored(weight.name, *arrays)
 
 

@@ -12,8 +12,8 @@ Set up JAX before importing this.
 | a Keras model on the JAX backend | trainable variables | inputs after the first one |
 | a `Network` | as it declares | as it declares |
 
-Parameters are named by their path in the tree, such as "layers/0/kernel". Leaves of a tree that are not arrays, such as
-activation functions, are constants.
+Parameters are named by their path in the tree, such as "layers/0/kernel". Leaves of a tree that are
+not arrays, such as activation functions, are constants.
 """
 
 from __future__ import annotations
@@ -49,15 +49,9 @@ from hpc_es.policies.networks.network import (
     stochastic_error,
 )
 
-EXPECTED = (
-    "a pair (init, apply) of functions, an object with init, memory and apply, or a module of flax, equinox or Keras"
-)
-WITHOUT_TORCH = (
-    f"expected {EXPECTED}; or write a custom policy, which may compute with PyTorch (docs/extending/policies.md)"
-)
-TORCH_ARRAYS = (
-    "expected NumPy or JAX arrays, such as {name: value.float().numpy() for name, value in module.state_dict().items()}"
-)
+EXPECTED = "a pair (init, apply) of functions, an object with init, memory and apply, or a module of flax, equinox or Keras"
+WITHOUT_TORCH = f"expected {EXPECTED}; or write a custom policy, which may compute with PyTorch (docs/extending/policies.md)"
+TORCH_ARRAYS = "expected NumPy or JAX arrays, such as {name: value.float().numpy() for name, value in module.state_dict().items()}"
 Build = Callable[[int], Any]  # seed -> what the builder returns
 
 
@@ -66,7 +60,8 @@ class TreeFunctions:
     """A network whose parameters are a tree."""
 
     init: Callable[[int], Any]  # seed -> tree of parameters
-    apply: Callable[[Any, Any, Any], tuple[Any, Any]]  # (tree, memory, observation) -> (outputs, memory)
+    # (tree, memory, observation) -> (outputs, memory)
+    apply: Callable[[Any, Any, Any], tuple[Any, Any]]
     memory: Callable[[], Any] = tuple
 
 
@@ -76,7 +71,9 @@ class TreeNetwork:
     backend = "jax"
 
     def __init__(self, functions: TreeFunctions, name: str) -> None:
-        """Raise ConfigError if a parameter is not floating-point; `name` is the builder's name in messages."""
+        """Raise ConfigError if a parameter is not floating-point;
+        `name` is the builder's name in messages.
+        """
         self._functions, self._name = functions, name
         leaves, self._tree = jax.tree.flatten(_call(name, "init", functions.init, 0))
         self._constants = [None if is_array(leaf) else leaf for leaf in leaves]
@@ -90,7 +87,9 @@ class TreeNetwork:
         tree = _call(self._name, "init", self._functions.init, int(rng.integers(2**31)))
         arrays = named_arrays(KEY, self._name, tree)
         if {path: array.shape for path, array in arrays.items()} != self.layout.shapes:
-            text = f"{self._name} returns parameters of other names or shapes when it is called again"
+            text = (
+                f"{self._name} returns parameters of other names or shapes when it is called again"
+            )
             raise ConfigError([(KEY, f"{text}: expected the same for every random key")])
         return self.layout.join(arrays)
 
@@ -99,11 +98,19 @@ class TreeNetwork:
         memory: Tree = self._memory
         return memory
 
-    def apply(self, parameters: Mapping[str, Array], memory: Tree, observation: Array) -> tuple[Array, Tree]:
-        """Apply the function to the tree, whose arrays have the dtypes that the builder gave them."""
-        arrays = iter([jnp.asarray(parameters[path]).astype(dtype) for path, dtype in self._dtypes.items()])
+    def apply(
+        self, parameters: Mapping[str, Array], memory: Tree, observation: Array
+    ) -> tuple[Array, Tree]:
+        """Apply the function to the tree, whose arrays have
+        the dtypes that the builder gave them.
+        """
+        arrays = iter(
+            [jnp.asarray(parameters[path]).astype(dtype) for path, dtype in self._dtypes.items()]
+        )
         leaves = [next(arrays) if leaf is None else leaf for leaf in self._constants]
-        outputs, after = self._functions.apply(jax.tree.unflatten(self._tree, leaves), memory, observation)
+        outputs, after = self._functions.apply(
+            jax.tree.unflatten(self._tree, leaves), memory, observation
+        )
         refuse_torch(KEY, f"apply of {self._name}", outputs, WITHOUT_TORCH)
         return outputs, after
 
@@ -114,7 +121,8 @@ def is_array(leaf: Any) -> bool:
 
 
 def named_arrays(key: str, name: str, tree: Any) -> dict[str, Any]:
-    """Return the arrays of a tree by path; ConfigError unless they are floating-point and there is at least one.
+    """Return the arrays of a tree by path; ConfigError unless they are floating-point and there is
+    at least one.
 
     `key` and `name` are the config key and the function that the message names.
     """
@@ -136,7 +144,9 @@ def _call(name: str, what: str, function: Callable[..., Any], *arguments: Any) -
     except ConfigError:
         raise
     except Exception as error:  # of the user's code
-        raise ConfigError([(KEY, f"{what} of {name} fails: {failure_from_error(error).text}")]) from error
+        raise ConfigError(
+            [(KEY, f"{what} of {name} fails: {failure_from_error(error).text}")]
+        ) from error
 
 
 def _call_apply(name: str, observation: Any, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -159,18 +169,24 @@ def jax_network(build: Build, name: str, observations: ObservationSpec, frozen: 
     Args:
         build: function that calls the builder, with a seed for its random numbers.
         name: name of the builder in messages.
-        frozen: whether to accept what only training uses: mutable statistics as constants, dropout without effect.
+        frozen: whether to accept what only training uses: mutable statistics as constants, dropout
+            without effect.
     """
     built = build(0)
     refuse_torch(KEY, name, built, WITHOUT_TORCH)
-    if all(hasattr(built, attribute) for attribute in ("layout", "backend", "initial", "memory", "apply")):
+    if all(
+        hasattr(built, attribute)
+        for attribute in ("layout", "backend", "initial", "memory", "apply")
+    ):
         network: Network = built
         return network
     if _is_instance(built, "keras", "Model"):
         return KerasNetwork(build, built, name, observations, frozen)
     zeros = jnp.zeros(observations.shape, observations.dtype)
     if all(callable(getattr(built, attribute, None)) for attribute in ("init", "memory", "apply")):
-        functions = TreeFunctions(lambda seed: built.init(jax.random.key(seed)), built.apply, built.memory)
+        functions = TreeFunctions(
+            lambda seed: built.init(jax.random.key(seed)), built.apply, built.memory
+        )
     elif _is_instance(built, "flax.linen", "Module"):
         functions = _from_linen(built, name, zeros, frozen)
     elif _is_instance(built, "flax.nnx", "Module"):
@@ -184,7 +200,9 @@ def jax_network(build: Build, name: str, observations: ObservationSpec, frozen: 
             lambda tree, memory, observation: (apply(tree, observation), memory),
         )
     else:
-        raise ConfigError([(KEY, f"expected {name} to return {EXPECTED}, found {_type_text(built)}")])
+        raise ConfigError(
+            [(KEY, f"expected {name} to return {EXPECTED}, found {_type_text(built)}")]
+        )
     return TreeNetwork(functions, name)
 
 
@@ -194,7 +212,9 @@ def _type_text(value: Any) -> str:
 
 
 def _is_instance(value: Any, module: str, name: str) -> bool:
-    """Return whether a value is an instance of a class of a module; it is not if nothing has imported the module."""
+    """Return whether a value is an instance of a class of a module;
+    it is not if nothing has imported the module.
+    """
     cls = getattr(sys.modules.get(module), name, None)
     return cls is not None and isinstance(value, cls)
 
@@ -216,7 +236,11 @@ def _from_linen(module: Any, name: str, zeros: Any, frozen: bool) -> TreeFunctio
         with nn.intercept_methods(without_dropout):
             return dict(module.init(jax.random.key(seed), zeros))
 
-    others = {collection: tree for collection, tree in _call(name, "init", init, 0).items() if collection != "params"}
+    others = {
+        collection: tree
+        for collection, tree in _call(name, "init", init, 0).items()
+        if collection != "params"
+    }
     if others and not frozen:
         raise ConfigError([(KEY, f"{name} has {', '.join(sorted(others))}, {STATISTICS}")])
     constants = jax.tree.map(np.asarray, others)
@@ -241,7 +265,9 @@ def _from_nnx(build: Build, built: Any, name: str, zeros: Any, frozen: bool) -> 
             raise stochastic_error(name, "/".join(map(str, path)), type(layer).__name__)
     graph, first, others = split(built)
     values = nnx.to_flat_state(others)
-    statistics = ["/".join(map(str, path)) for path, value in values if not isinstance(value, nnx.RngState)]
+    statistics = [
+        "/".join(map(str, path)) for path, value in values if not isinstance(value, nnx.RngState)
+    ]
     if statistics and not frozen:
         raise ConfigError([(KEY, f"{name} has {', '.join(statistics)}, {STATISTICS}")])
 
@@ -253,12 +279,19 @@ def _from_nnx(build: Build, built: Any, name: str, zeros: Any, frozen: bool) -> 
         nnx.replace_by_pure_dict(state, tree)
         return nnx.merge(graph, state, others)(observation), memory
 
-    copy = nnx.merge(graph, *(jax.tree.map(lambda array: array, state) for state in (first, others)))
+    copy = nnx.merge(
+        graph, *(jax.tree.map(lambda array: array, state) for state in (first, others))
+    )
     _call_apply(name, zeros, copy)
     for (path, value), (_, after) in zip(values, nnx.to_flat_state(split(copy)[2]), strict=True):
-        if any(one.tobytes() != other.tobytes() for one, other in zip(_bits(value), _bits(after), strict=True)):
+        if any(
+            one.tobytes() != other.tobytes()
+            for one, other in zip(_bits(value), _bits(after), strict=True)
+        ):
             changed = "/".join(map(str, path))
-            does = "draws random numbers" if isinstance(value, nnx.RngState) else f"changes {changed}"
+            does = (
+                "draws random numbers" if isinstance(value, nnx.RngState) else f"changes {changed}"
+            )
             text = f"{name} {does} when it acts: expected a model whose outputs depend on its inputs only"
             raise ConfigError([(KEY, text)])
     return TreeFunctions(init, apply)
@@ -275,7 +308,9 @@ def _from_equinox(build: Build, built: Any, name: str, frozen: bool) -> TreeFunc
     import equinox
 
     special = equinox.nn.Dropout | equinox.nn.StateIndex
-    for path, layer in jax.tree_util.tree_flatten_with_path(built, is_leaf=lambda node: isinstance(node, special))[0]:
+    for path, layer in jax.tree_util.tree_flatten_with_path(
+        built, is_leaf=lambda node: isinstance(node, special)
+    )[0]:
         if isinstance(layer, equinox.nn.StateIndex):
             text = f"{_path_text(path)!r} of {name} is state, such as that of BatchNorm, which calls would return"
             raise ConfigError([(KEY, f"{text}: expected a layer without it, such as LayerNorm")])
@@ -295,12 +330,24 @@ def _from_equinox(build: Build, built: Any, name: str, frozen: bool) -> TreeFunc
 # Checks
 
 
-def check(network: Network, again: Network, name: str, observations: ObservationSpec, outputs: int, why: str) -> None:
-    """Trace a network for one observation and call it twice; ConfigError if it does not fit, or is not deterministic.
+def check(
+    network: Network,
+    again: Network,
+    name: str,
+    observations: ObservationSpec,
+    outputs: int,
+    why: str,
+) -> None:
+    """Trace a network for one observation and call it twice; ConfigError if it does not fit, or is
+    not deterministic.
 
-    `again` is the network of a second call of the builder, which must be the same. `why` says what the outputs are for.
+    `again` is the network of a second call of the builder, which must be the same. `why` says what
+    the outputs are for.
     """
-    parts = {part: jax.ShapeDtypeStruct(shape, jnp.float32) for part, shape in network.layout.shapes.items()}
+    parts = {
+        part: jax.ShapeDtypeStruct(shape, jnp.float32)
+        for part, shape in network.layout.shapes.items()
+    }
     observation = jax.ShapeDtypeStruct(observations.shape, observations.dtype)
     memory = network.memory()
     result = _call_apply(name, observation, jax.eval_shape, network.apply, parts, memory)
@@ -310,7 +357,9 @@ def check(network: Network, again: Network, name: str, observations: Observation
         raise ConfigError([(KEY, f"{expected}, found {_type_text(result[0])}")])
     if result[0].shape != (outputs,) or not jnp.issubdtype(result[0].dtype, jnp.floating):
         actual = array_text(result[0])
-        raise ConfigError([(KEY, f"{expected}, found {actual} for an observation {array_text(observation)}")])
+        raise ConfigError(
+            [(KEY, f"{expected}, found {actual} for an observation {array_text(observation)}")]
+        )
     if _memory_text(after) != _memory_text(memory):
         text = f"expected {name} to return a memory like its memory(), {_memory_text(memory)}"
         raise ConfigError([(KEY, f"{text}, found {_memory_text(after)}")])
@@ -318,7 +367,12 @@ def check(network: Network, again: Network, name: str, observations: Observation
     parameters = network.layout.split(network.initial(np.random.default_rng(0)))
     ones = np.ones(observations.shape, observations.dtype)
     first, second, other = (
-        [np.asarray(leaf) for leaf in jax.tree.leaves(_call_apply(name, ones, one.apply, parameters, one.memory()))]
+        [
+            np.asarray(leaf)
+            for leaf in jax.tree.leaves(
+                _call_apply(name, ones, one.apply, parameters, one.memory())
+            )
+        ]
         for one in (network, network, again)
     )
     require_deterministic(name, first, second)
@@ -334,7 +388,8 @@ def _memory_text(memory: Any) -> str:
 
 
 class JaxCall:
-    """A network that JAX compiles on its first use, for `size` candidates or for rows with the same parameters.
+    """A network that JAX compiles on its first use, for `size` candidates or for rows with the same
+    parameters.
 
     The matrices `factored` are common weights plus factors of each candidate, and are not formed.
     """
@@ -359,10 +414,15 @@ class JaxCall:
         self._compiled = set[tuple[int, ...]]()  # shapes of observations
 
     def load(self, parts: Mapping[str, Float32], common: Mapping[str, Float32]) -> Any:
-        own = {name: jnp.asarray(part[0] if self.size is None else part) for name, part in parts.items()}
+        own = {
+            name: jnp.asarray(part[0] if self.size is None else part)
+            for name, part in parts.items()
+        }
         return {name: jnp.asarray(part) for name, part in common.items()}, own
 
-    def step(self, parameters: Any, memory: Sequence[Any], observations: Array) -> tuple[Any, Sequence[Any]]:
+    def step(
+        self, parameters: Any, memory: Sequence[Any], observations: Array
+    ) -> tuple[Any, Sequence[Any]]:
         result: tuple[Any, Sequence[Any]]
         if observations.shape in self._compiled:
             result = self._step(*parameters, list(memory), observations)

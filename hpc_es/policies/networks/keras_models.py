@@ -1,12 +1,13 @@
-"""Policies as Keras 3 models of standard layers, which load without hpc_es, and parameters read from such models.
+"""Policies as Keras 3 models of standard layers, which load without hpc_es, and parameters read
+from such models.
 
-A model includes the environment's wrappers, the observation normaliser, the action head and, optionally, a value head.
-A recurrent model takes and returns its memory:
+A model includes the environment's wrappers, the observation normaliser, the action head and,
+optionally, a value head. A recurrent model takes and returns its memory:
 
     actions, h_0, c_0, ... = model([observation, h_0, c_0, ...])
 
-The observation is float32[n, steps, observations] with any number of steps; h and c are float32[n, units], zeros at
-the start of an episode, and the returned ones in the calls that continue it.
+The observation is float32[n, steps, observations] with any number of steps; h and c are float32[n,
+units], zeros at the start of an episode, and the returned ones in the calls that continue it.
 
 Keras is imported when a model is built, not with this module.
 """
@@ -59,7 +60,9 @@ Transformation = Affine | Clip | Reshape
 
 @dataclass(frozen=True)
 class EnvironmentTransformations:
-    """The environment's wrappers, as transformations of its observations and actions in the order of application."""
+    """The environment's wrappers, as transformations of its
+    observations and actions in the order of application.
+    """
 
     shape: tuple[int, ...]  # of the environment's observations
     observations: Sequence[Transformation] = ()
@@ -88,7 +91,8 @@ def value_of(layers: Sequence[SavedLayer]) -> Float32 | None:
 
 
 def normaliser_of(layers: Sequence[SavedLayer]) -> tuple[Float32, Float32] | None:
-    """Return mean and standard deviation of a saved network's observations, float32[observations] each, or None.
+    """Return mean and standard deviation of a saved network's observations, float32[observations]
+    each, or None.
 
     They are read from a Keras `Normalization` layer or from the `ObservationNormalizationLayer` of
     neuroevolution-ai/evolution-strategies.
@@ -96,7 +100,11 @@ def normaliser_of(layers: Sequence[SavedLayer]) -> tuple[Float32, Float32] | Non
     for layer in layers:
         if layer.kind == "Normalization":
             is_configured = layer.config.get("mean") is not None
-            mean, variance = (layer.config["mean"], layer.config["variance"]) if is_configured else layer.weights[:2]
+            mean, variance = (
+                (layer.config["mean"], layer.config["variance"])
+                if is_configured
+                else layer.weights[:2]
+            )
             return np.ravel(mean).astype(np.float32), np.sqrt(np.ravel(variance)).astype(np.float32)
         if layer.kind == "ObservationNormalizationLayer":
             return np.float32(layer.config["ob_mean"]), np.float32(layer.config["ob_std"])
@@ -104,7 +112,9 @@ def normaliser_of(layers: Sequence[SavedLayer]) -> tuple[Float32, Float32] | Non
 
 
 def transformed(keras: Any, x: Any, steps: Sequence[Transformation], is_sequence: bool) -> Any:
-    """Return x after some transformations, which leave the batch axis and the time axis of sequences as they are."""
+    """Return x after some transformations, which leave the batch axis
+    and the time axis of sequences as they are.
+    """
     for step in steps:
         if isinstance(step, Affine):
             x = keras.layers.Rescaling(step.scale.tolist(), step.offset.tolist())(x)
@@ -121,7 +131,9 @@ def normalised(keras: Any, inputs: Any, normaliser: Normaliser | None) -> Any:
         return inputs
     mean, deviation, clip = normaliser
     variance = np.square(deviation.astype(np.float64))
-    layer = keras.layers.Normalization(mean=mean.tolist(), variance=variance.tolist(), name="normalise")
+    layer = keras.layers.Normalization(
+        mean=mean.tolist(), variance=variance.tolist(), name="normalise"
+    )
     return keras.ops.clip(layer(inputs), -clip, clip) if np.isfinite(clip) else layer(inputs)
 
 
@@ -136,7 +148,9 @@ def actions(keras: Any, head: Head, outputs: Any, is_sequence: bool) -> Any:
     if bins is None:
         if head.bounds == "squash":
             half = (space.high - space.low) / np.float32(2)
-            outputs = keras.layers.Rescaling(half.tolist(), (space.low + half).tolist())(keras.ops.tanh(outputs))
+            outputs = keras.layers.Rescaling(half.tolist(), (space.low + half).tolist())(
+                keras.ops.tanh(outputs)
+            )
         return keras.ops.clip(outputs, space.low.tolist(), space.high.tolist())
     split = keras.layers.Reshape((len(space.low), bins), name=None if is_sequence else "bins")
     if is_sequence:
@@ -147,7 +161,9 @@ def actions(keras: Any, head: Head, outputs: Any, is_sequence: bool) -> Any:
 
 
 def value_output(keras: Any, features: Any, parameters: Float32) -> Any:
-    """Return the values [..., 1] of features [..., features]; `parameters` are float32[features + 1], the bias last."""
+    """Return the values [..., 1] of features [..., features];
+    `parameters` are float32[features + 1], the bias last.
+    """
     dense = keras.layers.Dense(1, name=VALUE)
     values = dense(features)
     dense.set_weights([parameters[:-1, np.newaxis], parameters[-1:]])
@@ -161,9 +177,11 @@ def mlp_model(
     around: EnvironmentTransformations | None = None,
     value: Float32 | None = None,
 ) -> Any:
-    """Return a model from float32[n, observations] to Box actions within their bounds, float32[n, actions], or logits.
+    """Return a model from float32[n, observations] to Box actions within their bounds, float32[n,
+    actions], or logits.
 
-    `theta` is float32[params]. With the parameters `value` of a value head there is a second output, float32[n, 1].
+    `theta` is float32[params]. With the parameters `value` of a value head there is a second
+    output, float32[n, 1].
     """
     import keras
 
@@ -202,11 +220,12 @@ def network_model(
     around: EnvironmentTransformations | None = None,
     with_value: bool = False,
 ) -> Any:
-    """Return a custom Keras model with normalisation and head: Box actions within their bounds, or logits.
+    """Return a custom Keras model with normalisation and head: Box actions within their bounds, or
+    logits.
 
-    A recurrent model has the inputs [observation, *memory] and the outputs [actions, *memory] of one step. `theta` is
-    float32[params]. With `with_value` the value, float32[n, 1], is an output after the actions; the network must have
-    it.
+    A recurrent model has the inputs [observation, *memory] and the outputs [actions, *memory] of
+    one step. `theta` is float32[params]. With `with_value` the value, float32[n, 1], is an output
+    after the actions; the network must have it.
     """
     import keras
 
@@ -214,8 +233,13 @@ def network_model(
     spec, leaves = policy.spaces.observations, policy.network.memory()
     around = around or EnvironmentTransformations(spec.shape)
     is_raw = normaliser is None and not around.observations
-    observation = keras.Input(around.shape, dtype=spec.dtype.name if is_raw else "float32", name="observation")
-    memory = [keras.Input(leaf.shape, dtype=leaf.dtype.name, name=f"memory_{n}") for n, leaf in enumerate(leaves)]
+    observation = keras.Input(
+        around.shape, dtype=spec.dtype.name if is_raw else "float32", name="observation"
+    )
+    memory = [
+        keras.Input(leaf.shape, dtype=leaf.dtype.name, name=f"memory_{n}")
+        for n, leaf in enumerate(leaves)
+    ]
     inputs = transformed(keras, observation, around.observations, is_sequence=False)
     inputs = normalised(keras, inputs, normaliser)
     outputs, *after = policy.network.called(policy.network.model(theta), [inputs, *memory])
@@ -225,13 +249,22 @@ def network_model(
     outputs = actions(keras, policy.head, outputs, is_sequence=False)
     outputs = transformed(keras, outputs, around.actions, is_sequence=False)
     inputs, outputs = [observation, *memory], [outputs, *after]
-    return keras.Model(inputs if memory else observation, outputs if after else outputs[0], name="policy")
+    return keras.Model(
+        inputs if memory else observation, outputs if after else outputs[0], name="policy"
+    )
 
 
 # Layers that only change observations or actions, or nothing in inference.
 AROUND = frozenset(
     {
-        *("InputLayer", "Normalization", "ObservationNormalizationLayer", "Rescaling", "Reshape", "Flatten"),
+        *(
+            "InputLayer",
+            "Normalization",
+            "ObservationNormalizationLayer",
+            "Rescaling",
+            "Reshape",
+            "Flatten",
+        ),
         *("Clip", "Tanh", "Cast", "Argmax", "ArgMax", "TimeDistributed", "Dropout"),
     }
 )
@@ -245,7 +278,11 @@ def activation_of(layer: SavedLayer) -> str | None:
         slope = float(config.get("negative_slope", config.get("alpha", 0.0)) or 0.0)
         if layer.kind == "ReLU" and not slope:
             return "relu"
-        return "leaky_relu" if abs(slope - LEAKY_SLOPE) < 1e-6 else f"leaky_relu with the slope {slope:g}"
+        return (
+            "leaky_relu"
+            if abs(slope - LEAKY_SLOPE) < 1e-6
+            else f"leaky_relu with the slope {slope:g}"
+        )
     value = layer.config.get("activation")
     if isinstance(value, Mapping):  # a function that is not a standard one
         value = str(value.get("config") or value.get("class_name"))
@@ -260,36 +297,70 @@ def require_same_network(layers: Sequence[SavedLayer], activation: str, normalis
         activation: of the policy's hidden layers.
         normalisation: `layer` or `none`, before the activation.
     """
-    dense = [number for number, layer in enumerate(layers) if layer.kind == "Dense" and layer.name != VALUE]
-    weighted = [number for number, layer in enumerate(layers) if layer.kind == "LSTM" or number in dense]
+    dense = [
+        number
+        for number, layer in enumerate(layers)
+        if layer.kind == "Dense" and layer.name != VALUE
+    ]
+    weighted = [
+        number for number, layer in enumerate(layers) if layer.kind == "LSTM" or number in dense
+    ]
     for number, layer in enumerate(layers):
         is_hidden = bool(weighted) and weighted[0] <= number < weighted[-1]
-        is_named = layer.kind in ("Dense", "LSTM", "Activation", "LeakyReLU", "ReLU", "LayerNormalization")
+        is_named = layer.kind in (
+            "Dense",
+            "LSTM",
+            "Activation",
+            "LeakyReLU",
+            "ReLU",
+            "LayerNormalization",
+        )
         if not is_named and layer.kind not in AROUND:
-            raise ValueError(f"its layer {layer.name!r} is a {layer.kind}, which the policy does not have")
+            raise ValueError(
+                f"its layer {layer.name!r} is a {layer.kind}, which the policy does not have"
+            )
         if layer.kind == "LayerNormalization" and normalisation != "layer":
-            raise ValueError(f"expected normalisation {normalisation}, found the LayerNormalization {layer.name!r}")
+            raise ValueError(
+                f"expected normalisation {normalisation}, found the LayerNormalization {layer.name!r}"
+            )
         if is_hidden and layer.kind in AROUND - {"Dropout", "InputLayer"}:
-            raise ValueError(f"its layer {layer.name!r}, a {layer.kind}, stands between hidden layers")
+            raise ValueError(
+                f"its layer {layer.name!r}, a {layer.kind}, stands between hidden layers"
+            )
         found = activation_of(layer) if layer.kind != "LSTM" else None
         if weighted and number >= weighted[-1] and layer.name != VALUE and found is not None:
-            raise ValueError(f"expected no activation of the outputs, found {found} ({layer.name!r})")
+            raise ValueError(
+                f"expected no activation of the outputs, found {found} ({layer.name!r})"
+            )
         if is_hidden and found not in (None, activation):
-            raise ValueError(f"expected the activation {activation} in hidden layers, found {found} ({layer.name!r})")
+            raise ValueError(
+                f"expected the activation {activation} in hidden layers, found {found} ({layer.name!r})"
+            )
     for first, last in pairwise(dense):
         between = layers[first:last]
         if activation not in map(activation_of, between):
-            raise ValueError(f"expected the activation {activation} after {layers[first].name!r}, found none")
-        if normalisation == "layer" and "LayerNormalization" not in [layer.kind for layer in between]:
-            raise ValueError(f"expected a LayerNormalization after {layers[first].name!r}, found none")
+            raise ValueError(
+                f"expected the activation {activation} after {layers[first].name!r}, found none"
+            )
+        if normalisation == "layer" and "LayerNormalization" not in [
+            layer.kind for layer in between
+        ]:
+            raise ValueError(
+                f"expected a LayerNormalization after {layers[first].name!r}, found none"
+            )
 
 
 def mlp_theta(policy: MLP, layers: Sequence[SavedLayer]) -> Float32:
-    """Return the parameters of a saved model, float32[params]; ValueError if its architecture is another one."""
+    """Return the parameters of a saved model, float32[params];
+    ValueError if its architecture is another one.
+    """
     saved = [layer.weights for layer in dense_layers(layers)]
     parameters = np.zeros(policy.layout.size, np.float32)
     views = list(policy.layers.layers(parameters))
-    expected, saved_shapes = [weights.shape for weights, _ in views], [kernel.shape for kernel, *_ in saved]
+    expected, saved_shapes = (
+        [weights.shape for weights, _ in views],
+        [kernel.shape for kernel, *_ in saved],
+    )
     if expected != saved_shapes:
         raise ValueError(f"expected dense layers of the shapes {expected}, found {saved_shapes}")
     require_same_network(layers, policy.options.activation, policy.options.normalisation)
@@ -308,9 +379,11 @@ def lstm_model(
     around: EnvironmentTransformations | None = None,
     value: Float32 | None = None,
 ) -> Any:
-    """Return a recurrent model (see the module): actions are float32[n, steps, actions] within their bounds, or logits.
+    """Return a recurrent model (see the module): actions are float32[n, steps, actions] within
+    their bounds, or logits.
 
-    `theta` is float32[params]; with the parameters `value` of a value head the last output is float32[n, steps, 1].
+    `theta` is float32[params]; with the parameters `value` of a value head the last output is
+    float32[n, steps, 1].
     """
     import keras
 
@@ -323,9 +396,15 @@ def lstm_model(
     memory_outputs: list[Any] = []
     for number, units in enumerate(policy.hidden_dims):
         state = [keras.Input((units,), name=f"{part}_{number}") for part in "hc"]
-        layer = keras.layers.LSTM(units, return_sequences=True, return_state=True, name=f"lstm_{number}")
+        layer = keras.layers.LSTM(
+            units, return_sequences=True, return_state=True, name=f"lstm_{number}"
+        )
         hidden, *states = layer(hidden, initial_state=state)
-        layer.set_weights(_keras_lstm_weights(arrays[f"lstm_{number}_kernel"], arrays[f"lstm_{number}_bias"], units))
+        layer.set_weights(
+            _keras_lstm_weights(
+                arrays[f"lstm_{number}_kernel"], arrays[f"lstm_{number}_bias"], units
+            )
+        )
         memory_inputs += state
         memory_outputs += states
     dense = keras.layers.Dense(policy.head.outputs, name="output")
@@ -333,43 +412,58 @@ def lstm_model(
     dense.set_weights([arrays["output_kernel"], arrays["output_bias"]])
     outputs = transformed(keras, outputs, around.actions, is_sequence=True)
     values = [] if value is None else [value_output(keras, hidden, value)]
-    return keras.Model([observation, *memory_inputs], [outputs, *memory_outputs, *values], name="policy")
+    return keras.Model(
+        [observation, *memory_inputs], [outputs, *memory_outputs, *values], name="policy"
+    )
 
 
 def lstm_theta(policy: LSTM, layers: Sequence[SavedLayer]) -> Float32:
-    """Return the parameters of a saved model, float32[params]; ValueError if its architecture is another one."""
+    """Return the parameters of a saved model, float32[params];
+    ValueError if its architecture is another one.
+    """
     require_same_network(layers, "tanh", "none")
     arrays: dict[str, Float32] = {}
     for number, layer in enumerate(layer for layer in layers if layer.kind == "LSTM"):
         for key, usual in (("activation", "tanh"), ("recurrent_activation", "sigmoid")):
             if layer.config.get(key, usual) != usual:
-                raise ValueError(f"expected {key} {usual} in {layer.name!r}, found {layer.config[key]}")
+                raise ValueError(
+                    f"expected {key} {usual} in {layer.name!r}, found {layer.config[key]}"
+                )
         kernel, recurrent, bias = layer.weights
-        shift = np.repeat(np.array([0, FORGET_BIAS, 0, 0], np.float32), len(recurrent))  # gates i, f, j, o
+        # gates i, f, j, o
+        shift = np.repeat(np.array([0, FORGET_BIAS, 0, 0], np.float32), len(recurrent))
         arrays[f"lstm_{number}_kernel"] = _swap_gates(np.concatenate([kernel, recurrent]))
         arrays[f"lstm_{number}_bias"] = _swap_gates(bias - shift)
     for layer in dense_layers(layers):
         arrays["output_kernel"], arrays["output_bias"] = layer.weights
-    expected, shapes = dict(policy.layout.shapes), {name: array.shape for name, array in arrays.items()}
+    expected, shapes = (
+        dict(policy.layout.shapes),
+        {name: array.shape for name, array in arrays.items()},
+    )
     if expected != shapes:
         raise ValueError(f"expected arrays of the shapes {expected}, found {shapes}")
     return policy.layout.join(arrays)
 
 
 def _keras_lstm_weights(kernel: Float32, bias: Float32, units: int) -> list[Float32]:
-    """Return the kernel of x, the kernel of h and the bias, which includes the forget bias; gates i, f, j, o."""
+    """Return the kernel of x, the kernel of h and the bias, which includes the forget bias;
+    gates i, f, j, o.
+    """
     shifted = bias.copy()
     shifted[2 * units : 3 * units] += np.float32(FORGET_BIAS)
     return [_swap_gates(kernel[:-units]), _swap_gates(kernel[-units:]), _swap_gates(shifted)]
 
 
 def _swap_gates(array: Float32) -> Float32:
-    """Swap the second and third gate: [..., 4 * units] of i, j, f, o to i, f, j, o, and vice versa."""
+    """Swap the second and third gate: [..., 4 * units] of i, j, f, o to i, f, j, o,
+    and vice versa.
+    """
     i, second, third, o = np.split(array, 4, axis=-1)
     return np.concatenate([i, third, second, o], axis=-1)
 
 
-# kind of policy -> (function that builds the model, function that reads the parameters of a saved model)
+# kind of policy -> (function that builds the model, function that reads the parameters of a saved
+# model)
 MODELS: Mapping[str, tuple[Callable[..., Any], Callable[..., Float32]]] = {
     "mlp": (mlp_model, mlp_theta),
     "lstm": (lstm_model, lstm_theta),

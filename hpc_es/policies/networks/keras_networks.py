@@ -1,7 +1,7 @@
 """Keras models as networks, on the backend that Keras uses in this process.
 
-A model takes [observation, *memory] and returns [outputs, *memory]; without memory one input and one output. Keras is
-imported in functions only, after its backend was chosen.
+A model takes [observation, *memory] and returns [outputs, *memory]; without memory one input and
+one output. Keras is imported in functions only, after its backend was chosen.
 """
 
 from __future__ import annotations
@@ -25,17 +25,28 @@ from hpc_es.policies.networks.network import (
     stochastic_error,
 )
 
-SEED_DTYPE = "uint32"  # of the states of random generators, which layers such as Dropout and LSTM have
-RATES = ("rate", "stddev", "dropout", "recurrent_dropout")  # of layers that draw random numbers in training
+# of the states of random generators, which layers such as Dropout and LSTM have
+SEED_DTYPE = "uint32"
+# of layers that draw random numbers in training
+RATES = ("rate", "stddev", "dropout", "recurrent_dropout")
 
 
 class KerasNetwork:
-    """A `Network` of a Keras model. Its parameters are the trainable variables, in their order and with their paths."""
+    """A `Network` of a Keras model.
+
+    Its parameters are the trainable variables, in their order and with their paths.
+    """
 
     def __init__(
-        self, build: Callable[[int], Any], model: Any, name: str, observations: ObservationSpec, frozen: bool
+        self,
+        build: Callable[[int], Any],
+        model: Any,
+        name: str,
+        observations: ObservationSpec,
+        frozen: bool,
     ) -> None:
-        """Raise ConfigError if the model cannot be used; `build` returns it with initial weights for a seed.
+        """Raise ConfigError if the model cannot be used; `build` returns it with initial weights
+        for a seed.
 
         `frozen` accepts mutable statistics as constants.
         """
@@ -46,7 +57,9 @@ class KerasNetwork:
         self._model = self._with_variables(model)
         _refuse_state(self._model, name, frozen)
         variables = parameters_by_path(KEY, name, self._model)
-        self._constants = [keras.ops.convert_to_numpy(variable) for variable in self._model.non_trainable_variables]
+        self._constants = [
+            keras.ops.convert_to_numpy(variable) for variable in self._model.non_trainable_variables
+        ]
         self.layout = Layout({path: tuple(variable.shape) for path, variable in variables.items()})
         self._training = inference_arguments(self._model)
         inputs = getattr(self._model, "inputs", None) or []
@@ -64,7 +77,9 @@ class KerasNetwork:
         return model
 
     def _require_constant_variables(self) -> None:
-        """Raise ConfigError if a call outside of training changes a variable, such as the state of a generator."""
+        """Raise ConfigError if a call outside of training changes a variable,
+        such as the state of a generator.
+        """
         import keras
 
         weights = [variable.value for variable in self._model.trainable_variables]
@@ -73,9 +88,15 @@ class KerasNetwork:
             _, after = self._call(weights, [observation, *self._memory])
         except Exception as error:  # of the user's code
             raise ConfigError([(KEY, self._failure_text(error))]) from error
-        for before, value, variable in zip(self._constants, after, self._model.non_trainable_variables, strict=True):
+        for before, value, variable in zip(
+            self._constants, after, self._model.non_trainable_variables, strict=True
+        ):
             if keras.ops.convert_to_numpy(value).tobytes() != before.tobytes():
-                does = "draws random numbers" if "seed_generator" in variable.path else f"changes {variable.path}"
+                does = (
+                    "draws random numbers"
+                    if "seed_generator" in variable.path
+                    else f"changes {variable.path}"
+                )
                 text = f"{self._name} {does} when it acts: expected a model whose outputs depend on its inputs only"
                 raise ConfigError([(KEY, text)])
 
@@ -90,26 +111,37 @@ class KerasNetwork:
         variables = self._with_variables(self._build(int(rng.integers(2**31)))).trainable_variables
         shapes = [tuple(variable.shape) for variable in variables]
         if shapes != list(self.layout.shapes.values()):
-            raise ConfigError([(KEY, f"{self._name} returns a model of other shapes when it is called again")])
+            raise ConfigError(
+                [(KEY, f"{self._name} returns a model of other shapes when it is called again")]
+            )
         arrays = [keras.ops.convert_to_numpy(variable) for variable in variables]
         return self.layout.join(dict(zip(self.layout.shapes, arrays, strict=True)))
 
     def saved(self, path: Path) -> Float32:
-        """Return the weights of a saved model, float32[layout.size]; ValueError if its architecture is another one.
+        """Return the weights of a saved model, float32[layout.size]; ValueError if its architecture
+        is another one.
 
-        The model may be one that was exported, with the normalisation of observations and the action head.
+        The model may be one that was exported, with the normalisation of observations and the
+        action head.
         """
         import keras
 
         variables = load_model(path, "policy.init_from").trainable_variables
-        expected, shapes = [*self.layout.shapes.values()], [tuple(variable.shape) for variable in variables]
+        expected, shapes = (
+            [*self.layout.shapes.values()],
+            [tuple(variable.shape) for variable in variables],
+        )
         if shapes != expected:
             raise ValueError(f"expected weights of the shapes {expected}, found {shapes}")
-        return np.concatenate([np.ravel(keras.ops.convert_to_numpy(variable)) for variable in variables])
+        return np.concatenate(
+            [np.ravel(keras.ops.convert_to_numpy(variable)) for variable in variables]
+        )
 
     def model(self, theta: Float32) -> Any:
         """Return the Keras model with the weights theta, float32[layout.size]."""
-        for variable, array in zip(self._model.trainable_variables, self.layout.split(theta).values(), strict=True):
+        for variable, array in zip(
+            self._model.trainable_variables, self.layout.split(theta).values(), strict=True
+        ):
             variable.assign(array)
         return self._model
 
@@ -122,15 +154,21 @@ class KerasNetwork:
         """Return zeros in the shapes of the further inputs."""
         return self._memory
 
-    def apply(self, parameters: Mapping[str, Array], memory: Tree, observation: Array) -> tuple[Array, Tree]:
-        result, _ = self._call([parameters[path] for path in self.layout.shapes], [observation, *memory])
+    def apply(
+        self, parameters: Mapping[str, Array], memory: Tree, observation: Array
+    ) -> tuple[Array, Tree]:
+        result, _ = self._call(
+            [parameters[path] for path in self.layout.shapes], [observation, *memory]
+        )
         if not self._memory:
             return _only(result)[0], ()
         outputs, *after = result
         return outputs[0], tuple(array[0] for array in after)
 
     def _call(self, weights: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, Any]:
-        """Call the model without changing it, for a batch of one; return its result and its further variables."""
+        """Call the model without changing it, for a batch of one;
+        return its result and its further variables.
+        """
         inputs: Any = [array[None] for array in arrays]
         result: tuple[Any, Any] = self._model.stateless_call(
             weights, self._constants, inputs if self._takes_list else inputs[0], **self._training
@@ -146,19 +184,25 @@ def _only(result: Any) -> Any:
         text = f"expected a model with one output, found {len(result)}: a recurrent model has an input for each of its"
         raise ConfigError([(KEY, f"{text} outputs, [observation, *memory] and [outputs, *memory]")])
     if not hasattr(result, "shape"):
-        raise ConfigError([(KEY, f"expected a model that returns its outputs, found {type(result).__name__}")])
+        raise ConfigError(
+            [(KEY, f"expected a model that returns its outputs, found {type(result).__name__}")]
+        )
     return result
 
 
 def inference_arguments(model: Any) -> dict[str, bool]:
     """Return the keyword arguments of a call of a model outside of training."""
     parameters = inspect.signature(model.call).parameters.values()
-    takes_training = any(one.name == "training" or one.kind is one.VAR_KEYWORD for one in parameters)
+    takes_training = any(
+        one.name == "training" or one.kind is one.VAR_KEYWORD for one in parameters
+    )
     return {"training": False} if takes_training else {}
 
 
 def stateful_layer(model: Any) -> str | None:
-    """Return the name of a recurrent layer that keeps its state between calls, None if there is none."""
+    """Return the name of a recurrent layer that keeps its state between calls,
+    None if there is none.
+    """
     import keras
 
     layers = (layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN))
@@ -166,7 +210,9 @@ def stateful_layer(model: Any) -> str | None:
 
 
 def _refuse_state(model: Any, name: str, frozen: bool) -> None:
-    """Raise ConfigError if a layer keeps state between calls, or if training would update its statistics."""
+    """Raise ConfigError if a layer keeps state between calls,
+    or if training would update its statistics.
+    """
     layer = stateful_layer(model)
     if layer is not None:
         text = f"the layer {layer!r} of {name} is stateful, which compiled calls cannot keep: expected a model"
@@ -189,11 +235,14 @@ def _refuse_state(model: Any, name: str, frozen: bool) -> None:
 
 def _number(layer: Any, attribute: str) -> float:
     value = getattr(layer, attribute, 0)
-    return float(value) if isinstance(value, int | float) and hasattr(layer, "seed_generator") else 0.0
+    return (
+        float(value) if isinstance(value, int | float) and hasattr(layer, "seed_generator") else 0.0
+    )
 
 
 def parameters_by_path(key: str, name: str, model: Any) -> dict[str, Any]:
-    """Return the trainable variables of a model by path, in their order; ConfigError if they cannot be parameters.
+    """Return the trainable variables of a model by path, in their order; ConfigError if they cannot
+    be parameters.
 
     `key` and `name` are the config key and the function that the message names.
     """
@@ -201,7 +250,14 @@ def parameters_by_path(key: str, name: str, model: Any) -> dict[str, Any]:
     for variable in model.trainable_variables:
         if variable.path in variables:
             text = f"{name} returns a Keras model with two variables of the path {variable.path!r}: expected different"
-            raise ConfigError([(key, f"{text} names of layers and their weights, since paths name the parameters")])
+            raise ConfigError(
+                [
+                    (
+                        key,
+                        f"{text} names of layers and their weights, since paths name the parameters",
+                    )
+                ]
+            )
         variables[variable.path] = variable
     require_parameters(key, name, variables)
     return variables
@@ -211,7 +267,9 @@ SAFE_KERAS = (3, 12)
 
 
 def load_model(path: Path, key: str = KEY) -> Any:
-    """Return the model of a .keras file, whose code is not run; ConfigError if it cannot be read."""
+    """Return the model of a .keras file, whose code is not run;
+    ConfigError if it cannot be read.
+    """
     import keras
 
     if tuple(map(int, keras.__version__.split(".")[:2])) < SAFE_KERAS:

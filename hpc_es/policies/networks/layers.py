@@ -1,4 +1,5 @@
-"""Layers of networks over any array library (NumPy, TensorFlow, jax.numpy): activations, dense and LSTM layers.
+"""Layers of networks over any array library (NumPy, TensorFlow, jax.numpy): activations, dense and
+LSTM layers.
 
 The end of the file has the weights of several candidates in NumPy.
 
@@ -6,8 +7,8 @@ The LSTM cell has one kernel for x and h, with gates in the order i, j, f, o (Za
 
     z = [x, h] K + b;  c' = c sigmoid(f + 1) + sigmoid(i) tanh(j);  h' = tanh(c') sigmoid(o)
 
-The NumPy actors in `policies/mlp.py` and `policies/lstm.py` compute the same in place; the results agree to about 1e-6
-(tests/policies/test_mlp.py and test_lstm.py).
+The NumPy actors in `policies/mlp.py` and `policies/lstm.py` compute the same in place; the results
+agree to about 1e-6 (tests/policies/test_mlp.py and test_lstm.py).
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ Normalisation = Literal["none", "layer"]
 EPSILON = 1e-5  # added to variances
 
 
-def layer_normalised(x: Tensor, mean: Callable[..., Tensor] = np.mean, sqrt: Callable[..., Tensor] = np.sqrt) -> Tensor:
-    """Return x [..., units] minus its mean over units, divided by its standard deviation (Ba et al. 2016).
+def layer_normalised(
+    x: Tensor, mean: Callable[..., Tensor] = np.mean, sqrt: Callable[..., Tensor] = np.sqrt
+) -> Tensor:
+    """Return x [..., units] minus its mean over units, divided by its standard deviation (Ba et al.
+    2016).
 
     There are no learned factors. `mean` and `sqrt` are functions of the array library.
     """
@@ -65,7 +69,9 @@ ACTIVATIONS: dict[str, Callable[[Float32], Float32]] = {
 
 
 def in_place_activation(name: str, normalisation: Normalisation) -> Callable[[Float32], Float32]:
-    """Return the activation, after the normalisation, which overwrites its argument, float32[..., units]."""
+    """Return the activation, after the normalisation, which overwrites its argument,
+    float32[..., units].
+    """
     activate = ACTIVATIONS[name]
     if normalisation == "none":
         return activate
@@ -77,8 +83,12 @@ def in_place_activation(name: str, normalisation: Normalisation) -> Callable[[Fl
     return normalise_and_activate
 
 
-def array_activation(xp: ModuleType, name: str, normalisation: Normalisation = "none") -> Callable[[Tensor], Tensor]:
-    """Return the activation, after the normalisation, over an array namespace, such as `jax.numpy`."""
+def array_activation(
+    xp: ModuleType, name: str, normalisation: Normalisation = "none"
+) -> Callable[[Tensor], Tensor]:
+    """Return the activation, after the normalisation, over an array namespace,
+    such as `jax.numpy`.
+    """
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "tanh": xp.tanh,
         "relu": lambda x: xp.maximum(x, 0),
@@ -86,7 +96,11 @@ def array_activation(xp: ModuleType, name: str, normalisation: Normalisation = "
         "elu": lambda x: xp.where(x < 0, xp.expm1(xp.minimum(x, 0)), x),
     }
     activate = functions[name]
-    return activate if normalisation == "none" else lambda x: activate(layer_normalised(x, xp.mean, xp.sqrt))
+    return (
+        activate
+        if normalisation == "none"
+        else lambda x: activate(layer_normalised(x, xp.mean, xp.sqrt))
+    )
 
 
 def tensorflow_activation(
@@ -100,7 +114,11 @@ def tensorflow_activation(
         "elu": tf.nn.elu,
     }
     activate = functions[name]
-    return activate if normalisation == "none" else lambda x: activate(layer_normalised(x, tf.reduce_mean, tf.sqrt))
+    return (
+        activate
+        if normalisation == "none"
+        else lambda x: activate(layer_normalised(x, tf.reduce_mean, tf.sqrt))
+    )
 
 
 def dense(
@@ -109,10 +127,12 @@ def dense(
     layers: Sequence[tuple[Tensor, Tensor]],
     x: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return (outputs [..., outputs], features [..., features]) of a feed-forward network from x [..., inputs].
+    """Return (outputs [..., outputs], features [..., features]) of a feed-forward network from x
+    [..., inputs].
 
-    Features are the inputs of the last layer. `layers` are (weights [..., inputs, outputs], biases [..., outputs]);
-    `activate` is applied after every layer but the last, and may be None for a single layer.
+    Features are the inputs of the last layer. `layers` are (weights [..., inputs, outputs], biases
+    [..., outputs]); `activate` is applied after every layer but the last, and may be None for a
+    single layer.
     """
     for weights, biases in layers[:-1]:
         assert activate is not None
@@ -128,8 +148,8 @@ DRAWN_TOGETHER = 1 << 20
 def normalised_columns(rng: np.random.Generator, shape: tuple[int, int], length: float) -> Float32:
     """Return normal columns scaled to this length, float32[inputs, outputs].
 
-    The numbers of a large matrix are drawn twice, first to compute the lengths of the columns, so that the whole
-    matrix is never in memory in float64.
+    The numbers of a large matrix are drawn twice, first to compute the lengths of the columns, so
+    that the whole matrix is never in memory in float64.
     """
     if shape[0] * shape[1] <= DRAWN_TOGETHER:
         columns = rng.standard_normal(shape)
@@ -156,8 +176,8 @@ def _scaled(columns: Float64, squares: Float64, length: float) -> Float32:
 def glorot_uniform(rng: np.random.Generator, shape: Shape) -> Float32:
     """Return float32[..., inputs, outputs] uniform in (-b, b), b = sqrt(6 / (inputs + outputs)).
 
-    This is the initialisation of Glorot and Bengio (2010). For the kernel of a convolution, inputs and outputs are
-    multiplied by its number of positions.
+    This is the initialisation of Glorot and Bengio (2010). For the kernel of a convolution, inputs
+    and outputs are multiplied by its number of positions.
     """
     bound = np.sqrt(6.0 / (prod(shape[:-2]) * sum(shape[-2:])))
     return rng.uniform(-bound, bound, shape).astype(np.float32)
@@ -195,22 +215,30 @@ def lstm_cell_shapes(inputs: int, units: int) -> dict[str, tuple[int, ...]]:
     return {"kernel": (inputs + units, 4 * units), "bias": (4 * units,)}
 
 
-def lstm_step(ops: LayerOps, arrays: Mapping[str, Tensor], x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-    """Return (outputs [..., outputs], new memory) of one step of all layers, from x [..., observations].
+def lstm_step(
+    ops: LayerOps, arrays: Mapping[str, Tensor], x: Tensor, memory: Memory
+) -> tuple[Tensor, Memory]:
+    """Return (outputs [..., outputs], new memory) of one step of all layers, from x [...,
+    observations].
 
-    The memory is h and c [..., units] of each layer. `arrays` are the parts of `lstm_layout` by name: kernels that
-    `ops.product` takes, and biases that can be added.
+    The memory is h and c [..., units] of each layer. `arrays` are the parts of `lstm_layout` by
+    name: kernels that `ops.product` takes, and biases that can be added.
     """
     new_memory: list[tuple[Tensor, Tensor]] = []
     for number, (h, c) in enumerate(memory):
-        z = ops.product(ops.joined(x, h), arrays[f"lstm_{number}_kernel"]) + arrays[f"lstm_{number}_bias"]
+        z = (
+            ops.product(ops.joined(x, h), arrays[f"lstm_{number}_kernel"])
+            + arrays[f"lstm_{number}_bias"]
+        )
         new_memory.append(lstm_gates(ops, z, c))
         x = new_memory[-1][0]
     return ops.product(x, arrays["output_kernel"]) + arrays["output_bias"], tuple(new_memory)
 
 
 def lstm_gates(ops: GateOps, z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the new (h, c), [..., units] each, from z [..., 4 * units] = [x, h] K + b and the previous c."""
+    """Return the new (h, c), [..., units] each,
+    from z [..., 4 * units] = [x, h] K + b and the previous c.
+    """
     i, j, f, o = ops.split(z, 4)
     c = c * ops.sigmoid(f + FORGET_BIAS) + ops.sigmoid(i) * ops.tanh(j)
     return ops.tanh(c) * ops.sigmoid(o), c
@@ -251,7 +279,8 @@ class ArrayOps:
 class Layers:
     """The layers of a feed-forward network as views of its parameter vector.
 
-    The vector has, for each layer, the weights [inputs, outputs] in row-major order, then the biases [outputs].
+    The vector has, for each layer, the weights [inputs, outputs] in row-major order, then the
+    biases [outputs].
     """
 
     def __init__(self, widths: tuple[int, ...], bias: bool = True) -> None:
@@ -263,7 +292,8 @@ class Layers:
         self.layout = Layout(shapes)
 
     def matrices(self, parameters: Float32) -> Iterator[Float32]:
-        """Yield views [..., inputs + 1, outputs] of float32[..., params], whose last row is the biases.
+        """Yield views [..., inputs + 1, outputs] of float32[..., params], whose last row is the
+        biases.
 
         Without biases they are [..., inputs, outputs].
         """
@@ -274,7 +304,8 @@ class Layers:
             start = stop
 
     def layers(self, parameters: Float32) -> Iterator[tuple[Float32, Float32]]:
-        """Yield views (weights [..., inputs, outputs], biases [..., 1, outputs]) of float32[..., params].
+        """Yield views (weights [..., inputs, outputs], biases [..., 1, outputs]) of float32[...,
+        params].
 
         Without biases, new arrays of zeros take their place.
         """
@@ -288,23 +319,24 @@ class Layers:
 def lstm_layout(observations: int, hidden_dims: tuple[int, ...], outputs: int) -> Layout:
     """Return the layout of an LSTM network's parameter vector.
 
-    Its parts are lstm_0_kernel [inputs + units, 4 * units], lstm_0_bias [4 * units], lstm_1_kernel, ...,
-    output_kernel [units, outputs], output_bias [outputs].
+    Its parts are lstm_0_kernel [inputs + units, 4 * units], lstm_0_bias [4 * units], lstm_1_kernel,
+    ..., output_kernel [units, outputs], output_bias [outputs].
     """
     parts: dict[str, tuple[int, ...]] = {}
     for number, (inputs, units) in enumerate(pairwise((observations, *hidden_dims))):
-        parts |= {f"lstm_{number}_{name}": shape for name, shape in lstm_cell_shapes(inputs, units).items()}
+        parts |= {
+            f"lstm_{number}_{name}": shape
+            for name, shape in lstm_cell_shapes(inputs, units).items()
+        }
     return Layout(parts | {"output_kernel": (hidden_dims[-1], outputs), "output_bias": (outputs,)})
 
 
 # The weights of several candidates in NumPy: a matrix for each, or common weights and factors.
 #
-# With low-rank perturbations (`noise.rank`) candidate i has the weights W + left_i^T right_i, so that
-#
-#     z_i = x_i W + (x_i left_i^T) right_i + b_i
-#
-# needs one product with W for all candidates, and no matrix of a candidate. The product with W is computed row by row,
-# where the bits of a row are its own, or as one matrix product, whose bits depend on the number and order of the rows.
+# With low-rank perturbations (`noise.rank`) candidate i has the weights W + left_i^T right_i, so
+# that  z_i = x_i W + (x_i left_i^T) right_i + b_i  needs one product with W for all candidates, and
+# no matrix of a candidate. The product with W is computed row by row, where the bits of a row are
+# its own, or as one matrix product, whose bits depend on the number and order of the rows.
 
 LowRankProduct = Literal["rows", "matrix"]
 Indices = npt.NDArray[np.intp]
@@ -320,8 +352,8 @@ class Weights(Protocol):
     def product(self, layer: int, inputs: Float32, out: Float32 | None = None) -> Float32:
         """Return x W + b of a layer, float32[jobs, episodes, outputs], in `out` if it is given.
 
-        `inputs` are x and a last column of 1 for the biases, float32[jobs, episodes, inputs + 1]; without biases there
-        is no such column.
+        `inputs` are x and a last column of 1 for the biases, float32[jobs, episodes, inputs + 1];
+        without biases there is no such column.
         """
         ...
 
@@ -331,7 +363,9 @@ class Weights(Protocol):
 
 
 class StackedWeights:
-    """A matrix for each job and layer, [jobs, inputs + 1, outputs], views of float32[jobs, params]."""
+    """A matrix for each job and layer, [jobs, inputs + 1, outputs],
+    views of float32[jobs, params].
+    """
 
     def __init__(self, stack: Float32, matrices: Callable[[Float32], Iterable[Float32]]) -> None:
         self._stack, self._views, self._matrices = stack, matrices, list(matrices(stack))
@@ -349,7 +383,9 @@ class StackedWeights:
 
 @dataclass(frozen=True)
 class LowRankLayer:
-    """A layer whose weights are `common` plus factors, or those of each job if there are no factors."""
+    """A layer whose weights are `common` plus factors,
+    or those of each job if there are no factors.
+    """
 
     common: Float32  # float32[inputs, outputs], or [jobs, inputs, outputs] without factors
     left: Sequence[Float32]  # float32[jobs, inputs] for each number of the rank; (): no factors
@@ -394,7 +430,9 @@ class LowRankWeights:
         return self._layers[layer].product(inputs, out, self._by_rows)
 
     def kept(self, jobs: Indices) -> LowRankWeights:
-        return LowRankWeights([layer.kept(jobs) for layer in self._layers], len(jobs), self._by_rows)
+        return LowRankWeights(
+            [layer.kept(jobs) for layer in self._layers], len(jobs), self._by_rows
+        )
 
 
 def weights_of(
@@ -405,8 +443,8 @@ def weights_of(
 ) -> Weights:
     """Return the weights of a population.
 
-    The parts of a layer are `<name>_kernel` and, if there are biases, `<name>_bias`. `matrices` returns the views
-    [jobs, inputs + 1, outputs] of all layers of float32[jobs, params].
+    The parts of a layer are `<name>_kernel` and, if there are biases, `<name>_bias`. `matrices`
+    returns the views [jobs, inputs + 1, outputs] of all layers of float32[jobs, params].
     """
     if isinstance(population, LowRank) and population.matrices:
         layers = [_low_rank_layer(population, name) for name in names]
@@ -419,5 +457,6 @@ def _low_rank_layer(population: LowRank, name: str) -> LowRankLayer:
     biases = population.part(bias)[:, np.newaxis] if bias in population.layout.shapes else None
     if kernel not in population.matrices:
         return LowRankLayer(population.part(kernel), (), (), biases)
-    left, right = (np.moveaxis(factor, 1, 0).copy() for factor in population.factors(kernel))  # [rank, jobs, ...]
+    # [rank, jobs, ...]
+    left, right = (np.moveaxis(factor, 1, 0).copy() for factor in population.factors(kernel))
     return LowRankLayer(population.centre_part(kernel), [*left], [*right[:, :, np.newaxis]], biases)

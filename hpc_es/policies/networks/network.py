@@ -1,7 +1,8 @@
 """The contract of networks that a library compiles, such as those of `policy: {kind: network}`.
 
-A network is defined for one candidate and one observation, without a batch axis. Batches, heads, the normalisation of
-observations and the memory of episodes are the policy's task: see `compiled_actor.py`.
+A network is defined for one candidate and one observation, without a batch axis. Batches, heads,
+the normalisation of observations and the memory of episodes are the policy's task: see
+`compiled_actor.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
 
 KEY = "policy.network"
-ONE_OBSERVATION = "expected a function of one observation, without a batch axis, that returns the outputs"
+ONE_OBSERVATION = (
+    "expected a function of one observation, without a batch axis, that returns the outputs"
+)
 STATISTICS = (
     "which only training updates, so they would keep their initial values: expected a layer without them, such as "
     "LayerNorm, or policy.frozen: true, which takes them as constants"
@@ -47,17 +50,22 @@ class Network(Protocol):
         """Return the memory at the start of an episode, a tree of arrays; () without memory."""
         ...
 
-    def apply(self, parameters: Mapping[str, Array], memory: Tree, observation: Array) -> tuple[Array, Tree]:
-        """Return the outputs, [outputs], and the next memory; the library of the backend traces this.
+    def apply(
+        self, parameters: Mapping[str, Array], memory: Tree, observation: Array
+    ) -> tuple[Array, Tree]:
+        """Return the outputs, [outputs], and the next memory; the library of the backend traces
+        this.
 
-        `parameters` are the parts of the layout by name, float32[*shape]. `observation` is [*shape] in the dtype of the
-        task, or float32 if observations are normalised.
+        `parameters` are the parts of the layout by name, float32[*shape]. `observation` is [*shape]
+        in the dtype of the task, or float32 if observations are normalised.
         """
         ...
 
 
 def array_text(array: Array | ObservationSpec) -> str:
-    """Return dtype and shape of an array, an array of a library or an observation, such as "float32[2, 3]"."""
+    """Return dtype and shape of an array, an array of a library or an observation,
+    such as "float32[2, 3]".
+    """
     return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
 
 
@@ -70,24 +78,34 @@ def require_parameters(key: str, name: str, arrays: Mapping[str, Array]) -> None
         text = f"expected at least one parameter, a floating-point array, from {name}, found none"
         raise ConfigError([(key, text)])
     if wrong := {part: array for part, array in arrays.items() if "float" not in str(array.dtype)}:
-        actual = ", ".join(f"{part!r} {array_text(array)} ({_bytes(array):,} bytes)" for part, array in wrong.items())
+        actual = ", ".join(
+            f"{part!r} {array_text(array)} ({_bytes(array):,} bytes)"
+            for part, array in wrong.items()
+        )
         text = f"expected floating-point parameters from {name}, found {actual}"
         raise ConfigError([(key, f"{text}: keep other arrays outside of the parameters")])
 
 
 def _bytes(array: Array) -> int:
     """Return the bytes of an array, or of a variable of Keras, whose dtype is a name."""
-    return math.prod(array.shape) * (np.dtype(array.dtype) if isinstance(array.dtype, str) else array.dtype).itemsize
+    return (
+        math.prod(array.shape)
+        * (np.dtype(array.dtype) if isinstance(array.dtype, str) else array.dtype).itemsize
+    )
 
 
 def stochastic_error(name: str, layer: str, kind: str) -> ConfigError:
-    """Return the error for a layer that draws random numbers in training, such as dropout, unless it is frozen."""
+    """Return the error for a layer that draws random numbers in training, such as dropout,
+    unless it is frozen.
+    """
     text = f"the layer {layer!r} of {name} ({kind}) does nothing outside of training: expected a model without it, or"
     return ConfigError([(KEY, f"{text} policy.frozen: true, which leaves it without effect")])
 
 
 def require_deterministic(name: str, first: Sequence[Array], second: Sequence[Array]) -> None:
-    """Raise ConfigError if the results of two calls of a network with the same arguments differ in a bit."""
+    """Raise ConfigError if the results of two calls of a network
+    with the same arguments differ in a bit.
+    """
     if any(one.tobytes() != other.tobytes() for one, other in zip(first, second, strict=True)):
         text = f"two calls of {name} with the same arguments differ: expected a network without random numbers, such"
         raise ConfigError([(KEY, f"{text} as dropout, and without state of its own")])
@@ -98,25 +116,43 @@ def require_same_network(name: str, network: Network, again: Network) -> None:
     shapes, others = network.layout.shapes, again.layout.shapes
     for one, other in zip_longest(shapes, others):
         if one != other:
-            names = [f"the parameter {item!r}" if item else "no further parameter" for item in (one, other)]
-            raise different_builds(name, f"{names[0]} in the first one, {names[1]} in the second one")
+            names = [
+                f"the parameter {item!r}" if item else "no further parameter"
+                for item in (one, other)
+            ]
+            raise different_builds(
+                name, f"{names[0]} in the first one, {names[1]} in the second one"
+            )
         if shapes[one] != others[one]:
             text = f"the parameter {one!r} is {list(shapes[one])} in the first one, {list(others[one])} in the second"
             raise different_builds(name, text)
     first, second = (item.initial(np.random.default_rng(0)) for item in (network, again))
     for part, (start, stop) in network.layout.spans.items():
         if first[start:stop].tobytes() != second[start:stop].tobytes():
-            raise different_builds(name, f"the initial values of {part!r}, although the seed is the same")
+            raise different_builds(
+                name, f"the initial values of {part!r}, although the seed is the same"
+            )
 
 
 def require_same_outputs(name: str, first: Sequence[Array], second: Sequence[Array]) -> None:
-    """Raise ConfigError if the outputs or memories of two networks with the same parameters differ in a bit."""
+    """Raise ConfigError if the outputs or memories of two networks
+    with the same parameters differ in a bit.
+    """
     texts = [[array_text(leaf) for leaf in leaves] for leaves in (first, second)]
-    if texts[0] != texts[1] or any(one.tobytes() != two.tobytes() for one, two in zip(first, second, strict=True)):
+    if texts[0] != texts[1] or any(
+        one.tobytes() != two.tobytes() for one, two in zip(first, second, strict=True)
+    ):
         raise different_builds(name, "their outputs or memories for the same parameters")
 
 
 def different_builds(name: str, difference: str) -> ConfigError:
     """Return the error for a builder that returns another network when it is called again."""
     text = f"{name} returns different networks in two calls with the same arguments: {difference}. Every rank calls it:"
-    return ConfigError([(KEY, f"{text} expected a fixed order of layers, and random numbers from its argument seed")])
+    return ConfigError(
+        [
+            (
+                KEY,
+                f"{text} expected a fixed order of layers, and random numbers from its argument seed",
+            )
+        ]
+    )

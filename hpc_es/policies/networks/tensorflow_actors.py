@@ -1,7 +1,8 @@
-"""Compiled calls in TensorFlow, the networks of `mlp` and `lstm` for them, and an LSTM over whole sequences.
+"""Compiled calls in TensorFlow, the networks of `mlp` and `lstm` for them, and an LSTM over whole
+sequences.
 
-TensorFlow is imported on first use. It gets one thread and deterministic operations unless TF_NUM_INTRAOP_THREADS,
-TF_NUM_INTEROP_THREADS or TF_DETERMINISTIC_OPS are set.
+TensorFlow is imported on first use. It gets one thread and deterministic operations unless
+TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS or TF_DETERMINISTIC_OPS are set.
 """
 
 from __future__ import annotations
@@ -35,13 +36,22 @@ from hpc_es.policies.networks.network import Network
 def tensorflow() -> ModuleType:
     """Import and configure TensorFlow; ConfigError if it is not installed."""
     if text := missing_text("tensorflow"):
-        raise ConfigError([("policy.backend", f"is tensorflow, which needs {text}, or choose numpy")])
+        raise ConfigError(
+            [("policy.backend", f"is tensorflow, which needs {text}, or choose numpy")]
+        )
     tf: ModuleType = import_tensorflow()
     threading = tf.config.threading
-    with contextlib.suppress(RuntimeError):  # TensorFlow was used before, and its thread pools exist
-        if "TF_NUM_INTRAOP_THREADS" not in os.environ and not threading.get_intra_op_parallelism_threads():
+    # TensorFlow was used before, and its thread pools exist
+    with contextlib.suppress(RuntimeError):
+        if (
+            "TF_NUM_INTRAOP_THREADS" not in os.environ
+            and not threading.get_intra_op_parallelism_threads()
+        ):
             threading.set_intra_op_parallelism_threads(1)
-        if "TF_NUM_INTEROP_THREADS" not in os.environ and not threading.get_inter_op_parallelism_threads():
+        if (
+            "TF_NUM_INTEROP_THREADS" not in os.environ
+            and not threading.get_inter_op_parallelism_threads()
+        ):
             threading.set_inter_op_parallelism_threads(1)
     if "TF_DETERMINISTIC_OPS" not in os.environ:
         tf.config.experimental.enable_op_determinism()
@@ -56,24 +66,29 @@ def lstm_sequence(
     unroll: int | None = None,
     first: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Return h of every step, [steps, rows, units], from x [steps, rows, inputs]; `steps` is static.
+    """Return h of every step, [steps, rows, units], from x [steps, rows, inputs]; `steps` is
+    static.
 
-    `first` are h and c [rows, units] before the first step, which get no gradient; None: zeros. With `unroll` the
-    gradient is truncated before the steps unroll, 2 * unroll, ..., counted from 0.
+    `first` are h and c [rows, units] before the first step, which get no gradient; None: zeros.
+    With `unroll` the gradient is truncated before the steps unroll, 2 * unroll, ..., counted from
+    0.
 
-    The gradient is written out, since automatic differentiation of the loop takes about twice as long: it keeps each of
-    the loop's small tensors in a list. x K_x + b is one product for all steps, as is dK_h in the backward pass; only
-    h K_h and its gradient are computed step by step.
+    The gradient is written out, since automatic differentiation of the loop takes about twice as
+    long: it keeps each of the loop's small tensors in a list. x K_x + b is one product for all
+    steps, as is dK_h in the backward pass; only h K_h and its gradient are computed step by step.
     """
     steps, inputs = x.shape[0], x.shape[-1]
     rows = tf.shape(x)[1]
     flat = tf.matmul(tf.reshape(x, [-1, inputs]), kernel[:inputs]) + bias
-    return _recurrent(tf, unroll)(tf.reshape(flat, [steps, rows, kernel.shape[-1]]), kernel[inputs:], *(first or ()))
+    return _recurrent(tf, unroll)(
+        tf.reshape(flat, [steps, rows, kernel.shape[-1]]), kernel[inputs:], *(first or ())
+    )
 
 
 @functools.cache
 def _recurrent(tf: ModuleType, unroll: int | None) -> Callable[..., Tensor]:
-    """Return a function from (x K_x + b [steps, rows, 4 * units], K_h [units, 4 * units]) to h [steps, rows, units].
+    """Return a function from (x K_x + b [steps, rows, 4 * units], K_h [units, 4 * units]) to h
+    [steps, rows, units].
 
     Initial h and c [rows, units] are optional third and fourth arguments.
     """
@@ -97,8 +112,12 @@ def _recurrent(tf: ModuleType, unroll: int | None) -> Callable[..., Tensor]:
     return function
 
 
-def _forwards(tf: ModuleType, inputs: Tensor, kernel: Tensor, *first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the activations of the gates [steps, rows, 4 * units], c and h [steps, rows, units]."""
+def _forwards(
+    tf: ModuleType, inputs: Tensor, kernel: Tensor, *first: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the activations of the gates [steps, rows, 4 * units],
+    c and h [steps, rows, units].
+    """
     steps, units = inputs.shape[0], kernel.shape[0]
     zero = tf.zeros([tf.shape(inputs)[1], units], inputs.dtype)
     (unstacked,) = _unstacked(tf, inputs)
@@ -109,28 +128,54 @@ def _forwards(tf: ModuleType, inputs: Tensor, kernel: Tensor, *first: Tensor) ->
         c = c * f + i * j
         h = tf.tanh(c) * o
         values = (tf.concat([i, j, f, o], axis=-1), c, h)
-        return t + 1, h, c, *(array.write(t, value) for array, value in zip(kept, values, strict=True))
+        return (
+            t + 1,
+            h,
+            c,
+            *(array.write(t, value) for array, value in zip(kept, values, strict=True)),
+        )
 
-    empty = [tf.TensorArray(inputs.dtype, steps, element_shape=[inputs.shape[1], width * units]) for width in (4, 1, 1)]
+    empty = [
+        tf.TensorArray(inputs.dtype, steps, element_shape=[inputs.shape[1], width * units])
+        for width in (4, 1, 1)
+    ]
     *_, activations, c, h = tf.while_loop(
-        lambda t, *_: t < steps, step, (0, *(first or (zero, zero)), *empty), maximum_iterations=steps
+        lambda t, *_: t < steps,
+        step,
+        (0, *(first or (zero, zero)), *empty),
+        maximum_iterations=steps,
     )
     return activations.stack(), c.stack(), h.stack()
 
 
 def _backwards(
-    tf: ModuleType, activations: Tensor, c: Tensor, dh: Tensor, kernel: Tensor, unroll: int | None, first_c: Tensor
+    tf: ModuleType,
+    activations: Tensor,
+    c: Tensor,
+    dh: Tensor,
+    kernel: Tensor,
+    unroll: int | None,
+    first_c: Tensor,
 ) -> Tensor:
-    """Return dz of all steps, [steps, rows, 4 * units], computed from the last step to the first."""
+    """Return dz of all steps, [steps, rows, 4 * units],
+    computed from the last step to the first.
+    """
     steps, units = activations.shape[0], kernel.shape[0]
     i, j, f, o = tf.split(activations, 4, axis=-1)
     tanh_c = tf.tanh(c)
-    slopes = (j * i * (1 - i), i * (1 - j * j), _previous(tf, c, first_c) * f * (1 - f), tanh_c * o * (1 - o))
+    slopes = (
+        j * i * (1 - i),
+        i * (1 - j * j),
+        _previous(tf, c, first_c) * f * (1 - f),
+        tanh_c * o * (1 - o),
+    )
     slope = tf.concat(slopes, axis=-1)  # dc / dz for i, j and f; dh / dz for o
     through_h = o * (1 - tanh_c * tanh_c)
     zero = tf.zeros_like(f[0])
     f_next = tf.concat([f[1:], zero[tf.newaxis]], axis=0)
-    passes = tf.constant([float(unroll is None or (t + 1) % unroll != 0) for t in range(steps)], dh.dtype)
+    passes = tf.constant(
+        [float(unroll is None or (t + 1) % unroll != 0) for t in range(steps)], dh.dtype
+    )
     f_next = f_next if unroll is None else f_next * passes[:, tf.newaxis, tf.newaxis]
     unstacked = _unstacked(tf, slope, through_h, f_next, dh)
 
@@ -149,7 +194,9 @@ def _backwards(
 
 
 def _previous(tf: ModuleType, sequence: Tensor, first: Tensor = None) -> Tensor:
-    """Return for each step the value of the step before it; for the first step `first`, or zeros."""
+    """Return for each step the value of the step before it; for the first step `first`,
+    or zeros.
+    """
     begin = tf.zeros_like(sequence[:1]) if first is None else first[tf.newaxis]
     return tf.concat([begin, sequence[:-1]], axis=0)
 
@@ -157,21 +204,29 @@ def _previous(tf: ModuleType, sequence: Tensor, first: Tensor = None) -> Tensor:
 def _unstacked(tf: ModuleType, *tensors: Tensor) -> Sequence[Tensor]:
     """Return a TensorArray of the steps of each tensor."""
     return [
-        tf.TensorArray(tensor.dtype, tensor.shape[0], element_shape=tensor.shape[1:]).unstack(tensor)
+        tf.TensorArray(tensor.dtype, tensor.shape[0], element_shape=tensor.shape[1:]).unstack(
+            tensor
+        )
         for tensor in tensors
     ]
 
 
 class TensorFlowCall:
-    """A network that TensorFlow compiles on its first use, for `size` candidates or rows with the same parameters.
+    """A network that TensorFlow compiles on its first use, for `size` candidates or rows with the
+    same parameters.
 
-    It is compiled by XLA where that is possible; not for LSTM layers of Keras, nor for convolutions, whose kernels
-    differ between candidates. The matrices `factored` are common weights plus factors of each candidate, and are not
-    formed.
+    It is compiled by XLA where that is possible; not for LSTM layers of Keras, nor for
+    convolutions, whose kernels differ between candidates. The matrices `factored` are common
+    weights plus factors of each candidate, and are not formed.
     """
 
     def __init__(self, network: Network, size: int | None, factored: Sequence[str] = ()) -> None:
-        self.size, self.layout, self.factored, self._tf = size, network.layout, factored, tensorflow()
+        self.size, self.layout, self.factored, self._tf = (
+            size,
+            network.layout,
+            factored,
+            tensorflow(),
+        )
         self._step: Callable[..., Tensor] | None = None
         nest, memory = self._tf.nest, network.memory()
         self.memory: Sequence[Array] = [np.asarray(leaf) for leaf in nest.flatten(memory)]
@@ -180,7 +235,10 @@ class TensorFlowCall:
             parameters, leaves, observation = arguments
             before = nest.pack_sequence_as(memory, leaves)
             if factored:
-                from hpc_es.policies.networks.tensorflow_low_rank import apply_factored, parameters_of
+                from hpc_es.policies.networks.tensorflow_low_rank import (
+                    apply_factored,
+                    parameters_of,
+                )
 
                 weights = parameters_of(network.layout, common, parameters)
                 outputs, after, _ = apply_factored(network, weights, before, observation)
@@ -191,7 +249,10 @@ class TensorFlowCall:
         self._one = step
 
     def load(self, parts: Mapping[str, Float32], common: Mapping[str, Float32]) -> Tensor:
-        own = {name: self._tf.constant(part[0] if self.size is None else part) for name, part in parts.items()}
+        own = {
+            name: self._tf.constant(part[0] if self.size is None else part)
+            for name, part in parts.items()
+        }
         return {name: self._tf.constant(part) for name, part in common.items()}, own
 
     def step(
@@ -205,18 +266,28 @@ class TensorFlowCall:
         return result
 
     def _compiled(self, arguments: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-        """Return the step of all candidates, compiled by XLA if a call with these arguments succeeds."""
+        """Return the step of all candidates,
+        compiled by XLA if a call with these arguments succeeds.
+        """
 
         def batch(common: Tensor, parameters: Tensor, *rows: Tensor) -> Tensor:
             if self.size is None:
-                return self._tf.vectorized_map(lambda row: self._one(common, (parameters, *row)), rows)
-            return self._tf.vectorized_map(functools.partial(self._one, common), (parameters, *rows))
+                return self._tf.vectorized_map(
+                    lambda row: self._one(common, (parameters, *row)), rows
+                )
+            return self._tf.vectorized_map(
+                functools.partial(self._one, common), (parameters, *rows)
+            )
 
         return compiled_for(self._tf, batch, *arguments)
 
 
-def compiled_for(tf: ModuleType, function: Callable[..., Tensor], *arguments: Tensor) -> Callable[..., Tensor]:
-    """Return the function compiled by XLA if a call with these arguments succeeds, otherwise without XLA."""
+def compiled_for(
+    tf: ModuleType, function: Callable[..., Tensor], *arguments: Tensor
+) -> Callable[..., Tensor]:
+    """Return the function compiled by XLA if a call with these arguments succeeds,
+    otherwise without XLA.
+    """
     result: Callable[..., Tensor] = tf.function(function, jit_compile=True, autograph=False)
     logger = tf.get_logger()
     level = logger.level
@@ -233,35 +304,52 @@ def compiled_for(tf: ModuleType, function: Callable[..., Tensor], *arguments: Te
 
 
 class TensorFlowMLP:
-    """The network of `mlp` in TensorFlow; its outputs agree with those of `MLPActor` to about 1e-6."""
+    """The network of `mlp` in TensorFlow; its outputs agree
+    with those of `MLPActor` to about 1e-6.
+    """
 
     backend = "tensorflow"
 
     def __init__(
-        self, policy: Policy, names: Sequence[str], activation: str, normalisation: Normalisation = "none"
+        self,
+        policy: Policy,
+        names: Sequence[str],
+        activation: str,
+        normalisation: Normalisation = "none",
     ) -> None:
-        """Keep the names of the layers, from inputs to outputs; `policy` has the layout and initial parameters."""
+        """Keep the names of the layers, from inputs to outputs;
+        `policy` has the layout and initial parameters.
+        """
         self.layout, self.initial = policy.layout, policy.initial
         self._names, self._activation, self._normalisation = names, activation, normalisation
 
     def memory(self) -> Tree:
         return ()
 
-    def apply(self, parameters: Mapping[str, Tensor], memory: Tree, observation: Tensor) -> tuple[Tensor, Tree]:
+    def apply(
+        self, parameters: Mapping[str, Tensor], memory: Tree, observation: Tensor
+    ) -> tuple[Tensor, Tree]:
         tf = tensorflow()
-        layers = [(parameters[f"{name}_kernel"], parameters.get(f"{name}_bias", 0.0)) for name in self._names]
+        layers = [
+            (parameters[f"{name}_kernel"], parameters.get(f"{name}_bias", 0.0))
+            for name in self._names
+        ]
         activate = tensorflow_activation(tf, self._activation, self._normalisation)
         outputs, _ = dense(tf.matmul, activate, layers, observation[tf.newaxis])
         return outputs[0], memory
 
 
 class TensorFlowLSTM:
-    """The network of `lstm` in TensorFlow; its outputs agree with those of `LSTMActor` to about 1e-6."""
+    """The network of `lstm` in TensorFlow; its outputs agree
+    with those of `LSTMActor` to about 1e-6.
+    """
 
     backend = "tensorflow"
 
     def __init__(self, policy: Policy, hidden_dims: Sequence[int]) -> None:
-        """Keep the number of units of each layer; `policy` has the layout and the initial parameters."""
+        """Keep the number of units of each layer;
+        `policy` has the layout and the initial parameters.
+        """
         self.layout, self.initial = policy.layout, policy.initial
         self._hidden_dims = hidden_dims
 
@@ -269,7 +357,9 @@ class TensorFlowLSTM:
         """Return h and c of each layer, float32[2, units]."""
         return [np.zeros((2, units), np.float32) for units in self._hidden_dims]
 
-    def apply(self, parameters: Mapping[str, Tensor], memory: Tensor, observation: Tensor) -> tuple[Tensor, Tensor]:
+    def apply(
+        self, parameters: Mapping[str, Tensor], memory: Tensor, observation: Tensor
+    ) -> tuple[Tensor, Tensor]:
         tf = tensorflow()
         before = tuple((h_and_c[:1], h_and_c[1:]) for h_and_c in memory)
         outputs, after = lstm_step(TensorFlowOps(tf), parameters, observation[tf.newaxis], before)

@@ -1,8 +1,10 @@
-"""Networks in TensorFlow whose weights are common ones plus low-rank perturbations, which are not formed.
+"""Networks in TensorFlow whose weights are common ones plus low-rank perturbations, which are not
+formed.
 
-A network is traced for one candidate, and the operations of its graph are created again with weights that are
-W + sum_k left_k right_k: matrix products, `einsum` and look-ups of rows are those with W plus a correction. Where
-another operation uses such a weight, such as a convolution or a loop, it is formed. Set up TensorFlow before.
+A network is traced for one candidate, and the operations of its graph are created again with
+weights that are W + sum_k left_k right_k: matrix products, `einsum` and look-ups of rows are those
+with W plus a correction. Where another operation uses such a weight, such as a convolution or a
+loop, it is formed. Set up TensorFlow before.
 """
 
 from __future__ import annotations
@@ -38,15 +40,26 @@ class Factored:
         return sum((left[..., tf.newaxis] * right for left, right in self.terms()), self.common)
 
 
-def apply_factored(network: Network, parameters: Mapping[str, Tensor], memory: Tensor, observation: Tensor) -> Any:
-    """Return (outputs, memory, names of formed weights) of a network whose parameters may be `Factored`."""
+def apply_factored(
+    network: Network, parameters: Mapping[str, Tensor], memory: Tensor, observation: Tensor
+) -> Any:
+    """Return (outputs, memory, names of formed weights) of a
+    network whose parameters may be `Factored`.
+    """
     arguments = dict(parameters), memory, observation
     leaves = [leaf for part in arguments for leaf in _leaves(part)]
     specs = tf.nest.map_structure(_spec, arguments)
     with tf.init_scope():
         graph = tf.function(network.apply, autograph=False).get_concrete_function(*specs)
-    captures = dict(zip([key.ref() for key in graph.graph.internal_captures], graph.captured_inputs, strict=True))
-    values = {**captures, **dict(zip([key.ref() for key in graph.graph.inputs], leaves, strict=False))}
+    captures = dict(
+        zip(
+            [key.ref() for key in graph.graph.internal_captures], graph.captured_inputs, strict=True
+        )
+    )
+    values = {
+        **captures,
+        **dict(zip([key.ref() for key in graph.graph.inputs], leaves, strict=False)),
+    }
     formed: dict[str, None] = {}
 
     def plain(value: Tensor) -> Tensor:
@@ -59,11 +72,17 @@ def apply_factored(network: Network, parameters: Mapping[str, Tensor], memory: T
         if operation.type == "Placeholder" and operation.outputs[0].ref() in values:
             continue
         inputs = [values[tensor.ref()] for tensor in operation.inputs]
-        rule = RULES.get(operation.type) if any(isinstance(item, Factored) for item in inputs) else None
+        rule = (
+            RULES.get(operation.type)
+            if any(isinstance(item, Factored) for item in inputs)
+            else None
+        )
         output = None if rule is None else rule(operation, *inputs)
         outputs = _created(operation, list(map(plain, inputs))) if output is None else [output]
         values.update(zip([tensor.ref() for tensor in operation.outputs], outputs, strict=True))
-    result, after = tf.nest.map_structure(lambda tensor: plain(values[tensor.ref()]), graph.graph.structured_outputs)
+    result, after = tf.nest.map_structure(
+        lambda tensor: plain(values[tensor.ref()]), graph.graph.structured_outputs
+    )
     return result, after, tuple(formed)
 
 
@@ -80,7 +99,9 @@ def _spec(value: Tensor) -> Any:
 
 
 def _created(operation: Any, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return the outputs of a copy of an operation with other inputs, in the graph that is being traced."""
+    """Return the outputs of a copy of an operation with other inputs,
+    in the graph that is being traced.
+    """
     target: Any = ops.get_default_graph()
     attributes = {name: operation.node_def.attr[name] for name in operation.node_def.attr}
     for value in attributes.values():
@@ -93,15 +114,23 @@ def _created(operation: Any, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     return outputs
 
 
-def factored_names(network: Network, matrices: Sequence[str], observations: ObservationSpec) -> tuple[str, ...]:
-    """Return which of these matrices are not formed, by tracing; none if the network cannot be traced."""
+def factored_names(
+    network: Network, matrices: Sequence[str], observations: ObservationSpec
+) -> tuple[str, ...]:
+    """Return which of these matrices are not formed, by tracing;
+    none if the network cannot be traced.
+    """
     layout, own = network.layout, own_shapes(network.layout, matrices, 1)
     formed: tuple[str, ...] = ()
 
-    def traced(common: Mapping[str, Tensor], parts: Mapping[str, Tensor], observation: Tensor) -> Any:
+    def traced(
+        common: Mapping[str, Tensor], parts: Mapping[str, Tensor], observation: Tensor
+    ) -> Any:
         nonlocal formed
         memory = tf.nest.map_structure(tf.convert_to_tensor, network.memory())
-        result, after, formed = apply_factored(network, parameters_of(layout, common, parts), memory, observation)
+        result, after, formed = apply_factored(
+            network, parameters_of(layout, common, parts), memory, observation
+        )
         return result, after
 
     specs: list[Any] = [{name: tf.TensorSpec(layout.shapes[name], tf.float32) for name in matrices}]
@@ -115,13 +144,17 @@ def factored_names(network: Network, matrices: Sequence[str], observations: Obse
     return tuple(name for name in matrices if name not in formed)
 
 
-def parameters_of(layout: Layout, common: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def parameters_of(
+    layout: Layout, common: Mapping[str, Tensor], own: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Return the parameters of one candidate by name; those in `common` are `Factored`."""
     parameters = {}
     for name, shape in layout.shapes.items():
         if name in common:
             left, right = own[f"{name}:left"], own[f"{name}:right"]
-            parameters[name] = Factored(name, common[name], tf.reshape(left, [left.shape[0], *shape[:-1]]), right)
+            parameters[name] = Factored(
+                name, common[name], tf.reshape(left, [left.shape[0], *shape[:-1]]), right
+            )
         else:
             parameters[name] = own[name]
     return parameters
@@ -133,7 +166,12 @@ def parameters_of(layout: Layout, common: Mapping[str, Tensor], own: Mapping[str
 def _product(operation: Any, lhs: Tensor, rhs: Tensor) -> Any:
     """`MatMul` and `BatchMatMulV2` with a matrix on the right."""
     transposed = [operation.get_attr(name) for name in TRANSPOSES[operation.type]]
-    if not isinstance(rhs, Factored) or isinstance(lhs, Factored) or transposed[0] or rhs.left.shape.rank != 2:
+    if (
+        not isinstance(rhs, Factored)
+        or isinstance(lhs, Factored)
+        or transposed[0]
+        or rhs.left.shape.rank != 2
+    ):
         return None
     (output,) = _created(operation, [lhs, rhs.common])
     for left, right in rhs.terms():
@@ -165,7 +203,11 @@ def _einsum(operation: Any, lhs: Tensor, rhs: Tensor) -> Any:
 
 def _rows(operation: Any, weight: Tensor, indices: Tensor, axis: Tensor) -> Any:
     """`gather` of rows, such as those of an embedding."""
-    if not isinstance(weight, Factored) or operation.get_attr("batch_dims") or tf.get_static_value(axis) != 0:
+    if (
+        not isinstance(weight, Factored)
+        or operation.get_attr("batch_dims")
+        or tf.get_static_value(axis) != 0
+    ):
         return None
     (output,) = _created(operation, [weight.common, indices, axis])
     for left, right in weight.terms():
@@ -175,13 +217,20 @@ def _rows(operation: Any, weight: Tensor, indices: Tensor, axis: Tensor) -> Any:
 
 def _converted(operation: Any, weight: Tensor) -> Any:
     dtype = operation.get_attr("DstT")
-    return Factored(weight.name, *(tf.cast(array, dtype) for array in (weight.common, weight.left, weight.right)))
+    return Factored(
+        weight.name,
+        *(tf.cast(array, dtype) for array in (weight.common, weight.left, weight.right)),
+    )
 
 
 def _reshaped(operation: Any, weight: Tensor, shape: Tensor) -> Any:
     """`reshape` that keeps the last axis."""
     sizes = operation.outputs[0].shape
-    if not isinstance(weight, Factored) or not sizes.is_fully_defined() or sizes[-1] != weight.right.shape[-1]:
+    if (
+        not isinstance(weight, Factored)
+        or not sizes.is_fully_defined()
+        or sizes[-1] != weight.right.shape[-1]
+    ):
         return None
     left = tf.reshape(weight.left, [weight.left.shape[0], *sizes[:-1]])
     return replace(weight, common=tf.reshape(weight.common, sizes), left=left)

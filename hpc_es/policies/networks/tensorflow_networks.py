@@ -1,4 +1,5 @@
-"""Networks in TensorFlow: custom ones as a `Network`, and `mlp` and `lstm` as differentiable functions of sequences.
+"""Networks in TensorFlow: custom ones as a `Network`, and `mlp` and `lstm` as differentiable
+functions of sequences.
 
 A builder may return:
 
@@ -49,14 +50,19 @@ from hpc_es.policies.networks.tensorflow_actors import lstm_sequence, tensorflow
 EXPECTED = "a Keras model, or an object with layout, backend, initial, memory and apply"
 
 
-def tensorflow_network(build: Callable[[int], Any], name: str, observations: ObservationSpec, frozen: bool) -> Network:
+def tensorflow_network(
+    build: Callable[[int], Any], name: str, observations: ObservationSpec, frozen: bool
+) -> Network:
     """Return the result of a builder as a `Network`; ConfigError if it is of no supported kind.
 
-    `build` calls the builder with a seed; `name` is its name in messages. `frozen` accepts mutable statistics and
-    layers that do nothing outside of training.
+    `build` calls the builder with a seed; `name` is its name in messages. `frozen` accepts mutable
+    statistics and layers that do nothing outside of training.
     """
     built = build(0)
-    if all(hasattr(built, attribute) for attribute in ("layout", "backend", "initial", "memory", "apply")):
+    if all(
+        hasattr(built, attribute)
+        for attribute in ("layout", "backend", "initial", "memory", "apply")
+    ):
         network: Network = built
         return network
     if (keras := sys.modules.get("keras")) is not None and isinstance(built, keras.Model):
@@ -70,10 +76,18 @@ def tensorflow_network(build: Callable[[int], Any], name: str, observations: Obs
     raise ConfigError([(KEY, f"expected {name} to return {EXPECTED}, found {actual}{remedy}")])
 
 
-def check(network: Network, again: Network, name: str, observations: ObservationSpec, outputs: int, why: str) -> None:
+def check(
+    network: Network,
+    again: Network,
+    name: str,
+    observations: ObservationSpec,
+    outputs: int,
+    why: str,
+) -> None:
     """Call a network twice; ConfigError if it does not fit, or is not deterministic.
 
-    `again` is the network of a second call of the builder, which must be the same. `why` says what the outputs are for.
+    `again` is the network of a second call of the builder, which must be the same. `why` says what
+    the outputs are for.
     """
     parameters = network.layout.split(network.initial(np.random.default_rng(0)))
     observation = np.ones(observations.shape, observations.dtype)
@@ -91,8 +105,12 @@ def check(network: Network, again: Network, name: str, observations: Observation
     require_same_outputs(name, first, _called(again, name, parameters, observation)[0])
 
 
-def _called(network: Network, name: str, parameters: Any, observation: Array) -> tuple[list[Array], list[str]]:
-    """Return the outputs and the leaves of the next memory as arrays, and the leaves of the initial memory as text."""
+def _called(
+    network: Network, name: str, parameters: Any, observation: Array
+) -> tuple[list[Array], list[str]]:
+    """Return the outputs and the leaves of the next memory as arrays,
+    and the leaves of the initial memory as text.
+    """
     tf = tensorflow()
     memory = tf.nest.map_structure(tf.convert_to_tensor, network.memory())
     tensors = {part: tf.convert_to_tensor(array) for part, array in parameters.items()}
@@ -103,17 +121,22 @@ def _called(network: Network, name: str, parameters: Any, observation: Array) ->
         raise
     except Exception as error:  # of the user's code
         text = f"apply of {name} fails for an observation {array_text(observation)}"
-        raise ConfigError([(KEY, f"{text}: {failure_from_error(error).text}: {ONE_OBSERVATION}")]) from error
+        raise ConfigError(
+            [(KEY, f"{text}: {failure_from_error(error).text}: {ONE_OBSERVATION}")]
+        ) from error
     before = [array_text(np.asarray(leaf)) for leaf in tf.nest.flatten(memory)]
     return [np.asarray(leaf) for leaf in leaves], before
 
 
-# `mlp` and `lstm`. A network is identified by its widths, so all policies of one architecture share a traced graph.
+# `mlp` and `lstm`. A network is identified by its widths, so all policies of one architecture share
+# a traced graph.
 
 
 @dataclass(frozen=True)
 class DifferentiableNetwork:
-    """The layer widths of an MLP or LSTM, from inputs to outputs; `activation` is None for an LSTM."""
+    """The layer widths of an MLP or LSTM, from inputs to outputs;
+    `activation` is None for an LSTM.
+    """
 
     widths: tuple[int, ...]
     activation: str | None
@@ -124,7 +147,9 @@ class DifferentiableNetwork:
     def of(policy: Policy) -> DifferentiableNetwork | None:
         """Return the network of a policy; None unless it is an MLP or an LSTM."""
         if isinstance(policy, LSTM):
-            return DifferentiableNetwork((policy.observations, *policy.hidden_dims, policy.head.outputs), None)
+            return DifferentiableNetwork(
+                (policy.observations, *policy.hidden_dims, policy.head.outputs), None
+            )
         if isinstance(policy, MLP):
             options = policy.options
             return DifferentiableNetwork(
@@ -153,25 +178,43 @@ class DifferentiableNetwork:
         return self.activation is None
 
     def __call__(
-        self, tf: ModuleType, theta: Tensor, inputs: Tensor, unroll: int | None = None, memory: Memory = ()
+        self,
+        tf: ModuleType,
+        theta: Tensor,
+        inputs: Tensor,
+        unroll: int | None = None,
+        memory: Memory = (),
     ) -> tuple[Tensor, Tensor]:
-        """Return (outputs [steps, rows, outputs], features [steps, rows, features]) of inputs [steps, rows, inputs].
+        """Return (outputs [steps, rows, outputs], features [steps, rows, features]) of inputs
+        [steps, rows, inputs].
 
-        A row is an episode; theta is [params]; shapes are static. For `unroll` see `lstm_sequence`. `memory` is the
-        memory of an LSTM before the first step; (): zeros.
+        A row is an episode; theta is [params]; shapes are static. For `unroll` see `lstm_sequence`.
+        `memory` is the memory of an LSTM before the first step; (): zeros.
         """
         steps, rows = inputs.shape[:2]
-        features = self._recurrent(tf, theta, inputs, unroll, memory) if self.is_recurrent else inputs
+        features = (
+            self._recurrent(tf, theta, inputs, unroll, memory) if self.is_recurrent else inputs
+        )
         flat = tf.reshape(features, (steps * rows, features.shape[-1]))
-        activate = tensorflow_activation(tf, self.activation, self.normalisation) if self.activation else None
+        activate = (
+            tensorflow_activation(tf, self.activation, self.normalisation)
+            if self.activation
+            else None
+        )
         outputs, flat = dense(tf.matmul, activate, self._layers(tf, theta), flat)
-        return tf.reshape(outputs, (steps, rows, self.outputs)), tf.reshape(flat, (steps, rows, self.features))
+        return tf.reshape(outputs, (steps, rows, self.outputs)), tf.reshape(
+            flat, (steps, rows, self.features)
+        )
 
-    def _recurrent(self, tf: ModuleType, theta: Tensor, inputs: Tensor, unroll: int | None, memory: Memory) -> Tensor:
+    def _recurrent(
+        self, tf: ModuleType, theta: Tensor, inputs: Tensor, unroll: int | None, memory: Memory
+    ) -> Tensor:
         arrays = self.arrays(tf, theta)
         for number in range(len(self.widths) - 2):
             kernel, bias = arrays[f"lstm_{number}_kernel"], arrays[f"lstm_{number}_bias"]
-            inputs = lstm_sequence(tf, inputs, kernel, bias, unroll, memory[number] if memory else None)
+            inputs = lstm_sequence(
+                tf, inputs, kernel, bias, unroll, memory[number] if memory else None
+            )
         return inputs
 
     def _layers(self, tf: ModuleType, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -194,9 +237,13 @@ class DifferentiableNetwork:
 
     def memory(self, tf: ModuleType, rows: int, dtype: object) -> Memory:
         """Return h and c of each LSTM layer at the start of an episode, [rows, units] of zeros."""
-        return tuple((tf.zeros((rows, n), dtype), tf.zeros((rows, n), dtype)) for n in self.widths[1:-1])
+        return tuple(
+            (tf.zeros((rows, n), dtype), tf.zeros((rows, n), dtype)) for n in self.widths[1:-1]
+        )
 
-    def step(self, tf: ModuleType, theta: Tensor, inputs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+    def step(
+        self, tf: ModuleType, theta: Tensor, inputs: Tensor, memory: Memory
+    ) -> tuple[Tensor, Memory]:
         """Return (outputs [rows, outputs], new memory) of one step, from inputs [rows, inputs]."""
         if self.is_recurrent:
             return lstm_step(TensorFlowOps(tf), self.arrays(tf, theta), inputs, memory)

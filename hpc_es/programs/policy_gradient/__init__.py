@@ -1,1 +1,3 @@
-"""`algorithm: {kind: policy_gradient}`: policy gradient and priority queue training for programs."""
+"""`algorithm: {kind: policy_gradient}`: policy gradient and
+priority queue training for programs.
+"""

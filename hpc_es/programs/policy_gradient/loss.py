@@ -1,7 +1,8 @@
-"""The loss of a batch of programs: replay buffer, entropy weight, gradient, and the part of each chunk.
+"""The loss of a batch of programs: replay buffer, entropy weight, gradient, and the part of each
+chunk.
 
-A chunk computes the gradient of its share of the loss, for its own programs, a part of the replayed programs and, in
-the first chunk, the programs imitated from the queue.
+A chunk computes the gradient of its share of the loss, for its own programs, a part of the replayed
+programs and, in the first chunk, the programs imitated from the queue.
 """
 
 from __future__ import annotations
@@ -18,15 +19,22 @@ import numpy as np
 from hpc_es.algorithms.common.optimizers import GRADIENT
 from hpc_es.core.data import Array, Arrays, Float32, Float64
 from hpc_es.programs.policy_gradient.options import TOKENS, Options
-from hpc_es.programs.policy_gradient.token_lstm import ForwardPass, TokenLSTM, lengths, sample_programs
+from hpc_es.programs.policy_gradient.token_lstm import (
+    ForwardPass,
+    TokenLSTM,
+    lengths,
+    sample_programs,
+)
 
 
 @dataclass(frozen=True)
 class ReplayBuffer:
-    """A replay buffer of programs, as arrays of constant shape in the order of arrival (Abolafia et al. 2018).
+    """A replay buffer of programs, as arrays of constant shape in the order of arrival (Abolafia et
+    al. 2018).
 
-    Programs are sampled with probabilities proportional to exp(reward / temperature). Each program is in the buffer
-    only once. A full buffer drops the programs with the lowest rewards; of equal ones, the newer.
+    Programs are sampled with probabilities proportional to exp(reward / temperature). Each program
+    is in the buffer only once. A full buffer drops the programs with the lowest rewards; of equal
+    ones, the newer.
     """
 
     capacity: int  # maximum number of programs
@@ -43,7 +51,8 @@ class ReplayBuffer:
         }
 
     def with_programs(self, buffer: Arrays, tokens: Array, rewards: Float64) -> dict[str, Array]:
-        """Return the buffer with further programs, uint8[programs, length], and rewards, float64[programs].
+        """Return the buffer with further programs, uint8[programs, length], and rewards,
+        float64[programs].
 
         Programs that are already in the buffer keep their rewards.
         """
@@ -52,7 +61,10 @@ class ReplayBuffer:
         fresh = first_occurrences(new_names)
         fresh = fresh[~np.isin(new_names[fresh], buffer["replay_names"][:count])]
         columns = {"replay_tokens": tokens, "replay_rewards": rewards, "replay_names": new_names}
-        longer = {name: np.concatenate([buffer[name][:count], new[fresh]]) for name, new in columns.items()}
+        longer = {
+            name: np.concatenate([buffer[name][:count], new[fresh]])
+            for name, new in columns.items()
+        }
         kept = np.sort(np.argsort(-longer["replay_rewards"], kind="stable")[: self.capacity])
         result = self.empty()
         for name, column in longer.items():
@@ -67,7 +79,9 @@ class ReplayBuffer:
         return odds
 
     def sample(self, buffer: Arrays, size: int, rng: np.random.Generator) -> Array:
-        """Return the indices of programs sampled with replacement, intp[size]; the buffer must not be empty."""
+        """Return the indices of programs sampled with replacement, intp[size];
+        the buffer must not be empty.
+        """
         sums = np.cumsum(self.probabilities(buffer))
         indices: Array = np.searchsorted(sums[:-1], rng.random(size) * sums[-1], side="right")
         return indices
@@ -90,16 +104,18 @@ MAX_ENTROPY_WEIGHT = 100.0  # with entropy_target
 
 @dataclass(frozen=True)
 class EntropyWeight:
-    """The weight of the entropy: constant, interpolated over the executed programs, or adapted to a target entropy.
+    """The weight of the entropy: constant, interpolated over the executed programs, or adapted to a
+    target entropy.
 
-    With a target, the weight rises while the entropy is below it and falls while it is above, like the temperature of
-    soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905, section 5), but not below `entropy_beta`, so that it can
-    rise soon after a period of high entropy:
+    With a target, the weight rises while the entropy is below it and falls while it is above, like
+    the temperature of soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905, section 5), but
+    not below `entropy_beta`, so that it can rise soon after a period of high entropy:
 
         beta <- max(entropy_beta, beta * exp(entropy_rate * (1 - entropy / entropy_target)))
 
-    The entropy is that of a program, the sum over its tokens; the entropy per token can also be high for the
-    few short programs. A weight that is not constant is stored in the state as `entropy_beta`.
+    The entropy is that of a program, the sum over its tokens; the entropy per token can also be
+    high for the few short programs. A weight that is not constant is stored in the state as
+    `entropy_beta`.
     """
 
     options: Options
@@ -111,14 +127,20 @@ class EntropyWeight:
 
     def initial(self) -> dict[str, Array]:
         """Return the arrays of the first generation."""
-        return {} if self.is_constant else {"entropy_beta": np.array(self.options.entropy_beta, np.float64)}
+        return (
+            {}
+            if self.is_constant
+            else {"entropy_beta": np.array(self.options.entropy_beta, np.float64)}
+        )
 
     def value(self, shared: Arrays) -> float:
         """Return the weight in the generation with these shared arrays."""
         return self.options.entropy_beta if self.is_constant else float(shared["entropy_beta"])
 
     def next(self, shared: Arrays, entropy: float, executed: int) -> dict[str, Array]:
-        """Return the arrays of the next generation, given the mean entropy of this one and the programs executed."""
+        """Return the arrays of the next generation,
+        given the mean entropy of this one and the programs executed.
+        """
         options = self.options
         if self.is_constant:
             return {}
@@ -138,9 +160,9 @@ class ProgramBatch(NamedTuple):
     loss = sum over rows ( - policy * w * sum_t (returns_t - rewarded * value_t) log p(token_t)
                            - entropy * sum_t H_t  +  value * sum_t (value_t - returns_t)^2 )
 
-    The importance weight w is 1 / (1 - a + a q / p) for rewarded rows and 1 for others, where a is the fraction of
-    replayed programs, q the probability that a program is replayed, and p its probability under the policy. Values are
-    0 in a network without values.
+    The importance weight w is 1 / (1 - a + a q / p) for rewarded rows and 1 for others, where a is
+    the fraction of replayed programs, q the probability that a program is replayed, and p its
+    probability under the policy. Values are 0 in a network without values.
     """
 
     lengths: Array  # int32[rows]; 0: no loss
@@ -155,7 +177,8 @@ class ProgramBatch(NamedTuple):
 class LossTerms(NamedTuple):
     """Gradient and terms of the loss of a batch."""
 
-    gradients: Array  # dtype[1, params], or [2, params]: policy term of the rewarded rows, then the rest
+    # dtype[1, params], or [2, params]: policy term of the rewarded rows, then the rest
+    gradients: Array
     policy: Array  # dtype[rows], w * sum_t (returns_t - value_t) log p(token_t)
     entropy: Array  # dtype[rows], sum_t H_t
     value: Array  # dtype[rows], sum_t (value_t - returns_t)^2
@@ -164,7 +187,10 @@ class LossTerms(NamedTuple):
 
 
 def loss_gradient(
-    forward: ForwardPass, batch: ProgramBatch, replayed_fraction: float = 0.0, separate: bool = False
+    forward: ForwardPass,
+    batch: ProgramBatch,
+    replayed_fraction: float = 0.0,
+    separate: bool = False,
 ) -> LossTerms:
     """Return the gradient of the loss and its terms.
 
@@ -204,7 +230,9 @@ def loss_gradient(
 
 
 def _contributing_rows(batch: ProgramBatch) -> slice:
-    """Return the rows from the first to the last one with a coefficient that is not 0; the others have no gradient."""
+    """Return the rows from the first to the last one with a coefficient that is not 0;
+    the others have no gradient.
+    """
     indices = np.flatnonzero((batch.policy != 0) | (batch.entropy != 0) | (batch.value != 0))
     return slice(int(indices[0]), int(indices[-1]) + 1) if len(indices) else slice(0, 0)
 
@@ -219,7 +247,9 @@ def _log_softmax(logits: Array) -> Array:
 def _one_hot_tokens(forward: ForwardPass, dtype: np.dtype[np.generic]) -> Array:
     """Return the tokens of the programs as one-hot vectors, [steps, tokens, rows]."""
     tokens = forward.tokens.T[: forward.steps].astype(np.int64) - forward.network.first_token
-    chosen: Array = (tokens[:, np.newaxis] == np.arange(forward.logits.shape[1])[:, np.newaxis]).astype(dtype)
+    chosen: Array = (
+        tokens[:, np.newaxis] == np.arange(forward.logits.shape[1])[:, np.newaxis]
+    ).astype(dtype)
     return chosen
 
 
@@ -246,11 +276,15 @@ def _values(forward: ForwardPass) -> Array:
 
 
 def _gradient(forward: ForwardPass, rows: slice, by_logits: Array, by_values: Array) -> Array:
-    """Return the gradient, dtype[params], from those of logits, [steps, tokens, rows], and values, [steps, rows]."""
+    """Return the gradient, dtype[params], from those of logits, [steps, tokens, rows],
+    and values, [steps, rows].
+    """
     network, steps = forward.network, forward.steps
     is_all = rows == slice(0, forward.inputs.shape[1])
     by_input: Array | float = 0.0
-    gradients = {name: np.zeros(shape, by_logits.dtype) for name, shape in network.layout.shapes.items()}
+    gradients = {
+        name: np.zeros(shape, by_logits.dtype) for name, shape in network.layout.shapes.items()
+    }
     if rows.start == rows.stop:
         return np.concatenate([zeros.ravel() for zeros in gradients.values()])
     stacks = [("policy", forward.policy, network.first_token, by_logits)]
@@ -263,17 +297,23 @@ def _gradient(forward: ForwardPass, rows: slice, by_logits: Array, by_values: Ar
         gradients[f"{stack}/output"][:, first:] = by_output
         weights, by_x = layers.backwards(np.matmul(output, by_outputs))
         for number, (kernel, bias) in enumerate(weights):
-            gradients[f"{stack}/{number}/kernel"], gradients[f"{stack}/{number}/bias"] = kernel, bias
+            gradients[f"{stack}/{number}/kernel"], gradients[f"{stack}/{number}/bias"] = (
+                kernel,
+                bias,
+            )
         by_input = by_input + by_x
     assert isinstance(by_input, np.ndarray)
-    one_hot = (forward.inputs[:, np.newaxis, rows] == np.arange(TOKENS)[:, np.newaxis]).astype(by_logits.dtype)
+    one_hot = (forward.inputs[:, np.newaxis, rows] == np.arange(TOKENS)[:, np.newaxis]).astype(
+        by_logits.dtype
+    )
     gradients["embedding"] = np.matmul(one_hot, by_input.transpose(0, 2, 1)).sum(axis=0)
     return np.concatenate([gradients[name].ravel() for name in network.layout.shapes])
 
 
 PAPER_BATCH = 64  # batch size of the paper, which sums the loss over its batch
 REWARDED_GRADIENT = (
-    "gradient_judged"  # array of a chunk: the part of the gradient that normalised importance weights scale
+    # array of a chunk: the part of the gradient that normalised importance weights scale
+    "gradient_judged"
 )
 SUMS = ("policy_loss", "value_loss", "imitation_loss", "entropy", "tokens", "weights")
 
@@ -288,7 +328,9 @@ class ProgramLoss:
     @cached_property
     def replay(self) -> ReplayBuffer:
         """The replay buffer."""
-        return ReplayBuffer(self.options.replay_capacity, self.network.length, self.options.replay_temperature)
+        return ReplayBuffer(
+            self.options.replay_capacity, self.network.length, self.options.replay_temperature
+        )
 
     @cached_property
     def entropy(self) -> EntropyWeight:
@@ -302,11 +344,15 @@ class ProgramLoss:
 
     @property
     def separate(self) -> bool:
-        """Whether a part of the gradient is scaled by the mean of the importance weights, which only rank 0 knows."""
+        """Whether a part of the gradient is scaled by the mean of the importance weights,
+        which only rank 0 knows.
+        """
         return self.options.replays > 0 and self.options.iw_normalize
 
     def sample_replays(self, master: Arrays, rng: np.random.Generator) -> dict[str, Array]:
-        """Return the shared arrays of the buffer: sampled programs, of length 0 if it is empty, and probabilities."""
+        """Return the shared arrays of the buffer: sampled programs, of length 0 if it is empty,
+        and probabilities.
+        """
         count, size = int(master["replay_count"]), self.options.replays
         order = np.argsort(master["replay_names"][:count])
         sorted_names = np.full(self.replay.capacity, np.iinfo(np.uint64).max)
@@ -327,10 +373,13 @@ class ProgramLoss:
         """Return whether this generation has replayed programs, because the buffer is not empty."""
         return self.options.alpha > 0 and bool(shared["replayed_lengths"][0])
 
-    def forced_tokens(self, shared: Arrays, chunk: int, chunks: int, imitated: str = "imitated_tokens") -> Array:
+    def forced_tokens(
+        self, shared: Arrays, chunk: int, chunks: int, imitated: str = "imitated_tokens"
+    ) -> Array:
         """Return the replayed and imitated programs of a chunk, uint8[programs, length].
 
-        `chunk` is its index among `chunks`; with `imitated_read`, imitated programs are replaced by their input tokens.
+        `chunk` is its index among `chunks`; with `imitated_read`, imitated programs are replaced by
+        their input tokens.
         """
         programs = [np.zeros((0, self.network.length), np.uint8)]
         if self.options.alpha:
@@ -349,8 +398,8 @@ class ProgramLoss:
     ) -> dict[str, Array]:
         """Return the arrays of a chunk for rank 0, with its programs and its part of the gradient.
 
-        `rewards` are float64[programs] of the sampled programs; failed ones, NaN, have no weight. `chunk` is the index
-        of the chunk among `chunks`.
+        `rewards` are float64[programs] of the sampled programs; failed ones, NaN, have no weight.
+        `chunk` is the index of the chunk among `chunks`.
         """
         tokens = forward.tokens[: len(rewards)]
         arrays: dict[str, Array] = {"tokens": tokens}
@@ -376,15 +425,20 @@ class ProgramLoss:
     ) -> ProgramBatch:
         """Return the coefficients of programs from a batch of `batch_size`.
 
-        The return of every step is the reward of the program, minus the baseline if that is a running mean.
+        The return of every step is the reward of the program, minus the baseline if that is a
+        running mean.
         """
         options, failed = self.options, np.isnan(rewards)
-        returns = np.repeat(np.where(failed, 0.0, rewards)[:, np.newaxis], self.network.length, axis=1)
+        returns = np.repeat(
+            np.where(failed, 0.0, rewards)[:, np.newaxis], self.network.length, axis=1
+        )
         unit = np.where(failed, 0.0, PAPER_BATCH / batch_size).astype(np.float32)
         is_waiting = options.alpha > 0 and not self.has_replays(shared)
         return ProgramBatch(
             lengths=token_counts,
-            returns=(returns if options.learns_values else returns - shared["baseline"]).astype(np.float32),
+            returns=(returns if options.learns_values else returns - shared["baseline"]).astype(
+                np.float32
+            ),
             rewarded=np.ones(len(tokens), np.float32),
             policy=unit * np.float32(0 if is_waiting else options.pi_loss_hparam),
             entropy=unit * np.float32(self.entropy.value(shared)),
@@ -393,17 +447,26 @@ class ProgramLoss:
         )
 
     def _log_replayed(self, shared: Arrays, tokens: Array) -> Float64:
-        """Return ln of the probability that each program is replayed, float64[rows]; -inf outside the buffer."""
+        """Return ln of the probability that each program is replayed, float64[rows];
+        -inf outside the buffer.
+        """
         program_names = digests(tokens)
-        indices = np.minimum(np.searchsorted(shared["replay_names"], program_names), self.replay.capacity - 1)
-        odds = np.where(shared["replay_names"][indices] == program_names, shared["replay_odds"][indices], 0.0)
+        indices = np.minimum(
+            np.searchsorted(shared["replay_names"], program_names), self.replay.capacity - 1
+        )
+        odds = np.where(
+            shared["replay_names"][indices] == program_names, shared["replay_odds"][indices], 0.0
+        )
         with np.errstate(divide="ignore"):
             logarithms: Float64 = np.log(odds)
         return logarithms
 
     def _with_imitated(self, batch: ProgramBatch, shared: Arrays) -> ProgramBatch:
         """Return the batch with the imitated programs, whose likelihood increases."""
-        count, zeros = self.options.topk_batch_size, np.zeros(self.options.topk_batch_size, np.float32)
+        count, zeros = (
+            self.options.topk_batch_size,
+            np.zeros(self.options.topk_batch_size, np.float32),
+        )
         imitated = ProgramBatch(
             lengths=shared["imitated_lengths"],
             returns=np.ones((count, self.network.length), np.float32),
@@ -413,16 +476,25 @@ class ProgramLoss:
             value=zeros,
             log_replayed=None if batch.log_replayed is None else zeros.astype(np.float64),
         )
-        columns: Any = [None if a is None else np.concatenate([a, b]) for a, b in zip(batch, imitated, strict=True)]
+        columns: Any = [
+            None if a is None else np.concatenate([a, b])
+            for a, b in zip(batch, imitated, strict=True)
+        ]
         return ProgramBatch(*columns)
 
-    def gradients(self, theta: Float32, chunks: Sequence[Arrays]) -> tuple[list[Arrays], dict[str, float]]:
-        """Return the gradients to sum, float32[params] each, in order, and the terms of the loss; on rank 0."""
+    def gradients(
+        self, theta: Float32, chunks: Sequence[Arrays]
+    ) -> tuple[list[Arrays], dict[str, float]]:
+        """Return the gradients to sum, float32[params] each, in order,
+        and the terms of the loss; on rank 0.
+        """
         sums = np.sum([arrays["sums"] for arrays in chunks], axis=0)
         scale, losses = self._losses(sums, self.options.batch_size)
         gradients: list[Arrays] = [{GRADIENT: arrays[GRADIENT]} for arrays in chunks]
         if self.separate:
-            gradients += [{GRADIENT: np.float32(scale) * arrays[REWARDED_GRADIENT]} for arrays in chunks]
+            gradients += [
+                {GRADIENT: np.float32(scale) * arrays[REWARDED_GRADIENT]} for arrays in chunks
+            ]
         if self.options.regularizer:
             decay = np.float32(self.options.regularizer) * theta
             decay[: self.network.embedding_parameters] = 0
@@ -430,7 +502,9 @@ class ProgramLoss:
         return gradients, losses
 
     def _losses(self, batch_sums: Float64, programs: int) -> tuple[float, dict[str, float]]:
-        """Return the scale of the policy term by normalised importance weights, and the terms, from float64[SUMS]."""
+        """Return the scale of the policy term by normalised importance weights, and the terms,
+        from float64[SUMS].
+        """
         sums = dict(zip(SUMS, batch_sums.tolist(), strict=True))
         scale = programs / sums["weights"] if self.separate else 1.0
         losses = {name: sums[name] for name in ("policy_loss", "value_loss", "imitation_loss")}
@@ -439,16 +513,26 @@ class ProgramLoss:
         losses["program_entropy"] = sums["entropy"] / programs
         return scale, losses
 
-    def with_total(self, theta: Float32, shared: Arrays, losses: dict[str, float]) -> dict[str, float]:
-        """Return the terms with "loss", their weighted sum with entropy and regularizer; theta is float32[params]."""
+    def with_total(
+        self, theta: Float32, shared: Arrays, losses: dict[str, float]
+    ) -> dict[str, float]:
+        """Return the terms with "loss", their weighted sum with entropy and regularizer;
+        theta is float32[params].
+        """
         total = losses["policy_loss"] + losses["value_loss"] + losses["imitation_loss"]
         total -= PAPER_BATCH * self.entropy.value(shared) * losses["program_entropy"]
         weights = theta[self.network.embedding_parameters :].astype(np.float64)
         return {**losses, "loss": total + self.options.regularizer * float(weights @ weights) / 2}
 
-    def losses_of_programs(self, theta: Float32, shared: Arrays, tokens: Array, rewards: Float64) -> dict[str, float]:
-        """Return the loss terms of existing programs, uint8[programs, length], with rewards, float64[programs]."""
-        forward = sample_programs(self.network, theta, np.zeros((0, self.network.length)), forced=tokens)
+    def losses_of_programs(
+        self, theta: Float32, shared: Arrays, tokens: Array, rewards: Float64
+    ) -> dict[str, float]:
+        """Return the loss terms of existing programs, uint8[programs, length], with rewards,
+        float64[programs].
+        """
+        forward = sample_programs(
+            self.network, theta, np.zeros((0, self.network.length)), forced=tokens
+        )
         batch = self._batch(shared, tokens, rewards, lengths(tokens), len(tokens))
         terms = loss_gradient(forward, batch, self.replayed_fraction, self.separate)
         return self._losses(_sums(batch, terms), len(tokens))[1]
@@ -456,7 +540,10 @@ class ProgramLoss:
 
 def _sums(batch: ProgramBatch, terms: LossTerms) -> Float64:
     """Return float64[SUMS] of a chunk, for its rewarded programs except for imitation_loss."""
-    rewarded, policy = batch.rewarded.astype(np.float64), -batch.policy.astype(np.float64) * terms.policy
+    rewarded, policy = (
+        batch.rewarded.astype(np.float64),
+        -batch.policy.astype(np.float64) * terms.policy,
+    )
     return np.array(
         [
             rewarded @ policy,
@@ -469,10 +556,13 @@ def _sums(batch: ProgramBatch, terms: LossTerms) -> Float64:
     )
 
 
-def updated_baseline(baseline: Float64, rewards: Float64, token_counts: Array, decay: float) -> Float64:
+def updated_baseline(
+    baseline: Float64, rewards: Float64, token_counts: Array, decay: float
+) -> Float64:
     """Return the running mean of each position after further programs in order; float64[length].
 
-    `rewards` are float64[programs]; a program changes the positions up to its number of tokens, int[programs].
+    `rewards` are float64[programs]; a program changes the positions up to its number of tokens,
+    int[programs].
     """
     result: Float64 = baseline.copy()
     for reward, length in zip(rewards.tolist(), token_counts.tolist(), strict=True):

@@ -1,17 +1,22 @@
-"""The LSTM that writes programs token by token (Abolafia et al. 2018, arXiv:1801.03526, section 3), in NumPy.
+"""The LSTM that writes programs token by token (Abolafia et al. 2018, arXiv:1801.03526, section 3),
+in NumPy.
 
-    embedding of the last token -> LSTM layers -> logits of the next token; the first input is token 0
+    embedding of the last token -> LSTM layers -> logits of the next token; the first input is token
+    0
 
-Token 0 (`END`) ends a program, tokens 1 to 8 are the characters of Brainf*ck. A second stack of layers on the same
-embedding can predict the value of each position. All weights are one flat vector.
+Token 0 (`END`) ends a program, tokens 1 to 8 are the characters of Brainf*ck. A second stack of
+layers on the same embedding can predict the value of each position. All weights are one flat
+vector.
 
-The cell is that of `hpc_es.policies.lstm`. The forward pass runs step by step. In the backward pass only the recurrence
-does so; the gradients of weights and inputs are matrix products over several steps. Arrays are [steps, features, rows],
-so that a gate is one block of memory, and are reused from call to call. Gates are ordered j, i, f, o: the last three
-are sigmoids, and the gradients of the first three come from the cell. sigmoid(x) = (1 + tanh(x / 2)) / 2, with the
-factors 1/2 included in the weights.
+The cell is that of `hpc_es.policies.lstm`. The forward pass runs step by step. In the backward pass
+only the recurrence does so; the gradients of weights and inputs are matrix products over several
+steps. Arrays are [steps, features, rows], so that a gate is one block of memory, and are reused
+from call to call. Gates are ordered j, i, f, o: the last three are sigmoids, and the gradients of
+the first three come from the cell. sigmoid(x) = (1 + tanh(x / 2)) / 2, with the factors 1/2
+included in the weights.
 
-`sample_programs` writes programs, and reads further ones (imitated or replayed) in the same pass by teacher forcing.
+`sample_programs` writes programs, and reads further ones (imitated or replayed) in the same pass by
+teacher forcing.
 """
 
 from __future__ import annotations
@@ -47,7 +52,10 @@ class LSTMLayer:
         self.gates = np.empty((steps, 4, units, rows), dtype)
         self.c = np.zeros((steps + 1, units, rows), dtype)  # before each step
         self.tanh_c, self.h = (np.empty((steps, units, rows), dtype) for _ in range(2))
-        self._dz, self._product = np.empty((STEPS_PER_PRODUCT, 4, units, rows), dtype), np.empty((units, rows), dtype)
+        self._dz, self._product = (
+            np.empty((STEPS_PER_PRODUCT, 4, units, rows), dtype),
+            np.empty((units, rows), dtype),
+        )
         self._half = self.c.dtype.type(0.5)
         self._part: LSTMLayer | None = None  # memory for a part of the rows
 
@@ -57,17 +65,32 @@ class LSTMLayer:
         return [self._view(t) for t in range(len(self.h))]
 
     def _view(self, t: int) -> tuple[Array, ...]:
-        """Return views of the arrays of step t; they are cached, since creating them takes as long as using them."""
+        """Return views of the arrays of step t; they are cached,
+        since creating them takes as long as using them.
+        """
         gates, next_h = self.gates[t], self.x[t + 1, self.inputs : -1]
         flat = gates.reshape(4 * self.units, -1)
-        return self.x[t], flat, gates[1:], *gates, self.c[t], self.c[t + 1], self.tanh_c[t], self.h[t], next_h
+        return (
+            self.x[t],
+            flat,
+            gates[1:],
+            *gates,
+            self.c[t],
+            self.c[t + 1],
+            self.tanh_c[t],
+            self.h[t],
+            next_h,
+        )
 
     def set(self, kernel: Array, bias: Array) -> None:
-        """Set the weights: kernel [inputs + units, 4 * units] and bias [4 * units], gates ordered i, j, f, o."""
+        """Set the weights: kernel [inputs + units, 4 * units] and bias [4 * units],
+        gates ordered i, j, f, o.
+        """
         forget = np.zeros((4, self.units), kernel.dtype)
         forget[2] = FORGET_BIAS
         whole = np.concatenate([kernel, (bias + forget.ravel())[np.newaxis]])
-        ordered = whole.reshape(-1, 4, self.units)[:, ORDER].transpose(1, 2, 0)  # [4, units, inputs + units + 1]
+        # [4, units, inputs + units + 1]
+        ordered = whole.reshape(-1, 4, self.units)[:, ORDER].transpose(1, 2, 0)
         scale = np.array([1, 0.5, 0.5, 0.5], kernel.dtype)[:, np.newaxis, np.newaxis]
         self._weights = np.ascontiguousarray((scale * ordered).reshape(4 * self.units, -1))
         back = ordered.reshape(4 * self.units, -1).T
@@ -95,13 +118,19 @@ class LSTMLayer:
         if self._part is None or self._part.h.shape[-1] != count:
             self._part = LSTMLayer(self.inputs, units, steps, count, self.h.dtype.str)
         part = self._part
-        part.x[:], part.gates[:], part.c[:] = self.x[..., rows], self.gates[..., rows], self.c[..., rows]
+        part.x[:], part.gates[:], part.c[:] = (
+            self.x[..., rows],
+            self.gates[..., rows],
+            self.c[..., rows],
+        )
         part.tanh_c[:], part.h[:] = self.tanh_c[..., rows], self.h[..., rows]
         part._to_inputs, part._to_h = self._to_inputs, self._to_h
         return part
 
     def backwards(self, dh: Array) -> tuple[Array, Array, Array]:
-        """Return the gradients of kernel, bias and input [steps, inputs, rows] from that of h [steps, units, rows]."""
+        """Return the gradients of kernel, bias and input [steps,
+        inputs, rows] from that of h [steps, units, rows].
+        """
         steps, gates = len(dh), 4 * self.units
         weights = np.zeros((gates, self.x.shape[1]), dh.dtype)
         dx = np.empty((steps, self.inputs, dh.shape[-1]), dh.dtype)
@@ -111,14 +140,19 @@ class LSTMLayer:
             dz = self._gate_slopes(part)
             self._backwards_through_time(part, dz, dh, dc, dh_later)
             flat = dz.reshape(len(dz), gates, -1)
-            left, right = (array.transpose(1, 0, 2).reshape(array.shape[1], -1) for array in (flat, self.x[part]))
+            left, right = (
+                array.transpose(1, 0, 2).reshape(array.shape[1], -1)
+                for array in (flat, self.x[part])
+            )
             weights += left @ right.T
             np.matmul(self._to_inputs, flat, dx[part])
         weights = weights.reshape(4, self.units, -1)[ORDER, ...].reshape(gates, -1).T
         return weights[:-1], weights[-1], dx
 
     def _gate_slopes(self, part: slice) -> Array:
-        """Return the derivatives of c (for j, i, f) and h (for o) by the gates' inputs, [steps, 4, units, rows]."""
+        """Return the derivatives of c (for j, i, f) and h (for o) by the gates' inputs,
+        [steps, 4, units, rows].
+        """
         gates, c, tanh_c = self.gates[part], self.c[part], self.tanh_c[part]
         slopes = np.multiply(gates, gates, self._dz[: len(gates)])
         np.subtract(1, slopes[:, 0], slopes[:, 0])
@@ -127,10 +161,13 @@ class LSTMLayer:
             slopes[:, gate] *= factor
         return slopes
 
-    def _backwards_through_time(self, part: slice, dz: Array, dh: Array, dc: Array, dh_later: Array) -> None:
+    def _backwards_through_time(
+        self, part: slice, dz: Array, dh: Array, dc: Array, dh_later: Array
+    ) -> None:
         """Turn slopes dz into gradients in place, step by step backwards.
 
-        dc and dh_later, [units, rows], are the gradients of c and h from later steps; they are updated in place.
+        dc and dh_later, [units, rows], are the gradients of c and h from later steps; they are
+        updated in place.
         """
         product, h_by_c = self._product, self.gates[part, 3] * (1 - self.tanh_c[part] ** 2)
         dz_c, dz_h, forget, dh = dz[:, :3], dz[:, 3], self.gates[part, 2], dh[part]
@@ -147,8 +184,13 @@ class LSTMLayer:
 class LSTMLayers:
     """A stack of layers."""
 
-    def __init__(self, inputs: int, sizes: Sequence[int], steps: int, rows: int, dtype: str) -> None:
-        self._layers = [LSTMLayer(before, units, steps, rows, dtype) for before, units in pairwise((inputs, *sizes))]
+    def __init__(
+        self, inputs: int, sizes: Sequence[int], steps: int, rows: int, dtype: str
+    ) -> None:
+        self._layers = [
+            LSTMLayer(before, units, steps, rows, dtype)
+            for before, units in pairwise((inputs, *sizes))
+        ]
 
     def select(self, rows: slice) -> LSTMLayers:
         """Return a copy of these rows for `backwards`; it is valid until the next call."""
@@ -180,7 +222,9 @@ class LSTMLayers:
         return self._layers[-1].h
 
     def backwards(self, dh: Array) -> tuple[list[tuple[Array, Array]], Array]:
-        """Return the gradients of all kernels and biases and of the input from that of h [steps, units, rows]."""
+        """Return the gradients of all kernels and biases and of the
+        input from that of h [steps, units, rows].
+        """
         gradients = []
         for layer in reversed(self._layers):
             kernel, bias, dh = layer.backwards(dh)
@@ -200,9 +244,14 @@ class TokenLSTM:
 
     @functools.cached_property
     def layout(self) -> Layout:
-        """The parts of the parameter vector: the embedding, layers and output of the policy, then of the values."""
+        """The parts of the parameter vector: the embedding, layers and output of the policy,
+        then of the values.
+        """
         shapes: dict[str, Shape] = {"embedding": (TOKENS, self.embedding_size)}
-        for stack, sizes, outputs in (("policy", self.policy_sizes, TOKENS), ("value", self.value_sizes, 1)):
+        for stack, sizes, outputs in (
+            ("policy", self.policy_sizes, TOKENS),
+            ("value", self.value_sizes, 1),
+        ):
             for number, (inputs, units) in enumerate(pairwise((self.embedding_size, *sizes))):
                 for name, shape in layers.lstm_cell_shapes(inputs, units).items():
                     shapes[f"{stack}/{number}/{name}"] = shape
@@ -218,7 +267,8 @@ class TokenLSTM:
     def initial(self, rng: np.random.Generator, factor: float = 1.0) -> Float32:
         """Return initial parameters, float32[params].
 
-        The embedding is uniform in [-1, 1], weights in +-sqrt(6 factor / (inputs + outputs)) (Glorot); biases are 0.
+        The embedding is uniform in [-1, 1], weights in +-sqrt(6 factor / (inputs + outputs))
+        (Glorot); biases are 0.
         """
 
         def initial_part(name: str, shape: Shape) -> Array:
@@ -227,12 +277,19 @@ class TokenLSTM:
             limit = 1.0 if name == "embedding" else np.sqrt(6 * factor / sum(shape))
             return rng.uniform(-limit, limit, shape)
 
-        return self.layout.join({name: initial_part(name, shape) for name, shape in self.layout.shapes.items()})
+        return self.layout.join(
+            {name: initial_part(name, shape) for name, shape in self.layout.shapes.items()}
+        )
 
     def weights(self, arrays: Mapping[str, Array], stack: str) -> list[tuple[Array, Array]]:
-        """Return kernel and bias of each layer of a stack, "policy" or "value", with the shapes of the layout."""
+        """Return kernel and bias of each layer of a stack, "policy" or "value",
+        with the shapes of the layout.
+        """
         sizes = self.policy_sizes if stack == "policy" else self.value_sizes
-        return [(arrays[f"{stack}/{number}/kernel"], arrays[f"{stack}/{number}/bias"]) for number in range(len(sizes))]
+        return [
+            (arrays[f"{stack}/{number}/kernel"], arrays[f"{stack}/{number}/bias"])
+            for number in range(len(sizes))
+        ]
 
     @functools.cached_property
     def embedding_parameters(self) -> int:
@@ -241,15 +298,21 @@ class TokenLSTM:
 
 
 def lengths(tokens: Array) -> Array:
-    """Return the number of tokens of each program, including the end token, int32[rows], from [rows, length]."""
+    """Return the number of tokens of each program, including the end token, int32[rows],
+    from [rows, length].
+    """
     ended = tokens == END
-    result: Array = np.where(ended.any(axis=1), ended.argmax(axis=1) + 1, tokens.shape[1]).astype(np.int32)
+    result: Array = np.where(ended.any(axis=1), ended.argmax(axis=1) + 1, tokens.shape[1]).astype(
+        np.int32
+    )
     return result
 
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """One pass over a batch of programs; valid until the next pass of the same shape, which reuses its memory."""
+    """One pass over a batch of programs; valid until the next pass of the same shape,
+    which reuses its memory.
+    """
 
     network: TokenLSTM
     arrays: dict[str, Array]  # the parameters
@@ -274,28 +337,44 @@ def sample_programs(
     forced_inputs: Array | None = None,
     noise: float = 0.0,
 ) -> ForwardPass:
-    """Sample programs with uniform random numbers, [programs, length], and read the forced ones, uint8[forced, length].
+    """Sample programs with uniform random numbers, [programs, length], and read the forced ones,
+    uint8[forced, length].
 
-    `forced_inputs` replaces the input tokens of the forced programs, uint8[forced, length]. A token is sampled from
-    softmax(sharpness * logits) by inversion of the cumulative distribution; with `noise`, that fraction of the
-    probability is uniform over all tokens. Computations have the dtype of theta, [params].
+    `forced_inputs` replaces the input tokens of the forced programs, uint8[forced, length]. A token
+    is sampled from softmax(sharpness * logits) by inversion of the cumulative distribution; with
+    `noise`, that fraction of the probability is uniform over all tokens. Computations have the
+    dtype of theta, [params].
     """
     forced = np.zeros((0, network.length), np.uint8) if forced is None else forced
-    sampled, rows, steps = len(uniforms), len(uniforms) + len(forced), int(lengths(forced).max(initial=0))
+    sampled, rows, steps = (
+        len(uniforms),
+        len(uniforms) + len(forced),
+        int(lengths(forced).max(initial=0)),
+    )
     arrays = network.layout.split(theta)
     policy, values = _layers(network, rows, theta.dtype.str)
     policy.set(network.weights(arrays, "policy"))
-    embedding, output = arrays["embedding"].T.copy(), arrays["policy/output"][:, network.first_token :].T.copy()
+    embedding, output = (
+        arrays["embedding"].T.copy(),
+        arrays["policy/output"][:, network.first_token :].T.copy(),
+    )
     numbers, factor = uniforms.T.astype(theta.dtype), theta.dtype.type(sharpness)
-    tokens = np.zeros((network.length + 1, rows), np.int64)  # the first token is the input of the first step
+    # the first token is the input of the first step
+    tokens = np.zeros((network.length + 1, rows), np.int64)
     tokens[1:, sampled:] = (forced if forced_inputs is None else forced_inputs).T
     triangle = np.tri(len(output), dtype=theta.dtype)
-    logits, ended = np.empty((network.length, len(output), rows), theta.dtype), np.zeros(sampled, np.bool_)
+    logits, ended = (
+        np.empty((network.length, len(output), rows), theta.dtype),
+        np.zeros(sampled, np.bool_),
+    )
     t = 0
     while t < network.length and (t < steps or not ended.all()):
-        embedding.take(tokens[t], axis=1, out=policy.input(t), mode="clip")  # the default mode makes a copy
+        # the default mode makes a copy
+        embedding.take(tokens[t], axis=1, out=policy.input(t), mode="clip")
         np.matmul(output, policy.step(t), out=logits[t])
-        chosen = network.first_token + _sample_tokens(factor * logits[t, :, :sampled], triangle, numbers[t], noise)
+        chosen = network.first_token + _sample_tokens(
+            factor * logits[t, :, :sampled], triangle, numbers[t], noise
+        )
         if network.ends:
             chosen[ended] = END
             ended |= chosen == END
@@ -307,7 +386,9 @@ def sample_programs(
 
 
 def _sample_tokens(logits: Array, triangle: Array, numbers: Array, noise: float) -> Array:
-    """Return indices sampled from softmax(logits), int64[rows]; `triangle` is a lower triangle of ones for the sums."""
+    """Return indices sampled from softmax(logits), int64[rows];
+    `triangle` is a lower triangle of ones for the sums.
+    """
     odds = np.exp(logits - np.maximum.reduce(logits))
     if noise:
         odds += np.add.reduce(odds) * odds.dtype.type(noise / (1 - noise) / len(odds))

@@ -1,7 +1,7 @@
 """Atari games as environments: a backend that steps one game per job, and a Gymnasium environment.
 
-The backend resizes the frames of a step together. The environment plays the episodes of evaluations, for `make_env` and
-videos.
+The backend resizes the frames of a step together. The environment plays the episodes of
+evaluations, for `make_env` and videos.
 """
 
 from __future__ import annotations
@@ -23,19 +23,25 @@ FRAMES_PER_SECOND = 60  # of the console
 
 
 def info_of(game: Game) -> dict[str, Any]:
-    """Return the info of a step: the numbers of INFO_KEYS, and the memory of the console, uint8[128]."""
+    """Return the info of a step: the numbers of INFO_KEYS, and the memory of the console,
+    uint8[128].
+    """
     return {**{key: getattr(game, key) for key in INFO_KEYS}, "ram": game.ram()}
 
 
 class AtariBackend:
     """Steps one game per job.
 
-    Observations are uint8[height, width, images * channels]. `clips_rewards` and `ends_with_life` may be set between
-    chunks. `keys` are those of `report.info`.
+    Observations are uint8[height, width, images * channels]. `clips_rewards` and `ends_with_life`
+    may be set between chunks. `keys` are those of `report.info`.
     """
 
     def __init__(
-        self, settings: GameSettings, resize: Resize, shape: tuple[int, ...], keys: Sequence[str] = ()
+        self,
+        settings: GameSettings,
+        resize: Resize,
+        shape: tuple[int, ...],
+        keys: Sequence[str] = (),
     ) -> None:
         self._settings, self._resize, self._shape, self._keys = settings, resize, shape, keys
         self._games: list[Game] = []
@@ -47,7 +53,9 @@ class AtariBackend:
         while len(self._games) < len(seeds):
             self._games.append(Game(self._settings))
         if (missing := len(seeds) - len(self._stacks)) > 0:
-            self._stacks = np.concatenate([self._stacks, np.zeros((missing, *self._shape), np.uint8)])
+            self._stacks = np.concatenate(
+                [self._stacks, np.zeros((missing, *self._shape), np.uint8)]
+            )
         yield
 
     def reset(self, job: int, seed: int) -> Array:
@@ -60,7 +68,9 @@ class AtariBackend:
     def resume(self, job: int, seconds: float) -> None:
         """Do nothing: the games and stacks of jobs are kept."""
 
-    def advance(self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64) -> StepResult:
+    def advance(
+        self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64
+    ) -> StepResult:
         result, rows, games = StepResult(), running.rows, [self._games[job] for job in running.jobs]
         for row, game, action in zip(rows, games, actions[rows].tolist(), strict=True):
             try:
@@ -79,7 +89,9 @@ class AtariBackend:
             push(self._stacks[job], image)
             observations[row] = self._stacks[job]
         if self._keys:
-            result.numbers = np.array([[getattr(game, key) for key in self._keys] for game in games], np.float64)
+            result.numbers = np.array(
+                [[getattr(game, key) for key in self._keys] for game in games], np.float64
+            )
         return result
 
     def seconds(self, job: int) -> float:
@@ -93,10 +105,16 @@ class AtariBackend:
 
 
 class AtariEnvironment(gymnasium.Env[Any, Any]):  # type: ignore[misc]
-    """Whole games without clipped rewards; observations are uint8[height, width, images * channels]."""
+    """Whole games without clipped rewards; observations are
+    uint8[height, width, images * channels].
+    """
 
     def __init__(
-        self, settings: GameSettings, resize: Resize, shape: tuple[int, ...], render_mode: str | None = None
+        self,
+        settings: GameSettings,
+        resize: Resize,
+        shape: tuple[int, ...],
+        render_mode: str | None = None,
     ) -> None:
         fps = FRAMES_PER_SECOND / settings.frame_skip
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": fps}
@@ -105,17 +123,29 @@ class AtariEnvironment(gymnasium.Env[Any, Any]):  # type: ignore[misc]
         self.action_space = gymnasium.spaces.Discrete(self._game.actions)
         self._stack = np.zeros(shape, np.uint8)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Start the episode of a seed, or of a random one; return the observation uint8[*shape] and the info."""
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Start the episode of a seed, or of a random one;
+        return the observation uint8[*shape] and the info.
+        """
         super().reset(seed=seed)
         self._game.reset(int(self.np_random.integers(2**31)) if seed is None else seed)
         self._stack[:] = 0
         return self._observation(), info_of(self._game)
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Take a step; return the observation uint8[*shape], the points, whether it is over or cut, and the info."""
+        """Take a step; return the observation uint8[*shape], the points,
+        whether it is over or cut, and the info.
+        """
         points = self._game.step(int(action))
-        return self._observation(), points, self._game.is_over, self._game.is_cut, info_of(self._game)
+        return (
+            self._observation(),
+            points,
+            self._game.is_over,
+            self._game.is_cut,
+            info_of(self._game),
+        )
 
     def _observation(self) -> Array:
         push(self._stack, self._resize(self._game.frames[:1])[0])

@@ -1,9 +1,11 @@
-"""One Atari game: episodes with frame skip, no-op starts and sticky actions, from one `ALEInterface`.
+"""One Atari game: episodes with frame skip, no-op starts and sticky actions, from one
+`ALEInterface`.
 
-An episode is that of ale_py's `AtariVectorEnv` after reset(seed=seed): the same random numbers, the same bytes.
-`AtariVectorEnv` loads the game again in each seeded reset, which takes as long as 200 steps. Here the state after
-loading, which does not depend on the seed, is restored instead, and the console is reset, which takes as long as 15
-steps and draws a new screen. (Without this, Q*bert and Tetris show parts of the screen of the episode before.)
+An episode is that of ale_py's `AtariVectorEnv` after reset(seed=seed): the same random numbers, the
+same bytes. `AtariVectorEnv` loads the game again in each seeded reset, which takes as long as 200
+steps. Here the state after loading, which does not depend on the seed, is restored instead, and the
+console is reset, which takes as long as 15 steps and draws a new screen. (Without this, Q*bert and
+Tetris show parts of the screen of the episode before.)
 """
 
 from __future__ import annotations
@@ -28,21 +30,23 @@ class GameSettings:
 
     name: str
     frame_skip: int  # frames for which an action is repeated
-    sticky_actions: float  # probability that a frame repeats the action of the frame before, less than 1
+    # probability that a frame repeats the action of the frame before, less than 1
+    sticky_actions: float
     noop_max: int  # an episode begins with 0 to noop_max - 1 no-ops
     fire_reset: bool  # whether the first of them is FIRE, if the game has that action
     full_action_space: bool  # all 18 actions, or those that the game uses
     max_frames: int  # time limit of an episode in frames
     grayscale: bool  # whether frames have one channel, the luminance
-    pools: bool = True  # whether an observation shows the maximum of the last two frames, or the last one
+    # whether an observation shows the maximum of the last two frames, or the last one
+    pools: bool = True
 
 
 class Game:
     """Plays episodes.
 
-    `frames` are the last two frames, uint8[2, height, width, channels]: the first one is what an observation shows
-    after a reset or step, the maximum of both if `settings.pools`. A step that ends the episode may leave earlier
-    frames there.
+    `frames` are the last two frames, uint8[2, height, width, channels]: the first one is what an
+    observation shows after a reset or step, the maximum of both if `settings.pools`. A step that
+    ends the episode may leave earlier frames there.
     """
 
     def __init__(self, settings: GameSettings) -> None:
@@ -54,7 +58,11 @@ class Game:
         self._ale.setInt("random_seed", 0)
         self._ale.loadROM(path)
         self._loaded = self._ale.cloneState()
-        actions = self._ale.getLegalActionSet() if settings.full_action_space else self._ale.getMinimalActionSet()
+        actions = (
+            self._ale.getLegalActionSet()
+            if settings.full_action_space
+            else self._ale.getMinimalActionSet()
+        )
         self._actions = [action.value for action in actions]
         self._fires = settings.fire_reset and FIRE in self._actions
         self._threshold = float(np.float32(settings.sticky_actions)) * 2.0**32
@@ -140,7 +148,8 @@ class Game:
 
 
 class _StickyDraws:
-    """Whether the action of each frame is repeated, from the random numbers that ALE draws for a seed.
+    """Whether the action of each frame is repeated, from the random numbers that ALE draws for a
+    seed.
 
     ALE draws two numbers of its Mersenne Twister per frame; the second is for a second player.
     """
@@ -160,9 +169,11 @@ class _StickyDraws:
 
 
 def number_of_noops(seed: int, noop_max: int) -> int:
-    """Return the number of no-ops that AtariVectorEnv draws for a seed, 0 to noop_max - 1 (0 if that is negative).
+    """Return the number of no-ops that AtariVectorEnv draws for a seed, 0 to noop_max - 1 (0 if
+    that is negative).
 
-    It is std::uniform_int_distribution of libstdc++: Lemire 2019, "Fast random integer generation in an interval".
+    It is std::uniform_int_distribution of libstdc++: Lemire 2019, "Fast random integer generation
+    in an interval".
     """
     if noop_max <= 1:
         return 0
@@ -180,7 +191,9 @@ def _draw(rng: np.random.RandomState, count: int) -> Array:
 
 def rom_path(name: str) -> Any:
     """Return the file of a game; ConfigError if there is none that ALE can play."""
-    if name in roms.get_all_rom_ids() and ale_py.ALEInterface.isSupportedROM(path := roms.get_rom_path(name)):
+    if name in roms.get_all_rom_ids() and ale_py.ALEInterface.isSupportedROM(
+        path := roms.get_rom_path(name)
+    ):
         return path
     text = f"expected a game of ale-py {ale_py.__version__} in snake_case, such as pong or ms_pacman, found {name!r}"
     raise ConfigError([("task.game", text + nearest(_snake_case(name), games()))])
@@ -189,10 +202,19 @@ def rom_path(name: str) -> Any:
 def games() -> tuple[str, ...]:
     """Return the names of all games."""
     names = sorted(roms.get_all_rom_ids())
-    return tuple(name for name in names if ale_py.ALEInterface.isSupportedROM(roms.get_rom_path(name)))
+    return tuple(
+        name for name in names if ale_py.ALEInterface.isSupportedROM(roms.get_rom_path(name))
+    )
 
 
 def _snake_case(name: str) -> str:
     """Return "ms_pacman" for "ALE/MsPacman-v5" or "MsPacmanNoFrameskip-v4"."""
-    name = name.rpartition("/")[2].partition("-")[0].replace("NoFrameskip", "").replace("Deterministic", "")
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+    name = (
+        name.rpartition("/")[2]
+        .partition("-")[0]
+        .replace("NoFrameskip", "")
+        .replace("Deterministic", "")
+    )
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip(
+        "_"
+    )

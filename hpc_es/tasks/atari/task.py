@@ -1,6 +1,8 @@
-"""The task `atari`: episodes of an Atari 2600 game, played in lockstep by `tasks/episodes/rollout.py`.
+"""The task `atari`: episodes of an Atari 2600 game, played in lockstep by
+`tasks/episodes/rollout.py`.
 
-The result of a job depends on its parameters and seeds only. ale_py is imported when the task is built.
+The result of a job depends on its parameters and seeds only. ale_py is imported when the task is
+built.
 """
 
 from __future__ import annotations
@@ -13,13 +15,27 @@ import numpy as np
 
 from hpc_es.config.options import Count, Fraction, Natural, option, options
 from hpc_es.config.schema import NO_NUMBERS, Reduction
-from hpc_es.core.data import Column, Discrete, ObservationSpec, Outcome, Poll, Spaces, behaviour, info_numbers
+from hpc_es.core.data import (
+    Column,
+    Discrete,
+    ObservationSpec,
+    Outcome,
+    Poll,
+    Spaces,
+    behaviour,
+    info_numbers,
+)
 from hpc_es.core.declarations import Offers, Searched
 from hpc_es.core.errors import ConfigError, as_yaml, missing_text, nearest
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.tasks.episodes.behaviour import BehaviourOptions, behaviour_from_options
-from hpc_es.tasks.episodes.quantities import EpisodeQuantities, EpisodeQuantityOptions, declared, group_of_infos
+from hpc_es.tasks.episodes.quantities import (
+    EpisodeQuantities,
+    EpisodeQuantityOptions,
+    declared,
+    group_of_infos,
+)
 from hpc_es.tasks.episodes.rollout import EpisodeSegments, Rollout
 from hpc_es.tasks.problems import (
     ObservationNormalization,
@@ -43,7 +59,8 @@ OFFERS = Offers(
 
 # Defaults of the options that a protocol determines.
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
-    # Machado et al. 2018, arXiv:1709.06009: stochasticity by sticky actions, all 18 actions, 5 minutes of play
+    # Machado et al. 2018, arXiv:1709.06009: stochasticity by sticky actions, all 18 actions, 5
+    # minutes of play
     "machado2018": {
         "frame_skip": 5,
         "sticky_actions": 0.25,
@@ -52,8 +69,9 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
         "full_action_space": True,
         "max_frames": 18_000,
     },
-    # Salimans et al. 2017, arXiv:1703.03864, with the preprocessing of Mnih et al. 2015. The paper adapts the time
-    # limit; 5,000 steps are those of the replication by Such et al. 2017, arXiv:1712.06567.
+    # Salimans et al. 2017, arXiv:1703.03864, with the preprocessing of Mnih et al. 2015. The paper
+    # adapts the time limit; 5,000 steps are those of the replication by Such et al. 2017,
+    # arXiv:1712.06567.
     "salimans2017": {
         "frame_skip": 4,
         "sticky_actions": 0.0,
@@ -80,24 +98,35 @@ class Options(EpisodeQuantityOptions):
     kind: Literal["atari"] = option("name of the task", "atari")
     game: str = option("game in snake_case, such as pong or ms_pacman")
     protocol: Literal["machado2018", "salimans2017"] = option(
-        "published protocol, which determines the defaults of the options below that are null", "machado2018"
+        "published protocol, which determines the defaults of the options below that are null",
+        "machado2018",
     )
-    frame_skip: Count | None = option("number of frames for which an action is repeated; null: the protocol's", None)
+    frame_skip: Count | None = option(
+        "number of frames for which an action is repeated; null: the protocol's", None
+    )
     sticky_actions: Fraction | None = option(
-        "probability that a frame repeats the action of the frame before; null: the protocol's", None
+        "probability that a frame repeats the action of the frame before; null: the protocol's",
+        None,
     )
     noop_max: Natural | None = option(
-        "an episode begins with a random number of no-op frames below this one; null: the protocol's", None
+        "an episode begins with a random number of no-op frames below this one; null: the protocol's",
+        None,
     )
     fire_reset: bool | None = option(
-        "whether an episode begins with FIRE, in games that have this action; null: the protocol's", None
+        "whether an episode begins with FIRE, in games that have this action; null: the protocol's",
+        None,
     )
     full_action_space: bool | None = option(
-        "whether there are all 18 actions, or only those that the game uses; null: the protocol's", None
+        "whether there are all 18 actions, or only those that the game uses; null: the protocol's",
+        None,
     )
-    max_frames: Count | None = option("time limit of an episode in frames; null: the protocol's", None)
+    max_frames: Count | None = option(
+        "time limit of an episode in frames; null: the protocol's", None
+    )
     episodic_life: bool = option("whether a training episode ends when a life is lost", False)
-    reward_clipping: bool = option("whether rewards of training are clipped to -1, 0 and 1 per step", False)
+    reward_clipping: bool = option(
+        "whether rewards of training are clipped to -1, 0 and 1 per step", False
+    )
     picture: Literal["standard", "a3c"] = option(
         "standard: the whole screen, as the maximum of the last two frames; a3c: rows 34 to 193 of the last frame, "
         "reduced to 80 x 80 and then to height x width, as in OpenAI's universe-starter-agent",
@@ -112,13 +141,19 @@ class Options(EpisodeQuantityOptions):
         None,
     )
     stack: Count | None = option(
-        "number of images in an observation, the oldest first; null: that of the picture (4; a3c: 1)", None
+        "number of images in an observation, the oldest first; null: that of the picture (4; a3c: 1)",
+        None,
     )
     grayscale: bool = option(
-        "one channel per image with the luminance (a3c: the mean of the three colours); false: three channels", True
+        "one channel per image with the luminance (a3c: the mean of the three colours); false: three channels",
+        True,
     )
-    episodes_per_job: Count = option("number of episodes per job; the return of a job is their mean", 1)
-    reward_offset: float = option("number added to the reward of each training step, such as -1", 0.0)
+    episodes_per_job: Count = option(
+        "number of episodes per job; the return of a job is their mean", 1
+    )
+    reward_offset: float = option(
+        "number added to the reward of each training step, such as -1", 0.0
+    )
     on_failed_episode: Literal["drop", "abort"] = option(
         "action after an exception in an episode: leave the job out of the update, or end the run",
         "drop",
@@ -137,7 +172,10 @@ class Options(EpisodeQuantityOptions):
         """Yield (key, text) if all episodes are the same."""
         chosen = protocol_options(self)
         if not chosen["sticky_actions"] and chosen["noop_max"] <= 1:
-            yield "noop_max", f"is {chosen['noop_max']} and sticky_actions 0: every episode begins and continues alike"
+            yield (
+                "noop_max",
+                f"is {chosen['noop_max']} and sticky_actions 0: every episode begins and continues alike",
+            )
 
 
 def protocol_options(options: Options) -> dict[str, Any]:
@@ -184,17 +222,25 @@ class Atari:
             require_smaller(size, game.size, f"the screen of {self.name}")
             self._resize: Resize = AreaResize(game.size, size)
         else:
-            require_smaller(size, (A3CPicture.HALF, A3CPicture.HALF), "the halved picture of task.picture: a3c")
+            require_smaller(
+                size, (A3CPicture.HALF, A3CPicture.HALF), "the halved picture of task.picture: a3c"
+            )
             self._resize = A3CPicture(size, options.grayscale)
         self._shape = (*size, picture["stack"] * (1 if options.grayscale else 3))
-        self.spaces = Spaces(ObservationSpec(self._shape, np.dtype(np.uint8)), Discrete(game.actions))
-        self.behaviour = behaviour_from_options(options.behaviour, self.spaces.observations.size, self.environment)
+        self.spaces = Spaces(
+            ObservationSpec(self._shape, np.dtype(np.uint8)), Discrete(game.actions)
+        )
+        self.behaviour = behaviour_from_options(
+            options.behaviour, self.spaces.observations.size, self.environment
+        )
         behaviours = 0 if self.behaviour is None else self.behaviour.size
         self.quantities = EpisodeQuantities.of(options, self.spaces.observations.size, behaviours)
         keys = [key for _, key, _ in self.quantities.infos]
         if unknown := [key for key in keys if key not in INFO_KEYS]:
             text = f"the infos of Atari games have no {unknown[0]!r} (they have: {', '.join(INFO_KEYS)})"
-            raise ConfigError([(f"task.{group_of_infos(options)}", text + nearest(unknown[0], INFO_KEYS))])
+            raise ConfigError(
+                [(f"task.{group_of_infos(options)}", text + nearest(unknown[0], INFO_KEYS))]
+            )
         self.info_keys = (*info, *keys)
         self.time_limit = -(-self._settings.max_frames // self._settings.frame_skip)  # in steps
         self._backend = self.new_backend()
@@ -203,10 +249,17 @@ class Atari:
     def check_lines(self) -> tuple[str, ...]:
         """Lines for `--check`."""
         o = self.options
-        values = {**protocol_options(o), "episodic_life": o.episodic_life, "reward_clipping": o.reward_clipping}
+        values = {
+            **protocol_options(o),
+            "episodic_life": o.episodic_life,
+            "reward_clipping": o.reward_clipping,
+        }
         listed = ", ".join(f"{name} {as_yaml(value)}" for name, value in values.items())
         picture = ", ".join(f"{name} {value}" for name, value in picture_options(o).items())
-        return (f"atari {self.name}, protocol {o.protocol}: {listed}", f"picture {o.picture}: {picture}")
+        return (
+            f"atari {self.name}, protocol {o.protocol}: {listed}",
+            f"picture {o.picture}: {picture}",
+        )
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -223,10 +276,14 @@ class Atari:
         normalization = self.options.observation_normalization
         if searched == "vectors":
             quantities = self.quantities.quantities
-            return PolicyProblem(self, policy, keys, normalization, unit, self.columns, "free", quantities)
+            return PolicyProblem(
+                self, policy, keys, normalization, unit, self.columns, "free", quantities
+            )
         refuse_normalization(normalization)
         refuse_quantities(self.quantities.quantities)
-        return PolicyTrajectories(self, policy, self.time_limit, segments=self.segments, columns=self.columns)
+        return PolicyTrajectories(
+            self, policy, self.time_limit, segments=self.segments, columns=self.columns
+        )
 
     def segments(self) -> EpisodeSegments:
         """Return new games, whose training episodes continue from batch to batch."""
@@ -245,13 +302,18 @@ class Atari:
         return AtariBackend(self._settings, self._resize, self._shape, self.info_keys)
 
     def environment(self, render_mode: str | None = None, wrapped: bool = True) -> AtariEnvironment:
-        """Return a new Gymnasium environment, which plays the episodes of evaluations; there are no wrappers."""
+        """Return a new Gymnasium environment, which plays the episodes of evaluations;
+        there are no wrappers.
+        """
         from hpc_es.tasks.atari.backend import AtariEnvironment
 
         return AtariEnvironment(self._settings, self._resize, self._shape, render_mode)
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
-        """Play the episodes of all jobs. Evaluations play whole games, and their returns are scores."""
+        """Play the episodes of all jobs.
+
+        Evaluations play whole games, and their returns are scores.
+        """
         self._set_training(self._backend, batch.training)
         with self._backend.chunk(batch.seeds[:, 0].tolist()):
             return Rollout(self, self._backend, actor, batch).run(poll)
@@ -262,7 +324,9 @@ class Atari:
 
 
 def require_smaller(size: tuple[int, int], limits: tuple[int, int], name: str) -> None:
-    """Raise ConfigError if height or width of an observation exceed the limits; `name` is what has this size."""
+    """Raise ConfigError if height or width of an observation exceed the limits;
+    `name` is what has this size.
+    """
     problems = [
         (f"task.{key}", f"is {value}, but {name} has {limit}: expected at most {limit}")
         for key, value, limit in zip(("height", "width"), size, limits, strict=True)
@@ -278,6 +342,10 @@ def offers(options: Options) -> Offers:
     return replace(OFFERS, quantities=declared(options), observation_limit=limit)
 
 
-def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Atari:
-    """Return the task, which is the same in all repetitions; `info` are the numbers of `report.info`."""
+def build(
+    options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS
+) -> Atari:
+    """Return the task, which is the same in all repetitions;
+    `info` are the numbers of `report.info`.
+    """
     return Atari(options, info)

@@ -2,7 +2,8 @@
 
     task: {behaviour: {info: [x_position, y_position]}}
 
-The number of numbers is determined before the run, from the observation space or by an episode with random actions.
+The number of numbers is determined before the run, from the observation space or by an episode with
+random actions.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class BehaviourOptions:
     final_observation: bool | tuple[Natural, ...] = option(
         "last observation: true for all of it, or a list of indices", False
     )
-    info: str | tuple[str, ...] | None = option("entries of the last info: a key or a list of keys; null: none", None)
+    info: str | tuple[str, ...] | None = option(
+        "entries of the last info: a key or a list of keys; null: none", None
+    )
     function: str | None = option(
         "module:function, called with the last observation, the last info, the return and the length; null: none",
         None,
@@ -37,10 +40,15 @@ class BehaviourOptions:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) if not exactly one key is set."""
-        set_keys = [name for name in ("final_observation", "info", "function") if getattr(self, name)]
+        set_keys = [
+            name for name in ("final_observation", "info", "function") if getattr(self, name)
+        ]
         if len(set_keys) != 1:
             names = " and ".join(set_keys) or "none"
-            yield "final_observation", f"expected one of final_observation, info and function, found {names}"
+            yield (
+                "final_observation",
+                f"expected one of final_observation, info and function, found {names}",
+            )
 
 
 @dataclass(frozen=True)
@@ -55,16 +63,22 @@ class EpisodeEnd:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """The function that computes the behaviour of an episode, and the number of numbers that it returns."""
+    """The function that computes the behaviour of an episode,
+    and the number of numbers that it returns.
+    """
 
     measure: Callable[[EpisodeEnd], object]
     size: int
 
     def compute(self, end: EpisodeEnd) -> Float64:
-        """Return the behaviour, float64[size]; ValueError if it has another size or is not finite."""
+        """Return the behaviour, float64[size];
+        ValueError if it has another size or is not finite.
+        """
         numbers = _flat(self.measure(end))
         if len(numbers) != self.size:
-            raise ValueError(f"the behaviour has {len(numbers)} numbers, not {self.size} as in other episodes")
+            raise ValueError(
+                f"the behaviour has {len(numbers)} numbers, not {self.size} as in other episodes"
+            )
         if not np.isfinite(numbers).all():
             raise ValueError(f"the behaviour is {numbers.tolist()}")
         return numbers
@@ -77,7 +91,8 @@ def _flat(value: object) -> Float64:
 def behaviour_from_options(
     options: BehaviourOptions | None, width: int, make: Callable[[], Environment]
 ) -> Behaviour | None:
-    """Return the behaviour of episodes with `width` observations, or None; ConfigError if it cannot be computed.
+    """Return the behaviour of episodes with `width` observations, or None; ConfigError if it cannot
+    be computed.
 
     `make` returns a new environment.
     """
@@ -87,7 +102,9 @@ def behaviour_from_options(
         return _from_observation(options.final_observation, width)
     if options.info is not None:
         keys = (options.info,) if isinstance(options.info, str) else options.info
-        return _from_random_episode(f"{KEY}.info", lambda end: _info_entries(end.info, keys), make, keys)
+        return _from_random_episode(
+            f"{KEY}.info", lambda end: _info_entries(end.info, keys), make, keys
+        )
     function = import_function(str(options.function), f"{KEY}.function")
     measure = lambda end: function(end.observation, end.info, end.return_, end.length)  # noqa: E731
     return _from_random_episode(f"{KEY}.function", measure, make)
@@ -136,7 +153,9 @@ def _from_random_episode(
         size = len(_flat(measure(end)))
     except Exception as error:  # of the user's function
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise ConfigError([(key, f"expected numbers at the end of an episode, but {reason}")]) from error
+        raise ConfigError(
+            [(key, f"expected numbers at the end of an episode, but {reason}")]
+        ) from error
     return Behaviour(measure, size)
 
 

@@ -1,7 +1,10 @@
-"""Classic control stepped without Gymnasium: the formulas of Gymnasium 1.4 for all rows at once. A `NativeKind`.
+"""Classic control stepped without Gymnasium: the formulas of Gymnasium 1.4 for all rows at once.
 
-States are float64[numbers, rows]. Gymnasium computes with scalars; if NumPy rounds arrays and scalars differently, the
-formulas reproduce the results for scalars: powers by `float_power`, and cosines by `math` if Gymnasium uses `math`.
+A `NativeKind`.
+
+States are float64[numbers, rows]. Gymnasium computes with scalars; if NumPy rounds arrays and
+scalars differently, the formulas reproduce the results for scalars: powers by `float_power`, and
+cosines by `math` if Gymnasium uses `math`.
 """
 
 from __future__ import annotations
@@ -35,12 +38,16 @@ class Transition(NamedTuple):
 
 
 class Dynamics(Protocol):
-    """The equations of an environment, constructed with Gymnasium's unwrapped environment to use its constants."""
+    """The equations of an environment, constructed with Gymnasium's
+    unwrapped environment to use its constants.
+    """
 
     numbers: int  # of a state
 
     def reset(self, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return the state [numbers] and the observation [observations] at the start of an episode."""
+        """Return the state [numbers] and the observation
+        [observations] at the start of an episode.
+        """
         ...
 
     def step(self, state: Array, actions: Array) -> Transition:
@@ -105,7 +112,8 @@ class Pendulum:
         angle, speed = state
         torque = np.clip(actions[:, 0], -e.max_torque, e.max_torque)
         normal = ((angle + np.pi) % (2 * np.pi)) - np.pi
-        squares = np.array([number**2 for number in torque])  # NumPy rounds the square of a float32 array differently
+        # NumPy rounds the square of a float32 array differently
+        squares = np.array([number**2 for number in torque])
         costs = np.float_power(normal, 2) + 0.1 * np.float_power(speed, 2) + 0.001 * squares
         pull, push = 3 * e.g / (2 * e.l) * np.sin(angle), 3.0 / (e.m * e.l**2) * torque
         new_speed = np.clip(speed + (pull + push) * e.dt, -e.max_speed, e.max_speed)
@@ -144,10 +152,11 @@ class MountainCar:
 
 
 class MountainCarContinuous:
-    """MountainCarContinuous-v0, which computes the first step of an episode in float64 and all others in float32.
+    """MountainCarContinuous-v0, which computes the first step of an episode in float64 and all
+    others in float32.
 
-    An operation on two float32 numbers in float64, rounded to float32, has the same result as in float32. The third
-    number of a state is 1 at the start of an episode, otherwise 0.
+    An operation on two float32 numbers in float64, rounded to float32, has the same result as in
+    float32. The third number of a state is 1 at the start of an episode, otherwise 0.
     """
 
     numbers = 3
@@ -161,7 +170,9 @@ class MountainCarContinuous:
 
     def step(self, state: Array, actions: Array) -> Transition:
         e, is_first = self._e, state[2] == 1.0
-        fastest, lowest, highest, goal = map(np.float32, (e.max_speed, e.min_position, e.max_position, e.goal_position))
+        fastest, lowest, highest, goal = map(
+            np.float32, (e.max_speed, e.min_position, e.max_position, e.goal_position)
+        )
 
         def rounded(values: Float64) -> Float64:
             return np.where(is_first, values, values.astype(np.float32))
@@ -173,7 +184,9 @@ class MountainCarContinuous:
         position = np.clip(rounded(state[0] + speed), lowest, highest)
         speed[(position == lowest) & (speed < 0)] = 0.0
         terminated = (position >= goal) & (speed >= np.float32(e.goal_velocity))
-        rewards = np.where(terminated, 100.0, 0.0) - np.square(actions[:, 0].astype(np.float64)) * 0.1
+        rewards = (
+            np.where(terminated, 100.0, 0.0) - np.square(actions[:, 0].astype(np.float64)) * 0.1
+        )
         new = np.zeros(state.shape, np.float32)
         new[0], new[1] = position, speed
         return Transition(new, rewards, terminated)
@@ -195,7 +208,9 @@ class Acrobot:
         # near the lowest position; the state is float32 until the first step
         state = rng.uniform(low=-0.1, high=0.1, size=(4,)).astype(np.float32)
         first, second = np.cos(state[0]), np.cos(state[1])
-        return state, np.array([first, np.sin(state[0]), second, np.sin(state[1]), state[2], state[3]])
+        return state, np.array(
+            [first, np.sin(state[0]), second, np.sin(state[1]), state[2], state[3]]
+        )
 
     def step(self, state: Array, actions: Array) -> Transition:
         e = self._e
@@ -217,7 +232,13 @@ class Acrobot:
 
     def _derivative(self, state: Array, torque: Array) -> Array:
         e = self._e
-        m1, m2, l1, lc1, lc2 = e.LINK_MASS_1, e.LINK_MASS_2, e.LINK_LENGTH_1, e.LINK_COM_POS_1, e.LINK_COM_POS_2
+        m1, m2, l1, lc1, lc2 = (
+            e.LINK_MASS_1,
+            e.LINK_MASS_2,
+            e.LINK_LENGTH_1,
+            e.LINK_COM_POS_1,
+            e.LINK_COM_POS_2,
+        )
         inertia, g = e.LINK_MOI, 9.8
         theta1, theta2, dtheta1, dtheta2 = state
         cos2, sin2, square = np.cos(theta2), np.sin(theta2), np.float_power
@@ -237,11 +258,20 @@ class Acrobot:
         return np.stack((dtheta1, dtheta2, ddtheta1, ddtheta2))
 
     def observe(self, state: Array) -> tuple[Array, ...]:
-        return np.cos(state[0]), np.sin(state[0]), np.cos(state[1]), np.sin(state[1]), state[2], state[3]
+        return (
+            np.cos(state[0]),
+            np.sin(state[0]),
+            np.cos(state[1]),
+            np.sin(state[1]),
+            state[2],
+            state[3],
+        )
 
 
 class ClassicControlBackend:
-    """Keeps the states of all jobs as float64[numbers, jobs]; `limit` is the time limit in steps, None: no limit."""
+    """Keeps the states of all jobs as float64[numbers, jobs];
+    `limit` is the time limit in steps, None: no limit.
+    """
 
     def __init__(self, dynamics: Dynamics, limit: int | None) -> None:
         self._dynamics, self._clock = dynamics, StepClock(limit)
@@ -265,7 +295,9 @@ class ClassicControlBackend:
     def resume(self, job: int, seconds: float) -> None:
         """Do nothing: the state of the episode was kept."""
 
-    def advance(self, running: RunningEpisodes, actions: Array, observations: Float32, rewards: Float64) -> StepResult:
+    def advance(
+        self, running: RunningEpisodes, actions: Array, observations: Float32, rewards: Float64
+    ) -> StepResult:
         if self._index is None or self._index.running is not running:
             self._index = RowIndex(running, len(observations))
         index = self._index
@@ -288,7 +320,8 @@ class ClassicControlBackend:
 
 
 PACKAGE = "gymnasium.envs.classic_control"
-DYNAMICS: dict[str, Callable[[Environment], Dynamics]] = {  # by the class of Gymnasium's environment
+# by the class of Gymnasium's environment
+DYNAMICS: dict[str, Callable[[Environment], Dynamics]] = {
     f"{PACKAGE}.cartpole:CartPoleEnv": CartPole,
     f"{PACKAGE}.pendulum:PendulumEnv": Pendulum,
     f"{PACKAGE}.mountain_car:MountainCarEnv": MountainCar,

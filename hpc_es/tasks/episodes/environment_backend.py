@@ -1,6 +1,8 @@
-"""The contract of environment backends, which step the environments of a chunk's jobs, and what several of them share.
+"""The contract of environment backends, which step the environments of a chunk's jobs, and what
+several of them share.
 
-Environments belong to jobs and are kept from chunk to chunk; a row is an index of the actor's batch. Implementations:
+Environments belong to jobs and are kept from chunk to chunk; a row is an index of the actor's
+batch. Implementations:
 
 - `gymnasium_backend.py`: any environment, one after another, and vector environments
 - `classic_control.py` and `mujoco/`: classic control and MuJoCo without Gymnasium's overhead
@@ -35,10 +37,14 @@ class StepResult:
     """The result of a step of all running episodes, except observations and rewards."""
 
     ended: list[int] = field(default_factory=list)  # rows whose episode ended
-    cut: list[int] = field(default_factory=list)  # the rows of `ended` whose episode a time limit truncated
-    failed: list[tuple[int, BaseException]] = field(default_factory=list)  # rows whose step raised; not in `ended`
-    infos: dict[int, Any] = field(default_factory=dict)  # last infos of the rows in `ended`, if there are any
-    numbers: Float64 | None = None  # numbers of `report.info`, float64[running rows, keys]; NaN: missing
+    # the rows of `ended` whose episode a time limit truncated
+    cut: list[int] = field(default_factory=list)
+    # rows whose step raised; not in `ended`
+    failed: list[tuple[int, BaseException]] = field(default_factory=list)
+    # last infos of the rows in `ended`, if there are any
+    infos: dict[int, Any] = field(default_factory=dict)
+    # numbers of `report.info`, float64[running rows, keys]; NaN: missing
+    numbers: Float64 | None = None
 
 
 class EnvironmentBackend(Protocol):
@@ -52,22 +58,31 @@ class EnvironmentBackend(Protocol):
         ...
 
     def reset(self, job: int, seed: int) -> Array:
-        """Start an episode and return its first observation, [*shape]. Exceptions of the environment propagate."""
+        """Start an episode and return its first observation, [*shape].
+
+        Exceptions of the environment propagate.
+        """
         ...
 
     def resume(self, job: int, seconds: float) -> None:
         """Continue the job's episode of an earlier chunk, which has taken `seconds` so far."""
         ...
 
-    def advance(self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64) -> StepResult:
-        """Take a step in all running episodes; write into their rows of `observations` and `rewards`.
+    def advance(
+        self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64
+    ) -> StepResult:
+        """Take a step in all running episodes; write into their rows of `observations` and
+        `rewards`.
 
-        `actions` [rows, ...], `observations` [rows, *shape] and `rewards` [rows] also have rows that are not running.
+        `actions` [rows, ...], `observations` [rows, *shape] and `rewards` [rows] also have rows
+        that are not running.
         """
         ...
 
     def seconds(self, job: int) -> float:
-        """Return the seconds that the job's episode has taken; 0 if episodes have no time limit in seconds."""
+        """Return the seconds that the job's episode has taken;
+        0 if episodes have no time limit in seconds.
+        """
         ...
 
     def renew(self, job: int) -> None:
@@ -83,9 +98,13 @@ class EnvironmentBackend(Protocol):
 
 
 class NotNativeError(Exception):
-    """The reason why an environment of a supported kind cannot be stepped natively, and the remedy."""
+    """The reason why an environment of a supported kind cannot be stepped natively,
+    and the remedy.
+    """
 
-    def __init__(self, reason: str, remedy: str = "change that, or accept it by task.stepping: gymnasium") -> None:
+    def __init__(
+        self, reason: str, remedy: str = "change that, or accept it by task.stepping: gymnasium"
+    ) -> None:
         super().__init__(reason)
         self.remedy = remedy
 
@@ -109,8 +128,12 @@ class NativeKind(Protocol):
         """Return whether the environment belongs to the family."""
         ...
 
-    def backend_factory(self, environment: Environment) -> Callable[[int | None], EnvironmentBackend]:
-        """Return a function from a time limit in steps to a backend; NotNativeError if it is not supported."""
+    def backend_factory(
+        self, environment: Environment
+    ) -> Callable[[int | None], EnvironmentBackend]:
+        """Return a function from a time limit in steps to a backend;
+        NotNativeError if it is not supported.
+        """
         ...
 
 
@@ -129,14 +152,17 @@ def _index(positions: list[int]) -> Index:
 
 
 class StepClock:
-    """Counts the steps of each job's episode and applies the time limit; `limit` is in steps, None: no limit.
+    """Counts the steps of each job's episode and applies the time limit; `limit` is in steps, None:
+    no limit.
 
-    Steps are counted for all running jobs at once and added to the jobs' own counts when other jobs begin to run.
+    Steps are counted for all running jobs at once and added to the jobs' own counts when other jobs
+    begin to run.
     """
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
-        self._elapsed = np.zeros(0, np.int64)  # steps of each job, without the `_steps` of the jobs in `_index`
+        # steps of each job, without the `_steps` of the jobs in `_index`
+        self._elapsed = np.zeros(0, np.int64)
         self._index: RowIndex | None = None
         self._steps, self._steps_left = 0, 0  # until the first job of `_index` reaches the limit
 
@@ -151,12 +177,15 @@ class StepClock:
         self._elapsed[job] = 0
 
     def count_step(
-        self, index: RowIndex, terminated: Array | None, failed: Mapping[int, Exception] | None = None
+        self,
+        index: RowIndex,
+        terminated: Array | None,
+        failed: Mapping[int, Exception] | None = None,
     ) -> StepResult:
         """Count a step of the running rows and return which of them ended.
 
-        `terminated` is bool[running rows], or None if none did; `failed` maps positions in the running rows to
-        exceptions.
+        `terminated` is bool[running rows], or None if none did; `failed` maps positions in the
+        running rows to exceptions.
         """
         if index is not self._index:
             self._flush()
@@ -165,7 +194,11 @@ class StepClock:
                 self._steps_left = self._limit - int(self._elapsed[index.jobs].max(initial=0))
         self._steps += 1
         is_terminated = terminated is not None and bool(terminated.any())
-        if not is_terminated and not failed and (self._limit is None or self._steps < self._steps_left):
+        if (
+            not is_terminated
+            and not failed
+            and (self._limit is None or self._steps < self._steps_left)
+        ):
             return StepResult()
         self._flush()
         rows, failed = index.running.rows, failed or {}

@@ -36,9 +36,11 @@ Wrapper = str | Mapping[str, Keywords]  # "module:Class", or {"module:Class": ke
 T = TypeVar("T")
 
 COLOURS = re.compile(r"\x1b\[[\d;]*m")  # terminal codes around Gymnasium's warnings
-# Warnings that are not shown: float64 bounds of a space; and render modes, which report/video.py reports itself.
+# Warnings that are not shown: float64 bounds of a space; and render modes, which report/video.py
+# reports itself.
 HIDDEN_WARNINGS = ("precision lowered", "not in the possible render_modes")
-NAMESPACES = {"ALE": "ale_py"}  # namespace of ids -> package that registers them when it is imported
+# namespace of ids -> package that registers them when it is imported
+NAMESPACES = {"ALE": "ale_py"}
 
 
 def make(
@@ -50,8 +52,9 @@ def make(
 ) -> Environment:
     """Return a new environment with its wrappers.
 
-    `env_id` is a Gymnasium id, `module:Env-v0`, or an id of the old gym package, which is adapted by shimmy. Raises
-    ConfigError for `task.env_id`, `task.env_kwargs` or `task.wrappers` if the environment cannot be created.
+    `env_id` is a Gymnasium id, `module:Env-v0`, or an id of the old gym package, which is adapted
+    by shimmy. Raises ConfigError for `task.env_id`, `task.env_kwargs` or `task.wrappers` if the
+    environment cannot be created.
     """
     keywords = dict(env_kwargs)
     if max_episode_steps is not None:
@@ -89,11 +92,14 @@ def _make_registered(env_id: str, keywords: Keywords) -> Environment:
 
 @contextlib.contextmanager
 def _plain_warnings(env_id: str) -> Iterator[None]:
-    """Print Gymnasium's warnings as plain lines and other warnings as usual, each once; handle MuJoCo's warnings."""
+    """Print Gymnasium's warnings as plain lines and other warnings as usual, each once;
+    handle MuJoCo's warnings.
+    """
     with contextlib.suppress(Exception):  # the creation of the environment will raise it too
         entry_point = gymnasium.spec(env_id).entry_point
         if isinstance(entry_point, str):
-            importlib.import_module(entry_point.partition(":")[0])  # imports MuJoCo if the environment needs it
+            # imports MuJoCo if the environment needs it
+            importlib.import_module(entry_point.partition(":")[0])
     take_mujoco_warnings()
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -107,7 +113,9 @@ def _plain_warnings(env_id: str) -> Iterator[None]:
                 kind = re.sub(r"num_envs=\d+", "", text)  # vectors of several sizes are created
                 show_once(f"WARNING: {text.removeprefix('WARN: ')}", kind)
             elif is_first(f"{warning.filename}:{warning.lineno}: {text}"):
-                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+                warnings.warn_explicit(
+                    warning.message, warning.category, warning.filename, warning.lineno
+                )
 
 
 def _import_namespace(env_id: str) -> None:
@@ -118,7 +126,8 @@ def _import_namespace(env_id: str) -> None:
 
 
 def with_tuples(make: Callable[..., T], keywords: Keywords) -> T:
-    """Return make(**keywords); if it raises an error about tuples or lists, pass tuples for YAML's lists.
+    """Return make(**keywords); if it raises an error about tuples or lists, pass tuples for YAML's
+    lists.
 
     The keywords are copied, since code of the user's may change them.
     """
@@ -140,17 +149,22 @@ def _as_tuples(value: Json) -> Any:
 def _construction_error(env_id: str, error: Exception) -> ConfigError:
     if isinstance(error, TypeError):
         return ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")])
-    return ConfigError([("task.env_id", f"{env_id} cannot be created: {one_line(error_text(error))}")])
+    return ConfigError(
+        [("task.env_id", f"{env_id} cannot be created: {one_line(error_text(error))}")]
+    )
 
 
 def _unknown_id_message(env_id: str, error: Exception) -> str:
     module, _, name = env_id.rpartition(":")
     if isinstance(error, ModuleNotFoundError):
-        missing = error.name or getattr(error.__cause__, "name", None) or module  # Gymnasium re-raises it without name
+        # Gymnasium re-raises it without name
+        missing = error.name or getattr(error.__cause__, "name", None) or module
         package = missing_package(error)
         remedy = f": {install_command(package)}" if package else ""
         return f"expected an environment, found {env_id!r}, but module {missing!r} cannot be imported{remedy}"
-    known = [key for key, spec in gymnasium.registry.items() if ":" not in key and _is_of(spec, module)]
+    known = [
+        key for key, spec in gymnasium.registry.items() if ":" not in key and _is_of(spec, module)
+    ]
     near = _closest(name, known)
     meant = f"{module}:{near}" if module else near
     hint = f"; did you mean {meant!r}?" if near else ""
@@ -172,11 +186,16 @@ def _closest(name: str, known: list[str]) -> str:
     import difflib
 
     lower = {key.lower(): key for key in sorted(known)}
-    return "".join(lower[match] for match in difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6))
+    return "".join(
+        lower[match]
+        for match in difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
+    )
 
 
 def _make_legacy(env_id: str, keywords: Keywords) -> Environment | None:
-    """Return an environment of the old gym package; None unless it is installed (extra `gym`) and knows the id."""
+    """Return an environment of the old gym package;
+    None unless it is installed (extra `gym`) and knows the id.
+    """
     if importlib.util.find_spec("gym") is None or importlib.util.find_spec("shimmy") is None:
         return None
     import gym
@@ -197,7 +216,9 @@ def _make_legacy(env_id: str, keywords: Keywords) -> Environment | None:
 
 
 def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment:
-    """Return the environment inside the `number`th wrapper of `task.wrappers`; ConfigError if it cannot be applied."""
+    """Return the environment inside the `number`th wrapper of `task.wrappers`;
+    ConfigError if it cannot be applied.
+    """
     path, cls, keywords = _import_wrapper(wrapper, number)
     try:
         wrapped: Environment = with_tuples(partial(cls, environment), keywords)
@@ -207,8 +228,12 @@ def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment
     return wrapped
 
 
-def _import_wrapper(wrapper: Wrapper, number: int) -> tuple[str, Callable[..., Environment], Keywords]:
-    """Return the path, the class and the keywords of a wrapper; ConfigError if it cannot be imported."""
+def _import_wrapper(
+    wrapper: Wrapper, number: int
+) -> tuple[str, Callable[..., Environment], Keywords]:
+    """Return the path, the class and the keywords of a wrapper;
+    ConfigError if it cannot be imported.
+    """
     key = f"task.wrappers[{number}]"
     if isinstance(wrapper, str):
         path, keywords = wrapper, dict[str, Json]()
@@ -217,7 +242,12 @@ def _import_wrapper(wrapper: Wrapper, number: int) -> tuple[str, Callable[..., E
         keywords = dict(values or {})
     else:
         raise ConfigError(
-            [(key, f"expected 'module:Class' or one {{'module:Class': {{keyword: value}}}}, found {wrapper!r}")]
+            [
+                (
+                    key,
+                    f"expected 'module:Class' or one {{'module:Class': {{keyword: value}}}}, found {wrapper!r}",
+                )
+            ]
         )
     try:
         module, colon, name = path.partition(":")
@@ -232,21 +262,33 @@ def _import_wrapper(wrapper: Wrapper, number: int) -> tuple[str, Callable[..., E
 
 
 def entry_point(env_id: str) -> str:
-    """Return "module:Class" of a registered environment, "" if the id is not registered; nothing is imported."""
+    """Return "module:Class" of a registered environment, "" if the id is not registered;
+    nothing is imported.
+    """
     spec = gymnasium.registry.get(env_id.rpartition(":")[2])
     entry = spec and (spec.entry_point or spec.vector_entry_point)
     if not entry:
         return ""
-    return entry if isinstance(entry, str) else f"{entry.__module__}:{getattr(entry, '__qualname__', '')}"
+    return (
+        entry
+        if isinstance(entry, str)
+        else f"{entry.__module__}:{getattr(entry, '__qualname__', '')}"
+    )
 
 
-def make_vector(env_id: str, env_kwargs: Keywords, count: int, max_episode_steps: int | None = None) -> Vector:
-    """Return a vector environment of `count` environments; ConfigError if the id has no vector entry point."""
+def make_vector(
+    env_id: str, env_kwargs: Keywords, count: int, max_episode_steps: int | None = None
+) -> Vector:
+    """Return a vector environment of `count` environments;
+    ConfigError if the id has no vector entry point.
+    """
     keywords = dict(env_kwargs)
     if max_episode_steps is not None:
         keywords["max_episode_steps"] = max_episode_steps
     _import_namespace(env_id)
-    make_vector = partial(gymnasium.make_vec, env_id, count, vectorization_mode="vector_entry_point")
+    make_vector = partial(
+        gymnasium.make_vec, env_id, count, vectorization_mode="vector_entry_point"
+    )
     try:
         with _plain_warnings(env_id):
             return with_tuples(make_vector, keywords)
@@ -263,4 +305,8 @@ def make_vector(env_id: str, env_kwargs: Keywords, count: int, max_episode_steps
 def name_of(environment: object) -> str:
     """Return the id of an environment for messages, or its class if it was made without one."""
     spec = getattr(environment, "spec", None)
-    return str(spec.id) if spec is not None else type(getattr(environment, "unwrapped", environment)).__name__
+    return (
+        str(spec.id)
+        if spec is not None
+        else type(getattr(environment, "unwrapped", environment)).__name__
+    )

@@ -1,9 +1,10 @@
-"""The environment backends for Gymnasium: single environments, stepped one after another, and vector environments.
+"""The environment backends for Gymnasium: single environments, stepped one after another, and
+vector environments.
 
 `GymnasiumBackend` has one environment per job. `VectorBackend` has one vector environment per chunk
-(`gymnasium.vector.VectorEnv`): all episodes of a chunk begin together, each from its own seed, and rows whose episode
-has ended are ignored, so that Gymnasium's autoreset mode does not matter. Before it is used, `VectorEnvironments`
-checks that an episode depends on its own seed only.
+(`gymnasium.vector.VectorEnv`): all episodes of a chunk begin together, each from its own seed, and
+rows whose episode has ended are ignored, so that Gymnasium's autoreset mode does not matter. Before
+it is used, `VectorEnvironments` checks that an episode depends on its own seed only.
 """
 
 from __future__ import annotations
@@ -34,19 +35,23 @@ from hpc_es.tasks.episodes.returned_values import (
 )
 from hpc_es.tasks.timeouts import Watch
 
-CUT = "TimeLimit.truncated"  # in the infos of environments written for gym before 0.26, which have one flag `done`
+# in the infos of environments written for gym before 0.26, which have one flag `done`
+CUT = "TimeLimit.truncated"
 
 
 def is_cut_by(info: object) -> bool:
-    """Return whether the info of an episode's last step says that a limit ended it, although it is `terminated`."""
+    """Return whether the info of an episode's last step says that a limit ended it,
+    although it is `terminated`.
+    """
     return isinstance(info, Mapping) and bool(info.get(CUT, False))
 
 
 class GymnasiumBackend:
     """Steps one environment per job, one job after another.
 
-    `make` returns a new environment, whose observations are those of `spec`; `limit_seconds` is the time limit of an
-    episode, None: no limit; `first` is an environment to begin with; `keys` are those of `report.info`.
+    `make` returns a new environment, whose observations are those of `spec`; `limit_seconds` is the
+    time limit of an episode, None: no limit; `first` is an environment to begin with; `keys` are
+    those of `report.info`.
     """
 
     def __init__(
@@ -61,14 +66,18 @@ class GymnasiumBackend:
         self._usual = UsualValues(spec)
         # By job; an exception in place of an environment that could not be created.
         self._pool: list[Environment | BaseException] = [] if first is None else [first]
-        self._steps: dict[int, Callable[[Action], tuple[Observation, float, bool, bool, Info]]] = {}  # by job
+        # by job
+        self._steps: dict[int, Callable[[Action], tuple[Observation, float, bool, bool, Info]]] = {}
         self._watch: Watch | None = None
 
     @contextlib.contextmanager
     def chunk(self, seeds: Sequence[int]) -> Iterator[None]:
         jobs, pool = len(seeds), self._pool
-        missing = [job for job, environment in enumerate(pool) if isinstance(environment, BaseException)]
-        with quiet_stderr(bool(missing) or len(pool) < jobs):  # the first environment has printed its warnings
+        missing = [
+            job for job, environment in enumerate(pool) if isinstance(environment, BaseException)
+        ]
+        # the first environment has printed its warnings
+        with quiet_stderr(bool(missing) or len(pool) < jobs):
             for job in missing:
                 pool[job] = self._made()
             while len(pool) < jobs:
@@ -104,10 +113,13 @@ class GymnasiumBackend:
         step = self._environment(job).step
         self._steps[job] = step if self._watch is None else self._watch.timed(job, step)
 
-    def advance(self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64) -> StepResult:
+    def advance(
+        self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64
+    ) -> StepResult:
         steps, result, keys, usual = self._steps, StepResult(), self._keys, self._usual
         numbers: dict[int, list[float]] = {}  # by row
-        # Discrete: ints. Others: rows, which an environment may change, of a copy, since they may be the policy's own.
+        # Discrete: ints. Others: rows, which an environment may change, of a copy, since they may
+        # be the policy's own.
         listed = actions.tolist() if actions.ndim == 1 else list(actions.copy())
         array, measure, size = np.ndarray, usual.measure, usual.size
         dtype, number, going_on, not_cut = usual.types()
@@ -115,7 +127,8 @@ class GymnasiumBackend:
         for row, job in zip(running.rows, running.jobs, strict=True):
             try:
                 observation, reward, terminated, truncated, info = steps[job](listed[row])
-                # What looks as in earlier steps is right: calling `checked` would take a tenth of a step of CartPole.
+                # What looks as in earlier steps is right: calling `checked` would take a tenth of a
+                # step of CartPole.
                 if (
                     terminated is not going_on
                     or truncated is not not_cut
@@ -152,14 +165,17 @@ class GymnasiumBackend:
         environment = self._pool[job]
         if isinstance(environment, BaseException):  # which this job's failure has reported
             return
-        close(environments.name_of(environment), environment.close)  # what hung in `step` may hang here too
+        # what hung in `step` may hang here too
+        close(environments.name_of(environment), environment.close)
         if self._watch is not None:
             self._watch.restart(job)
         with quiet_stderr():
             self._pool[job] = self._made()
 
     def _made(self) -> Environment | BaseException:
-        """Return a new environment, or why there is none: the next episode of its job then fails."""
+        """Return a new environment, or why there is none:
+        the next episode of its job then fails.
+        """
         try:
             return self._make()
         except BaseException as error:
@@ -173,18 +189,21 @@ class GymnasiumBackend:
         return environment
 
     def close(self) -> None:
-        created = [environment for environment in self._pool if not isinstance(environment, BaseException)]
+        created = [
+            environment for environment in self._pool if not isinstance(environment, BaseException)
+        ]
         if created:
             close(environments.name_of(created[0]), *(environment.close for environment in created))
         self._pool.clear()
 
 
 class VectorBackend:
-    """Steps a vector environment with one environment per job; there is one for each number of jobs.
+    """Steps a vector environment with one environment per job; there is one for each number of
+    jobs.
 
-    `make` returns one with this many environments, whose observations are those of `spec`; `limit` is a time limit in
-    steps, None: no limit; `keys` are those of `report.info`; `needs_infos` says whether the infos of ended episodes are
-    needed.
+    `make` returns one with this many environments, whose observations are those of `spec`; `limit`
+    is a time limit in steps, None: no limit; `keys` are those of `report.info`; `needs_infos` says
+    whether the infos of ended episodes are needed.
     """
 
     def __init__(
@@ -195,11 +214,19 @@ class VectorBackend:
         keys: Sequence[str] = (),
         needs_infos: bool = False,
     ) -> None:
-        self._make, self._spec, self._limit, self._keys, self._needs_infos = make, spec, limit, keys, needs_infos
+        self._make, self._spec, self._limit, self._keys, self._needs_infos = (
+            make,
+            spec,
+            limit,
+            keys,
+            needs_infos,
+        )
         self._pool: dict[int, Vector] = {}  # by the number of jobs
         self._jobs, self._steps = 0, 0
-        self._first: Array | BaseException = np.zeros(0)  # first observations, [jobs, *shape], or the error of reset
-        self._actions = np.zeros(0)  # [jobs, ...]; jobs that are not running repeat their last action
+        # first observations, [jobs, *shape], or the error of reset
+        self._first: Array | BaseException = np.zeros(0)
+        # [jobs, ...]; jobs that are not running repeat their last action
+        self._actions = np.zeros(0)
         self._must_renew = False
 
     @contextlib.contextmanager
@@ -215,7 +242,9 @@ class VectorBackend:
         except BaseException as error:  # all jobs of the chunk fail with this error
             require_users(error)
             self._first = error
-        self._actions = idle_actions(self._pool[self._jobs]) if self._jobs in self._pool else np.zeros(0)
+        self._actions = (
+            idle_actions(self._pool[self._jobs]) if self._jobs in self._pool else np.zeros(0)
+        )
         yield
 
     def reset(self, job: int, seed: int) -> Array:
@@ -229,7 +258,9 @@ class VectorBackend:
         """Raise an error: `Episodes.problem` offers no partial episodes of vector environments."""
         raise AssertionError("an episode of a vector environment cannot continue in another chunk")
 
-    def advance(self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64) -> StepResult:
+    def advance(
+        self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64
+    ) -> StepResult:
         rows, jobs = running.rows, running.jobs
         self._actions[jobs] = actions[rows]
         try:
@@ -250,7 +281,9 @@ class VectorBackend:
             result.ended.append(rows[position])
             if self._needs_infos:
                 result.infos[rows[position]] = info_of_job(infos, jobs[position], is_over=True)
-            if not ended[position] or (CUT in infos and is_cut_by(info_of_job(infos, jobs[position], is_over=True))):
+            if not ended[position] or (
+                CUT in infos and is_cut_by(info_of_job(infos, jobs[position], is_over=True))
+            ):
                 result.cut.append(rows[position])
         return result
 
@@ -285,14 +318,18 @@ def idle_actions(environment: Vector) -> Array:
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         return np.zeros((environment.num_envs, len(space.nvec)), space.dtype)
     assert isinstance(space, gymnasium.spaces.Box)
-    return np.tile(np.clip(np.zeros(space.shape, space.dtype), space.low, space.high), (environment.num_envs, 1))
+    return np.tile(
+        np.clip(np.zeros(space.shape, space.dtype), space.low, space.high),
+        (environment.num_envs, 1),
+    )
 
 
 def info_of_job(infos: Mapping[str, Any], job: int, is_over: bool) -> dict[str, Any]:
     """Return the info of one environment; if its episode `is_over`, the info of its last step.
 
-    A vector environment has, for each key, an array with the values of all environments, and under `_key` a mask of
-    the environments that have the key. With autoreset in the same step, the last infos are under `final_info`.
+    A vector environment has, for each key, an array with the values of all environments, and under
+    `_key` a mask of the environments that have the key. With autoreset in the same step, the last
+    infos are under `final_info`.
     """
     if is_over and _has_key(infos, "final_info", job) and isinstance(infos["final_info"], Mapping):
         infos = infos["final_info"]
@@ -307,7 +344,9 @@ def info_of_job(infos: Mapping[str, Any], job: int, is_over: bool) -> dict[str, 
     return info
 
 
-def info_numbers(infos: Mapping[str, Any], jobs: Sequence[int], over: Array, keys: Sequence[str]) -> Float64:
+def info_numbers(
+    infos: Mapping[str, Any], jobs: Sequence[int], over: Array, keys: Sequence[str]
+) -> Float64:
     """Return the numbers of these keys, float64[len(jobs), keys], NaN if missing.
 
     `over` is bool[len(jobs)]: whether the job's episode ended in this step.
@@ -333,7 +372,9 @@ def _has_key(infos: Mapping[str, Any], key: str, job: int) -> bool:
 
 
 class SingleEnvironment:
-    """A vector of one environment with the interface of a single environment that `infos.random_episode` needs."""
+    """A vector of one environment with the interface of a single
+    environment that `infos.random_episode` needs.
+    """
 
     def __init__(self, vector: Vector, spec: ObservationSpec, limit: int | None) -> None:
         self._vector, self._spec, self._limit, self._steps = vector, spec, limit, 0
@@ -349,17 +390,26 @@ class SingleEnvironment:
         actions = idle_actions(self._vector)
         actions[0] = action
         returned = self._vector.step(actions)
-        observations, rewards, terminated, truncated, infos = vector_step_values(returned, self._spec, 1)
+        observations, rewards, terminated, truncated, infos = vector_step_values(
+            returned, self._spec, 1
+        )
         self._steps += 1
         is_over, is_cut = bool(terminated[0]), bool(truncated[0])
         info = info_of_job(infos, 0, is_over or is_cut)
-        return observations[0], float(rewards[0]), is_over, is_cut or self._steps == self._limit, info
+        return (
+            observations[0],
+            float(rewards[0]),
+            is_over,
+            is_cut or self._steps == self._limit,
+            info,
+        )
 
 
 KEY = "task.stepping"
 OTHERS = ", or auto, native or gymnasium"
 CHECK_STEPS = 100  # of the check of seeds
-# The seeds of its vector environments, in the order in which they are played: each seed at several positions.
+# The seeds of its vector environments, in the order in which they are played: each seed at several
+# positions.
 CHECK_SEEDS = ((11, 22), (22, 33, 11), (11, 22))
 
 
@@ -372,33 +422,54 @@ class VectorEnvironments:
         with closing(options.env_id, self.make(1)) as first:
             self.spaces = vector_spaces(first)
             spec = getattr(first.unwrapped, "spec", None)
-            if options.behaviour and first.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP:
+            if (
+                options.behaviour
+                and first.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
+            ):
                 text = f"needs the last observation, which {options.env_id} replaces by the first of the next episode"
-                raise ConfigError([("task.behaviour", f"{text}: expected an environment without same-step autoreset")])
+                raise ConfigError(
+                    [
+                        (
+                            "task.behaviour",
+                            f"{text}: expected an environment without same-step autoreset",
+                        )
+                    ]
+                )
         # TimeLimit is not applied to vector environments, and not all of them keep their limit.
-        self.time_limit = options.max_episode_steps or (None if spec is None else spec.max_episode_steps)
+        self.time_limit = options.max_episode_steps or (
+            None if spec is None else spec.max_episode_steps
+        )
         self._check_seeds()
 
     def make(self, count: int) -> Vector:
-        """Return a vector environment of `count` environments; ConfigError if it cannot be created."""
+        """Return a vector environment of `count` environments;
+        ConfigError if it cannot be created.
+        """
         options = self._options
-        return environments.make_vector(options.env_id, options.env_kwargs, count, options.max_episode_steps)
+        return environments.make_vector(
+            options.env_id, options.env_kwargs, count, options.max_episode_steps
+        )
 
     def single(self) -> Any:
         """Return a `SingleEnvironment`, for episodes with random actions."""
         return SingleEnvironment(self.make(1), self.spaces.observations, self.time_limit)
 
     def _check_seeds(self) -> None:
-        """Play the same seeds at several positions; ConfigError if the episodes of a seed differ."""
+        """Play the same seeds at several positions;
+        ConfigError if the episodes of a seed differ.
+        """
         played: dict[int, list[bytes]] = {}  # by seed
         env_id = self._options.env_id
         with contextlib.ExitStack() as stack:
             vectors = {
-                count: stack.enter_context(closing(env_id, self.make(count))) for count in {*map(len, CHECK_SEEDS)}
+                count: stack.enter_context(closing(env_id, self.make(count)))
+                for count in {*map(len, CHECK_SEEDS)}
             }
             for seeds in CHECK_SEEDS:
                 try:
-                    episodes = _record_episodes(vectors[len(seeds)], seeds, self.spaces.observations)
+                    episodes = _record_episodes(
+                        vectors[len(seeds)], seeds, self.spaces.observations
+                    )
                 except Exception as error:
                     text = f"is vector, but reset(seed={list(seeds)}) and steps of {env_id} fail: "
                     text += one_line(error_text(with_expected(error)))
@@ -421,23 +492,35 @@ def check_options(options: Any) -> None:
         "episode_timeout_seconds": (options.episode_timeout_seconds, "null"),
         "fresh_environment": (options.fresh_environment, "false"),
     }
-    if errors := [(f"task.{key}", text.format(wanted)) for key, (is_wrong, wanted) in wrong.items() if is_wrong]:
+    if errors := [
+        (f"task.{key}", text.format(wanted))
+        for key, (is_wrong, wanted) in wrong.items()
+        if is_wrong
+    ]:
         raise ConfigError(errors)
 
 
-def _record_episodes(environment: Vector, seeds: Sequence[int], spec: ObservationSpec) -> dict[int, list[bytes]]:
-    """Return the bytes of each step of each seed's episode, with random actions that depend on the seed."""
+def _record_episodes(
+    environment: Vector, seeds: Sequence[int], spec: ObservationSpec
+) -> dict[int, list[bytes]]:
+    """Return the bytes of each step of each seed's episode,
+    with random actions that depend on the seed.
+    """
     rngs = [np.random.default_rng(seed) for seed in seeds]
     observations = reset(environment, seeds, spec)
     episodes = {seed: [observations[position].tobytes()] for position, seed in enumerate(seeds)}
     live = np.ones(len(seeds), bool)
     for _ in range(CHECK_STEPS):
         returned = environment.step(_actions(environment, rngs))
-        observations, rewards, terminated, truncated, _ = vector_step_values(returned, spec, len(seeds))
+        observations, rewards, terminated, truncated, _ = vector_step_values(
+            returned, spec, len(seeds)
+        )
         for position, seed in enumerate(seeds):
             if live[position]:
                 numbers = (observations, rewards, terminated, truncated)
-                episodes[seed].append(b" ".join(np.asarray(values[position]).tobytes() for values in numbers))
+                episodes[seed].append(
+                    b" ".join(np.asarray(values[position]).tobytes() for values in numbers)
+                )
         live &= ~(terminated | truncated)
         if not live.any():
             break

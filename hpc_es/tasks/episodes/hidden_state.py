@@ -1,7 +1,7 @@
 """Hidden state: whether an episode depends on earlier episodes of the same environment.
 
-Statistics of a wrapper that normalises, or attributes that `reset` does not clear, are such a state. Each
-rank, and each process, has its own, and checkpoints do not contain it.
+Statistics of a wrapper that normalises, or attributes that `reset` does not clear, are such a
+state. Each rank, and each process, has its own, and checkpoints do not contain it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from hpc_es.tasks.episodes.returned_values import reset_values, step_values
 COMPARED_EPISODES = 4
 PROBE_STEPS = 200
 
-NORMALIZATION = "set task.observation_normalization: {enabled: true}, whose statistics are part of checkpoints"
+NORMALIZATION = (
+    "set task.observation_normalization: {enabled: true}, whose statistics are part of checkpoints"
+)
 REMEDIES = {  # by the class of a wrapper
     "NormalizeObservation": f"In place of it {NORMALIZATION}",
     "NormalizeReward": "Leave it out, or set task.fresh_environment: true",
@@ -35,14 +37,19 @@ REMEDIES = {  # by the class of a wrapper
 
 
 def hidden_state_warning(options: Any, seconds: float) -> str | None:
-    """Return a warning if episodes differ between a reused and a new environment, or fail; None if not.
+    """Return a warning if episodes differ between a reused and a new environment, or fail; None if
+    not.
 
-    `options` are those of the task. The comparison ends after `seconds`, even if it has compared little by then.
+    `options` are those of the task. The comparison ends after `seconds`, even if it has compared
+    little by then.
     """
 
     def make(wrappers: int) -> Environment:
         return environments.make(
-            options.env_id, options.env_kwargs, options.max_episode_steps, options.wrappers[:wrappers]
+            options.env_id,
+            options.env_kwargs,
+            options.max_episode_steps,
+            options.wrappers[:wrappers],
         )
 
     def difference(wrappers: int) -> str | None:
@@ -59,7 +66,9 @@ def hidden_state_warning(options: Any, seconds: float) -> str | None:
         return None
     name, remedy = options.env_id, "Set task.fresh_environment: true"
     with contextlib.suppress(Exception):  # some wrappers only work inside of others
-        first = next(wrappers for wrappers in range(count + 1) if wrappers == count or difference(wrappers))
+        first = next(
+            wrappers for wrappers in range(count + 1) if wrappers == count or difference(wrappers)
+        )
         if first:
             wrapper = options.wrappers[first - 1]
             name = wrapper if isinstance(wrapper, str) else next(iter(wrapper))
@@ -72,10 +81,14 @@ def hidden_state_warning(options: Any, seconds: float) -> str | None:
     )
 
 
-def hidden_state_difference(make: Callable[[], Environment], steps: int, seconds: float = float("inf")) -> str | None:
-    """Return the first difference between episodes of a reused and of a new environment, None if there is none.
+def hidden_state_difference(
+    make: Callable[[], Environment], steps: int, seconds: float = float("inf")
+) -> str | None:
+    """Return the first difference between episodes of a reused and of a new environment, None if
+    there is none.
 
-    Episodes have random actions, fixed seeds and at most `steps` steps; the last ones are left out after `seconds`.
+    Episodes have random actions, fixed seeds and at most `steps` steps; the last ones are left out
+    after `seconds`.
     """
     deadline = time.monotonic() + seconds
     reused = make()
@@ -95,8 +108,12 @@ def hidden_state_difference(make: Callable[[], Environment], steps: int, seconds
     return None
 
 
-def _record_episode(environment: Environment, number: int, steps: int, deadline: float) -> list[tuple[Array, float]]:
-    """Return (observation, reward) of the reset, with reward 0, and of each step until the deadline."""
+def _record_episode(
+    environment: Environment, number: int, steps: int, deadline: float
+) -> list[tuple[Array, float]]:
+    """Return (observation, reward) of the reset, with reward 0,
+    and of each step until the deadline.
+    """
     spec = spaces(environment).observations
     seed = Keys(0).seed31(Purpose.PROBE, index=number)
     random.seed(seed)

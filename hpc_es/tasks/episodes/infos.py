@@ -1,7 +1,8 @@
-"""Numbers of the environment's infos as metrics: `report.info: {x_position: final, x_velocity: mean}`.
+"""Numbers of the environment's infos as metrics: `report.info: {x_position: final, x_velocity:
+mean}`.
 
-The number of an episode is that of its last step, or the mean or the sum over its steps. The numbers of a job become a
-column of its row. They are reported only: no candidate is ranked by them.
+The number of an episode is that of its last step, or the mean or the sum over its steps. The
+numbers of a job become a column of its row. They are reported only: no candidate is ranked by them.
 """
 
 from __future__ import annotations
@@ -27,14 +28,21 @@ RandomStep = tuple[Observation, float, Info]  # observation, reward, info
 
 
 class InfoAccumulator:
-    """Reduces the numbers of the steps of a chunk's episodes, for each job: float64[jobs, keys]; NaN: missing."""
+    """Reduces the numbers of the steps of a chunk's episodes, for each job:
+    float64[jobs, keys]; NaN: missing.
+    """
 
     def __init__(self, reductions: Sequence[Reduction], jobs: int) -> None:
         self._is_final = np.array([reduction == "final" for reduction in reductions])
         self._is_mean = np.array([reduction == "mean" for reduction in reductions])
         shape = (jobs, len(reductions))
-        self._last, self._sums, self._counts = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.int64)
-        self._totals, self._episodes = np.zeros(shape), np.zeros(shape, np.int64)  # over the job's ended episodes
+        self._last, self._sums, self._counts = (
+            np.zeros(shape),
+            np.zeros(shape),
+            np.zeros(shape, np.int64),
+        )
+        # over the job's ended episodes
+        self._totals, self._episodes = np.zeros(shape), np.zeros(shape, np.int64)
 
     def begin(self, job: int) -> None:
         """Start an episode of this job."""
@@ -57,25 +65,35 @@ class InfoAccumulator:
         self._episodes[job] += present
 
     def pause(self, job: int) -> tuple[Float64, Array]:
-        """Return the sums float64[keys] and counts int64[keys] of an episode that another chunk continues."""
+        """Return the sums float64[keys] and counts int64[keys] of
+        an episode that another chunk continues.
+        """
         return self._sums[job].copy(), self._counts[job].copy()
 
     def resume(self, job: int, sums_and_counts: tuple[Float64, Array]) -> None:
-        """Continue an episode of an earlier chunk from the result of `pause`, float64[keys] and int64[keys]."""
+        """Continue an episode of an earlier chunk from the result of `pause`,
+        float64[keys] and int64[keys].
+        """
         self.begin(job)
         self._sums[job], self._counts[job] = sums_and_counts
 
     def complete_means(self, episodes: int) -> Float64:
-        """Return the means, float64[jobs, keys]; NaN for jobs in which one of so many episodes lacks the number."""
+        """Return the means, float64[jobs, keys];
+        NaN for jobs in which one of so many episodes lacks the number.
+        """
         return np.where(self._episodes == episodes, self.job_means(), np.nan)
 
     def job_means(self) -> Float64:
-        """Return the mean over the episodes of each job that have the number, float64[jobs, keys]."""
+        """Return the mean over the episodes of each job that have the number,
+        float64[jobs, keys].
+        """
         return np.where(self._episodes > 0, self._totals / np.maximum(self._episodes, 1), np.nan)
 
 
 def as_number(value: object) -> float:
-    """Return an entry of an info as a number; NaN if it is text, None, an array of several numbers or the like."""
+    """Return an entry of an info as a number; NaN if it is text, None,
+    an array of several numbers or the like.
+    """
     if isinstance(value, Real):  # bool, int, float and NumPy's scalars
         return float(value)
     if isinstance(value, np.ndarray | np.bool_) and value.size == 1 and value.dtype.kind in "biuf":
@@ -89,7 +107,9 @@ def as_numbers(info: Mapping[str, object], keys: Iterable[str]) -> list[float]:
 
 
 def random_episode(environment: Environment) -> Iterator[RandomStep]:
-    """Yield the first observation, then each step of an episode with random actions, at most LONGEST steps."""
+    """Yield the first observation, then each step of an episode with random actions,
+    at most LONGEST steps.
+    """
     seed = Keys(0).seed31(Purpose.PROBE)
     random.seed(seed)
     np.random.seed(seed)  # as in a rollout
@@ -105,12 +125,17 @@ def random_episode(environment: Environment) -> Iterator[RandomStep]:
 
 
 def check_info_keys(
-    wanted: Iterable[str], name: str, infos: Callable[[], Iterator[Mapping[str, object]]], option: str = KEY
+    wanted: Iterable[str],
+    name: str,
+    infos: Callable[[], Iterator[Mapping[str, object]]],
+    option: str = KEY,
 ) -> str | None:
-    """Check in an episode with random actions that the infos have the wanted numbers; ConfigError if they have not.
+    """Check in an episode with random actions that the infos have the wanted numbers; ConfigError
+    if they have not.
 
-    `infos` plays the episode and yields the infos of its steps; `option` names the keys in messages. If the episode is
-    longer than LONGEST steps, a missing number may still appear at its end: a text for the user is returned instead.
+    `infos` plays the episode and yields the infos of its steps; `option` names the keys in
+    messages. If the episode is longer than LONGEST steps, a missing number may still appear at its
+    end: a text for the user is returned instead.
     """
     merged_infos: dict[str, object] = {}
     steps, missing = 0, list(wanted)
@@ -134,7 +159,9 @@ def check_info_keys(
 
 
 def _missing_key_message(key: str, merged_infos: Mapping[str, object], environment: str) -> str:
-    known = sorted(str(name) for name, value in merged_infos.items() if not np.isnan(as_number(value)))
+    known = sorted(
+        str(name) for name, value in merged_infos.items() if not np.isnan(as_number(value))
+    )
     if key in merged_infos:
         value = f"{type(merged_infos[key]).__name__} {merged_infos[key]!r:.60}"
         return f"expected numbers, but {key!r} in the infos of {environment} is {value}"

@@ -1,4 +1,6 @@
-"""The spaces of a policy from those of Gymnasium; errors name the wrapper that makes supported spaces of others."""
+"""The spaces of a policy from those of Gymnasium;
+errors name the wrapper that makes supported spaces of others.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from typing import Any, Literal, get_args
 import gymnasium
 import numpy as np
 
-from hpc_es.core.data import Actions, Array, Box, Discrete, Float32, MultiDiscrete, ObservationSpec, Spaces
+from hpc_es.core.data import (
+    Actions,
+    Array,
+    Box,
+    Discrete,
+    Float32,
+    MultiDiscrete,
+    ObservationSpec,
+    Spaces,
+)
 from hpc_es.core.errors import ConfigError, as_yaml
 
 FLATTEN = "gymnasium.wrappers:FlattenObservation"
@@ -15,13 +26,18 @@ FILTER = "gymnasium.wrappers:FilterObservation"
 FLAT_ACTION = "hpc_es.tasks.flat_action:FlatAction"
 LONGEST = 300  # characters of a space in a message
 
-SpaceName = Literal["observation_space", "action_space", "single_observation_space", "single_action_space"]
+SpaceName = Literal[
+    "observation_space", "action_space", "single_observation_space", "single_action_space"
+]
 
 
 def spaces(environment: gymnasium.Env) -> Spaces:
-    """Return the spaces of an environment for a policy; ConfigError if they are missing or not supported."""
+    """Return the spaces of an environment for a policy;
+    ConfigError if they are missing or not supported.
+    """
     return Spaces(
-        observation_spec(_space(environment, "observation_space")), action_space(_space(environment, "action_space"))
+        observation_spec(_space(environment, "observation_space")),
+        action_space(_space(environment, "action_space")),
     )
 
 
@@ -36,26 +52,40 @@ def vector_spaces(environment: gymnasium.vector.VectorEnv) -> Spaces:
 def _space(environment: Any, name: SpaceName) -> gymnasium.Space:
     """Return a space of an environment; ConfigError if it has none."""
     inner = environment.unwrapped
-    expected = f"expected {type(inner).__name__}.{name} to be a space of gymnasium.spaces, such as Box"
+    expected = (
+        f"expected {type(inner).__name__}.{name} to be a space of gymnasium.spaces, such as Box"
+    )
     try:
         space = getattr(environment, name)
     except AttributeError:
         others = {**vars(type(inner)), **vars(inner)}.items()
-        near = [key for key, value in others if isinstance(value, gymnasium.Space) and key not in get_args(SpaceName)]
+        near = [
+            key
+            for key, value in others
+            if isinstance(value, gymnasium.Space) and key not in get_args(SpaceName)
+        ]
         hint = f"; it has the space {near[0]!r}: is that the name?" if near else ""
         raise ConfigError([("task.env_id", f"{expected}, but it is not set{hint}")]) from None
     except Exception as error:
-        raise ConfigError([("task.env_id", f"{expected}, found {type(error).__name__}: {error}")]) from error
+        raise ConfigError(
+            [("task.env_id", f"{expected}, found {type(error).__name__}: {error}")]
+        ) from error
     if isinstance(space, gymnasium.Space):
         return space
-    found = f"the class {space.__name__}: create an instance" if isinstance(space, type) else _shortened(space)
+    found = (
+        f"the class {space.__name__}: create an instance"
+        if isinstance(space, type)
+        else _shortened(space)
+    )
     if type(space).__module__.partition(".")[0] == "gym":
         found += " of the old package gym: write `import gymnasium as gym`"
     raise ConfigError([("task.env_id", f"{expected}, found {found}")])
 
 
 def observation_spec(space: gymnasium.Space) -> ObservationSpec:
-    """Return the shape and dtype of the policy's observations; ConfigError if the space is not supported."""
+    """Return the shape and dtype of the policy's observations;
+    ConfigError if the space is not supported.
+    """
     if not isinstance(space, gymnasium.spaces.Box) or not space.shape:
         text = f"expected observations that are one array (a Box), found {_shortened(space)}"
         raise ConfigError([("task.env_id", f"{text}: {_observation_remedy(space)}")])
@@ -72,12 +102,18 @@ def _observation_remedy(space: gymnasium.Space) -> str:
         return f"add {FLATTEN!r} to task.wrappers, which makes {width:,} observations"
     parts: dict[Any, gymnasium.Space] = {}
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-        parts = dict(space.items()) if isinstance(space, gymnasium.spaces.Dict) else dict(enumerate(space.spaces))
+        parts = (
+            dict(space.items())
+            if isinstance(space, gymnasium.spaces.Dict)
+            else dict(enumerate(space.spaces))
+        )
     widths = {key: width for key, part in parts.items() if (width := _flat_width(part))}
     if not widths:
         text = "add a gymnasium.ObservationWrapper of your own to task.wrappers, whose observations are one array"
         return f"{text} (docs/guides/environments.md shows one)"
-    left_out = ", ".join(f"{key!r} ({type(part).__name__})" for key, part in parts.items() if key not in widths)
+    left_out = ", ".join(
+        f"{key!r} ({type(part).__name__})" for key, part in parts.items() if key not in widths
+    )
     keys = ", ".join(as_yaml(key) for key in widths)
     return (
         f"add {{'{FILTER}': {{filter_keys: [{keys}]}}}} and {FLATTEN!r} to task.wrappers, which make "
@@ -86,7 +122,9 @@ def _observation_remedy(space: gymnasium.Space) -> str:
 
 
 def _flat_width(space: gymnasium.Space) -> int:
-    """Return the number of observations that FlattenObservation makes, 0 if it cannot make an array."""
+    """Return the number of observations that FlattenObservation makes,
+    0 if it cannot make an array.
+    """
     try:
         flat = gymnasium.spaces.flatten_space(space)
         is_array = bool(space.is_np_flattenable) and isinstance(flat, gymnasium.spaces.Box)
@@ -110,7 +148,9 @@ def action_space(space: gymnasium.Space) -> Actions:
             size = len(actions.low)
     if actions is None:
         text = "expected Discrete or MultiDiscrete actions, or a Box of floats in one dimension"
-        raise ConfigError([("task.env_id", f"{text}, found {_shortened(space)}: {_action_remedy(space)}")])
+        raise ConfigError(
+            [("task.env_id", f"{text}, found {_shortened(space)}: {_action_remedy(space)}")]
+        )
     if size < 1:
         text = f"expected at least one action to choose from, found {_shortened(space)}"
         raise ConfigError([("task.env_id", text)])
@@ -130,7 +170,9 @@ def _action_remedy(space: gymnasium.Space) -> str:
 
 
 def _round_inwards(bounds: Array, direction: float) -> Float32:
-    """Return bounds as float32, rounded towards `direction`: an environment may reject an action an ulp outside."""
+    """Return bounds as float32, rounded towards `direction`:
+    an environment may reject an action an ulp outside.
+    """
     with np.errstate(over="ignore"):  # float64 bounds beyond float32 become infinite first
         rounded = bounds.astype(np.float32)
     is_outside = rounded < bounds if direction > 0 else rounded > bounds

@@ -1,10 +1,11 @@
-"""Objectives, measures and constraints of episodes, from the return, the length, the last observation or the infos.
+"""Objectives, measures and constraints of episodes, from the return, the length, the last
+observation or the infos.
 
     objectives: {return: maximise, energy: {from: info.energy, reduce: sum, goal: minimise}}
     measures: {x: {from: observation.0, range: [-1, 1]}}
 
-Without `from`, `return` and `length` mean these, and any other name an entry of the infos. The numbers of a job are the
-means over its episodes.
+Without `from`, `return` and `length` mean these, and any other name an entry of the infos. The
+numbers of a job are the means over its episodes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from hpc_es.tasks.quantities import (
 
 OWN = ("return", "length")
 INFO, OBSERVATION, BEHAVIOUR = "info.", "observation.", "behaviour."
-REDUCE = "of an info: that of the last step (final), the mean or the sum over the steps of an episode"
+REDUCE = (
+    "of an info: that of the last step (final), the mean or the sum over the steps of an episode"
+)
 
 
 @options
@@ -85,7 +88,10 @@ class EpisodeQuantityOptions(QuantityOptions):
             for name, item in items.items():
                 source = _source(name, item)
                 if item.reduce != "final" and not source.startswith(INFO):
-                    yield f"{group}.{name}.reduce", f"is {item.reduce}, but {source} is one number: remove it"
+                    yield (
+                        f"{group}.{name}.reduce",
+                        f"is {item.reduce}, but {source} is one number: remove it",
+                    )
                 if not _is_valid(source):
                     known = "return, length, info.KEY, observation.INDEX or behaviour.INDEX"
                     yield f"{group}.{name}.from", f"is {source!r}: expected {known}"
@@ -139,7 +145,11 @@ class EpisodeQuantities:
         Raises:
             ConfigError: an index is too large, or there is no such source.
         """
-        items = [(group, name, item) for group, section in _sections(options) for name, item in section.items()]
+        items = [
+            (group, name, item)
+            for group, section in _sections(options)
+            for name, item in section.items()
+        ]
         problems = []
         for group, name, item in items:
             source = _source(name, item)
@@ -149,7 +159,12 @@ class EpisodeQuantities:
                 if source.startswith(prefix) and int(index) >= size:
                     what = f"task.{prefix[:-1]}" if prefix == BEHAVIOUR else "an observation"
                     limit = f"0 to {size - 1}" if size else "another source"
-                    problems.append((key, f"is {source}, but {what} has {size or 'no'} numbers: expected {limit}"))
+                    problems.append(
+                        (
+                            key,
+                            f"is {source}, but {what} has {size or 'no'} numbers: expected {limit}",
+                        )
+                    )
             if source.startswith(INFO) and not infos:
                 text = f"is {source}, but episodes of this task have no infos: expected return, length or observation."
                 problems.append((key, f"{text}INDEX"))
@@ -169,7 +184,11 @@ class EpisodeQuantities:
         ]
 
     def at_ends(
-        self, return_: npt.ArrayLike, length: npt.ArrayLike, observation: Array, behaviour: Array | None
+        self,
+        return_: npt.ArrayLike,
+        length: npt.ArrayLike,
+        observation: Array,
+        behaviour: Array | None,
     ) -> Float64:
         """Return the quantities of episodes, float64[..., names]; 0 in place of those from infos.
 
@@ -194,8 +213,8 @@ class EpisodeQuantities:
     def of_jobs(self, at_ends: Float64, infos: Float64) -> Float64:
         """Return the quantities of jobs, float64[jobs, names].
 
-        `at_ends`, float64[jobs, names], are the means of `at_ends` over episodes; `infos`, float64[jobs, infos], those
-        of the infos.
+        `at_ends`, float64[jobs, names], are the means of `at_ends` over episodes; `infos`,
+        float64[jobs, infos], those of the infos.
         """
         table: Float64 = at_ends.copy()
         for column, (position, _, _) in enumerate(self.infos):

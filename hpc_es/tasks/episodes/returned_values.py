@@ -1,7 +1,9 @@
-"""What `reset` and `step` of an environment return: checks of every call, whose errors say what was expected.
+"""What `reset` and `step` of an environment return: checks of every call, whose errors say what was
+expected.
 
-NumPy would write a number or an array of one element into every element of an observation, and text and None into
-numbers; the episodes would go on with other observations than those of the environment.
+NumPy would write a number or an array of one element into every element of an observation, and text
+and None into numbers; the episodes would go on with other observations than those of the
+environment.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ NUMBERS = frozenset({int, float, bool, *(np.dtype(char).type for char in REAL)})
 
 
 class UsualValues:
-    """What the last right step of an episode that goes on looked like: another step like it is right, too.
+    """What the last right step of an episode that goes on looked like: another step like it is
+    right, too.
 
-    `spec` is that of the observations. Arrays whose `measure` is `size` have its shape, or cannot be assigned to an
-    array of it.
+    `spec` is that of the observations. Arrays whose `measure` is `size` have its shape, or cannot
+    be assigned to an array of it.
     """
 
     def __init__(self, spec: ObservationSpec) -> None:
@@ -48,7 +51,9 @@ class UsualValues:
     def checked(
         self, observation: object, reward: Any, terminated: object, truncated: object
     ) -> tuple[Observation, float, bool, bool]:
-        """Return the values of a step as they are expected; ValueError if they are something else."""
+        """Return the values of a step as they are expected;
+        ValueError if they are something else.
+        """
         seen = self.observation(observation)
         if type(observation) is np.ndarray and seen.dtype.char in self._castable:
             self.dtype = seen.dtype
@@ -64,9 +69,11 @@ class UsualValues:
         return seen, reward, is_over, is_cut
 
     def explained(self, error: BaseException, observation: object) -> BaseException:
-        """Return an error of a step as one that says what was expected of it; `observation` is the last one.
+        """Return an error of a step as one that says what was expected of it; `observation` is the
+        last one.
 
-        It was raised by the caller, while it used what the step has returned, or by the environment.
+        It was raised by the caller, while it used what the step has returned, or by the
+        environment.
         """
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
             return with_expected(error)
@@ -87,7 +94,9 @@ class UsualValues:
 
 
 def reset_values(returned: object) -> tuple[Observation, Info]:
-    """Return the observation and the info that `reset` has returned; ValueError if it has returned something else."""
+    """Return the observation and the info that `reset` has returned;
+    ValueError if it has returned something else.
+    """
     if isinstance(returned, tuple | list) and len(returned) == 2:
         observation, info = returned
         if type(info) is dict or isinstance(info, Mapping):  # the second takes longer
@@ -101,7 +110,13 @@ def step_values(returned: Any) -> tuple[Observation, float, bool, bool, Info]:
         observation, reward, terminated, truncated, info = returned
     except (TypeError, ValueError) as error:
         raise _not_five_values(returned) from error
-    return observation, reward_number(reward), is_set(terminated, "terminated"), is_set(truncated, "truncated"), info
+    return (
+        observation,
+        reward_number(reward),
+        is_set(terminated, "terminated"),
+        is_set(truncated, "truncated"),
+        info,
+    )
 
 
 def _not_five_values(returned: object) -> ValueError:
@@ -112,11 +127,17 @@ def _not_five_values(returned: object) -> ValueError:
 def reward_number(reward: object) -> float:
     """Return a reward as a number; ValueError unless it is one number."""
     array = np.asarray(reward)
-    is_number = array.dtype.kind in "fiub" or (array.dtype.kind == "O" and hasattr(reward, "__float__"))
+    is_number = array.dtype.kind in "fiub" or (
+        array.dtype.kind == "O" and hasattr(reward, "__float__")
+    )
     if array.shape == () and is_number and not np.ma.is_masked(reward):
         return float(reward)  # type: ignore[arg-type]
-    remedy = ": return float(reward) or the sum" if array.dtype.kind in "fiub" and array.ndim else ""
-    raise ReturnedValueError(f"expected a reward that is one number, found {form_of(reward)}{remedy}")
+    remedy = (
+        ": return float(reward) or the sum" if array.dtype.kind in "fiub" and array.ndim else ""
+    )
+    raise ReturnedValueError(
+        f"expected a reward that is one number, found {form_of(reward)}{remedy}"
+    )
 
 
 def is_set(value: object, name: str) -> bool:
@@ -124,13 +145,20 @@ def is_set(value: object, name: str) -> bool:
     if isinstance(value, bool):
         return value
     array = np.asarray(value)
-    if array.shape == () and array.dtype.kind in "biu" and array.item() in (0, 1) and not np.ma.is_masked(value):
+    if (
+        array.shape == ()
+        and array.dtype.kind in "biu"
+        and array.item() in (0, 1)
+        and not np.ma.is_masked(value)
+    ):
         return bool(array.item())
     raise ReturnedValueError(f"expected {name} to be True or False, found {form_of(value)}")
 
 
 def with_expected(error: BaseException) -> BaseException:
-    """Return the error of a wrapper that could not unpack what `reset` or `step` has returned as one that says so."""
+    """Return the error of a wrapper that could not unpack what `reset`
+    or `step` has returned as one that says so.
+    """
     for count, expected in ((2, RESET), (5, STEP)):
         if isinstance(error, ValueError) and f"to unpack (expected {count}" in str(error):
             return ValueError(f"{error}: {expected}").with_traceback(error.__traceback__)
@@ -147,14 +175,17 @@ def _parts(returned: object) -> str:
 
 
 def vector_reset_values(returned: object, spec: ObservationSpec, count: int) -> Array:
-    """Return the first observations of `count` environments, [count, *shape]; ValueError if they are not."""
+    """Return the first observations of `count` environments, [count, *shape];
+    ValueError if they are not.
+    """
     return spec.batch(reset_values(returned)[0], count)
 
 
 def vector_step_values(
     returned: Any, spec: ObservationSpec, count: int
 ) -> tuple[Array, Float64, Array, Array, Mapping[str, Any]]:
-    """Return the observations [count, *shape], rewards [count], both flags bool[count] and infos of a step.
+    """Return the observations [count, *shape], rewards [count], both flags bool[count] and infos of
+    a step.
 
     ValueError if they are anything else.
     """
@@ -166,7 +197,13 @@ def vector_step_values(
     rewards = np.asarray(rewards)
     if rewards.shape != (count,) or rewards.dtype.kind not in "fiub":
         raise ReturnedValueError(f"expected rewards float64[{count}], found {form_of(rewards)}")
-    return observations, rewards, _flags(terminated, "terminated", count), _flags(truncated, "truncated", count), infos
+    return (
+        observations,
+        rewards,
+        _flags(terminated, "terminated", count),
+        _flags(truncated, "truncated", count),
+        infos,
+    )
 
 
 def _flags(values: object, name: str, count: int) -> Array:

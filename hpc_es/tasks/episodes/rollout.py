@@ -1,7 +1,7 @@
 """Rollouts: all episodes of a chunk in lockstep, with one batched call of the policy per step.
 
-`Rollout` plays whole episodes. `EpisodeSegments` plays parts of episodes, which continue in the next batch, for
-algorithms that update in the middle of an episode.
+`Rollout` plays whole episodes. `EpisodeSegments` plays parts of episodes, which continue in the
+next batch, for algorithms that update in the middle of an episode.
 """
 
 from __future__ import annotations
@@ -33,11 +33,21 @@ from hpc_es.core.data import (
     row_dtype,
     with_columns,
 )
-from hpc_es.core.errors import Failure, ReturnedValueError, RunError, failure_from_error, require_users
+from hpc_es.core.errors import (
+    Failure,
+    ReturnedValueError,
+    RunError,
+    failure_from_error,
+    require_users,
+)
 from hpc_es.core.policy import DIVERGED, Actor, Batch
 from hpc_es.core.quantities import fill_finite
 from hpc_es.tasks.episodes.behaviour import Behaviour, EpisodeEnd
-from hpc_es.tasks.episodes.environment_backend import EnvironmentBackend, RunningEpisodes, StepResult
+from hpc_es.tasks.episodes.environment_backend import (
+    EnvironmentBackend,
+    RunningEpisodes,
+    StepResult,
+)
 from hpc_es.tasks.episodes.infos import InfoAccumulator
 from hpc_es.tasks.episodes.quantities import EpisodeQuantities
 from hpc_es.tasks.observation_statistics import ObservationSums
@@ -56,7 +66,8 @@ class ActionNoise:
             self._buffer = np.zeros((len(batch.seeds), NOISE_STEPS, len(space.low)), np.float32)
 
     def added(self, actions: Array, jobs: list[int], live: list[int], number: int) -> Array:
-        """Return the actions of step `number`, [rows, actions], with noise and clipped to the space.
+        """Return the actions of step `number`, [rows, actions], with noise and clipped to the
+        space.
 
         `jobs` are the jobs of all rows, `live` the rows that are running.
         """
@@ -65,8 +76,12 @@ class ActionNoise:
         index = number % NOISE_STEPS
         if index == 0:
             for row in live:
-                self._generators[jobs[row]].standard_normal(out=self._buffer[jobs[row]], dtype=np.float32)
-        noisy: Array = np.clip(actions + self._std * self._buffer[jobs, index], self._space.low, self._space.high)
+                self._generators[jobs[row]].standard_normal(
+                    out=self._buffer[jobs[row]], dtype=np.float32
+                )
+        noisy: Array = np.clip(
+            actions + self._std * self._buffer[jobs, index], self._space.low, self._space.high
+        )
         return noisy
 
 
@@ -87,13 +102,17 @@ class RolloutTask(Protocol):
 
 
 class Rollout:
-    """Plays one chunk in lockstep. A row is an index of the actor's batch; `self._live` are the running rows.
+    """Plays one chunk in lockstep.
 
-    A finished row stays in the batch, computed and unused, until a quarter of the batch is idle; then the batch is
-    compacted.
+    A row is an index of the actor's batch; `self._live` are the running rows.
+
+    A finished row stays in the batch, computed and unused, until a quarter of the batch is idle;
+    then the batch is compacted.
     """
 
-    def __init__(self, task: RolloutTask, backend: EnvironmentBackend, actor: Actor, batch: Batch) -> None:
+    def __init__(
+        self, task: RolloutTask, backend: EnvironmentBackend, actor: Actor, batch: Batch
+    ) -> None:
         self._task, self._backend, self._actor, self._batch = task, backend, actor, batch
         self._offset = task.options.reward_offset if batch.training else 0.0
         jobs, spec = len(batch.seeds), task.spaces.observations
@@ -113,14 +132,19 @@ class Rollout:
         self._total_length = np.zeros(jobs, np.int64)
         self._infos: dict[int, Any] = {}  # last infos of the rows whose episode ended in this step
         self._total_behaviour = np.zeros((jobs, task.behaviour.size if task.behaviour else 0))
-        reductions = [*task.info.values(), *(reduction for _, _, reduction in task.quantities.infos)]
+        reductions = [
+            *task.info.values(),
+            *(reduction for _, _, reduction in task.quantities.infos),
+        ]
         self._numbers = InfoAccumulator(reductions, jobs) if reductions else None
         self._total_at_ends = np.zeros((jobs, len(task.quantities.sources)))
         self._sums = ObservationSums(batch, spec)
         self._noise = ActionNoise(batch, task.spaces.actions)
         self._failures: list[Failure] = []
-        self._generators_after_reset: Any = None  # states of the global generators after the last reset
-        self._is_mixed = False  # whether steps of several jobs have drawn from the global generators in turn
+        # states of the global generators after the last reset
+        self._generators_after_reset: Any = None
+        # whether steps of several jobs have drawn from the global generators in turn
+        self._is_mixed = False
         self._seconds = {"environment": 0.0, "policy": 0.0}
 
     def run(self, poll: Poll) -> Outcome:
@@ -165,33 +189,45 @@ class Rollout:
         return self._backend.advance(self._running, actions, self._observations, self._rewards)
 
     def _add_rewards(self) -> None:
-        """Add the step's rewards, fail episodes with observations that are not finite, and call `batch.on_step`."""
+        """Add the step's rewards, fail episodes with observations that are not finite,
+        and call `batch.on_step`.
+        """
         self._steps += 1
         rewards = self._rewards
         if self._offset:
             rewards = rewards + self._offset
         self._episode_return += rewards
         self._episode_signs += np.sign(rewards)
-        # A fast check of all rows: the sum of squares is finite, unless a number is not or is above 1e19.
-        if self._may_be_infinite and not math.isfinite((flat := self._observations.ravel()).dot(flat)):
+        # A fast check of all rows: the sum of squares is finite, unless a number is not or is above
+        # 1e19.
+        if self._may_be_infinite and not math.isfinite(
+            (flat := self._observations.ravel()).dot(flat)
+        ):
             for row in _rows_not_finite(self._observations, self._live):
                 at = f"at step {self._steps - self._first_step[row]}"
-                self._fail(row, ValueError(not_finite_text("the observation", self._observations[row], at)))
+                self._fail(
+                    row, ValueError(not_finite_text("the observation", self._observations[row], at))
+                )
         if self._batch.on_step is not None:
             self._batch.on_step(self._jobs, self._live, self._observations, rewards, self._cut)
 
     def _fail_without_action(self, actions: Array) -> Array:
-        """Fail the episodes whose actions [rows, ...] are not finite; return the actions, of which others are used."""
+        """Fail the episodes whose actions [rows, ...] are not finite; return the actions,
+        of which others are used.
+        """
         failed = _rows_not_finite(actions, self._live)
         for row in failed:
             at = f"at step {self._steps - self._first_step[row] + 1}; {DIVERGED}"
-            self._fail(row, ValueError(not_finite_text("the action of the policy", actions[row], at)))
+            self._fail(
+                row, ValueError(not_finite_text("the action of the policy", actions[row], at))
+            )
         if failed:
             self._live = [row for row in self._live if row not in failed]
             self._running = RunningEpisodes(self._live, [self._jobs[row] for row in self._live])
         if isinstance(self._task.spaces.actions, Box):
             return actions
-        return np.where(np.isfinite(actions), actions, 0).astype(np.int64)  # those of idle rows may be NaN too
+        # those of idle rows may be NaN too
+        return np.where(np.isfinite(actions), actions, 0).astype(np.int64)
 
     def _begin(self, row: int) -> None:
         """Reset the environment of a row for its job's next episode."""
@@ -210,7 +246,9 @@ class Rollout:
                 self._backend.renew(job)
             self._observations[row] = self._backend.reset(job, seed)
             if self._may_be_infinite and not np.isfinite(self._observations[row]).all():
-                raise ReturnedValueError(not_finite_text("the observation", self._observations[row], "after reset"))
+                raise ReturnedValueError(
+                    not_finite_text("the observation", self._observations[row], "after reset")
+                )
         except BaseException as error:
             require_users(error)
             self._fail(row, error)
@@ -220,7 +258,9 @@ class Rollout:
             self._is_mixed = _global_generators() != self._generators_after_reset
 
     def _end(self, row: int) -> None:
-        """Add an ended episode to its job's totals, and start the job's next episode, if there is one."""
+        """Add an ended episode to its job's totals, and start the job's next episode,
+        if there is one.
+        """
         job = self._jobs[row]
         if not np.isfinite(self._episode_return[row]):
             self._fail(row, ValueError(f"the return is {self._episode_return[row]}"))
@@ -240,15 +280,21 @@ class Rollout:
             self._generators_after_reset = _global_generators()
 
     def _add_end(self, row: int) -> None:
-        """Add behaviour and quantities of an episode to those of its job; fail it if they cannot be computed."""
+        """Add behaviour and quantities of an episode to those of its job;
+        fail it if they cannot be computed.
+        """
         task, job = self._task, self._jobs[row]
         length, return_ = self._steps - self._first_step[row], float(self._episode_return[row])
         try:
-            end = EpisodeEnd(self._observations[row].copy(), self._infos.get(row, {}), return_, length)
+            end = EpisodeEnd(
+                self._observations[row].copy(), self._infos.get(row, {}), return_, length
+            )
             behaviour = None if task.behaviour is None else task.behaviour.compute(end)
             if behaviour is not None:
                 self._total_behaviour[job] += behaviour
-            self._total_at_ends[job] += task.quantities.at_ends(return_, length, end.observation.ravel(), behaviour)
+            self._total_at_ends[job] += task.quantities.at_ends(
+                return_, length, end.observation.ravel(), behaviour
+            )
         except BaseException as error:
             require_users(error)
             self._fail(row, error)
@@ -256,7 +302,8 @@ class Rollout:
     def _fail(self, row: int, error: BaseException) -> None:
         """Set the job's return to NaN, and replace its environment, whose state may be invalid."""
         job = self._jobs[row]
-        if np.isnan(self._total_return[job]):  # failed before, such as a NaN observation with a NaN reward
+        # failed before, such as a NaN observation with a NaN reward
+        if np.isnan(self._total_return[job]):
             return
         self._fail_job(job, error)
         self._total_length[job] += self._steps - self._first_step[row]
@@ -271,9 +318,14 @@ class Rollout:
         self._total_return[job] = np.nan
 
     def _retire_finished_rows(self) -> None:
-        """Remove the rows of finished jobs from the live ones; compact the batch once a quarter of it is idle."""
+        """Remove the rows of finished jobs from the live ones;
+        compact the batch once a quarter of it is idle.
+        """
         episodes = self._task.episodes_per_job
-        done = [self._episode[job] >= episodes or np.isnan(self._total_return[job]) for job in self._jobs]
+        done = [
+            self._episode[job] >= episodes or np.isnan(self._total_return[job])
+            for job in self._jobs
+        ]
         self._live = [row for row in self._live if not done[row]]
         self._observations[[row for row, is_done in enumerate(done) if is_done]] = 0.0
         if self._live and 4 * len(self._live) <= 3 * len(self._jobs):
@@ -285,7 +337,10 @@ class Rollout:
         self._actor.keep(keep)
         self._jobs = [self._jobs[row] for row in self._live]
         self._observations, self._rewards = self._observations[keep], self._rewards[keep]
-        self._episode_return, self._episode_signs = self._episode_return[keep], self._episode_signs[keep]
+        self._episode_return, self._episode_signs = (
+            self._episode_return[keep],
+            self._episode_signs[keep],
+        )
         self._first_step = [self._first_step[row] for row in self._live]
         self._live = list(range(len(keep)))
 
@@ -295,7 +350,10 @@ class Rollout:
         infos = np.zeros((len(rows), 0))
         if self._numbers is not None:
             infos = self._numbers.complete_means(episodes)[:, len(task.info) :]
-        table, sources = task.quantities.of_jobs(self._total_at_ends / episodes, infos), task.quantities.sources
+        table, sources = (
+            task.quantities.of_jobs(self._total_at_ends / episodes, infos),
+            task.quantities.sources,
+        )
         for job, text in fill_finite(task.quantities.quantities, rows, table, sources):
             self._fail_job(job, ValueError(f"{text} at the end of an episode"))
 
@@ -369,7 +427,10 @@ class EpisodeSegments:
 
 
 class SegmentRollout(Rollout):
-    """Plays one batch of segments of at most `steps` steps. Row r is job r: the batch is never compacted."""
+    """Plays one batch of segments of at most `steps` steps.
+
+    Row r is job r: the batch is never compacted.
+    """
 
     def __init__(
         self,
@@ -398,7 +459,9 @@ class SegmentRollout(Rollout):
             self._numbers.resume(row, previous.numbers)
 
     def _advance(self, actions: Array) -> StepResult:
-        """Report the episodes that continue as truncated at the last step, so that their value is bootstrapped."""
+        """Report the episodes that continue as truncated at the last step,
+        so that their value is bootstrapped.
+        """
         result = super()._advance(actions)
         if self._steps + 1 == self._last_step:
             result.cut += [row for row in self._live if row not in result.ended]
@@ -419,7 +482,9 @@ class SegmentRollout(Rollout):
         steps = self._steps - self._first_step[row]
         seconds = self._backend.seconds(row)
         numbers = None if self._numbers is None else self._numbers.pause(row)
-        self.paused[row] = PausedEpisode(self._observations[row].copy(), return_, signs, steps, seconds, numbers)
+        self.paused[row] = PausedEpisode(
+            self._observations[row].copy(), return_, signs, steps, seconds, numbers
+        )
         self._total_return[row], self._total_signs[row] = return_, signs
         self._total_length[row] = steps
 

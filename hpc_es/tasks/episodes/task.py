@@ -1,7 +1,7 @@
 """The task `episodes`: episodes of a Gymnasium environment, played in lockstep by `rollout.py`.
 
-The result of a job depends on its parameters and seeds only; if an environment draws from the global random generators,
-it also depends on the chunk.
+The result of a job depends on its parameters and seeds only; if an environment draws from the
+global random generators, it also depends on the chunk.
 """
 
 from __future__ import annotations
@@ -24,10 +24,19 @@ from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.tasks.episodes import environments, native_backend, policy_spaces
 from hpc_es.tasks.episodes.behaviour import BehaviourOptions, behaviour_from_options
 from hpc_es.tasks.episodes.environment_backend import EnvironmentBackend, NotNativeError
-from hpc_es.tasks.episodes.gymnasium_backend import GymnasiumBackend, VectorBackend, VectorEnvironments
+from hpc_es.tasks.episodes.gymnasium_backend import (
+    GymnasiumBackend,
+    VectorBackend,
+    VectorEnvironments,
+)
 from hpc_es.tasks.episodes.hidden_state import hidden_state_warning
 from hpc_es.tasks.episodes.infos import check_info_keys, random_episode
-from hpc_es.tasks.episodes.quantities import EpisodeQuantities, EpisodeQuantityOptions, declared, group_of_infos
+from hpc_es.tasks.episodes.quantities import (
+    EpisodeQuantities,
+    EpisodeQuantityOptions,
+    declared,
+    group_of_infos,
+)
 from hpc_es.tasks.episodes.rollout import EpisodeSegments, Rollout
 from hpc_es.tasks.problems import (
     ObservationNormalization,
@@ -52,18 +61,28 @@ class Options(EpisodeQuantityOptions):
     """`task:` with `kind: episodes`."""
 
     kind: Literal["episodes"] = option("name of the task", "episodes")
-    env_id: str = option("Gymnasium id, such as CartPole-v1 or module:Env-v0; old gym ids need the extra gym")
+    env_id: str = option(
+        "Gymnasium id, such as CartPole-v1 or module:Env-v0; old gym ids need the extra gym"
+    )
     env_kwargs: Mapping[str, Any] = option("keywords of the environment", default_factory=dict)
-    max_episode_steps: Count | None = option("time limit of an episode in steps; null: that of the environment", None)
-    episodes_per_job: Count = option("number of episodes per job; the return of a job is their mean", 1)
-    reward_offset: float = option("number added to the reward of each training step, such as -1", 0.0)
+    max_episode_steps: Count | None = option(
+        "time limit of an episode in steps; null: that of the environment", None
+    )
+    episodes_per_job: Count = option(
+        "number of episodes per job; the return of a job is their mean", 1
+    )
+    reward_offset: float = option(
+        "number added to the reward of each training step, such as -1", 0.0
+    )
     on_failed_episode: Literal["drop", "abort"] = option(
         "action after an exception, NaN or time-out in an episode: leave the job out of the update, or end the run",
         "drop",
         may_change=True,
     )
     episode_timeout_seconds: Positive | None = option(
-        "time limit of an episode in seconds, after which it fails; null: no limit", None, may_change=True
+        "time limit of an episode in seconds, after which it fails; null: no limit",
+        None,
+        may_change=True,
     )
     wrappers: tuple[str | Mapping[str, Mapping[str, Any]], ...] = option(
         "wrappers from the inside out: 'module:Class' or {'module:Class': {keyword: value}}", ()
@@ -74,7 +93,9 @@ class Options(EpisodeQuantityOptions):
         "auto",
         may_change=("auto", "native", "gymnasium"),
     )
-    fresh_environment: bool = option("whether each job gets a new environment, for those that keep hidden state", False)
+    fresh_environment: bool = option(
+        "whether each job gets a new environment, for those that keep hidden state", False
+    )
     observation_normalization: ObservationNormalization = option(
         "normalisation of the observations", default_factory=ObservationNormalization
     )
@@ -85,14 +106,17 @@ class Options(EpisodeQuantityOptions):
 
 
 class Episodes:
-    """The task. It keeps its environments from chunk to chunk; `info` are the numbers of `report.info`."""
+    """The task. It keeps its environments from chunk to chunk;
+    `info` are the numbers of `report.info`.
+    """
 
     def __init__(self, options: Options, info: Mapping[str, Reduction] = NO_NUMBERS) -> None:
         self.options, self.name, self.info = options, options.env_id, info
         self.episodes_per_job = options.episodes_per_job
         self._segments: list[EpisodeSegments] = []
         self.notices: tuple[str, ...] = ()  # lines for the log at the start of the run
-        self._native: Callable[[], EnvironmentBackend] | None = None  # creates native backends, if they are used
+        # creates native backends, if they are used
+        self._native: Callable[[], EnvironmentBackend] | None = None
         self._vectors = VectorEnvironments(options) if options.stepping == "vector" else None
         self._first = None if self._vectors else self.environment()
         if self._vectors is not None:
@@ -104,18 +128,26 @@ class Episodes:
             self.time_limit = None if spec is None else spec.max_episode_steps  # in steps
             self._native = self._native_factory(self._first)
         make = self.single
-        self.behaviour = behaviour_from_options(options.behaviour, self.spaces.observations.size, make)
+        self.behaviour = behaviour_from_options(
+            options.behaviour, self.spaces.observations.size, make
+        )
         if info and (notice := check_info_keys(info, self.name, lambda: _random_infos(make))):
             self.notices += (notice,)
         behaviours = 0 if self.behaviour is None else self.behaviour.size
         self.quantities = EpisodeQuantities.of(options, self.spaces.observations.size, behaviours)
         keys = [key for _, key, _ in self.quantities.infos]
-        if keys and (notice := check_info_keys(keys, self.name, lambda: _random_infos(make), self._infos_needed)):
+        if keys and (
+            notice := check_info_keys(
+                keys, self.name, lambda: _random_infos(make), self._infos_needed
+            )
+        ):
             self.notices += (notice,)
         self.info_keys = (*info, *keys)
         self._backend = self.new_backend(self._first)
 
-    def _native_factory(self, first: environments.Environment) -> Callable[[], EnvironmentBackend] | None:
+    def _native_factory(
+        self, first: environments.Environment
+    ) -> Callable[[], EnvironmentBackend] | None:
         """Return a function that creates native backends; None: use Gymnasium's stepping.
 
         ConfigError if `stepping` is native and that is not possible.
@@ -154,14 +186,20 @@ class Episodes:
         return behaviour is not None and not behaviour.final_observation
 
     def new_backend(self, first: environments.Environment | None = None) -> EnvironmentBackend:
-        """Return a new environment backend; one for Gymnasium begins with the environment `first`."""
+        """Return a new environment backend;
+        one for Gymnasium begins with the environment `first`.
+        """
         spec, keys = self.spaces.observations, self.info_keys
         if self._vectors is not None:
             vectors = self._vectors
-            return VectorBackend(vectors.make, spec, vectors.time_limit, keys, self._behaviour_needs_infos)
+            return VectorBackend(
+                vectors.make, spec, vectors.time_limit, keys, self._behaviour_needs_infos
+            )
         if self._native is not None:
             return self._native()
-        return GymnasiumBackend(self.environment, spec, self.options.episode_timeout_seconds, first, keys)
+        return GymnasiumBackend(
+            self.environment, spec, self.options.episode_timeout_seconds, first, keys
+        )
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -175,15 +213,21 @@ class Episodes:
         assert policy is not None
         problem: PolicyProblem | PolicyTrajectories
         if searched == "vectors":
-            cutting: Cutting = "fixed" if self._vectors else "free" if self._native is None else "at once"
+            cutting: Cutting = (
+                "fixed" if self._vectors else "free" if self._native is None else "at once"
+            )
             normalization = self.options.observation_normalization
             quantities = self.quantities.quantities
-            problem = PolicyProblem(self, policy, keys, normalization, unit, self.columns, cutting, quantities)
+            problem = PolicyProblem(
+                self, policy, keys, normalization, unit, self.columns, cutting, quantities
+            )
         else:
             refuse_normalization(self.options.observation_normalization)
             refuse_quantities(self.quantities.quantities)
             segments = None if self._vectors else self.segments
-            problem = PolicyTrajectories(self, policy, self.time_limit, segments=segments, columns=self.columns)
+            problem = PolicyTrajectories(
+                self, policy, self.time_limit, segments=segments, columns=self.columns
+            )
         problem.notices = self.notices
         return problem
 
@@ -192,17 +236,24 @@ class Episodes:
         self._segments.append(EpisodeSegments(self, self.new_backend()))
         return self._segments[-1]
 
-    def environment(self, render_mode: str | None = None, wrapped: bool = True) -> environments.Environment:
-        """Return a new environment, with its wrappers if `wrapped`; ConfigError if it cannot be created."""
+    def environment(
+        self, render_mode: str | None = None, wrapped: bool = True
+    ) -> environments.Environment:
+        """Return a new environment, with its wrappers if `wrapped`;
+        ConfigError if it cannot be created.
+        """
         if self._vectors is not None:
             text = "is vector: expected auto, native or gymnasium for a single environment"
             raise ConfigError([("task.stepping", text)])
         options = self.options
         wrappers = options.wrappers if wrapped else ()
-        return environments.make(options.env_id, options.env_kwargs, options.max_episode_steps, wrappers, render_mode)
+        return environments.make(
+            options.env_id, options.env_kwargs, options.max_episode_steps, wrappers, render_mode
+        )
 
     def hidden_state_warning(self, seconds: float = PROBE_SECONDS) -> str | None:
-        """Return a warning if an episode depends on those before it in the same environment, None if not.
+        """Return a warning if an episode depends on those before it in the same environment, None
+        if not.
 
         Vector environments have been compared at the start, and native stepping keeps no state.
         """
@@ -224,7 +275,8 @@ class Episodes:
         self._backend.close()
         for segments in self._segments:
             segments.close()
-        if self._native is not None and self._first is not None:  # otherwise the backend has closed it
+        # otherwise the backend has closed it
+        if self._native is not None and self._first is not None:
             close(self.name, self._first.close)
 
 
@@ -256,13 +308,19 @@ def offers(options: Options) -> Offers:
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of the user's modules by name: environment, wrappers and the function of the behaviour.
+    """Return the SHA-256 of the user's modules by name: environment, wrappers and the function of
+    the behaviour.
 
-    None of them is imported. The module of an entry point is known only if the environment is registered.
+    None of them is imported. The module of an entry point is known only if the environment is
+    registered.
     """
     env_id = str(section.get("env_id", ""))
     names = [env_id] if ":" in env_id else []
-    names += [name for item in section.get("wrappers", ()) for name in ([item] if isinstance(item, str) else item)]
+    names += [
+        name
+        for item in section.get("wrappers", ())
+        for name in ([item] if isinstance(item, str) else item)
+    ]
     entry_point = environments.entry_point(env_id)
     if entry_point.partition(":")[0] not in {name.partition(":")[0] for name in ("", *names)}:
         names.append(entry_point)
@@ -271,6 +329,10 @@ def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
     return {name: source_hash(name) for name in (*users, *([function] if function else []))}
 
 
-def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Episodes:
-    """Return the task, which is the same in all repetitions; `info` are the numbers of `report.info`."""
+def build(
+    options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS
+) -> Episodes:
+    """Return the task, which is the same in all repetitions;
+    `info` are the numbers of `report.info`.
+    """
     return Episodes(options, info)

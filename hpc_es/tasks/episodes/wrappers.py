@@ -1,8 +1,9 @@
-"""`task.wrappers` as functions of observations and actions, to act with a trained policy in an unwrapped environment.
+"""`task.wrappers` as functions of observations and actions, to act with a trained policy in an
+unwrapped environment.
 
-A wrapper can be applied if it is a `gymnasium.ObservationWrapper` or `ActionWrapper` whose result depends on its input
-only. Wrappers that observe or change rewards only need not be applied. All others, such as frame stacks, need the
-environment's steps and are refused.
+A wrapper can be applied if it is a `gymnasium.ObservationWrapper` or `ActionWrapper` whose result
+depends on its input only. Wrappers that observe or change rewards only need not be applied. All
+others, such as frame stacks, need the environment's steps and are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from hpc_es.tasks.episodes.returned_values import reset_values, step_values
 
 Effect = Literal["observations", "actions", "none"]
 
-STEPS = 20  # of the episodes in which the methods of wrappers are compared with the wrappers' effect
+# of the episodes in which the methods of wrappers are compared with the wrappers' effect
+STEPS = 20
 PASSIVE = (  # wrappers of Gymnasium that define `step` but change neither observations nor actions
     gymnasium.wrappers.Autoreset,
     gymnasium.wrappers.HumanRendering,
@@ -86,8 +88,8 @@ class AppliedWrappers:
     def rows(self, observations: Observation) -> tuple[Sequence[Observation], bool]:
         """Return observations as a sequence, and whether there was only one, without a batch axis.
 
-        Observations are [*shape] or [n, *shape]; ValueError for other shapes. Those that are not arrays, such as dicts,
-        are always single.
+        Observations are [*shape] or [n, *shape]; ValueError for other shapes. Those that are not
+        arrays, such as dicts, are always single.
         """
         shape = self.observation_space.shape
         if shape is None:
@@ -99,13 +101,16 @@ class AppliedWrappers:
         if array.ndim and array.shape[1:] == shape:
             return list(array), False
         batch = f"(n, {', '.join(map(str, shape))})" if shape else "(n,)"
-        raise ValueError(f"expected an observation of shape {shape}, or {batch}, found {array.shape}")
+        raise ValueError(
+            f"expected an observation of shape {shape}, or {batch}, found {array.shape}"
+        )
 
 
 def applied_wrappers(options: WrappedEnvironment) -> AppliedWrappers:
     """Return the wrappers of a task; ConfigError for the first wrapper that cannot be applied.
 
-    If a wrapper changes observations or actions, two short episodes are played to check that its method alone does too.
+    If a wrapper changes observations or actions, two short episodes are played to check that its
+    method alone does too.
     """
     layers, recorders = _make_recorded(options)
     environment = recorders[0].env
@@ -116,7 +121,9 @@ def applied_wrappers(options: WrappedEnvironment) -> AppliedWrappers:
 
 
 def _make_recorded(options: WrappedEnvironment) -> tuple[list[WrapperLayer], list[_Recorder]]:
-    """Return the wrappers around a new environment, with recorders below each of them and above the outermost."""
+    """Return the wrappers around a new environment,
+    with recorders below each of them and above the outermost.
+    """
     environment = environments.make(options.env_id, options.env_kwargs, options.max_episode_steps)
     layers, recorders = [], [_Recorder(environment)]
     for index, item in enumerate(options.wrappers):
@@ -127,7 +134,9 @@ def _make_recorded(options: WrappedEnvironment) -> tuple[list[WrapperLayer], lis
 
 
 def _layer(index: int, name: str, wrapper: gymnasium.Wrapper) -> WrapperLayer:
-    """Return a wrapper with its effect, determined by its class; ConfigError if that is not possible."""
+    """Return a wrapper with its effect, determined by its class;
+    ConfigError if that is not possible.
+    """
     cls = type(wrapper)
     bases: Sequence[tuple[type[gymnasium.Wrapper], Effect]] = (
         (gymnasium.ObservationWrapper, "observations"),
@@ -152,7 +161,9 @@ class _Recorder(gymnasium.Wrapper):  # type: ignore[misc]
         self.observations: list[Observation] = []
         self.actions: list[Action] = []
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Observation, Info]:
+    def reset(
+        self, *, seed: int | None = None, options: Info | None = None
+    ) -> tuple[Observation, Info]:
         observation, info = reset_values(self.env.reset(seed=seed, options=options))
         self.observations.append(copy.deepcopy(observation))
         return observation, info
@@ -165,9 +176,11 @@ class _Recorder(gymnasium.Wrapper):  # type: ignore[misc]
 
 
 def _compare(layers: Sequence[WrapperLayer], options: WrappedEnvironment) -> None:
-    """Compare the methods of `layers` with the effect of the same wrappers in an episode; ConfigError if they differ.
+    """Compare the methods of `layers` with the effect of the same wrappers in an episode;
+    ConfigError if they differ.
 
-    The methods are called in reverse order of time, so that a dependence on earlier calls is detected.
+    The methods are called in reverse order of time, so that a dependence on earlier calls is
+    detected.
     """
     _, recorders = _make_recorded(options)
     try:
@@ -179,7 +192,11 @@ def _compare(layers: Sequence[WrapperLayer], options: WrappedEnvironment) -> Non
         recorders[-1].close()
     for layer, below, above in zip(layers, recorders, recorders[1:], strict=False):
         if layer.effect == "observations":
-            method, before, after = layer.wrapper.observation, below.observations, above.observations
+            method, before, after = (
+                layer.wrapper.observation,
+                below.observations,
+                above.observations,
+            )
         elif layer.effect == "actions":
             method, before, after = layer.wrapper.action, above.actions, below.actions
         else:
@@ -188,9 +205,13 @@ def _compare(layers: Sequence[WrapperLayer], options: WrappedEnvironment) -> Non
             try:
                 is_same = data_equivalence(method(copy.deepcopy(value)), expected, exact=True)
             except Exception as error:
-                raise layer.refusal(f"needs a running environment: {type(error).__name__}: {error}") from error
+                raise layer.refusal(
+                    f"needs a running environment: {type(error).__name__}: {error}"
+                ) from error
             if not is_same:
-                raise layer.refusal("has memory, is random or uses the environment: its results differ between calls")
+                raise layer.refusal(
+                    "has memory, is random or uses the environment: its results differ between calls"
+                )
 
 
 def _play(environment: Environment) -> None:
@@ -199,7 +220,11 @@ def _play(environment: Environment) -> None:
     environment.action_space.seed(0)
     for step in range(STEPS):
         action = environment.action_space.sample()
-        action = int(action) if isinstance(environment.action_space, gymnasium.spaces.Discrete) else action
+        action = (
+            int(action)
+            if isinstance(environment.action_space, gymnasium.spaces.Discrete)
+            else action
+        )
         _, _, terminated, truncated, _ = environment.step(action)
         if terminated or truncated:
             environment.reset(seed=step + 1)

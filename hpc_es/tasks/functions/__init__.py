@@ -1,1 +1,3 @@
-"""Objectives of the tasks `function` and `command`: options, evaluators and journal; custom tasks may use them."""
+"""Objectives of the tasks `function` and `command`: options, evaluators and journal;
+custom tasks may use them.
+"""

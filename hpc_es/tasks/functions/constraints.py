@@ -1,11 +1,13 @@
-"""Constraints of objectives: g_i(x) <= 0 is feasible. Two ways to derive the fitness that strategies rank.
+"""Constraints of objectives: g_i(x) <= 0 is feasible.
 
-`feasible_first` (Deb 2000) ranks feasible vectors by their value, and before the others, which are ranked by their
-violation, the sum of the positive g_i.
+Two ways to derive the fitness that strategies rank.
 
-`augmented_lagrangian` ranks by the cost f + sum_i lam_i g'_i + mu_i g'_i^2 / 2, with g'_i = max(g_i, -lam_i / mu_i).
-The coefficients are adapted after each generation by the rules of pycma's ConstrainedFitnessAL. It suits smooth
-problems of continuous parameters.
+`feasible_first` (Deb 2000) ranks feasible vectors by their value, and before the others, which are
+ranked by their violation, the sum of the positive g_i.
+
+`augmented_lagrangian` ranks by the cost f + sum_i lam_i g'_i + mu_i g'_i^2 / 2, with g'_i =
+max(g_i, -lam_i / mu_i). The coefficients are adapted after each generation by the rules of pycma's
+ConstrainedFitnessAL. It suits smooth problems of continuous parameters.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from hpc_es.tasks.functions.options import Bounds, Coordinates, SearchOptions
 from hpc_es.tasks.functions.problem import CENTRE, BestVector, ObjectiveProblem
 from hpc_es.tasks.functions.python_evaluator import Evaluator
 
-COSTS, VIOLATED = "costs", "constraint_values"  # of the jobs of a chunk, for the update of the coefficients
+# of the jobs of a chunk, for the update of the coefficients
+COSTS, VIOLATED = "costs", "constraint_values"
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,13 @@ class Lagrangian:
         lagrangian_multipliers: float64[constraints], if the handling is augmented_lagrangian; lam
         lagrangian_penalties: float64[constraints], if the handling is augmented_lagrangian; mu
     State, master:
-        lagrangian_is_set: bool[constraints], if the handling is augmented_lagrangian; whether start values are final
+        lagrangian_is_set: bool[constraints], if the handling is augmented_lagrangian; whether start
+            values are final
         lagrangian_count: int64[], if the handling is augmented_lagrangian; number of updates
-        lagrangian_recent: float64[updates, constraints], if the handling is augmented_lagrangian; g of recent updates
-        lagrangian_runs: int64[constraints], if the handling is augmented_lagrangian; equal changes of mu, signed
+        lagrangian_recent: float64[updates, constraints], if the handling is augmented_lagrangian; g
+            of recent updates
+        lagrangian_runs: int64[constraints], if the handling is augmented_lagrangian; equal changes
+            of mu, signed
     """
 
     multipliers: Float64
@@ -66,7 +72,14 @@ class Lagrangian:
         """Return coefficients of 0 for a problem of `size` coordinates."""
         zeros = np.zeros(constraints)
         recent = np.full((size + 5, constraints), np.nan)
-        return cls(zeros, zeros, np.zeros(constraints, np.bool_), 0, recent, np.zeros(constraints, np.int64))
+        return cls(
+            zeros,
+            zeros,
+            np.zeros(constraints, np.bool_),
+            0,
+            recent,
+            np.zeros(constraints, np.int64),
+        )
 
     def arrays(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the arrays (shared, master) of the state."""
@@ -84,7 +97,8 @@ class Lagrangian:
     def updated(self, costs: Float64, g: Float64, size: int) -> Lagrangian:
         """Return the coefficients after a generation of successful jobs, in job order.
 
-        `costs` are float64[jobs], g is float64[jobs, constraints], and `size` is the number of coordinates.
+        `costs` are float64[jobs], g is float64[jobs, constraints], and `size` is the number of
+        coordinates.
         """
         best = g[int(np.argmin(costs + lagrangian_terms(self.multipliers, self.penalties, g)))]
         new = self if self.is_set.all() else self._with_start_values(costs, g, size)
@@ -92,7 +106,10 @@ class Lagrangian:
         last, recent = self.recent[-1], np.concatenate([self.recent[1:], best[np.newaxis]])
         growth = 2 ** (1 / (5 * size))
         for i in np.flatnonzero(mu > 0).tolist():
-            if max(best[i], g[:, i].max(), -math.inf if np.isnan(last[i]) else last[i]) * mu[i] > -lam[i]:
+            if (
+                max(best[i], g[:, i].max(), -math.inf if np.isnan(last[i]) else last[i]) * mu[i]
+                > -lam[i]
+            ):
                 lam[i] += mu[i] * best[i] / 5
             if lam[i] < 0:
                 lam[i] = 0.0
@@ -111,16 +128,24 @@ class Lagrangian:
             run = abs(int(runs[i]))
             extra = 0.0 if run <= size + 2 else 4 / (size + 2) * min(size + 2, run - size - 2)
             mu[i] *= growth ** (sign * 0.25 * (1 + extra))
-        return replace(new, multipliers=lam, penalties=mu, count=self.count + 1, recent=recent, runs=runs)
+        return replace(
+            new, multipliers=lam, penalties=mu, count=self.count + 1, recent=recent, runs=runs
+        )
 
     def _with_start_values(self, costs: Float64, g: Float64, size: int) -> Lagrangian:
-        """Return the coefficients with start values from the spread of costs and constraint values."""
+        """Return the coefficients with start values from the
+        spread of costs and constraint values.
+        """
         lam, mu, is_set = self.multipliers.copy(), self.penalties.copy(), self.is_set.copy()
         spread = _quartile_range(costs)
         for i in np.flatnonzero(~self.is_set).tolist():
             balance = 2 * float((g[:, i] > 0).mean()) - 1  # -1: all are feasible
             if balance > -0.8:
-                of_g, of_squares, small = _quartile_range(g[:, i]), _quartile_range(g[:, i] ** 2), 1e-11 * (spread + 1)
+                of_g, of_squares, small = (
+                    _quartile_range(g[:, i]),
+                    _quartile_range(g[:, i] ** 2),
+                    1e-11 * (spread + 1),
+                )
                 lam[i] = spread / (size * of_g + small)
                 start = 0.4 * spread / (size * (of_g + 1e-6 * of_squares + small))
                 if 0 < start < mu[i] and balance <= 0.2:
@@ -137,7 +162,9 @@ def _quartile_range(values: Float64) -> float:
 
 
 def lagrangian_terms(multipliers: Float64, penalties: Float64, g: Float64) -> Float64:
-    """Return the terms that the Lagrangian adds to the costs, float64[jobs]; g is float64[jobs, constraints]."""
+    """Return the terms that the Lagrangian adds to the costs, float64[jobs];
+    g is float64[jobs, constraints].
+    """
     least = np.divide(-multipliers, penalties, out=np.zeros(len(penalties)), where=penalties > 0)
     kept = np.where(penalties > 0, np.maximum(g, least), 0.0)
     terms: Float64 = (multipliers * kept + penalties * kept**2 / 2).sum(axis=1)
@@ -145,11 +172,14 @@ def lagrangian_terms(multipliers: Float64, penalties: Float64, g: Float64) -> Fl
 
 
 class ConstrainedProblem(ObjectiveProblem):
-    """The search for the feasible vector with the best value; the least infeasible one until there is one.
+    """The search for the feasible vector with the best value; the least infeasible one until there
+    is one.
 
     State, master:
-        best_violation: float64[]; sum of the positive constraint values of best_x; NaN before the first evaluation
-        feasible_share: float64[]; share of feasible vectors in the last generation; NaN before the first one
+        best_violation: float64[]; sum of the positive constraint values of best_x; NaN before the
+            first evaluation
+        feasible_share: float64[]; share of feasible vectors in the last generation; NaN before the
+            first one
     State, shared:
         those of `hpc_es.tasks.functions.constraints.Lagrangian`
     """
@@ -175,15 +205,25 @@ class ConstrainedProblem(ObjectiveProblem):
         if not self.changing_fitness:
             return -feasible_first(costs, g)
         shared = carried.shared
-        return -(costs + lagrangian_terms(shared["lagrangian_multipliers"], shared["lagrangian_penalties"], g))
+        return -(
+            costs
+            + lagrangian_terms(shared["lagrangian_multipliers"], shared["lagrangian_penalties"], g)
+        )
 
-    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
-        """Evaluate the candidates; a unit also has costs and constraint values of the successful jobs."""
+    def evaluate(
+        self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll
+    ) -> Outcome:
+        """Evaluate the candidates; a unit also has costs and
+        constraint values of the successful jobs.
+        """
         outcome = super().evaluate(population, jobs, carried, poll)
         succeeded = ~np.isnan(outcome.rows["return_"])
         if jobs.purpose != "train" or not outcome.learned:
             return outcome
-        values = {COSTS: -outcome.rows["return_"][succeeded], VIOLATED: outcome.rows[CONSTRAINTS][succeeded]}
+        values = {
+            COSTS: -outcome.rows["return_"][succeeded],
+            VIOLATED: outcome.rows[CONSTRAINTS][succeeded],
+        }
         return replace(outcome, learned=[[{**outcome.learned[0][0], **values}]])
 
     def _best(self, vectors: Float64, rows: Rows, jobs: Jobs) -> list[list[Arrays]]:
@@ -194,7 +234,13 @@ class ConstrainedProblem(ObjectiveProblem):
             return []
         number = jobs.numbers[row] if jobs.purpose == "train" else CENTRE
         value = float(rows["value"][row])
-        return [[BestVector(vectors[row], value, jobs.generation, number, float(violation[row])).arrays()]]
+        return [
+            [
+                BestVector(
+                    vectors[row], value, jobs.generation, number, float(violation[row])
+                ).arrays()
+            ]
+        ]
 
     def carried(self) -> ProblemState:
         best = self.first_best()
@@ -220,7 +266,9 @@ class ConstrainedProblem(ObjectiveProblem):
         return ProblemState(shared, master)
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:
-        """Return `best_value` and its `best_violation`, and `feasible_share`, that of the generation."""
+        """Return `best_value` and its `best_violation`, and `feasible_share`,
+        that of the generation.
+        """
         names = ("best_violation", "feasible_share")
         return {**super().metrics(carried), **{name: float(carried.master[name]) for name in names}}
 
@@ -229,7 +277,9 @@ class ConstrainedProblem(ObjectiveProblem):
 
     def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
         centre = self.coordinates.to_objective(state.theta[np.newaxis])[0][0]
-        numbered = zip(evaluation["value"].tolist(), violations(evaluation[CONSTRAINTS]).tolist(), strict=True)
+        numbered = zip(
+            evaluation["value"].tolist(), violations(evaluation[CONSTRAINTS]).tolist(), strict=True
+        )
         return [
             BestVector(centre, value, state.generation, CENTRE, violation).arrays()
             for value, violation in numbered

@@ -1,11 +1,16 @@
-"""`task.initial_points`: vectors that are evaluated first, or whose values are known, such as those of an earlier run.
+"""`task.initial_points`: vectors that are evaluated first, or whose values are known, such as those
+of an earlier run.
 
-CSV    a column per parameter (x0, x1, ... without names), and optionally `value` and one per constraint. An empty
-       value is unknown; the columns `generation` and `job` of evaluations.csv are ignored, as are failed rows.
-JSON   a list of vectors, or of objects {parameter: value, ...} or {"x": [numbers]}, which may also have "value" and
+CSV    a column per parameter (x0, x1, ... without names), and optionally `value` and one per
+       constraint. An empty
+       value is unknown; the columns `generation` and `job` of evaluations.csv are ignored, as are
+       failed rows.
+JSON   a list of vectors, or of objects {parameter: value, ...} or {"x": [numbers]}, which may also
+       have "value" and
        "constraints".
 
-`hpc_es.minimize` takes such a file, or the content of a JSON file as Python values, with arrays in place of lists.
+`hpc_es.minimize` takes such a file, or the content of a JSON file as Python values, with arrays in
+place of lists.
 """
 
 from __future__ import annotations
@@ -23,7 +28,12 @@ from hpc_es.config.registry import config_path
 from hpc_es.core.data import Float64, dataclass
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.quantities import CONSTRAINTS, MEASURES, METRICS, OBJECTIVES, Group, Quantities
-from hpc_es.tasks.functions.options import RESULT_COLUMNS, Coordinates, SearchOptions, returned_quantities
+from hpc_es.tasks.functions.options import (
+    RESULT_COLUMNS,
+    Coordinates,
+    SearchOptions,
+    returned_quantities,
+)
 from hpc_es.tasks.functions.parameters import Choices, Scale, Value, is_number
 
 KEY = "task.initial_points"
@@ -42,18 +52,22 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class InitialPoints:
-    """The points of a file: those without a value first, in its order, then the others, the best first."""
+    """The points of a file: those without a value first, in its order, then the others,
+    the best first.
+    """
 
     vectors: Float64  # float64[points, size], as given, and so passed to the objective
     search_vectors: Float64  # float64[points, size]
     unknown: int  # number of points without a value
     known: Mapping[bytes, Known]  # by the bytes of the vector as given, the best first
-    given: Mapping[bytes, Float64]  # the vectors as given by the bytes of what the search makes of them
+    # the vectors as given by the bytes of what the search makes of them
+    given: Mapping[bytes, Float64]
 
     def first_candidates(self, population: int) -> Float64:
         """Return the search vectors of the first generation, float64[k, size].
 
-        Points with a known value are at most half of the population, so that the other half samples the distribution.
+        Points with a known value are at most half of the population, so that the other half samples
+        the distribution.
         """
         return self.search_vectors[: min(max(self.unknown, population // 2), population)]
 
@@ -75,11 +89,13 @@ class InitialPoints:
         return f"{text} first generation: {' and '.join(parts)}{rule}"
 
 
-Points: TypeAlias = "Sequence[Mapping[str, object] | npt.ArrayLike] | npt.NDArray[np.float64]"  # see `points_from`
+# see `points_from`
+Points: TypeAlias = "Sequence[Mapping[str, object] | npt.ArrayLike] | npt.NDArray[np.float64]"
 
 
 def initial_points(search: SearchOptions, directory: Path | None = None) -> InitialPoints | None:
-    """Return the points of `task.initial_points`, None without; ConfigError if the file or a point is not valid.
+    """Return the points of `task.initial_points`, None without; ConfigError if the file or a point
+    is not valid.
 
     `directory` is that of the config.
     """
@@ -93,7 +109,8 @@ def initial_points(search: SearchOptions, directory: Path | None = None) -> Init
 
 
 def points_from(source: Path | Points, search: SearchOptions) -> InitialPoints:
-    """Return the points of a file, or of a list of vectors, float64[size], or mappings as in a JSON file.
+    """Return the points of a file, or of a list of vectors, float64[size], or mappings as in a JSON
+    file.
 
     Raises ConfigError for `task.initial_points`, which lists the points that are not valid.
     """
@@ -117,15 +134,22 @@ def points_from(source: Path | Points, search: SearchOptions) -> InitialPoints:
         more = f"; and {len(errors) - MOST_ERRORS} more" if len(errors) > MOST_ERRORS else ""
         raise ConfigError([(KEY, f"{name}{'; '.join(errors[:MOST_ERRORS])}{more}")])
     if not results:
-        raise ConfigError([(KEY, f"{name}expected at least one point that did not fail, found none")])
+        raise ConfigError(
+            [(KEY, f"{name}expected at least one point that did not fail, found none")]
+        )
     return _ordered(results, coordinates, search.sign)
 
 
-def _ordered(results: Mapping[bytes, Known | None], coordinates: Coordinates, sign: float) -> InitialPoints:
+def _ordered(
+    results: Mapping[bytes, Known | None], coordinates: Coordinates, sign: float
+) -> InitialPoints:
     unknown = [key for key, known in results.items() if known is None]
     known = [(key, result) for key, result in results.items() if result is not None]
-    known.sort(key=lambda item: (item[1].violation, -sign * item[1].value))  # stable: of equal ones the first
-    vectors = np.array([np.frombuffer(key, np.float64) for key in (*unknown, *(key for key, _ in known))])
+    # stable: of equal ones the first
+    known.sort(key=lambda item: (item[1].violation, -sign * item[1].value))
+    vectors = np.array(
+        [np.frombuffer(key, np.float64) for key in (*unknown, *(key for key, _ in known))]
+    )
     inside = np.array([coordinates.to_search(vector) for vector in vectors])
     evaluated = coordinates.to_objective(inside)[0]
     given = {row.tobytes(): vector for row, vector in zip(evaluated, vectors, strict=True)}
@@ -134,15 +158,20 @@ def _ordered(results: Mapping[bytes, Known | None], coordinates: Coordinates, si
 
 # Reading.
 
-Item = tuple[str, Mapping[str, object], Mapping[str, object]]  # where, values by parameter, value and constraints
+# where, values by parameter, value and constraints
+Item = tuple[str, Mapping[str, object], Mapping[str, object]]
 
 
-def _points(source: Path | Points, search: SearchOptions, coordinates: Coordinates) -> Iterator[Item]:
+def _points(
+    source: Path | Points, search: SearchOptions, coordinates: Coordinates
+) -> Iterator[Item]:
     """Yield the points; ValueError if a file or a list has another format."""
     if not isinstance(source, Path):
         yield from _listed_points(_plain(source), coordinates.names)
     elif source.suffix == ".json":
-        content = json.loads(source.read_text(encoding="utf-8"), object_pairs_hook=_without_repeated_names)
+        content = json.loads(
+            source.read_text(encoding="utf-8"), object_pairs_hook=_without_repeated_names
+        )
         yield from _listed_points(content, coordinates.names)
     elif source.suffix == ".csv":
         yield from _csv_points(source, coordinates, search)
@@ -179,9 +208,13 @@ def _csv_points(path: Path, coordinates: Coordinates, search: SearchOptions) -> 
             if not any(text.strip() for text in cells):
                 continue
             if len(cells) != len(header):
-                raise ValueError(f"line {reader.line_num}: expected {len(header)} cells, found {len(cells)}")
+                raise ValueError(
+                    f"line {reader.line_num}: expected {len(header)} cells, found {len(cells)}"
+                )
             row = dict(zip(header, cells, strict=True))
-            values = {name: _parsed(row[name], coordinates.scales.get(name)) for name in coordinates.names}
+            values = {
+                name: _parsed(row[name], coordinates.scales.get(name)) for name in coordinates.names
+            }
             result: dict[str, object] = {}
             if row.get(VALUE, "").strip():
                 result[VALUE] = _parsed(row[VALUE], None)
@@ -196,7 +229,13 @@ def _require_names(names: Sequence[str], expected: Sequence[str], others: Sequen
     twice = [name for index, name in enumerate(names) if name in names[:index]]
     if missing or unknown or twice:
         text = ", ".join(expected[:10]) + (", ..." if len(expected) > 10 else "")
-        problem = f"without {missing[0]}" if missing else f"with {unknown[0]}" if unknown else f"with {twice[0]} twice"
+        problem = (
+            f"without {missing[0]}"
+            if missing
+            else f"with {unknown[0]}"
+            if unknown
+            else f"with {twice[0]} twice"
+        )
         raise ValueError(f"expected the parameters {text}, found names {problem}")
 
 
@@ -219,11 +258,21 @@ def _listed_points(items: object, names: Sequence[str]) -> Iterator[Item]:
         if not isinstance(item, dict):
             text = "expected an object {parameter: value, ...} or a list of numbers"
             raise ValueError(f"{where}: {text}, found {_text(item)}")
-        values = {name: value for name, value in item.items() if name in names or name not in (VALUE, *GROUPS, X)}
-        result = {name: item[name] for name in (VALUE, *GROUPS) if name not in names and item.get(name) is not None}
+        values = {
+            name: value
+            for name, value in item.items()
+            if name in names or name not in (VALUE, *GROUPS, X)
+        }
+        result = {
+            name: item[name]
+            for name in (VALUE, *GROUPS)
+            if name not in names and item.get(name) is not None
+        }
         if X in item and X not in names:
             if not isinstance(item[X], list) or len(item[X]) != len(names):
-                raise ValueError(f"{where}: expected {len(names)} numbers as x, found {_text(item[X])}")
+                raise ValueError(
+                    f"{where}: expected {len(names)} numbers as x, found {_text(item[X])}"
+                )
             values |= dict(zip(names, item[X], strict=True))
         try:
             _require_names(list(values), names, ())
@@ -273,7 +322,10 @@ def _known(result: Mapping[str, object], quantities: Quantities) -> Known | None
         return Known(math.nan)
     if not is_number(value):
         raise ValueError(f"value is {_text(value)}: expected a number")
-    numbers = {group: _group(result.get(group, []), group, names) for group, names in quantities.groups.items()}
+    numbers = {
+        group: _group(result.get(group, []), group, names)
+        for group, names in quantities.groups.items()
+    }
     if CONSTRAINTS not in numbers and result.get(CONSTRAINTS, []) != []:
         _group(result[CONSTRAINTS], CONSTRAINTS, ())
     violation = sum(max(number, 0.0) for number in numbers.get(CONSTRAINTS, ()))

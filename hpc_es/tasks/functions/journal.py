@@ -1,11 +1,13 @@
-"""The journal of evaluations: finished evaluations of an interrupted generation are not repeated after a restart.
+"""The journal of evaluations: finished evaluations of an interrupted generation are not repeated
+after a restart.
 
-Each rank appends its evaluations to its own file in RUN/journal, one file per generation. After a restart rank 0 reads
-all files and broadcasts them. An entry is used if its job has the same number, vector, seed and source, so that the
-results are bit-identical to those of an uninterrupted run. Files of generations before a checkpoint are removed.
+Each rank appends its evaluations to its own file in RUN/journal, one file per generation. After a
+restart rank 0 reads all files and broadcasts them. An entry is used if its job has the same number,
+vector, seed and source, so that the results are bit-identical to those of an uninterrupted run.
+Files of generations before a checkpoint are removed.
 
-With `task.close_at`, rank 0 also writes the jobs of a generation that gave no result, before its update. After a
-restart they fail again, and the generation is not closed early another time.
+With `task.close_at`, rank 0 also writes the jobs of a generation that gave no result, before its
+update. After a restart they fail again, and the generation is not closed early another time.
 """
 
 from __future__ import annotations
@@ -30,26 +32,32 @@ Mode = Literal["auto"] | bool
 
 FOLDER = "journal"
 EXPENSIVE_SECONDS = 0.01  # with mode auto, chunks with a longer evaluation are recorded
-SYNC_SECONDS = 1.0  # at most between two calls of fsync; a chunk with a longer evaluation is synchronised at once
+# at most between two calls of fsync; a chunk with a longer evaluation is synchronised at once
+SYNC_SECONDS = 1.0
 FILE_NAME = re.compile(r"generation_(\d{9})_.*\.jsonl")
 
 EntryKey = tuple[int, str]  # generation, and the result of `EvaluationJournal.key`
 
 
 class EvaluationJournal:
-    """The journal of one rank; without `failures`, failed evaluations are not recorded and so repeated."""
+    """The journal of one rank; without `failures`,
+    failed evaluations are not recorded and so repeated.
+    """
 
     def __init__(self, mode: Mode, identity: str, failures: bool = True) -> None:
         self._mode, self._identity, self._failures = mode, identity, failures
         self._folder: Path | None = None
         self._entries: dict[EntryKey, EvaluationResult] = {}  # of the interrupted run
-        self.closed: dict[int, frozenset[int]] = {}  # jobs without a result, by generation that was closed early
+        # jobs without a result, by generation that was closed early
+        self.closed: dict[int, frozenset[int]] = {}
         self._file: BinaryIO | None = None
         self._generation = -1
         self._synced = time.monotonic()
 
     def open(self, run: Path, call_on_rank_0: Callable[[Callable[[], str]], str]) -> None:
-        """Read the journal of an interrupted run; `call_on_rank_0(f)` returns rank 0's result of f() on every rank."""
+        """Read the journal of an interrupted run;
+        `call_on_rank_0(f)` returns rank 0's result of f() on every rank.
+        """
         if self._mode is False:
             return
         self._folder = run / FOLDER
@@ -64,11 +72,15 @@ class EvaluationJournal:
         return self._folder is not None
 
     def key(self, job: str, vector: Float64, seed: int) -> str:
-        """Return a hash of a job: its number, its vector float64[size], its seed and the source of the objective."""
+        """Return a hash of a job: its number, its vector float64[size],
+        its seed and the source of the objective.
+        """
         content = f"{job} {seed} {self._identity} ".encode() + vector.astype("<f8").tobytes()
         return hashlib.sha256(content).hexdigest()
 
-    def recorded(self, generation: int, keys: Callable[[], Sequence[str]]) -> list[EvaluationResult] | None:
+    def recorded(
+        self, generation: int, keys: Callable[[], Sequence[str]]
+    ) -> list[EvaluationResult] | None:
         """Return the recorded results of these jobs, or None if one of them is missing.
 
         `keys` is called only if there are records, as hashes take longer than cheap evaluations.
@@ -78,13 +90,24 @@ class EvaluationJournal:
         results = [self._entries.get((generation, key)) for key in keys()]
         return [result for result in results if result is not None] if None not in results else None
 
-    def add(self, generation: int, keys: Callable[[], Sequence[str]], results: Sequence[EvaluationResult]) -> None:
-        """Append the results of a chunk, unless its evaluations are cheap; RunError if writing fails."""
+    def add(
+        self,
+        generation: int,
+        keys: Callable[[], Sequence[str]],
+        results: Sequence[EvaluationResult],
+    ) -> None:
+        """Append the results of a chunk, unless its evaluations are cheap;
+        RunError if writing fails.
+        """
         slowest = max(result.seconds for result in results)
         if self._folder is None or (self._mode == "auto" and slowest < EXPENSIVE_SECONDS):
             return
         pairs = zip(keys(), results, strict=True)
-        lines = [_format_entry(generation, key, result) for key, result in pairs if self._is_recorded(result)]
+        lines = [
+            _format_entry(generation, key, result)
+            for key, result in pairs
+            if self._is_recorded(result)
+        ]
         try:
             file = self._open_file(self._folder, generation)
             file.write(b"".join(lines))
@@ -92,20 +115,32 @@ class EvaluationJournal:
                 os.fsync(file.fileno())
                 self._synced = time.monotonic()
         except OSError as error:
-            remedy = "free space there, or set task.journal: false, then start the same command again"
-            raise RunError(f"{self._folder} could not be written ({error.strerror}): {remedy}") from error
+            remedy = (
+                "free space there, or set task.journal: false, then start the same command again"
+            )
+            raise RunError(
+                f"{self._folder} could not be written ({error.strerror}): {remedy}"
+            ) from error
 
     def close_generation(self, generation: int, jobs: Sequence[int]) -> None:
-        """Write the jobs without a result of a generation that was closed early; RunError if writing fails."""
+        """Write the jobs without a result of a generation that was closed early;
+        RunError if writing fails.
+        """
         assert self._folder is not None
         try:
             self._folder.mkdir(exist_ok=True)
-            with open_file(self._folder / f"generation_{generation:09}_closed.jsonl", "ab", buffering=0) as file:
-                file.write(json.dumps({"generation": generation, "closed": list(jobs)}).encode() + b"\n")
+            with open_file(
+                self._folder / f"generation_{generation:09}_closed.jsonl", "ab", buffering=0
+            ) as file:
+                file.write(
+                    json.dumps({"generation": generation, "closed": list(jobs)}).encode() + b"\n"
+                )
                 os.fsync(file.fileno())
         except OSError as error:
             remedy = "free space there, then start the same command again"
-            raise RunError(f"{self._folder} could not be written ({error.strerror}): {remedy}") from error
+            raise RunError(
+                f"{self._folder} could not be written ({error.strerror}): {remedy}"
+            ) from error
         self.closed[generation] = frozenset(jobs)
 
     def _is_recorded(self, result: EvaluationResult) -> bool:
@@ -122,13 +157,16 @@ class EvaluationJournal:
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # of a quota on NFS: the evaluations of these lines are repeated
+            # of a quota on NFS: the evaluations of these lines are repeated
+            with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
 
 
 def remove_finished(run: Path, generation: int) -> None:
-    """Remove the files of the generations before `generation`, which a checkpoint has stored; on rank 0 only."""
+    """Remove the files of the generations before `generation`, which a checkpoint has stored;
+    on rank 0 only.
+    """
     for path in (run / FOLDER).glob("generation_*.jsonl"):
         match = FILE_NAME.fullmatch(path.name)
         if match and int(match[1]) < generation:
@@ -137,7 +175,9 @@ def remove_finished(run: Path, generation: int) -> None:
 
 
 def _complete_lines(folder: Path) -> list[str]:
-    """Return the complete lines of each file; files that cannot be read are skipped, and their jobs repeated."""
+    """Return the complete lines of each file; files that cannot be read are skipped,
+    and their jobs repeated.
+    """
     texts = []
     for path in sorted(folder.glob("generation_*.jsonl")):
         with contextlib.suppress(OSError):
@@ -148,7 +188,12 @@ def _complete_lines(folder: Path) -> list[str]:
 
 def _format_entry(generation: int, key: str, result: EvaluationResult) -> bytes:
     value = None if math.isnan(result.value) else result.value.hex()  # exact
-    entry: dict[str, object] = {"generation": generation, "key": key, "value": value, "failure": None}
+    entry: dict[str, object] = {
+        "generation": generation,
+        "key": key,
+        "value": value,
+        "failure": None,
+    }
     if result.numbers:
         entry["numbers"] = [number.hex() for number in result.numbers]
     if result.failure is not None:
@@ -166,7 +211,9 @@ def _parse_closed(line: str) -> tuple[int, frozenset[int]] | None:
 
 
 def _parse_entry(line: str) -> tuple[EntryKey, EvaluationResult] | None:
-    """Return the entry of a line; None if the line is damaged, so that its job is evaluated again."""
+    """Return the entry of a line; None if the line is damaged,
+    so that its job is evaluated again.
+    """
     try:
         entry: JsonObject = json.loads(line)
         value = math.nan if entry["value"] is None else float.fromhex(entry["value"])

@@ -1,7 +1,9 @@
-"""Options shared by the tasks `function` and `command`: dimension, bounds, named parameters, failures.
+"""Options shared by the tasks `function` and `command`: dimension, bounds, named parameters,
+failures.
 
-`Coordinates` maps search vectors to vectors of the objective. Without named parameters both are equal, except that
-vectors outside of the bounds are moved inside. Named parameters have scales: see `parameters.py`.
+`Coordinates` maps search vectors to vectors of the objective. Without named parameters both are
+equal, except that vectors outside of the bounds are moved inside. Named parameters have scales: see
+`parameters.py`.
 """
 
 from __future__ import annotations
@@ -13,13 +15,30 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from hpc_es.config.options import Count, Limits, Natural, NonNegative, PathText, Positive, option, options
+from hpc_es.config.options import (
+    Count,
+    Limits,
+    Natural,
+    NonNegative,
+    PathText,
+    Positive,
+    option,
+    options,
+)
 from hpc_es.core.data import Float64, dataclass
 from hpc_es.core.declarations import Metric, Offers, Requirement, Setting
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.core.quantities import Goal, Quantities
 from hpc_es.tasks.functions.journal import Mode
-from hpc_es.tasks.functions.parameters import Choices, Discrete, Parameter, Scale, Value, decoded, scale_of
+from hpc_es.tasks.functions.parameters import (
+    Choices,
+    Discrete,
+    Parameter,
+    Scale,
+    Value,
+    decoded,
+    scale_of,
+)
 from hpc_es.tasks.quantities import QuantityOptions, name_problems, quantities_of
 
 Keep = Literal["clip", "reflect", "penalty", "transform"]
@@ -42,7 +61,9 @@ class Bounds:
         return nearest
 
     def reflected(self, vectors: Float64) -> Float64:
-        """Return the vectors reflected at the bounds, repeatedly if necessary, float64[..., size]."""
+        """Return the vectors reflected at the bounds, repeatedly if necessary,
+        float64[..., size].
+        """
         closed = np.isfinite(self.low) & np.isfinite(self.high)
         width = np.where(closed, self.high - self.low, 1.0)
         distance = np.mod(vectors - np.where(closed, self.low, 0.0), 2 * width)
@@ -53,34 +74,47 @@ class Bounds:
 
     @cached_property
     def _turn(self) -> Float64:
-        """Distance from a bound within which `transformed` is quadratic, and beyond which it turns, float64[size]."""
+        """Distance from a bound within which `transformed` is quadratic,
+        and beyond which it turns, float64[size].
+        """
         closed = np.isfinite(self.low) & np.isfinite(self.high)
         with np.errstate(invalid="ignore"):
-            bound = np.where(np.isfinite(self.low), self.low, np.where(np.isfinite(self.high), self.high, 0.0))
+            bound = np.where(
+                np.isfinite(self.low), self.low, np.where(np.isfinite(self.high), self.high, 0.0)
+            )
             return np.where(closed, (self.high - self.low) / 20, (1 + np.abs(bound)) / 20)
 
     def transformed(self, vectors: Float64) -> Float64:
         """Return vectors within the bounds by a smooth map, float64[..., size].
 
-        The map is the identity in the middle and quadratic near the bounds. It reaches a bound with slope 0 at some
-        distance beyond it, and turns back there. A linear function then has a smooth minimum at its bound, where
-        `reflected` would give a kink, which slows strategies that adapt a covariance. pycma uses such a map too.
+        The map is the identity in the middle and quadratic near the bounds. It reaches a bound with
+        slope 0 at some distance beyond it, and turns back there. A linear function then has a
+        smooth minimum at its bound, where `reflected` would give a kink, which slows strategies
+        that adapt a covariance. pycma uses such a map too.
         """
         turn = self._turn
         folded = Bounds(self.low - turn, self.high + turn).reflected(vectors)
         with np.errstate(invalid="ignore"):
             lower = self.low + (folded - (self.low - turn)) ** 2 / (4 * turn)
             upper = self.high - (folded - (self.high + turn)) ** 2 / (4 * turn)
-            inside = np.where(folded < self.low + turn, lower, np.where(folded > self.high - turn, upper, folded))
+            inside = np.where(
+                folded < self.low + turn, lower, np.where(folded > self.high - turn, upper, folded)
+            )
         return self.clipped(inside)
 
     def inverse(self, vectors: Float64) -> Float64:
-        """Return vectors that `transformed` maps to these ones, which are within the bounds, float64[..., size]."""
+        """Return vectors that `transformed` maps to these ones, which are within the bounds,
+        float64[..., size].
+        """
         turn = self._turn
         with np.errstate(invalid="ignore"):
             lower = self.low - turn + 2 * np.sqrt(np.maximum(turn * (vectors - self.low), 0.0))
             upper = self.high + turn - 2 * np.sqrt(np.maximum(turn * (self.high - vectors), 0.0))
-            return np.where(vectors < self.low + turn, lower, np.where(vectors > self.high - turn, upper, vectors))
+            return np.where(
+                vectors < self.low + turn,
+                lower,
+                np.where(vectors > self.high - turn, upper, vectors),
+            )
 
     def excess(self, vectors: Float64) -> Float64:
         """Return the squared distance to the nearest vector within the bounds, float64[...]."""
@@ -88,18 +122,26 @@ class Bounds:
         return np.asarray((beyond * beyond).sum(axis=-1))
 
     def middle(self) -> Float64:
-        """Return float64[size]: the middle of coordinates with two limits, the number nearest to 0 of the others."""
+        """Return float64[size]: the middle of coordinates with two limits,
+        the number nearest to 0 of the others.
+        """
         closed = np.isfinite(self.low) & np.isfinite(self.high)
         with np.errstate(invalid="ignore"):
-            return np.where(closed, self.low + (self.high - self.low) / 2, self.clipped(np.zeros(len(self.low))))
+            return np.where(
+                closed, self.low + (self.high - self.low) / 2, self.clipped(np.zeros(len(self.low)))
+            )
 
 
-def apply_bounds(bounds: Bounds | None, keep: Keep, vectors: Float64, weight: float = 1.0) -> tuple[Float64, Float64]:
-    """Return the vectors to evaluate, float64[vectors, size], and the penalties added to their costs, float64[vectors].
+def apply_bounds(
+    bounds: Bounds | None, keep: Keep, vectors: Float64, weight: float = 1.0
+) -> tuple[Float64, Float64]:
+    """Return the vectors to evaluate, float64[vectors, size], and the penalties added to their
+    costs, float64[vectors].
 
-    `penalty` evaluates the nearest vector within the bounds and adds `weight` times the squared distance to it. This is
-    the form of pycma's BoundPenalty, but with a constant weight: pycma adapts it to the spread of the costs so far,
-    whereas here the value of a job must not depend on other jobs.
+    `penalty` evaluates the nearest vector within the bounds and adds `weight` times the squared
+    distance to it. This is the form of pycma's BoundPenalty, but with a constant weight: pycma
+    adapts it to the spread of the costs so far, whereas here the value of a job must not depend on
+    other jobs.
     """
     no_penalties = np.zeros(len(vectors))
     if bounds is None:
@@ -108,7 +150,9 @@ def apply_bounds(bounds: Bounds | None, keep: Keep, vectors: Float64, weight: fl
         return bounds.reflected(vectors), no_penalties
     if keep == "transform":
         return bounds.transformed(vectors), no_penalties
-    return bounds.clipped(vectors), weight * bounds.excess(vectors) if keep == "penalty" else no_penalties
+    return bounds.clipped(vectors), weight * bounds.excess(
+        vectors
+    ) if keep == "penalty" else no_penalties
 
 
 @dataclass(frozen=True)
@@ -119,17 +163,24 @@ class Coordinates:
     bounds: Bounds | None = None  # of the search vector
     keep: Keep = "reflect"
     penalty_weight: float = 1.0
-    scales: Mapping[str, Scale] = field(default_factory=dict)  # of named parameters, in the vector's order
+    # of named parameters, in the vector's order
+    scales: Mapping[str, Scale] = field(default_factory=dict)
 
     @cached_property
     def mixed(self) -> MixedCoordinates | None:
         """The coordinates of named parameters that are not continuous; None if there are none."""
         scales = list(self.scales.values())
         levels = {index: scale for index, scale in enumerate(scales) if isinstance(scale, Discrete)}
-        choices = {index: len(scale.categories) for index, scale in enumerate(scales) if isinstance(scale, Choices)}
+        choices = {
+            index: len(scale.categories)
+            for index, scale in enumerate(scales)
+            if isinstance(scale, Choices)
+        }
         if not levels and not choices:
             return None
-        return MixedCoordinates(tuple(levels), lambda index, unit: levels[index].thresholds(unit), choices)
+        return MixedCoordinates(
+            tuple(levels), lambda index, unit: levels[index].thresholds(unit), choices
+        )
 
     @cached_property
     def _kept(self) -> Bounds | None:
@@ -137,7 +188,10 @@ class Coordinates:
         if self.bounds is None or self.mixed is None:
             return self.bounds
         discrete = np.isin(np.arange(self.size), [*self.mixed.ordered, *self.mixed.choices])
-        return Bounds(np.where(discrete, -np.inf, self.bounds.low), np.where(discrete, np.inf, self.bounds.high))
+        return Bounds(
+            np.where(discrete, -np.inf, self.bounds.low),
+            np.where(discrete, np.inf, self.bounds.high),
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -145,12 +199,17 @@ class Coordinates:
         return tuple(self.scales) or tuple(f"x{index}" for index in range(self.size))
 
     def to_objective(self, vectors: Float64) -> tuple[Float64, Float64]:
-        """Return the vectors for the objective, float64[k, size], and the penalties of their costs, float64[k]."""
+        """Return the vectors for the objective, float64[k, size],
+        and the penalties of their costs, float64[k].
+        """
         inside, penalties = apply_bounds(self._kept, self.keep, vectors, self.penalty_weight)
         if not self.scales:
             return inside, penalties
         scales = list(self.scales.values())
-        values = [[scale.value(unit) for scale, unit in zip(scales, row, strict=True)] for row in inside.tolist()]
+        values = [
+            [scale.value(unit) for scale, unit in zip(scales, row, strict=True)]
+            for row in inside.tolist()
+        ]
         return np.array(values, np.float64).reshape(inside.shape), penalties
 
     def to_search(self, values: Float64) -> Float64:
@@ -158,7 +217,9 @@ class Coordinates:
         if not self.scales:
             return self.before_transform(values)
         pairs = zip(self.scales.values(), values.tolist(), strict=True)
-        return self.before_transform(np.array([scale.unit(value) for scale, value in pairs], np.float64))
+        return self.before_transform(
+            np.array([scale.unit(value) for scale, value in pairs], np.float64)
+        )
 
     def before_transform(self, inside: Float64) -> Float64:
         """Return a search vector that is kept within the bounds as this one, float64[size] both."""
@@ -167,7 +228,9 @@ class Coordinates:
         return self._kept.inverse(inside)
 
     def require(self, values: Float64) -> None:
-        """Raise ValueError unless a vector of the objective, float64[size], is within the bounds and on the scales."""
+        """Raise ValueError unless a vector of the objective, float64[size],
+        is within the bounds and on the scales.
+        """
         for index, (name, number) in enumerate(zip(self.names, values.tolist(), strict=True)):
             if self.scales:
                 scale = self.scales[name]
@@ -177,7 +240,9 @@ class Coordinates:
                     is_valid = False
             else:
                 low, high = (
-                    (-np.inf, np.inf) if self.bounds is None else (self.bounds.low[index], self.bounds.high[index])
+                    (-np.inf, np.inf)
+                    if self.bounds is None
+                    else (self.bounds.low[index], self.bounds.high[index])
                 )
                 is_valid = bool(np.isfinite(number)) and low <= number <= high
             if not is_valid:
@@ -189,15 +254,25 @@ class Coordinates:
         return list(decoded(self.scales, numbers).values()) if self.scales else [*numbers]
 
 
-def named_coordinates(scales: Mapping[str, Scale], keep: Keep, penalty_weight: float) -> Coordinates:
-    """Return the coordinates of named parameters, which are searched from 0 to 1; choices start at the first one."""
+def named_coordinates(
+    scales: Mapping[str, Scale], keep: Keep, penalty_weight: float
+) -> Coordinates:
+    """Return the coordinates of named parameters, which are searched from 0 to 1;
+    choices start at the first one.
+    """
     high = np.array([0.0 if isinstance(scale, Choices) else 1.0 for scale in scales.values()])
-    return Coordinates(len(scales), Bounds(np.zeros(len(scales)), high), keep, penalty_weight, dict(scales))
+    return Coordinates(
+        len(scales), Bounds(np.zeros(len(scales)), high), keep, penalty_weight, dict(scales)
+    )
 
 
 def limits(value: float | Sequence[float | None] | None, size: int, default: float) -> Float64:
-    """Return a limit per coordinate, float64[size], `default` for null; ValueError if a list has another length."""
-    values: list[float | str | None] = list(value) if isinstance(value, Sequence) else [value] * size
+    """Return a limit per coordinate, float64[size], `default` for null;
+    ValueError if a list has another length.
+    """
+    values: list[float | str | None] = (
+        list(value) if isinstance(value, Sequence) else [value] * size
+    )
     if len(values) != size:
         raise ValueError(f"expected {size} numbers, one for each coordinate, found {len(values)}")
     return np.array([default if item is None else item for item in values], np.float64)
@@ -213,22 +288,28 @@ LONGEST = 1_000_000  # numbers in a vector
 # Of the distance between two bounds: with others the step size is 0, or reflected vectors are NaN.
 NARROWEST, WIDEST = 1e-300, 1e307
 PARAMETER = "parameter."  # begins the source of a measure that is a coordinate
-RESULT_COLUMNS = ("generation", "job", "value")  # of evaluations.csv, before the parameters and constraints
+# of evaluations.csv, before the parameters and constraints
+RESULT_COLUMNS = ("generation", "job", "value")
 
 
 @options
 class BoundsOptions:
     """`task.bounds:`, within which vectors are evaluated."""
 
-    low: Side = option("lower bound of each coordinate: one number for all, or a list; null: none", None)
-    high: Side = option("upper bound of each coordinate: one number for all, or a list; null: none", None)
+    low: Side = option(
+        "lower bound of each coordinate: one number for all, or a list; null: none", None
+    )
+    high: Side = option(
+        "upper bound of each coordinate: one number for all, or a list; null: none", None
+    )
     keep: Keep = option(
         "treatment of vectors outside of the bounds: reflect, clip, penalty (clip and add a penalty to the value), or "
         "transform (a smooth map, for optima at the bounds)",
         "reflect",
     )
     penalty_weight: NonNegative = option(
-        "factor of the penalty, which is the squared distance to the nearest point within the bounds", 1.0
+        "factor of the penalty, which is the squared distance to the nearest point within the bounds",
+        1.0,
     )
 
 
@@ -237,10 +318,12 @@ class RegionOptions:
     """`task.initial_region:`, in the coordinates of the objective."""
 
     low: Side = option(
-        "smallest initial value of each coordinate: one number for all, or a list; null: that of the bounds", None
+        "smallest initial value of each coordinate: one number for all, or a list; null: that of the bounds",
+        None,
     )
     high: Side = option(
-        "largest initial value of each coordinate: one number for all, or a list; null: that of the bounds", None
+        "largest initial value of each coordinate: one number for all, or a list; null: that of the bounds",
+        None,
     )
 
 
@@ -268,7 +351,9 @@ class SearchOptions(QuantityOptions):
         "augmented_lagrangian, for smooth problems of continuous parameters",
         "feasible_first",
     )
-    goal: Goal = option("direction of the optimisation; objectives have directions of their own", "minimise")
+    goal: Goal = option(
+        "direction of the optimisation; objectives have directions of their own", "minimise"
+    )
     bounds: BoundsOptions = option("bounds of the coordinates", default_factory=BoundsOptions)
     initial: float | tuple[float, ...] | PathText | None = option(
         "initial vector: a number for all coordinates, a list, a file (.npy, .json, .txt) relative to the config, or "
@@ -276,7 +361,8 @@ class SearchOptions(QuantityOptions):
         None,
     )
     initial_region: RegionOptions = option(
-        "region of the initial vector with initial: random, and of restarts", default_factory=RegionOptions
+        "region of the initial vector with initial: random, and of restarts",
+        default_factory=RegionOptions,
     )
     initial_points: PathText | None = option(
         "file of vectors that are evaluated first, relative to the config: CSV, JSON, or the evaluations.csv of an "
@@ -293,7 +379,9 @@ class SearchOptions(QuantityOptions):
     )
     retries: Natural = option("number of retries of a failed evaluation", 0, may_change=True)
     on_failed_evaluation: Literal["drop", "abort"] = option(
-        "action after a failed evaluation: leave it out of the update, or end the run", "drop", may_change=True
+        "action after a failed evaluation: leave it out of the update, or end the run",
+        "drop",
+        may_change=True,
     )
     vector_behaviour: bool = option(
         "whether the vector is the behaviour of a candidate, for novelty search; measures {from: parameter.NAME} are "
@@ -321,7 +409,9 @@ class SearchOptions(QuantityOptions):
 
     @property
     def constraint_names(self) -> tuple[str, ...]:
-        """The names of the constraints, c0, c1, ... if there is only a number; () if there are none."""
+        """The names of the constraints, c0, c1, ... if there is only a number;
+        () if there are none.
+        """
         if isinstance(self.constraints, int):
             return tuple(f"c{index}" for index in range(self.constraints))
         return tuple(self.constraints or ())
@@ -361,7 +451,10 @@ class SearchOptions(QuantityOptions):
                     "is false, but close_at needs it to give up the same jobs after a restart: expected auto",
                 )
             if self.on_failed_evaluation == "abort":
-                yield "on_failed_evaluation", "is abort, but jobs that close_at gives up count as failed: expected drop"
+                yield (
+                    "on_failed_evaluation",
+                    "is abort, but jobs that close_at gives up count as failed: expected drop",
+                )
         region = self.initial_region
         if self.initial != "random" and (region.low, region.high) != (None, None):
             yield "initial_region", "is set, but initial is not random: expected initial: random"
@@ -372,11 +465,17 @@ class SearchOptions(QuantityOptions):
         if self.parameters:
             scales = {name: scale_of(parameter) for name, parameter in self.parameters.items()}
             return named_coordinates(scales, bounds.keep, bounds.penalty_weight)
-        return bounded_coordinates(size, bounds.low, bounds.high, bounds.keep, bounds.penalty_weight)
+        return bounded_coordinates(
+            size, bounds.low, bounds.high, bounds.keep, bounds.penalty_weight
+        )
 
 
-def bounded_coordinates(size: int, low: Side, high: Side, keep: Keep, penalty_weight: float) -> Coordinates:
-    """Return the coordinates of a vector without named parameters; ValueError if a list has another length."""
+def bounded_coordinates(
+    size: int, low: Side, high: Side, keep: Keep, penalty_weight: float
+) -> Coordinates:
+    """Return the coordinates of a vector without named parameters;
+    ValueError if a list has another length.
+    """
     if low is None and high is None:
         return Coordinates(size)
     bounds = Bounds(limits(low, size, -float("inf")), limits(high, size, float("inf")))
@@ -387,13 +486,19 @@ def _parameter_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
     for section, region in (("bounds", search.bounds), ("initial_region", search.initial_region)):
         for side in ("low", "high"):
             if getattr(region, side) is not None:
-                yield f"{section}.{side}", "is set, but named parameters have their own bounds: remove it"
+                yield (
+                    f"{section}.{side}",
+                    "is set, but named parameters have their own bounds: remove it",
+                )
     for name in (search.parameters or {}) if search.record_evaluations else ():
         if name in RESULT_COLUMNS:
             text = "is also a column of evaluations.csv: choose another name, or set record_evaluations: false"
             yield f"parameters.{name}", text
     if search.initial not in (None, "random"):
-        yield "initial", "is set, but there are named parameters: remove it, or write parameters.NAME.initial"
+        yield (
+            "initial",
+            "is set, but there are named parameters: remove it, or write parameters.NAME.initial",
+        )
 
 
 def _quantity_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
@@ -404,7 +509,9 @@ def _quantity_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
         return
     parameters = list(search.parameters or [f"x{index}" for index in range(search.size)])
     taken = dict.fromkeys(parameters, "another constraint or a parameter")
-    yield from name_problems(search, quantities, taken | dict.fromkeys(RESULT_COLUMNS, "a column of evaluations.csv"))
+    yield from name_problems(
+        search, quantities, taken | dict.fromkeys(RESULT_COLUMNS, "a column of evaluations.csv")
+    )
     if len(search.objectives or ()) > 1 and search.constraint_handling != "feasible_first":
         text = f"is {search.constraint_handling}, but there are several objectives: expected feasible_first"
         yield "constraint_handling", text
@@ -412,23 +519,37 @@ def _quantity_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
         yield "goal", f"is {search.goal}, but objectives have directions of their own: remove it"
     for group, named in (("objectives", search.objectives), ("measures", search.measures)):
         for name, item in (named or {}).items():
-            if item.source is None or (group == "measures" and parameter_of(item.source) in parameters):
+            if item.source is None or (
+                group == "measures" and parameter_of(item.source) in parameters
+            ):
                 continue
             text = f"is {item.source!r}: expected nothing, since the function returns it"
-            more = f", or parameter.NAME with one of {', '.join(parameters[:5])}" if group == "measures" else ""
+            more = (
+                f", or parameter.NAME with one of {', '.join(parameters[:5])}"
+                if group == "measures"
+                else ""
+            )
             yield f"{group}.{name}.from", text + more
 
 
 def returned_quantities(search: SearchOptions) -> Quantities:
-    """Return the quantities that the function or program returns: those without a source of their own."""
+    """Return the quantities that the function or program returns:
+    those without a source of their own.
+    """
     quantities, measures = search.quantities, search.measures or {}
-    returned = {name: ends for name, ends in quantities.measures.items() if measures[name].source is None}
+    returned = {
+        name: ends for name, ends in quantities.measures.items() if measures[name].source is None
+    }
     return replace(quantities, measures=returned)
 
 
 def parameter_of(source: str | None) -> str | None:
     """Return the name of the parameter that is the source of a measure, None for other sources."""
-    return source.removeprefix(PARAMETER) if source is not None and source.startswith(PARAMETER) else None
+    return (
+        source.removeprefix(PARAMETER)
+        if source is not None and source.startswith(PARAMETER)
+        else None
+    )
 
 
 def _constraint_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
@@ -438,9 +559,15 @@ def _constraint_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
     if search.constraint_handling == "feasible_first":
         return
     if not names:
-        yield "constraint_handling", f"is {search.constraint_handling}, but there are no constraints: remove it"
+        yield (
+            "constraint_handling",
+            f"is {search.constraint_handling}, but there are no constraints: remove it",
+        )
     parameters = (search.parameters or {}).values()
-    if any(item.integer or item.boolean or item.values is not None or item.choices is not None for item in parameters):
+    if any(
+        item.integer or item.boolean or item.values is not None or item.choices is not None
+        for item in parameters
+    ):
         text = f"is {search.constraint_handling}, but there are discrete parameters: expected feasible_first"
         yield "constraint_handling", text
 
@@ -459,15 +586,23 @@ def _bounds_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
     if bounds is not None and (bounds.low >= bounds.high).any():
         index = int((bounds.low >= bounds.high).argmax())
         low, high = float(bounds.low[index]), float(bounds.high[index])
-        yield "bounds.high", f"is {high:g} in coordinate {index}: expected more than low, which is {low:g}"
+        yield (
+            "bounds.high",
+            f"is {high:g} in coordinate {index}: expected more than low, which is {low:g}",
+        )
     elif bounds is not None and (text := _width_problem(bounds)):
         yield "bounds.high", text
     elif isinstance(search.initial, tuple) and len(search.initial) != search.size:
-        yield "initial", f"expected {search.size} numbers, one for each coordinate, found {len(search.initial)}"
+        yield (
+            "initial",
+            f"expected {search.size} numbers, one for each coordinate, found {len(search.initial)}",
+        )
 
 
 def _width_problem(bounds: Bounds) -> str | None:
-    """Return what is wrong with the distance between two bounds, of which a step size is a fraction."""
+    """Return what is wrong with the distance between two bounds,
+    of which a step size is a fraction.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         width = bounds.high - bounds.low
     closed = np.isfinite(bounds.low) & np.isfinite(bounds.high)
@@ -476,7 +611,9 @@ def _width_problem(bounds: Bounds) -> str | None:
         return None
     index = int(wrong.argmax())
     high, low = float(bounds.high[index]), float(bounds.low[index])
-    expected = f"expected {NARROWEST:g} to {WIDEST:g} more than low, which is {low:g}; null is no bound"
+    expected = (
+        f"expected {NARROWEST:g} to {WIDEST:g} more than low, which is {low:g}; null is no bound"
+    )
     return f"is {high:g} in coordinate {index}: {expected}"
 
 

@@ -1,10 +1,12 @@
-"""Named parameters of objectives: numbers, whole numbers, ordered values, choices and booleans, with their scales.
+"""Named parameters of objectives: numbers, whole numbers, ordered values, choices and booleans,
+with their scales.
 
-The search vector has a coordinate for each parameter. Numbers, whole numbers and ordered values are searched from 0 to
-1, so that one step size fits all of them. Each level of a whole number or an ordered value has an equal share of the
-scale, and a number on the threshold between two levels belongs to the lower one. The coordinate of a choice is the
-index of a category. The vector of the objective is float64 and holds the numbers themselves, and indices of choices;
-`decoded` returns the values that the objective gets.
+The search vector has a coordinate for each parameter. Numbers, whole numbers and ordered values are
+searched from 0 to 1, so that one step size fits all of them. Each level of a whole number or an
+ordered value has an equal share of the scale, and a number on the threshold between two levels
+belongs to the lower one. The coordinate of a choice is the index of a category. The vector of the
+objective is float64 and holds the numbers themselves, and indices of choices; `decoded` returns the
+values that the objective gets.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Scale(Protocol):
         ...
 
     def unit(self, value: float) -> float:
-        """Return the coordinate of a number in the objective's vector; NaN is the middle of a discrete scale."""
+        """Return the coordinate of a number in the objective's vector;
+        NaN is the middle of a discrete scale.
+        """
         ...
 
     def decoded(self, value: float) -> Value:
@@ -43,7 +47,9 @@ class Scale(Protocol):
         ...
 
     def number(self, value: Value) -> float:
-        """Return the number in the objective's vector of a value; ValueError says which values were expected."""
+        """Return the number in the objective's vector of a value;
+        ValueError says which values were expected.
+        """
         ...
 
 
@@ -56,7 +62,9 @@ class ParameterScale:
     is_log: bool = False
 
     def value(self, unit: float) -> float:
-        """Return the parameter's value from its coordinate in 0 .. 1; 0 and 1 give exactly low and high."""
+        """Return the parameter's value from its coordinate in 0 .. 1;
+        0 and 1 give exactly low and high.
+        """
         if unit <= 0.0 or unit >= 1.0:
             return self.low if unit <= 0.0 else self.high
         if not self.is_log:
@@ -82,7 +90,9 @@ class ParameterScale:
 
 @dataclass(frozen=True)
 class WholeNumbers:
-    """Whole numbers from `low` to `high`; 0 .. 1 are half a level below the lowest and above the highest one."""
+    """Whole numbers from `low` to `high`; 0 .. 1 are half a level
+    below the lowest and above the highest one.
+    """
 
     low: int
     high: int
@@ -107,7 +117,9 @@ class WholeNumbers:
         return float(value)
 
     def thresholds(self, unit: float) -> tuple[float, float]:
-        """Return the coordinates of the thresholds next to the level of a coordinate; infinite beyond the ends."""
+        """Return the coordinates of the thresholds next to the level of a coordinate;
+        infinite beyond the ends.
+        """
         level = self.value(unit)
         low = -math.inf if level == self.low else self._outer.unit(level - 0.5)
         return low, math.inf if level == self.high else self._outer.unit(level + 0.5)
@@ -158,7 +170,8 @@ class Choices:
         return self.categories[int(value)]
 
     def number(self, value: Value) -> float:
-        texts = [json.dumps(category) for category in self.categories]  # 1, "1" and true are different categories
+        # 1, "1" and true are different categories
+        texts = [json.dumps(category) for category in self.categories]
         if json.dumps(value) not in texts:
             raise ValueError(f"expected one of {json.dumps(self.categories)}")
         return float(texts.index(json.dumps(value)))
@@ -175,7 +188,9 @@ class Parameter:
     high: float | None = option("largest value", None)
     scale: Literal["linear", "log"] = option("scale of the search between low and high", "linear")
     integer: bool = option("whether values are whole numbers", False)
-    values: tuple[int | float, ...] | None = option("ordered values, ascending numbers, instead of low and high", None)
+    values: tuple[int | float, ...] | None = option(
+        "ordered values, ascending numbers, instead of low and high", None
+    )
     choices: tuple[bool | int | float | str, ...] | None = option(
         "values without an order, instead of low and high", None
     )
@@ -213,7 +228,10 @@ class Parameter:
         if self.low is None or self.high is None:
             for name in ("low", "high"):
                 if getattr(self, name) is None:
-                    yield name, "expected a number, but the key is missing (or expected values, choices or boolean)"
+                    yield (
+                        name,
+                        "expected a number, but the key is missing (or expected values, choices or boolean)",
+                    )
             return
         if self.integer:
             for name in ("low", "high"):
@@ -223,14 +241,25 @@ class Parameter:
         if self.low >= self.high:
             yield "high", f"is {self.high:g}: expected more than low, which is {self.low:g}"
         elif self.scale == "log" and self.integer and self.low < 1:
-            yield "low", f"is {self.low:g}, but scale is log and integer is true: expected at least 1"
+            yield (
+                "low",
+                f"is {self.low:g}, but scale is log and integer is true: expected at least 1",
+            )
         elif self.scale == "log" and self.low <= 0:
             yield "low", f"is {self.low:g}, but scale is log: expected more than 0"
-        elif not math.isfinite(self.high / self.low if self.scale == "log" else self.high - self.low):
+        elif not math.isfinite(
+            self.high / self.low if self.scale == "log" else self.high - self.low
+        ):
             what = "ratio to" if self.scale == "log" else "difference from"
-            yield "high", f"is {self.high:g}, whose {what} low, {self.low:g}, is too large: expected a smaller range"
+            yield (
+                "high",
+                f"is {self.high:g}, whose {what} low, {self.low:g}, is too large: expected a smaller range",
+            )
         elif self.initial is not None and not self.low <= self.initial <= self.high:
-            yield "initial", f"is {self.initial:g}: expected a number from {self.low:g} to {self.high:g}"
+            yield (
+                "initial",
+                f"is {self.initial:g}: expected a number from {self.low:g} to {self.high:g}",
+            )
         elif self.initial is not None and self.integer and self.initial != math.floor(self.initial):
             yield "initial", f"is {self.initial:g}, but integer is true: expected a whole number"
 
@@ -240,7 +269,10 @@ class Parameter:
             yield "values", f"expected at least 2 values, found {len(values)}"
         for first, second in pairwise(values):
             if first >= second:
-                yield "values", f"expected ascending numbers, found {first:g} before {second:g} (choices have no order)"
+                yield (
+                    "values",
+                    f"expected ascending numbers, found {first:g} before {second:g} (choices have no order)",
+                )
                 return
         if self.initial is not None and self.initial not in values:
             yield "initial", f"is {self.initial:g}: expected one of the values"
@@ -268,10 +300,15 @@ def scale_of(parameter: Parameter) -> Scale:
 
 
 def scales_of(parameters: Mapping[str, ConfigData] | None) -> dict[str, Scale]:
-    """Return the scales of `task.parameters` of a config that is plain data, by name; {} if there are none."""
+    """Return the scales of `task.parameters` of a config that is plain data, by name;
+    {} if there are none.
+    """
     return {name: scale_of(Parameter(**data)) for name, data in (parameters or {}).items()}
 
 
 def decoded(scales: Mapping[str, Scale], values: Sequence[float]) -> dict[str, Value]:
     """Return the parameters by name, from one vector of the objective."""
-    return {name: scale.decoded(value) for (name, scale), value in zip(scales.items(), values, strict=True)}
+    return {
+        name: scale.decoded(value)
+        for (name, scale), value in zip(scales.items(), values, strict=True)
+    }

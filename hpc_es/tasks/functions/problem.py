@@ -1,8 +1,9 @@
-"""An objective as a VectorProblem: a job is one evaluation, with the return +value or -value and length 1.
+"""An objective as a VectorProblem: a job is one evaluation, with the return +value or -value and
+length 1.
 
-The result of a job depends on its vector and seed only. The seed is that of the job's group, so that both candidates of
-an antithetic pair have the same one. The best vector so far is a part of the state, so that it does not depend on the
-number of ranks or on restarts.
+The result of a job depends on its vector and seed only. The seed is that of the job's group, so
+that both candidates of an antithetic pair have the same one. The best vector so far is a part of
+the state, so that it does not depend on the number of ranks or on restarts.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout, Population
 from hpc_es.tasks.functions.initial_points import InitialPoints
 from hpc_es.tasks.functions.journal import EvaluationJournal, remove_finished
-from hpc_es.tasks.functions.options import Bounds, Coordinates, SearchOptions, parameter_of, returned_quantities
+from hpc_es.tasks.functions.options import (
+    Bounds,
+    Coordinates,
+    SearchOptions,
+    parameter_of,
+    returned_quantities,
+)
 from hpc_es.tasks.functions.parameters import Scale, decoded
 from hpc_es.tasks.functions.python_evaluator import Evaluator
 from hpc_es.tasks.functions.results import EvaluationResult
@@ -58,23 +65,36 @@ class BestVector:
     value: float = math.nan
     generation: int = -1
     job: int = -1
-    violation: float | None = None  # sum of the positive constraint values; None: there are no constraints
+    # sum of the positive constraint values; None: there are no constraints
+    violation: float | None = None
 
     def arrays(self) -> dict[str, Array]:
         """Return arrays of the state."""
         at = np.array([self.generation, self.job], np.int64)
         violation = {} if self.violation is None else {BEST_VIOLATION: np.array(self.violation)}
-        return {BEST_X: self.x, BEST_VALUE: np.array(self.value, np.float64), BEST_AT: at, **violation}
+        return {
+            BEST_X: self.x,
+            BEST_VALUE: np.array(self.value, np.float64),
+            BEST_AT: at,
+            **violation,
+        }
 
     @staticmethod
     def from_arrays(arrays: Arrays) -> BestVector:
         """Return the best vector from the result of `arrays`."""
         generation, job = arrays[BEST_AT].tolist()
         violation = float(arrays[BEST_VIOLATION]) if BEST_VIOLATION in arrays else None
-        return BestVector(np.array(arrays[BEST_X], np.float64), float(arrays[BEST_VALUE]), generation, job, violation)
+        return BestVector(
+            np.array(arrays[BEST_X], np.float64),
+            float(arrays[BEST_VALUE]),
+            generation,
+            job,
+            violation,
+        )
 
     def better(self, others: Iterable[BestVector], sign: float) -> BestVector:
-        """Return the best of this and the others, of equal ones the first; `sign` is -1 for minimisation.
+        """Return the best of this and the others, of equal ones the first; `sign` is -1 for
+        minimisation.
 
         A smaller violation is better than a better value.
         """
@@ -93,13 +113,21 @@ def has_best(arrays: Arrays) -> bool:
 
 
 def best_report(arrays: Arrays, scales: Mapping[str, Scale]) -> Mapping[str, Json]:
-    """Return the best vector as plain data: value, x (a list, or values by name), generation and job; {} if none."""
+    """Return the best vector as plain data: value, x (a list, or values by name),
+    generation and job; {} if none.
+    """
     best = BestVector.from_arrays(arrays)
     if math.isnan(best.value):
         return {}
     x: Json = decoded(scales, best.x.tolist()) if scales else best.x.tolist()
     violation = {} if best.violation is None else {"violation": best.violation}
-    return {"value": best.value, **violation, "x": x, "generation": best.generation, "job": best.job}
+    return {
+        "value": best.value,
+        **violation,
+        "x": x,
+        "generation": best.generation,
+        "job": best.job,
+    }
 
 
 VALUE = Column("value", "<f8")  # of the objective, without sign and penalty
@@ -125,9 +153,11 @@ class ObjectiveProblem(ProblemDefaults):
     """The search for the vector with the best value.
 
     State, master:
-        best_x: float64[params]; best vector so far, as passed to the objective; NaN before the first evaluation
+        best_x: float64[params]; best vector so far, as passed to the objective; NaN before the
+            first evaluation
         best_value: float64[]; value of the objective for best_x; NaN before the first evaluation
-        best_at: int64[2]; its generation and job; job -1: an evaluation of the centre; -1, -1: a known point, or none
+        best_at: int64[2]; its generation and job; job -1: an evaluation of the centre; -1, -1: a
+            known point, or none
     """
 
     dtype = np.dtype(np.float64)
@@ -144,7 +174,12 @@ class ObjectiveProblem(ProblemDefaults):
         batch: int = 0,
         points: InitialPoints | None = None,
     ) -> None:
-        self._search, self.coordinates, self._initial, self.initial_points = search, coordinates, initial, points
+        self._search, self.coordinates, self._initial, self.initial_points = (
+            search,
+            coordinates,
+            initial,
+            points,
+        )
         self._evaluator, self._keys = evaluator, keys
         # With "abort", a recorded failure would end the restarted run again.
         keeps_failures = search.on_failed_evaluation == "drop"
@@ -152,32 +187,47 @@ class ObjectiveProblem(ProblemDefaults):
         self._run: RunContext | None = None
         self.size = coordinates.size
         self.quantities, self._returned = search.quantities, returned_quantities(search)
-        self._described = search.vector_behaviour and not search.measures  # which are the newer form
+        # which are the newer form
+        self._described = search.vector_behaviour and not search.measures
         described = (behaviour(self.size),) if self._described else ()
         self.columns: tuple[Column, ...] = (VALUE, *described, *self.quantities.columns)
         self.layout = Layout({"x": (coordinates.size,)})
         self.mixed = coordinates.mixed
-        ranges = np.ones(self.size) if coordinates.bounds is None else coordinates.bounds.high - coordinates.bounds.low
+        ranges = (
+            np.ones(self.size)
+            if coordinates.bounds is None
+            else coordinates.bounds.high - coordinates.bounds.low
+        )
         self.spread = SPREAD * np.where(np.isfinite(ranges) & (ranges > 0), ranges, 1.0)
         self.chunk_size = batch or 1
         self._is_batch = batch > 0
         self.cutting = "fixed" if batch else "one by one"
-        self.coordinate_names = (*coordinates.names, *self.quantities.names) if search.record_evaluations else ()
+        self.coordinate_names = (
+            (*coordinates.names, *self.quantities.names) if search.record_evaluations else ()
+        )
 
     def initial(self, rng: np.random.Generator) -> Float64:
         if isinstance(self._initial, Bounds):
-            return self.coordinates.before_transform(rng.uniform(self._initial.low, self._initial.high))
+            return self.coordinates.before_transform(
+                rng.uniform(self._initial.low, self._initial.high)
+            )
         return np.array(self.coordinates.to_search(self._initial), np.float64)
 
     def first_candidates(self, population: int) -> Float64 | None:
-        return None if self.initial_points is None else self.initial_points.first_candidates(population)
+        return (
+            None
+            if self.initial_points is None
+            else self.initial_points.first_candidates(population)
+        )
 
     def unknown_points(self) -> int | None:
         """Return the number of initial points without a value, None if there are no points."""
         return None if self.initial_points is None else self.initial_points.unknown
 
     def points_text(self, population: int) -> str:
-        """Return which initial points are candidates of a first generation of this size, "" if there are none."""
+        """Return which initial points are candidates of a first generation of this size,
+        "" if there are none.
+        """
         return "" if self.initial_points is None else self.initial_points.use_text(population)
 
     def open(self, run: RunContext) -> None:
@@ -202,7 +252,9 @@ class ObjectiveProblem(ProblemDefaults):
         """Return the candidates as passed to the objective, float64[jobs, size]."""
         return self.coordinates.to_objective(population.stacked())[0]
 
-    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
+    def evaluate(
+        self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll
+    ) -> Outcome:
         vectors, penalties = self.coordinates.to_objective(population.stacked())
         if self.initial_points is not None and jobs.purpose == "train" and not jobs.generation:
             vectors = self.initial_points.as_given(vectors)
@@ -215,9 +267,15 @@ class ObjectiveProblem(ProblemDefaults):
         rows["length"] = 1
         if self._described:
             rows[BEHAVIOUR] = vectors
-        arrays = {EVALUATED: vectors} if jobs.purpose == "train" and self._search.record_evaluations else {}
+        arrays = (
+            {EVALUATED: vectors}
+            if jobs.purpose == "train" and self._search.record_evaluations
+            else {}
+        )
         seconds = {"environment": sum(result.seconds for result in results)}
-        return Outcome(rows, arrays, seconds, self._failures(jobs, results), self._best(vectors, rows, jobs))
+        return Outcome(
+            rows, arrays, seconds, self._failures(jobs, results), self._best(vectors, rows, jobs)
+        )
 
     def _numbers(self, results: Sequence[EvaluationResult], vectors: Float64) -> Float64:
         """Return the quantities of all jobs, float64[jobs, names]; NaN for failed evaluations.
@@ -225,7 +283,9 @@ class ObjectiveProblem(ProblemDefaults):
         `vectors`, float64[jobs, size], are the source of measures that are coordinates.
         """
         failed = (math.nan,) * len(self._returned.names)
-        returned = np.array([result.numbers or failed for result in results], np.float64).reshape(len(results), -1)
+        returned = np.array([result.numbers or failed for result in results], np.float64).reshape(
+            len(results), -1
+        )
         places = dict(zip(self._returned.names, returned.T, strict=True))
         is_failed = np.isnan([result.value for result in results])
         for name, item in (self._search.measures or {}).items():
@@ -235,19 +295,24 @@ class ObjectiveProblem(ProblemDefaults):
         return np.stack([places[name] for name in self.quantities.names], axis=1)
 
     def _evaluate_unknown(self, vectors: Float64, jobs: Jobs, poll: Poll) -> list[EvaluationResult]:
-        """Return the results of a chunk; those that are known without an evaluation are taken over."""
+        """Return the results of a chunk; those that are known
+        without an evaluation are taken over.
+        """
         if jobs.purpose != "train" or not (
             self._journal.closed or (self.initial_points is not None and not jobs.generation)
         ):
             return self._evaluate_or_recall(vectors, jobs, poll)
         known = [
-            self._known(number, vector, jobs.generation) for number, vector in zip(jobs.numbers, vectors, strict=True)
+            self._known(number, vector, jobs.generation)
+            for number, vector in zip(jobs.numbers, vectors, strict=True)
         ]
         results: list[EvaluationResult] = []
         for is_known, rows in groupby(range(len(vectors)), lambda row: known[row] is not None):
             span = list(rows)
             if is_known:
-                results += [result for result in known[span[0] : span[-1] + 1] if result is not None]
+                results += [
+                    result for result in known[span[0] : span[-1] + 1] if result is not None
+                ]
                 continue
             part = slice(span[0], span[-1] + 1)
             unknown = replace(jobs, numbers=jobs.numbers[part], groups=jobs.groups[part])
@@ -255,7 +320,9 @@ class ObjectiveProblem(ProblemDefaults):
         return results
 
     def _known(self, job: int, vector: Float64, generation: int) -> EvaluationResult | None:
-        """Return the result of an initial point, or of a job that was given up before a restart, or None."""
+        """Return the result of an initial point,
+        or of a job that was given up before a restart, or None.
+        """
         if job in self._journal.closed.get(generation, ()):
             return EvaluationResult(math.nan, failure_from_text(GIVEN_UP))
         point = (
@@ -270,10 +337,16 @@ class ObjectiveProblem(ProblemDefaults):
         return generation not in self._journal.closed
 
     def close_generation(self, generation: int, rows: Rows) -> None:
-        """Record the jobs without a result of a generation that was closed early, before its update; on rank 0."""
-        self._journal.close_generation(generation, np.flatnonzero(np.isnan(rows["return_"])).tolist())
+        """Record the jobs without a result of a generation that was closed early,
+        before its update; on rank 0.
+        """
+        self._journal.close_generation(
+            generation, np.flatnonzero(np.isnan(rows["return_"])).tolist()
+        )
 
-    def _evaluate_or_recall(self, vectors: Float64, jobs: Jobs, poll: Poll) -> list[EvaluationResult]:
+    def _evaluate_or_recall(
+        self, vectors: Float64, jobs: Jobs, poll: Poll
+    ) -> list[EvaluationResult]:
         """Return the results of a chunk, from the journal if it has all of them."""
         seeds = Seeds(partial(self._seed, jobs), jobs.groups)
         if not self._journal.is_open:
@@ -281,7 +354,10 @@ class ObjectiveProblem(ProblemDefaults):
 
         def keys() -> list[str]:
             numbered = zip(jobs.numbers, vectors, seeds, strict=True)
-            return [self._journal.key(f"{jobs.purpose} {number}", x, seed) for number, x, seed in numbered]
+            return [
+                self._journal.key(f"{jobs.purpose} {number}", x, seed)
+                for number, x, seed in numbered
+            ]
 
         recorded = self._journal.recorded(jobs.generation, keys)
         if recorded is not None:
@@ -290,15 +366,23 @@ class ObjectiveProblem(ProblemDefaults):
         self._journal.add(jobs.generation, keys, results)
         return results
 
-    def _evaluate_with_retries(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[EvaluationResult]:
-        """Evaluate vectors and retry failed ones; a batch is retried as a whole, as its values may be related."""
+    def _evaluate_with_retries(
+        self, vectors: Float64, seeds: Sequence[int], poll: Poll
+    ) -> list[EvaluationResult]:
+        """Evaluate vectors and retry failed ones; a batch is retried as a whole,
+        as its values may be related.
+        """
         try:
             results = self._evaluator.evaluate(vectors, seeds, poll)
         except GenerationClosed as error:
             return [EvaluationResult(math.nan, failure_from_text(str(error)))] * len(vectors)
         for _ in range(self._search.retries):
             failures = [result.failure for result in results]
-            failed = [row for row, failure in enumerate(failures) if failure is not None and failure.text != GIVEN_UP]
+            failed = [
+                row
+                for row, failure in enumerate(failures)
+                if failure is not None and failure.text != GIVEN_UP
+            ]
             if not failed:
                 break
             retried = list(range(len(results))) if self._is_batch else failed
@@ -314,7 +398,9 @@ class ObjectiveProblem(ProblemDefaults):
 
     def _failures(self, jobs: Jobs, results: Sequence[EvaluationResult]) -> list[Failure]:
         failures = [
-            replace(result.failure, position=row) for row, result in enumerate(results) if result.failure is not None
+            replace(result.failure, position=row)
+            for row, result in enumerate(results)
+            if result.failure is not None
         ]
         if failures and self._search.on_failed_evaluation == "abort":
             first = f"job {jobs.numbers[failures[0].position]}: {failures[0].text}"
@@ -322,17 +408,27 @@ class ObjectiveProblem(ProblemDefaults):
         return failures
 
     def _best(self, vectors: Float64, rows: Rows, jobs: Jobs) -> list[list[Arrays]]:
-        """Return the best vector of a chunk, of equal ones the first; [] if all evaluations failed."""
+        """Return the best vector of a chunk, of equal ones the first;
+        [] if all evaluations failed.
+        """
         values = np.where(np.isnan(rows["value"]), -np.inf, self._search.sign * rows["value"])
         row = int(values.argmax())
         if values[row] == -np.inf:
             return []
         number = jobs.numbers[row] if jobs.purpose == "train" else CENTRE
-        return [[BestVector(vectors[row], float(rows["value"][row]), jobs.generation, number).arrays()]]
+        return [
+            [BestVector(vectors[row], float(rows["value"][row]), jobs.generation, number).arrays()]
+        ]
 
     def first_best(self) -> BestVector:
-        """Return the best of the initial points with a known value, as generation -1, or no vector."""
-        best = next(iter(self.initial_points.known.items()), None) if self.initial_points is not None else None
+        """Return the best of the initial points with a known value, as generation -1,
+        or no vector.
+        """
+        best = (
+            next(iter(self.initial_points.known.items()), None)
+            if self.initial_points is not None
+            else None
+        )
         violation = math.nan if self._search.constraint_names else None
         if best is None:
             return BestVector(np.full(self.size, np.nan), violation=violation)
@@ -344,7 +440,9 @@ class ObjectiveProblem(ProblemDefaults):
 
     def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
         best = BestVector.from_arrays(carried.master)
-        return ProblemState({}, best.better(map(BestVector.from_arrays, units), self._search.sign).arrays())
+        return ProblemState(
+            {}, best.better(map(BestVector.from_arrays, units), self._search.sign).arrays()
+        )
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:
         """Return `best_value`, the best value so far."""
@@ -363,22 +461,35 @@ class ObjectiveProblem(ProblemDefaults):
         centre = self.coordinates.to_objective(state.theta[np.newaxis])[0][0]
         return [BestVector(centre, value, state.generation, CENTRE).arrays() for value in values]
 
-    def evaluations(self, state: State, results: Results[object], evaluation: Rows) -> Iterator[Evaluation]:
-        """Yield the lines of evaluations.csv: job, value, then the parameters and the quantities."""
+    def evaluations(
+        self, state: State, results: Results[object], evaluation: Rows
+    ) -> Iterator[Evaluation]:
+        """Yield the lines of evaluations.csv: job, value,
+        then the parameters and the quantities.
+        """
         numbers = iter(self.quantities.of(results.rows).tolist())
         job = 0
         for arrays in results.chunk_arrays:
             for x in arrays[EVALUATED]:
-                yield job, float(results.rows["value"][job]), [*self.coordinates.decoded(x), *next(numbers)]
+                yield (
+                    job,
+                    float(results.rows["value"][job]),
+                    [*self.coordinates.decoded(x), *next(numbers)],
+                )
                 job += 1
         if len(evaluation):
-            centre = self.coordinates.decoded(self.coordinates.to_objective(state.theta[np.newaxis])[0][0])
-            for value, of_centre in zip(evaluation["value"], self.quantities.of(evaluation).tolist(), strict=True):
+            centre = self.coordinates.decoded(
+                self.coordinates.to_objective(state.theta[np.newaxis])[0][0]
+            )
+            for value, of_centre in zip(
+                evaluation["value"], self.quantities.of(evaluation).tolist(), strict=True
+            ):
                 yield CENTRE, float(value), [*centre, *of_centre]
 
 
 class SeveralObjectives(ObjectiveProblem):
-    """The search for vectors that are good in several objectives: no vector is the best one, so none is kept.
+    """The search for vectors that are good in several objectives: no vector is the best one, so
+    none is kept.
 
     The return of a job is its first objective. Constraint values are columns that algorithms read.
     """

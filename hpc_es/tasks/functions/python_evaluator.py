@@ -1,8 +1,10 @@
-"""Evaluation of vectors by a Python function: its import by "module:attribute", checks of its signature, and the calls.
+"""Evaluation of vectors by a Python function: its import by "module:attribute", checks of its
+signature, and the calls.
 
 Also the contract of all evaluators, which `tasks/command.py` implements too.
 
-The current directory and the config's directory are importable: they are appended to the path, never put first.
+The current directory and the config's directory are importable: they are appended to the path,
+never put first.
 """
 
 from __future__ import annotations
@@ -47,14 +49,21 @@ TIMEOUT_TEXT = "the evaluation took longer than task.timeout_seconds"
 class Evaluator(Protocol):
     """Evaluates the vectors of one chunk, in their order."""
 
-    identity: str  # differs if the same vector may have another value, such as after a change of the source
+    # differs if the same vector may have another value, such as after a change of the source
+    identity: str
 
     def open(self, run: RunContext) -> None:
-        """Receive the run directory, once before the first evaluation; not called outside of runs."""
+        """Receive the run directory, once before the first evaluation;
+        not called outside of runs.
+        """
         ...
 
-    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[EvaluationResult]:
-        """Evaluate each vector of float64[k, size] with its seed; call `poll` every few milliseconds."""
+    def evaluate(
+        self, vectors: Float64, seeds: Sequence[int], poll: Poll
+    ) -> list[EvaluationResult]:
+        """Evaluate each vector of float64[k, size] with its seed;
+        call `poll` every few milliseconds.
+        """
         ...
 
     def close(self) -> None:
@@ -72,11 +81,13 @@ class Objective:
     function: Callable[..., object]
     takes_seed: bool = False
     arguments: Keywords = field(default_factory=dict)  # further keywords of every call
-    scales: Mapping[str, Scale] = field(default_factory=dict)  # of parameters passed as keywords; empty: one vector is
+    # of parameters passed as keywords; empty: one vector is
+    scales: Mapping[str, Scale] = field(default_factory=dict)
     source: str = ""  # SHA-256 of the file in which the function is defined, "" if there is none
 
     def keywords(self, values: Sequence[float], seed: int | Array) -> Keywords:
-        """Return the keywords of a call: arguments, named parameters, and the seed if the function takes one.
+        """Return the keywords of a call: arguments, named parameters, and the seed if the function
+        takes one.
 
         They are copies, since a function may change them.
         """
@@ -91,7 +102,10 @@ def _copied(value: T) -> T:
 
 
 def objective(
-    function: Callable[..., object], arguments: Keywords, scales: Mapping[str, Scale] | None = None, text: str = ""
+    function: Callable[..., object],
+    arguments: Keywords,
+    scales: Mapping[str, Scale] | None = None,
+    text: str = "",
 ) -> Objective:
     """Return a function as an objective; ConfigError if its signature does not accept the call.
 
@@ -119,11 +133,17 @@ def objective(
 
 
 def _source_hash(function: Callable[..., object]) -> str:
-    """Return the SHA-256 of the file of a function, or of the lines that Python has of a file in a .zip or notebook."""
+    """Return the SHA-256 of the file of a function,
+    or of the lines that Python has of a file in a .zip or notebook.
+    """
     try:
         function = inspect.unwrap(function)
         file = Path(inspect.getsourcefile(function) or "")
-        source = file.read_bytes() if file.is_file() else "".join(inspect.findsource(function)[0]).encode()
+        source = (
+            file.read_bytes()
+            if file.is_file()
+            else "".join(inspect.findsource(function)[0]).encode()
+        )
         return hashlib.sha256(source).hexdigest()
     except (TypeError, OSError):
         return ""
@@ -133,7 +153,9 @@ def _source_hash(function: Callable[..., object]) -> str:
 
 
 class PythonEvaluator:
-    """Evaluates vectors with a Python function, one per call or a batch per call; an exception fails one call only."""
+    """Evaluates vectors with a Python function, one per call or a batch per call;
+    an exception fails one call only.
+    """
 
     def __init__(
         self,
@@ -150,21 +172,27 @@ class PythonEvaluator:
     def open(self, run: RunContext) -> None:
         """Do nothing."""
 
-    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[EvaluationResult]:
+    def evaluate(
+        self, vectors: Float64, seeds: Sequence[int], poll: Poll
+    ) -> list[EvaluationResult]:
         with Watch(self._limit, TIMEOUT_TEXT, poll) as watch:
             if self._batch:
                 return self._evaluate_batch(vectors, seeds, watch)
             results, call = [], watch.timed(0, self._call)
-            all_seeds = list(seeds)  # drawn at once: after a call that sleeps, each draw takes ten times as long
+            # drawn at once: after a call that sleeps, each draw takes ten times as long
+            all_seeds = list(seeds)
             for x, seed in zip(vectors, all_seeds, strict=True):
                 watch.restart(0)
                 value, failure, seconds = self._try_call(x, seed, seed, self._read, call)
                 if value is None:
                     results.append(EvaluationResult(math.nan, failure, seconds))
                 else:
-                    results.append(EvaluationResult(value.value, value.failure, seconds, value.numbers))
+                    results.append(
+                        EvaluationResult(value.value, value.failure, seconds, value.numbers)
+                    )
                 with contextlib.suppress(GenerationClosed):  # this job is done
-                    poll()  # the timer polls every 10 ms only, which is longer than some chunks take
+                    # the timer polls every 10 ms only, which is longer than some chunks take
+                    poll()
             return results
 
     def _read(self, result: object) -> EvaluationResult:
@@ -172,7 +200,9 @@ class PythonEvaluator:
             return result_of(result, 0.0)
         return read_result(result, self._quantities, 0.0)
 
-    def _evaluate_batch(self, vectors: Float64, seeds: Sequence[int], watch: Watch) -> list[EvaluationResult]:
+    def _evaluate_batch(
+        self, vectors: Float64, seeds: Sequence[int], watch: Watch
+    ) -> list[EvaluationResult]:
         count = len(vectors)
         results, failure, seconds = self._try_call(
             vectors,

@@ -5,8 +5,8 @@
     {"objectives": {"cost": 12.0, "mass": 3.5}}             by task.objectives, in place of a value
     {"value": 1.5, "measures": [0.1, 0.9], "metrics": {"iterations": 7}}
 
-A group is a list in the declared order, or a mapping by name. A batch of k vectors has arrays of k numbers in place of
-numbers: float64[k], and float64[k, names] or {name: float64[k]} for a group.
+A group is a list in the declared order, or a mapping by name. A batch of k vectors has arrays of k
+numbers in place of numbers: float64[k], and float64[k, names] or {name: float64[k]} for a group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from hpc_es.core.errors import Failure, failure_from_text
 from hpc_es.core.quantities import CONSTRAINTS, MEASURES, METRICS, OBJECTIVES, Group, Quantities
 
 VALUE = "value"
-DECLARED: tuple[Group, ...] = (OBJECTIVES, CONSTRAINTS, MEASURES)  # groups that a result has only if they are declared
+# groups that a result has only if they are declared
+DECLARED: tuple[Group, ...] = (OBJECTIVES, CONSTRAINTS, MEASURES)
 NUMBERS_WORTH_NAMING = 6
 
 
@@ -45,7 +46,9 @@ def result_of(value: float, seconds: float) -> EvaluationResult:
 
 
 def read_result(result: object, quantities: Quantities, seconds: float) -> EvaluationResult:
-    """Return the result of one evaluation. Numbers that are not finite are a failure, except for metrics.
+    """Return the result of one evaluation.
+
+    Numbers that are not finite are a failure, except for metrics.
 
     Raises ValueError for anything but what the quantities declare.
     """
@@ -54,14 +57,20 @@ def read_result(result: object, quantities: Quantities, seconds: float) -> Evalu
             raise ValueError(f"{expected(quantities)}, got {_found(result)}")
         return result_of(as_number(result), seconds)
     _require_declared(result, quantities)
-    groups = [_group(result, group, names, quantities) for group, names in quantities.groups.items()]
+    groups = [
+        _group(result, group, names, quantities) for group, names in quantities.groups.items()
+    ]
     numbers = tuple(float(number) for group in groups for number in group)
     value = numbers[0] if quantities.objectives else as_number(result[VALUE])
     return with_numbers(value, numbers, quantities, seconds)
 
 
-def with_numbers(value: float, numbers: Sequence[float], quantities: Quantities, seconds: float) -> EvaluationResult:
-    """Return the result with this value and the numbers of the quantities; a failure if one of them is not finite."""
+def with_numbers(
+    value: float, numbers: Sequence[float], quantities: Quantities, seconds: float
+) -> EvaluationResult:
+    """Return the result with this value and the numbers of the quantities;
+    a failure if one of them is not finite.
+    """
     if not quantities.objectives and not math.isfinite(value):
         return result_of(value, seconds)
     if text := _not_finite(numbers, quantities):
@@ -69,15 +78,22 @@ def with_numbers(value: float, numbers: Sequence[float], quantities: Quantities,
     return EvaluationResult(value, None, seconds, tuple(numbers))
 
 
-def read_batch(result: object, quantities: Quantities, count: int, seconds: float) -> list[EvaluationResult]:
-    """Return the results of a call with `count` vectors, each with its share of the seconds; ValueError likewise."""
+def read_batch(
+    result: object, quantities: Quantities, count: int, seconds: float
+) -> list[EvaluationResult]:
+    """Return the results of a call with `count` vectors, each with its share of the seconds;
+    ValueError likewise.
+    """
     share = seconds / count
     if not isinstance(result, Mapping):
         if quantities.names:
             raise ValueError(f"{expected(quantities, count)}, got {_found(result)}")
         return [result_of(value, share) for value in as_numbers(result, count)]
     _require_declared(result, quantities, count)
-    groups = [_group(result, group, names, quantities, count) for group, names in quantities.groups.items()]
+    groups = [
+        _group(result, group, names, quantities, count)
+        for group, names in quantities.groups.items()
+    ]
     table = np.concatenate(groups, axis=1) if groups else np.zeros((count, 0))
     values = table[:, 0].tolist() if quantities.objectives else as_numbers(result[VALUE], count)
     rows = zip(values, table.tolist(), strict=True)
@@ -90,33 +106,54 @@ def expected(quantities: Quantities, count: int | None = None) -> str:
     parts = [] if quantities.objectives else [f"{VALUE}: {number}"]
     for group, names in quantities.groups.items():
         size = f"{len(names)} numbers" if count is None else f"float64[{count}, {len(names)}]"
-        listed = ", ".join(names[:NUMBERS_WORTH_NAMING]) + (", ..." if len(names) > NUMBERS_WORTH_NAMING else "")
+        listed = ", ".join(names[:NUMBERS_WORTH_NAMING]) + (
+            ", ..." if len(names) > NUMBERS_WORTH_NAMING else ""
+        )
         parts.append(f"{group}: {size} ({listed})")
     return f"expected {{{', '.join(parts)}}}"
 
 
-def _require_declared(result: Mapping[Any, object], quantities: Quantities, count: int | None = None) -> None:
-    """Raise ValueError unless a result has the value and the groups that are declared; further metrics are ignored."""
+def _require_declared(
+    result: Mapping[Any, object], quantities: Quantities, count: int | None = None
+) -> None:
+    """Raise ValueError unless a result has the value and the groups that are declared;
+    further metrics are ignored.
+    """
     declared = quantities.groups
     for group in DECLARED:
         given = result.get(group)
-        says_nothing = len(given) == 0 if isinstance(given, Sized) else given is None  # such as an empty list
+        # such as an empty list
+        says_nothing = len(given) == 0 if isinstance(given, Sized) else given is None
         if group not in declared and not says_nothing:
-            kind = {OBJECTIVES: "names", CONSTRAINTS: "number or names", MEASURES: "names and ranges"}[group]
-            raise ValueError(f"the result has {group}, but task.{group} is null: expected their {kind}")
+            kind = {
+                OBJECTIVES: "names",
+                CONSTRAINTS: "number or names",
+                MEASURES: "names and ranges",
+            }[group]
+            raise ValueError(
+                f"the result has {group}, but task.{group} is null: expected their {kind}"
+            )
     needed = {*declared} if quantities.objectives else {VALUE, *declared}
     if not needed <= set(result):
         raise ValueError(f"{expected(quantities, count)}, got {_found(dict(result))}")
 
 
 def _group(
-    result: Mapping[Any, object], group: Group, names: Sequence[str], quantities: Quantities, count: int | None = None
+    result: Mapping[Any, object],
+    group: Group,
+    names: Sequence[str],
+    quantities: Quantities,
+    count: int | None = None,
 ) -> Float64:
-    """Return the numbers of a group, float64[names], or float64[count, names] of a batch; ValueError."""
+    """Return the numbers of a group, float64[names], or float64[count, names] of a batch;
+    ValueError.
+    """
     values = result[group]
     if isinstance(values, Mapping):
         if set(values) != set(names):
-            raise ValueError(f"{expected(quantities, count)}, got the names {', '.join(map(str, values))}")
+            raise ValueError(
+                f"{expected(quantities, count)}, got the names {', '.join(map(str, values))}"
+            )
         columns = [_as_float64(values[name], f"numbers as {group}") for name in names]
         if any(column.shape != (() if count is None else (count,)) for column in columns):
             shapes = ", ".join(str(list(column.shape)) for column in columns)
@@ -129,7 +166,9 @@ def _group(
             what = "constraint values" if group == CONSTRAINTS else group
             raise ValueError(f"{expected(quantities)}, got {numbers.size} {what}")
     if numbers.shape != ((len(names),) if count is None else (count, len(names))):
-        raise ValueError(f"{expected(quantities, count)}, got {group} of the shape {list(numbers.shape)}")
+        raise ValueError(
+            f"{expected(quantities, count)}, got {group} of the shape {list(numbers.shape)}"
+        )
     return numbers
 
 
@@ -159,22 +198,38 @@ def as_number(result: object) -> float:
 
 
 def as_numbers(result: object, count: int) -> list[float]:
-    """Return the result of a call with `count` vectors as numbers; ValueError if it is not an array [count]."""
+    """Return the result of a call with `count` vectors as numbers;
+    ValueError if it is not an array [count].
+    """
     array = _as_float64(result, f"float64[{count}]")
     if array.shape != (count,):
-        raise ValueError(f"expected an array of the shape [{count}], got one of the shape {list(array.shape)}")
+        raise ValueError(
+            f"expected an array of the shape [{count}], got one of the shape {list(array.shape)}"
+        )
     return [float(value) for value in array]
 
 
 def _as_float64(result: object, expected: str) -> Float64:
-    """Return numbers of any real type; a masked number is NaN, one too large for float64 infinite."""
+    """Return numbers of any real type; a masked number is NaN,
+    one too large for float64 infinite.
+    """
     array: Any = np.asanyarray(result)
     if isinstance(array, np.ma.MaskedArray):
         # What is below the mask is no result.
-        array = np.ma.filled(array.astype(np.float64), np.nan) if array.dtype.kind in "biuf" else array.filled()
-    if array.dtype.kind == "O" and array.size and all(isinstance(item, Real | Decimal) for item in array.flat):
+        array = (
+            np.ma.filled(array.astype(np.float64), np.nan)
+            if array.dtype.kind in "biuf"
+            else array.filled()
+        )
+    if (
+        array.dtype.kind == "O"
+        and array.size
+        and all(isinstance(item, Real | Decimal) for item in array.flat)
+    ):
         # Whole numbers beyond 64 bits, which programs write too, fractions and decimals.
-        found: Float64 = np.array([as_float(item) for item in array.flat], np.float64).reshape(array.shape)
+        found: Float64 = np.array([as_float(item) for item in array.flat], np.float64).reshape(
+            array.shape
+        )
         return found
     if array.dtype.kind not in "biuf":
         raise ValueError(f"expected {expected}, got {_found(result)}")
@@ -183,11 +238,17 @@ def _as_float64(result: object, expected: str) -> Float64:
 
 
 def _found(result: object) -> str:
-    return "None: does it return its value?" if result is None else f"{type(result).__name__} {str(result)[:40]!r}"
+    return (
+        "None: does it return its value?"
+        if result is None
+        else f"{type(result).__name__} {str(result)[:40]!r}"
+    )
 
 
 def as_float(number: Any) -> float:
-    """Return a number as float64; infinite if it is too large, such as a whole number of 400 digits."""
+    """Return a number as float64; infinite if it is too large,
+    such as a whole number of 400 digits.
+    """
     try:
         return float(number)
     except OverflowError:

@@ -1,15 +1,19 @@
-"""A process that runs external programs for one rank, one at a time, and ends them when the rank dies.
+"""A process that runs external programs for one rank, one at a time, and ends them when the rank
+dies.
 
-`python -I -S supervisor.py DESCRIPTOR` serves the rank at the other end of the socket DESCRIPTOR. It imports only the
-standard library, so that it starts within 30 ms: nothing of hpc_es may be imported here.
+`python -I -S supervisor.py DESCRIPTOR` serves the rank at the other end of the socket DESCRIPTOR.
+It imports only the standard library, so that it starts within 30 ms: nothing of hpc_es may be
+imported here.
 
-It is a process of its own since a rank that gets SIGKILL cannot end anything: when the rank dies, the kernel closes its
-end of the socket, and the supervisor kills the program's process group and all descendants. Descendants in other
-sessions become children of the supervisor when they are orphaned (PR_SET_CHILD_SUBREAPER). If the supervisor itself is
-killed, the kernel kills the program (PR_SET_PDEATHSIG). The supervisor has one thread and no MPI, so that it may fork.
+It is a process of its own since a rank that gets SIGKILL cannot end anything: when the rank dies,
+the kernel closes its end of the socket, and the supervisor kills the program's process group and
+all descendants. Descendants in other sessions become children of the supervisor when they are
+orphaned (PR_SET_CHILD_SUBREAPER). If the supervisor itself is killed, the kernel kills the program
+(PR_SET_PDEATHSIG). The supervisor has one thread and no MPI, so that it may fork.
 
-A request is a line of JSON with command, directory, environment, cpus and limit_seconds. The replies are lines of JSON:
-first pid, before the program begins; then status (that of Popen.returncode), timed_out and error.
+A request is a line of JSON with command, directory, environment, cpus and limit_seconds. The
+replies are lines of JSON: first pid, before the program begins; then status (that of
+Popen.returncode), timed_out and error.
 """
 
 from __future__ import annotations
@@ -29,8 +33,10 @@ from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 STDOUT, STDERR = "stdout.txt", "stderr.txt"  # of the program, in its directory
-END_SECONDS = 5.0  # time for killed processes to end; one in an uninterruptible system call may need longer
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)  # addressed to the rank
+# time for killed processes to end; one in an uninterruptible system call may need longer
+END_SECONDS = 5.0
+# addressed to the rank
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
 class RankIsGone(Exception):  # noqa: N818  it is not an error of the supervisor
@@ -54,7 +60,10 @@ class Supervisor:
 
     def serve(self) -> None:
         """Run requested programs until the rank is gone."""
-        with contextlib.suppress(RankIsGone, ConnectionError), self._channel.makefile("rb") as requests:
+        with (
+            contextlib.suppress(RankIsGone, ConnectionError),
+            self._channel.makefile("rb") as requests,
+        ):
             for line in requests:
                 reply = self._run(json.loads(line))
                 self._channel.sendall(json.dumps(reply).encode() + b"\n")
@@ -82,10 +91,13 @@ class Supervisor:
         return {"status": program.returncode, "timed_out": timed_out, "error": None}
 
     def _before_exec(self, cpus: list[int]) -> None:
-        """Run in the new process before exec, so that the rank knows the pid before the program starts anything."""
+        """Run in the new process before exec,
+        so that the rank knows the pid before the program starts anything.
+        """
         self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         self._channel.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")
-        with contextlib.suppress(OSError):  # SLURM may have taken cores from the job since its start
+        # SLURM may have taken cores from the job since its start
+        with contextlib.suppress(OSError):
             if cpus:
                 os.sched_setaffinity(0, cpus)
 
@@ -97,7 +109,8 @@ class Supervisor:
             if left is not None and left <= 0:
                 return False
             ready, _, _ = select.select([self._channel, self._wakeup], [], [], left)
-            if self._channel in ready:  # there are no requests while a program runs: the socket was closed
+            # there are no requests while a program runs: the socket was closed
+            if self._channel in ready:
                 raise RankIsGone
             if self._wakeup in ready:
                 self._wakeup.recv(4096)
@@ -106,7 +119,8 @@ class Supervisor:
     def _kill(self, program: subprocess.Popen[bytes]) -> None:
         """Kill and reap what is left of the program and its descendants."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(program.pid, signal.SIGKILL)  # before it is reaped: until then the pid is not reused
+            # before it is reaped: until then the pid is not reused
+            os.killpg(program.pid, signal.SIGKILL)
         program.wait()
         limit = time.monotonic() + END_SECONDS
         while time.monotonic() < limit:

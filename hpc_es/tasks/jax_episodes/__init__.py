@@ -1,1 +1,3 @@
-"""`task: {kind: jax_episodes}`: episodes of environments that JAX compiles, whole chunks in a call."""
+"""`task: {kind: jax_episodes}`: episodes of environments that JAX compiles,
+whole chunks in a call.
+"""

@@ -1,4 +1,5 @@
-"""The shapes of a compiled call, why its episodes fail, and compiled episodes as algorithms see them.
+"""The shapes of a compiled call, why its episodes fail, and compiled episodes as algorithms see
+them.
 
 This module does not import JAX.
 """
@@ -33,8 +34,11 @@ class CallShape:
 
 @dataclass(frozen=True)
 class CompiledEpisodes:
-    """Compiled episodes as `TrajectoryProblem.compiled`, for algorithms that differentiate segments of them."""
+    """Compiled episodes as `TrajectoryProblem.compiled`,
+    for algorithms that differentiate segments of them.
+    """
 
-    segments: Callable[[], Any]  # returns `CompiledSegments`, the functions that play them; set up JAX before
+    # returns `CompiledSegments`, the functions that play them; set up JAX before
+    segments: Callable[[], Any]
     acting: Any  # in place of the policy, in evaluations: a `CompiledPolicy`
     aborts: bool  # whether a failed episode ends the run

@@ -1,4 +1,5 @@
-"""Environments written in JAX: their contract, and the libraries that the prefix of `task.env_id` names.
+"""Environments written in JAX: their contract, and the libraries that the prefix of `task.env_id`
+names.
 
 An environment has five members, without a batch axis:
 
@@ -6,8 +7,9 @@ An environment has five members, without a batch axis:
     step(key, state, action) -> (state, observation, reward, terminated)
     observations, actions, limit
 
-`reset` and `step` are pure functions of JAX. A state is any tree of arrays. `step` must not reset the environment or
-apply a time limit, so the wrappers of gymnax and Brax that do are not used. Libraries are imported when needed.
+`reset` and `step` are pure functions of JAX. A state is any tree of arrays. `step` must not reset
+the environment or apply a time limit, so the wrappers of gymnax and Brax that do are not used.
+Libraries are imported when needed.
 """
 
 from __future__ import annotations
@@ -23,7 +25,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpc_es.config.registry import import_function
-from hpc_es.core.data import Actions, Box, Discrete, Keywords, MultiDiscrete, ObservationSpec, Spaces, flat_observations
+from hpc_es.core.data import (
+    Actions,
+    Box,
+    Discrete,
+    Keywords,
+    MultiDiscrete,
+    ObservationSpec,
+    Spaces,
+    flat_observations,
+)
 from hpc_es.core.errors import EXTRAS, ConfigError, error_text, install_command, nearest, one_line
 from hpc_es.core.quiet import take_mujoco_warnings
 from hpc_es.devices.jax_setup import tracing_text
@@ -34,7 +45,8 @@ KEY = "threefry2x32"  # explicit, since users can change JAX's default
 
 JaxArray: TypeAlias = Any  # an array of JAX, or a tracer of one
 EnvState: TypeAlias = Any  # the state of an environment: a tree of JAX arrays
-Stepped: TypeAlias = tuple[EnvState, JaxArray, JaxArray, JaxArray]  # state, observation, reward, terminated
+# state, observation, reward, terminated
+Stepped: TypeAlias = tuple[EnvState, JaxArray, JaxArray, JaxArray]
 LibraryObject: TypeAlias = Any  # an environment or a space of one of the libraries
 
 
@@ -76,10 +88,17 @@ class Traced:
 
     def step(self, key: JaxArray, state: EnvState, action: JaxArray) -> Stepped:
         """Return (state, observation [*shape], reward float32[], terminated bool[])."""
-        state, observation, reward, terminated = self.inner.step(key, with_keys(self.template, state), action)
+        state, observation, reward, terminated = self.inner.step(
+            key, with_keys(self.template, state), action
+        )
         reward, ended = single(reward, "reward"), single(terminated, "end")
         observation = self._as_specified(observation)
-        return like(self.template, state), observation, reward.astype(jnp.float32), ended.astype(bool)
+        return (
+            like(self.template, state),
+            observation,
+            reward.astype(jnp.float32),
+            ended.astype(bool),
+        )
 
     def _as_specified(self, observation: JaxArray) -> JaxArray:
         spec = self.spaces.observations
@@ -88,7 +107,9 @@ class Traced:
 
 
 def traced(environment: Environment, name: str) -> Traced:
-    """Return the environment with its shapes, determined by tracing; ConfigError if it cannot be traced."""
+    """Return the environment with its shapes, determined by tracing;
+    ConfigError if it cannot be traced.
+    """
     if missing := [member for member in MEMBERS if not hasattr(environment, member)]:
         text = f"expected an environment with {', '.join(MEMBERS)}, but what {name} gives has no {missing[0]}"
         raise ConfigError([("task.env_id", text)])
@@ -107,9 +128,7 @@ def traced(environment: Environment, name: str) -> Traced:
         text = f"{name} cannot be traced: {tracing_text(error)}"
         raise ConfigError([("task.env_id", text)]) from error
     if observation.shape != spec.shape:
-        text = (
-            f"{name} says {spec} observations, but reset gives {ObservationSpec(observation.shape, observation.dtype)}"
-        )
+        text = f"{name} says {spec} observations, but reset gives {ObservationSpec(observation.shape, observation.dtype)}"
         raise ConfigError([("task.env_id", text)])
     return result
 
@@ -118,18 +137,26 @@ def require_array(observation: JaxArray, name: str) -> None:
     """Raise ConfigError unless the observation is one array."""
     if hasattr(observation, "shape"):
         return
-    keys = f" with the keys {', '.join(map(repr, observation))}" if isinstance(observation, dict) else ""
+    keys = (
+        f" with the keys {', '.join(map(repr, observation))}"
+        if isinstance(observation, dict)
+        else ""
+    )
     text = f"expected an environment whose observation is one array, but that of {name} is a"
     remedy = "write 'my_module:factory', whose environment gives the part to see"
     raise ConfigError([("task.env_id", f"{text} {type(observation).__name__}{keys}: {remedy}")])
 
 
 def single(value: JaxArray, name: str) -> JaxArray:
-    """Return the value as an array of shape (); ConfigError if it has several numbers, such as one per agent."""
+    """Return the value as an array of shape (); ConfigError if it has several numbers,
+    such as one per agent.
+    """
     array = jnp.asarray(value)
     if array.size != 1:
         text = f"the {name} of a step is {array.dtype}{list(array.shape)}: expected one number"
-        raise ConfigError([("task.env_id", f"{text} (write 'my_module:factory', whose environment adds them up)")])
+        raise ConfigError(
+            [("task.env_id", f"{text} (write 'my_module:factory', whose environment adds them up)")]
+        )
     return array.reshape(())
 
 
@@ -137,11 +164,15 @@ def example(actions: Actions) -> JaxArray:
     """Return the shape and dtype of one action."""
     if isinstance(actions, Box):
         return jax.ShapeDtypeStruct(actions.low.shape, np.float32)
-    return jax.ShapeDtypeStruct((len(actions.counts),) if isinstance(actions, MultiDiscrete) else (), np.int32)
+    return jax.ShapeDtypeStruct(
+        (len(actions.counts),) if isinstance(actions, MultiDiscrete) else (), np.int32
+    )
 
 
 def like(template: EnvState, state: EnvState) -> EnvState:
-    """Return the state with the shapes and dtypes of the template, which the state of a compiled loop must keep."""
+    """Return the state with the shapes and dtypes of the template,
+    which the state of a compiled loop must keep.
+    """
 
     def convert(expected: JaxArray, value: JaxArray) -> JaxArray:
         if is_key(expected):
@@ -161,7 +192,9 @@ def with_keys(template: EnvState, state: EnvState) -> EnvState:
 
 
 def is_key(array: JaxArray) -> bool:
-    """Return whether an array consists of keys of `jax.random`, a dtype that NumPy does not have."""
+    """Return whether an array consists of keys of `jax.random`,
+    a dtype that NumPy does not have.
+    """
     return bool(jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key))
 
 
@@ -187,13 +220,19 @@ class Adapted:
 
 
 def gymnax(name: str, keywords: Keywords) -> Adapted:
-    """Return an environment of gymnax 1.0 or newer; keywords are fields of its parameters or of its constructor."""
+    """Return an environment of gymnax 1.0 or newer;
+    keywords are fields of its parameters or of its constructor.
+    """
     import gymnax as library
 
     require_known(name, library.registered_envs, "gymnax")
     fields = {field.name for field in dataclasses.fields(library.make(name)[1])}
-    inner, params = library.make(name, **{key: value for key, value in keywords.items() if key not in fields})
-    params = dataclasses.replace(params, **{key: value for key, value in keywords.items() if key in fields})
+    inner, params = library.make(
+        name, **{key: value for key, value in keywords.items() if key not in fields}
+    )
+    params = dataclasses.replace(
+        params, **{key: value for key, value in keywords.items() if key in fields}
+    )
     space = inner.action_space(params)
     shape = getattr(space, "shape", ())
 
@@ -207,11 +246,15 @@ def gymnax(name: str, keywords: Keywords) -> Adapted:
         return state, observation, reward, terminated
 
     limit = getattr(params, "max_steps_in_episode", None)
-    return Adapted(reset, step, observation_spec(lambda key: reset(key)[1], name), actions_of(space), limit)
+    return Adapted(
+        reset, step, observation_spec(lambda key: reset(key)[1], name), actions_of(space), limit
+    )
 
 
 def brax(name: str, keywords: Keywords) -> Adapted:
-    """Return an environment of Brax, with the time limit of Brax's training; `backend` is one of its keywords."""
+    """Return an environment of Brax, with the time limit of Brax's training;
+    `backend` is one of its keywords.
+    """
     from brax import envs as library
 
     take_mujoco_warnings()
@@ -221,7 +264,9 @@ def brax(name: str, keywords: Keywords) -> Adapted:
 
 
 def playground(name: str, keywords: Keywords) -> Adapted:
-    """Return an environment of MuJoCo Playground, computed by MJX; keywords override its config (`a.b`: nested)."""
+    """Return an environment of MuJoCo Playground, computed by MJX;
+    keywords override its config (`a.b`: nested).
+    """
     from mujoco_playground import registry as library
 
     take_mujoco_warnings()
@@ -234,16 +279,27 @@ def playground(name: str, keywords: Keywords) -> Adapted:
     try:  # impl: warp compiles for minutes on CPUs
         inner = library.load(name, config_overrides={"impl": "jax", **keywords})
     except CalledProcessError as error:
-        text = f"playground:{name} needs MuJoCo Menagerie, which Playground downloads by git: {error}"
-        raise ConfigError([("task.env_id", f"{text} (run --check once with a network connection)")]) from error
+        text = (
+            f"playground:{name} needs MuJoCo Menagerie, which Playground downloads by git: {error}"
+        )
+        raise ConfigError(
+            [("task.env_id", f"{text} (run --check once with a network connection)")]
+        ) from error
     return _stateful(inner, name, int(inner._config.episode_length))
 
 
 def _stateful(inner: LibraryObject, name: str, limit: int) -> Adapted:
-    """Return an environment whose state has `obs`, `reward` and `done`. A dict `obs` must have `state`."""
+    """Return an environment whose state has `obs`, `reward` and `done`.
+
+    A dict `obs` must have `state`.
+    """
 
     def observe(state: EnvState) -> JaxArray:
-        return state.obs["state"] if isinstance(state.obs, dict) and "state" in state.obs else state.obs
+        return (
+            state.obs["state"]
+            if isinstance(state.obs, dict) and "state" in state.obs
+            else state.obs
+        )
 
     def reset(key: JaxArray) -> tuple[EnvState, JaxArray]:
         state = inner.reset(key)
@@ -254,11 +310,15 @@ def _stateful(inner: LibraryObject, name: str, limit: int) -> Adapted:
         return state, observe(state), state.reward, state.done > 0
 
     one = np.ones(int(inner.action_size), np.float32)
-    return Adapted(reset, step, observation_spec(lambda key: reset(key)[1], name), Box(-one, one), limit)
+    return Adapted(
+        reset, step, observation_spec(lambda key: reset(key)[1], name), Box(-one, one), limit
+    )
 
 
 def jumanji(name: str, keywords: Keywords) -> Adapted:
-    """Return an environment of Jumanji; the arrays of its observation are concatenated, `step` applies its limits."""
+    """Return an environment of Jumanji; the arrays of its observation are concatenated,
+    `step` applies its limits.
+    """
     import jumanji as library
 
     require_known(name, library.registered_environments(), "jumanji")
@@ -285,7 +345,11 @@ def craftax(name: str, keywords: Keywords) -> Adapted:
     """Return an environment of Craftax, whose `step` applies its time limit."""
     from craftax.craftax_env import make_craftax_env_from_name
 
-    known = [f"Craftax{variant}-{view}-v1" for variant in ("", "-Classic") for view in ("Symbolic", "Pixels")]
+    known = [
+        f"Craftax{variant}-{view}-v1"
+        for variant in ("", "-Classic")
+        for view in ("Symbolic", "Pixels")
+    ]
     require_known(name, known, "craftax")
     inner = make_craftax_env_from_name(name, auto_reset=False)
     params = dataclasses.replace(inner.default_params, **keywords)
@@ -299,7 +363,13 @@ def craftax(name: str, keywords: Keywords) -> Adapted:
         return state, observation, reward, done
 
     actions = actions_of(inner.action_space(params))
-    return Adapted(reset, step, observation_spec(lambda key: reset(key)[1], name), actions, int(params.max_timesteps))
+    return Adapted(
+        reset,
+        step,
+        observation_spec(lambda key: reset(key)[1], name),
+        actions,
+        int(params.max_timesteps),
+    )
 
 
 LIBRARIES: dict[str, Callable[[str, Keywords], Adapted]] = {
@@ -322,14 +392,18 @@ def require_known(name: str, known: LibraryObject, library: str) -> None:
 
 
 def observation_spec(observation: Callable[[JaxArray], JaxArray], name: str) -> ObservationSpec:
-    """Return the shape and dtype of the observation, by tracing; ConfigError if it is not one array.
+    """Return the shape and dtype of the observation, by tracing; ConfigError if it is not one
+    array.
 
-    Integer arrays of two or more axes, such as images, keep their dtype. A single number is a vector of one.
+    Integer arrays of two or more axes, such as images, keep their dtype. A single number is a
+    vector of one.
     """
     array = jax.eval_shape(observation, jax.eval_shape(lambda: jax.random.key(0)))
     require_array(array, name)
     keeps_dtype = len(array.shape) > 1 and array.dtype.kind in "iu"
-    return ObservationSpec(array.shape or (1,), np.dtype(array.dtype if keeps_dtype else np.float32))
+    return ObservationSpec(
+        array.shape or (1,), np.dtype(array.dtype if keeps_dtype else np.float32)
+    )
 
 
 def actions_of(space: LibraryObject) -> Box | Discrete:
@@ -337,7 +411,10 @@ def actions_of(space: LibraryObject) -> Box | Discrete:
     if hasattr(space, "n"):
         return Discrete(int(space.n))
     size = int(np.prod(space.shape))
-    low, high = (np.broadcast_to(np.asarray(end, np.float32).ravel(), (size,)) for end in (space.low, space.high))
+    low, high = (
+        np.broadcast_to(np.asarray(end, np.float32).ravel(), (size,))
+        for end in (space.low, space.high)
+    )
     return Box(low.copy(), high.copy())
 
 
@@ -346,7 +423,10 @@ def _of_spec(spec: LibraryObject, name: str) -> Box | Discrete:
     if counts is not None and np.ndim(counts) == 0:
         return Discrete(int(counts))
     if counts is None and hasattr(spec, "minimum") and np.issubdtype(spec.dtype, np.floating):
-        low, high = (np.broadcast_to(np.asarray(end, np.float32), spec.shape) for end in (spec.minimum, spec.maximum))
+        low, high = (
+            np.broadcast_to(np.asarray(end, np.float32), spec.shape)
+            for end in (spec.minimum, spec.maximum)
+        )
         return Box(low.ravel().copy(), high.ravel().copy())
     of = "" if counts is None else f", of {np.ravel(counts).tolist()} values"
     text = f"an action of {name} is {np.dtype(spec.dtype)}{list(spec.shape)}{of}: expected one whole number"
@@ -355,7 +435,8 @@ def _of_spec(spec: LibraryObject, name: str) -> Box | Discrete:
 
 
 def make(env_id: str, keywords: Keywords, flatten: bool = True) -> Environment:
-    """Return the environment of `library:name` or `my_module:factory`; ConfigError if it cannot be created.
+    """Return the environment of `library:name` or `my_module:factory`; ConfigError if it cannot be
+    created.
 
     With `flatten` the observations of a library's environment are vectors.
     """
@@ -376,11 +457,17 @@ def make(env_id: str, keywords: Keywords, flatten: bool = True) -> Environment:
         raise
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
-        remedy = install_command(missing) if missing in EXTRAS else f"pip install {PACKAGES.get(missing, missing)}"
+        remedy = (
+            install_command(missing)
+            if missing in EXTRAS
+            else f"pip install {PACKAGES.get(missing, missing)}"
+        )
         text = f"{env_id} needs {missing}, which is not installed: {remedy}"
         raise ConfigError([("task.env_id", text)]) from error
     except TypeError as error:
-        raise ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")]) from error
+        raise ConfigError(
+            [("task.env_kwargs", f"{env_id} does not take these keywords: {error}")]
+        ) from error
     except Exception as error:
         text = f"{env_id} cannot be created: {one_line(error_text(error))}"
         raise ConfigError([("task.env_id", text)]) from error

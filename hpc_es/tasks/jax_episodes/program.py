@@ -1,6 +1,8 @@
-"""Compiled calls, which play the episodes of several jobs: compilation, inputs, and results as rows of jobs.
+"""Compiled calls, which play the episodes of several jobs: compilation, inputs, and results as rows
+of jobs.
 
-A call runs in segments of steps in another thread, so that the rank can answer messages and signals meanwhile.
+A call runs in segments of steps in another thread, so that the rank can answer messages and signals
+meanwhile.
 """
 
 from __future__ import annotations
@@ -36,21 +38,40 @@ from hpc_es.noise.portable_jax import candidates
 from hpc_es.policies.networks.heads import Logits
 from hpc_es.policies.networks.jax_low_rank import FactoredPolicy
 from hpc_es.tasks.episodes.quantities import NO_QUANTITIES, EpisodeQuantities
-from hpc_es.tasks.jax_episodes.call_shape import INFINITE_OBSERVATION, NAN_ACTION, NAN_OBSERVATION, CallShape
+from hpc_es.tasks.jax_episodes.call_shape import (
+    INFINITE_OBSERVATION,
+    NAN_ACTION,
+    NAN_OBSERVATION,
+    CallShape,
+)
 from hpc_es.tasks.jax_episodes.environments import Traced
-from hpc_es.tasks.jax_episodes.rollout import CallInputs, Carry, ObservationTotals, PlayResults, initial_carry, segment
+from hpc_es.tasks.jax_episodes.rollout import (
+    CallInputs,
+    Carry,
+    ObservationTotals,
+    PlayResults,
+    initial_carry,
+    segment,
+)
 from hpc_es.tasks.observation_statistics import ObservationSums
 from hpc_es.tasks.parts_of_calls import in_parts
 
 
 class CompiledCall:
-    """The compiled call of an environment, a policy and a shape. `run` compiles it unless `compile` has.
+    """The compiled call of an environment, a policy and a shape.
 
-    With a factorisation, candidates have the weights of the matrices `factored` in common, and low-rank factors.
+    `run` compiles it unless `compile` has.
+
+    With a factorisation, candidates have the weights of the matrices `factored` in common, and
+    low-rank factors.
     """
 
     def __init__(
-        self, env: Traced, policy: PurePolicy, form: CallShape, factorisation: Factorisation | None = None
+        self,
+        env: Traced,
+        policy: PurePolicy,
+        form: CallShape,
+        factorisation: Factorisation | None = None,
     ) -> None:
         any_policy: Any = policy
         self._pure: Pure = any_policy.pure_with(Logits(), jnp) if form.sampled else policy.pure(jnp)
@@ -64,7 +85,9 @@ class CompiledCall:
             self.factored = low_rank.factored
         if self.factored:
             compiled, form = low_rank, replace(form, params=low_rank.layout.size)
-            self._common = {name: np.zeros(policy.layout.shapes[name], np.float32) for name in self.factored}
+            self._common = {
+                name: np.zeros(policy.layout.shapes[name], np.float32) for name in self.factored
+            }
             self._pure = low_rank.bound(self._common)
         self.form, self._env = form, env
         self._segment = jax.jit(partial(segment, env, compiled, form), donate_argnums=0)
@@ -72,11 +95,15 @@ class CompiledCall:
         self._initial: Carry | None = None  # the carry at the start of every call
 
     def trace(self) -> None:
-        """Check that environment and policy are compatible, without compiling; ConfigError if they are not."""
+        """Check that environment and policy are compatible, without compiling;
+        ConfigError if they are not.
+        """
         self._traced(partial(jax.eval_shape, self._segment))
 
     def _traced(self, trace: Callable[..., Any]) -> Any:
-        """Return the result of a function that traces a call for these arguments; ConfigError if that fails."""
+        """Return the result of a function that traces a call for these arguments;
+        ConfigError if that fails.
+        """
         try:
             return trace(self._carry(), self.no_inputs(), np.int32(1))
         except ConfigError:
@@ -96,14 +123,20 @@ class CompiledCall:
 
     def _carry(self) -> Carry:
         if self._initial is None:
-            self._initial = jax.tree.map(np.asarray, initial_carry(self._env, self._pure, self.form))
+            self._initial = jax.tree.map(
+                np.asarray, initial_carry(self._env, self._pure, self.form)
+            )
         carry: Carry = jax.tree.map(np.copy, self._initial)  # the call may write into it
         return carry
 
     def no_inputs(self) -> CallInputs:
         """Return inputs of zeros for no plays."""
         form, width = self.form, self._env.spaces.observations.size
-        one = (np.zeros(width, np.float32), np.ones(width, np.float32), np.float32(1)) if form.normalised else ()
+        one = (
+            (np.zeros(width, np.float32), np.ones(width, np.float32), np.float32(1))
+            if form.normalised
+            else ()
+        )
         return CallInputs(
             theta=np.zeros((form.jobs, form.params), np.float32),
             common=self._common,
@@ -116,24 +149,31 @@ class CompiledCall:
         )
 
     def vectors(self, population: Population) -> tuple[Float32, Mapping[str, Float32] | tuple[()]]:
-        """Return the candidates, float32[jobs, params of a call], and what they have in common, for `inputs_of`.
+        """Return the candidates, float32[jobs, params of a call], and what they have in common, for
+        `inputs_of`.
 
-        On a GPU candidates with portable noise are computed there, with rows of padding in addition.
+        On a GPU candidates with portable noise are computed there, with rows of padding in
+        addition.
         """
         if not self.factored:
-            drawn = candidates(population, self.form.jobs) if jax.default_backend() == "gpu" else None
+            drawn = (
+                candidates(population, self.form.jobs) if jax.default_backend() == "gpu" else None
+            )
             if drawn is not None:
                 return drawn, ()
             return np.asarray(population.stacked(), np.float32), ()
         common, own = candidate_parts(population, population.layout, self.factored)
-        return np.concatenate([part.reshape(len(part), -1) for part in own.values()], axis=1, dtype=np.float32), common
+        return np.concatenate(
+            [part.reshape(len(part), -1) for part in own.values()], axis=1, dtype=np.float32
+        ), common
 
     def played(
         self, inputs: CallInputs, jobs: range, segment_steps: int, poll: Poll
     ) -> Iterator[tuple[range, PlayResults | Failure, int]]:
         """Yield the results of the jobs of a call, [plays] with padding, and the number of steps.
 
-        If Python code that the call calls fails, its jobs are played in parts, in calls of the same size.
+        If Python code that the call calls fails, its jobs are played in parts, in calls of the same
+        size.
         """
 
         def call(part: range) -> tuple[PlayResults, int]:
@@ -146,15 +186,19 @@ class CompiledCall:
             yield part, results, steps
 
     def run(self, inputs: CallInputs, segment_steps: int, poll: Poll) -> tuple[PlayResults, int]:
-        """Return the results of all plays as NumPy arrays [plays], with padding, and the number of steps.
+        """Return the results of all plays as NumPy arrays [plays], with padding, and the number of
+        steps.
 
         Raises EvaluationError if Python code that the call calls fails.
         """
         self.compile(poll)
-        inputs = jax.device_put(inputs) if jax.default_backend() == "gpu" else inputs  # once for all segments
+        # once for all segments
+        inputs = jax.device_put(inputs) if jax.default_backend() == "gpu" else inputs
         carry, is_open = self._carry(), True
         while is_open:
-            carry, is_open = in_thread(partial(self._one_segment, carry, inputs, np.int32(segment_steps)), poll)
+            carry, is_open = in_thread(
+                partial(self._one_segment, carry, inputs, np.int32(segment_steps)), poll
+            )
         return jax.tree.map(np.array, carry.results), int(carry.steps)
 
     def _one_segment(self, carry: Carry, inputs: CallInputs, steps: Any) -> tuple[Carry, bool]:
@@ -177,8 +221,8 @@ def inputs_of(
 ) -> CallInputs:
     """Return the padded inputs of a call for some jobs of a batch.
 
-    `theta`, float32[at least the jobs of the batch, params], and `common` are those of `CompiledCall.vectors`;
-    `generators` are those of the jobs' actions, if they are sampled.
+    `theta`, float32[at least the jobs of the batch, params], and `common` are those of
+    `CompiledCall.vectors`; `generators` are those of the jobs' actions, if they are sampled.
     """
     seeds = batch.seeds[jobs.start : jobs.stop].ravel()
     keys = np.stack([seeds >> 32, seeds & LOW_BITS], axis=1)  # those of jax.random.key(seed)
@@ -193,12 +237,16 @@ def inputs_of(
         count=np.int32(len(seeds)),
         reward_offset=np.float32(reward_offset if batch.training else 0.0),
         noise_std=np.float32(batch.action_noise_std if is_noisy else 0.0),
-        normaliser=() if normaliser is None else (normaliser[0], normaliser[1], np.float32(normaliser[2])),
+        normaliser=()
+        if normaliser is None
+        else (normaliser[0], normaliser[1], np.float32(normaliser[2])),
     )
 
 
 def inputs_of_jobs(form: CallShape, inputs: CallInputs, jobs: range) -> CallInputs:
-    """Return the padded inputs of a call for some of the jobs of another one, by their positions there."""
+    """Return the padded inputs of a call for some of the jobs of another one,
+    by their positions there.
+    """
     plays = slice(jobs.start * form.episodes, jobs.stop * form.episodes)
     return inputs._replace(
         theta=padded(np.asarray(inputs.theta)[jobs.start : jobs.stop], form.jobs, np.float32),
@@ -210,7 +258,10 @@ def inputs_of_jobs(form: CallShape, inputs: CallInputs, jobs: range) -> CallInpu
 
 def noise_keys(form: CallShape, generators: Sequence[np.random.Generator]) -> Array:
     """Return the keys of actions, uint32[plays, 2], drawn from each job's generator."""
-    drawn = [generator.integers(2**32, size=(form.episodes, 2), dtype=np.uint32) for generator in generators]
+    drawn = [
+        generator.integers(2**32, size=(form.episodes, 2), dtype=np.uint32)
+        for generator in generators
+    ]
     return np.concatenate(drawn) if drawn else np.zeros((0, 2), np.uint32)
 
 
@@ -235,7 +286,8 @@ class ChunkResults:
         quantities: EpisodeQuantities = NO_QUANTITIES,
     ) -> None:
         self._form, self._batch, self._quantities = form, batch, quantities
-        self._behaviour_indices = behaviour_indices  # of the last observation; None: there is no behaviour
+        # of the last observation; None: there is no behaviour
+        self._behaviour_indices = behaviour_indices
         columns = () if behaviour_indices is None else (behaviour(len(behaviour_indices)),)
         columns = (SIGN_RETURN, *columns, *quantities.quantities.columns)
         self.rows: Rows = np.zeros(len(batch.seeds), row_dtype(columns))
@@ -258,14 +310,20 @@ class ChunkResults:
         rows["length"] = lengths.sum(axis=1)
         for row in np.flatnonzero(failed.any(axis=1)).tolist():
             episode = int(np.flatnonzero(failed[row])[0])
-            why = reason(int(failed[row, episode]), float(results.return_.value[row * shape[1] + episode]))
-            self.failures.append(failure_from_text(f"{why} at step {lengths[row, episode]}", position=jobs[row]))
+            why = reason(
+                int(failed[row, episode]), float(results.return_.value[row * shape[1] + episode])
+            )
+            self.failures.append(
+                failure_from_text(f"{why} at step {lengths[row, episode]}", position=jobs[row])
+            )
         behaviours, last = None, results.observation[:plays].reshape(*shape, -1)
         if self._behaviour_indices is not None:
             behaviours = last[:, :, list(self._behaviour_indices)]
             self._set_behaviours(rows, behaviours, jobs)
         if self._quantities.sources:
-            self._set_quantities(rows, self._quantities.at_ends(returns, lengths, last, behaviours), jobs)
+            self._set_quantities(
+                rows, self._quantities.at_ends(returns, lengths, last, behaviours), jobs
+            )
         if isinstance(results.totals, ObservationTotals):
             self._add_observations(results.totals, lengths, jobs)
 
@@ -279,13 +337,19 @@ class ChunkResults:
             self.failures.append(failure_from_text(text, position=jobs[row]))
 
     def _set_quantities(self, rows: Rows, at_ends: Float64, jobs: range) -> None:
-        """Set the quantities to the means over episodes of `at_ends`, float64[jobs, episodes, names]."""
+        """Set the quantities to the means over episodes of `at_ends`,
+        float64[jobs, episodes, names].
+        """
         own = self._quantities
         for row, text in fill_finite(own.quantities, rows, at_ends.mean(axis=1), own.sources):
-            self.failures.append(failure_from_text(f"{text} at the end of an episode", position=jobs[row]))
+            self.failures.append(
+                failure_from_text(f"{text} at the end of an episode", position=jobs[row])
+            )
 
     def _add_observations(self, totals: ObservationTotals, lengths: Array, jobs: range) -> None:
-        """Add the sums of each job's episodes in order, as sums of differences from the first observation or from 0."""
+        """Add the sums of each job's episodes in order,
+        as sums of differences from the first observation or from 0.
+        """
         first, total, squares = (
             totals.first.astype(np.float64),
             totals.total.exactly(),
@@ -302,7 +366,9 @@ class ChunkResults:
             if not np.isfinite(squared).all() and not np.isnan(self.rows["return_"][jobs[row]]):
                 self.rows["return_"][jobs[row]] = np.nan
                 text = "the sum of the squares of its observations exceeds the numbers of float32"
-                self.failures.append(failure_from_text(f"{text}, for observation_normalization", position=jobs[row]))
+                self.failures.append(
+                    failure_from_text(f"{text}, for observation_normalization", position=jobs[row])
+                )
             self.sums.set_job(jobs[row], sums, squared, float(lengths[row].sum()), origin)
 
 

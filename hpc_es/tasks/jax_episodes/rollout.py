@@ -1,13 +1,14 @@
 """Rollouts in a compiled call: lanes, which play episodes side by side, each at its own step.
 
-A play is an episode of a job, with the number `job * episodes + episode`. A lane whose episode has ended waits until
-enough lanes do; then their results are stored and they start the next plays. The result of a play depends on its
-parameters and its key, and on the number of lanes, for which the code is compiled; not on its lane or its start.
+A play is an episode of a job, with the number `job * episodes + episode`. A lane whose episode has
+ended waits until enough lanes do; then their results are stored and they start the next plays. The
+result of a play depends on its parameters and its key, and on the number of lanes, for which the
+code is compiled; not on its lane or its start.
 
 A lane without a play has the play number `plays`. The fields of `Lane` are [lanes, ...].
 
-Sums are compensated (Kahan 1965), so that float32 is precise enough for episodes of any length. XLA does not reorder
-these additions unless fast-math flags are set.
+Sums are compensated (Kahan 1965), so that float32 is precise enough for episodes of any length. XLA
+does not reorder these additions unless fast-math flags are set.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from hpc_es.tasks.jax_episodes.call_shape import (
 from hpc_es.tasks.jax_episodes.environments import KEY, EnvState, JaxArray, Traced, zeros
 
 T = TypeVar("T")  # a tree of arrays
-WAITING = 8  # when 1 / WAITING of the lanes wait, the others are interrupted and the waiting ones restarted
+# when 1 / WAITING of the lanes wait, the others are interrupted and the waiting ones restarted
+WAITING = 8
 
 
 class Total(NamedTuple):
@@ -54,17 +56,23 @@ class Total(NamedTuple):
 
 
 class ObservationTotals(NamedTuple):
-    """Sums of the observations of a play, as differences from its first observation, to keep squares precise."""
+    """Sums of the observations of a play, as differences from its first observation,
+    to keep squares precise.
+    """
 
     first: JaxArray  # float32[observations]
     total: Total  # of the differences
     squares: Total
 
     def plus(self, observation: JaxArray, step: JaxArray, counts: JaxArray) -> ObservationTotals:
-        """Return the sums with float32[observations] of a step, numbered from 0, added if `counts` is true."""
+        """Return the sums with float32[observations] of a step, numbered from 0,
+        added if `counts` is true.
+        """
         first = jnp.where(step == 0, observation, self.first)
         difference = jnp.where(counts, observation - first, 0)
-        return ObservationTotals(first, self.total.plus(difference), self.squares.plus(difference * difference))
+        return ObservationTotals(
+            first, self.total.plus(difference), self.squares.plus(difference * difference)
+        )
 
 
 def no_observations(rows: int, width: int) -> ObservationTotals:
@@ -80,7 +88,8 @@ class CallInputs(NamedTuple):
     """The arguments of a call."""
 
     theta: JaxArray  # float32[jobs, params]
-    common: JaxArray  # weights that all candidates have in common, by name, if they have factors; else ()
+    # weights that all candidates have in common, by name, if they have factors; else ()
+    common: JaxArray
     keys: JaxArray  # uint32[plays, 2], of the environment
     noise_keys: JaxArray  # uint32[plays, 2], for the noise of actions, or for sampling them
     count: JaxArray  # int32: number of plays; the others are padding
@@ -141,13 +150,27 @@ def no_results(form: CallShape, rows: int, spec: ObservationSpec) -> PlayResults
     none = Total(np.zeros(rows, np.float32), np.zeros(rows, np.float32))
     totals = no_observations(rows, spec.size) if form.normalised else ()
     last = np.zeros((rows, *spec.shape), spec.dtype)
-    return PlayResults(none, np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.zeros(rows, np.int8), totals, last)
+    return PlayResults(
+        none,
+        np.zeros(rows, np.int32),
+        np.zeros(rows, np.int32),
+        np.zeros(rows, np.int8),
+        totals,
+        last,
+    )
 
 
 def segment(
-    env: Traced, policy: Pure | FactoredPolicy, form: CallShape, carry: Carry, inputs: CallInputs, steps: JaxArray
+    env: Traced,
+    policy: Pure | FactoredPolicy,
+    form: CallShape,
+    carry: Carry,
+    inputs: CallInputs,
+    steps: JaxArray,
 ) -> tuple[Carry, JaxArray]:
-    """Return the carry, and whether plays are left (bool[]), after `steps` steps, or at the end of all plays."""
+    """Return the carry, and whether plays are left (bool[]), after `steps` steps,
+    or at the end of all plays.
+    """
     last = carry.steps + steps
     pure = policy.bound(inputs.common) if isinstance(policy, FactoredPolicy) else policy
 
@@ -168,7 +191,9 @@ def segment(
 
         def step(carry: Carry) -> Carry:
             one_step = partial(step_lane, env, pure, form, inputs)
-            return carry._replace(lanes=jax.vmap(one_step)(carry.lanes, parameters), steps=carry.steps + 1)
+            return carry._replace(
+                lanes=jax.vmap(one_step)(carry.lanes, parameters), steps=carry.steps + 1
+            )
 
         return jax.lax.while_loop(may_step, step, carry), parameters
 
@@ -185,11 +210,18 @@ def segment(
 
 
 def loaded(
-    pure: Pure, form: CallShape, parameters: Tree, inputs: CallInputs, play: JaxArray, changed: JaxArray
+    pure: Pure,
+    form: CallShape,
+    parameters: Tree,
+    inputs: CallInputs,
+    play: JaxArray,
+    changed: JaxArray,
 ) -> Tree:
-    """Return the parameters of all lanes, with those of the lanes `changed`, bool[lanes], read for their plays.
+    """Return the parameters of all lanes, with those of the lanes `changed`, bool[lanes], read for
+    their plays.
 
-    On a CPU they are read in turn: few of many lanes change at a time, and XLA's gather is slow there.
+    On a CPU they are read in turn: few of many lanes change at a time, and XLA's gather is slow
+    there.
     """
     job = jnp.minimum(play, form.plays - 1) // form.episodes
     if jax.default_backend() != "cpu":
@@ -209,15 +241,19 @@ def loaded(
     return result
 
 
-def step_lane(env: Traced, pure: Pure, form: CallShape, inputs: CallInputs, lane: Lane, parameters: Tree) -> Lane:
-    """Return a lane after a step; a lane that is done is computed too, but its results do not change.
+def step_lane(
+    env: Traced, pure: Pure, form: CallShape, inputs: CallInputs, lane: Lane, parameters: Tree
+) -> Lane:
+    """Return a lane after a step; a lane that is done is computed too, but its results do not
+    change.
 
     `parameters` are those of its play, a tree of arrays.
     """
     before, live, t = lane.results, ~lane.done, lane.results.length
     observation = before.observation
     x = normalised(jnp, observation, inputs.normaliser) if form.normalised else observation
-    memory, action = pure.apply(parameters, lane.memory, x)  # `action` are logits if actions are sampled
+    # `action` are logits if actions are sampled
+    memory, action = pure.apply(parameters, lane.memory, x)
     has_no_action = jnp.isnan(action).any() if form.sampled else ~jnp.isfinite(action).all()
     if form.sampled:
         action = sampled(action, step_key(lane.noise_key, t)) + env.spaces.actions.start  # type: ignore[union-attr]
@@ -230,12 +266,18 @@ def step_lane(env: Traced, pure: Pure, form: CallShape, inputs: CallInputs, lane
     return_, length = before.return_.plus(reward), t + 1
     seen = observation_failure(observation)
     failed = jnp.where(seen > 0, seen, jnp.where(jnp.isfinite(return_.value), 0, NOT_FINITE))
-    failed = jnp.where(has_no_action, NAN_ACTION, failed)  # the environment has got an arbitrary one
+    # the environment has got an arbitrary one
+    failed = jnp.where(has_no_action, NAN_ACTION, failed)
     totals = before.totals
     if isinstance(totals, ObservationTotals):
         totals = totals.plus(before.observation, t, live)
     after = PlayResults(
-        return_, before.signs + jnp.sign(reward).astype(jnp.int32), length, failed.astype(jnp.int8), (), observation
+        return_,
+        before.signs + jnp.sign(reward).astype(jnp.int32),
+        length,
+        failed.astype(jnp.int8),
+        (),
+        observation,
     )
     kept = select(live, after, before._replace(totals=()))._replace(totals=totals)
     done = lane.done | terminated | (length >= form.limit) | (failed > 0)
@@ -266,7 +308,9 @@ def noisy(space: Actions, action: JaxArray, std: JaxArray, key: JaxArray) -> Jax
 
 
 def select(condition: JaxArray, this: T, other: T) -> T:
-    """Return a tree of `this` where the condition is true, else `other`; leaves are [*shape of the condition, ...]."""
+    """Return a tree of `this` where the condition is true, else `other`;
+    leaves are [*shape of the condition, ...].
+    """
 
     def choose(a: JaxArray, b: JaxArray) -> JaxArray:
         further = getattr(a, "ndim", 0) - condition.ndim
@@ -280,7 +324,9 @@ def refill(env: Traced, pure: Pure, form: CallShape, carry: Carry, inputs: CallI
     """Store the results of the lanes that are done, and start the next plays in them."""
     lanes, done = carry.lanes, carry.lanes.done
     index = jnp.where(done, lanes.play, form.plays)  # an index beyond the end is dropped
-    results = jax.tree.map(lambda all, one: all.at[index].set(one, mode="drop"), carry.results, lanes.results)
+    results = jax.tree.map(
+        lambda all, one: all.at[index].set(one, mode="drop"), carry.results, lanes.results
+    )
     number = carry.next + jnp.cumsum(done, dtype=jnp.int32) - 1
     taken = done & (number < inputs.count)
     play = jnp.where(taken, number, 0)
@@ -290,11 +336,15 @@ def refill(env: Traced, pure: Pure, form: CallShape, carry: Carry, inputs: CallI
     return carry._replace(lanes=select(taken, new, without_done), results=results, next=next_play)
 
 
-def start_play(env: Traced, pure: Pure, form: CallShape, play: JaxArray, inputs: CallInputs) -> Lane:
+def start_play(
+    env: Traced, pure: Pure, form: CallShape, play: JaxArray, inputs: CallInputs
+) -> Lane:
     """Return a lane at the start of a play."""
     first, steps = jax.random.split(jax.random.wrap_key_data(inputs.keys[play], impl=KEY))
     state, observation = env.reset(first)
-    none = jax.tree.map(lambda array: jnp.asarray(array[0]), no_results(form, 1, env.spaces.observations))
+    none = jax.tree.map(
+        lambda array: jnp.asarray(array[0]), no_results(form, 1, env.spaces.observations)
+    )
     failed = observation_failure(observation).astype(jnp.int8)
     return Lane(
         play=play.astype(jnp.int32),

@@ -1,7 +1,9 @@
-"""The task `jax_episodes`: environment and policy are compiled into one call that plays the episodes of many jobs.
+"""The task `jax_episodes`: environment and policy are compiled into one call that plays the
+episodes of many jobs.
 
-The result of a job depends on its parameters and seeds, and on `lanes` and `jobs_per_call`, for which the code is
-compiled; not on its chunk or its position there. JAX is imported when the task is built: see `devices/jax_setup.py`.
+The result of a job depends on its parameters and seeds, and on `lanes` and `jobs_per_call`, for
+which the code is compiled; not on its chunk or its position there. JAX is imported when the task is
+built: see `devices/jax_setup.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,17 @@ import numpy as np
 
 from hpc_es.config.options import Count, Natural, option, options
 from hpc_es.config.source_code import source_hash
-from hpc_es.core.data import Box, Column, Float32, Jobs, Normaliser, Outcome, Poll, ProblemState, behaviour
+from hpc_es.core.data import (
+    Box,
+    Column,
+    Float32,
+    Jobs,
+    Normaliser,
+    Outcome,
+    Poll,
+    ProblemState,
+    behaviour,
+)
 from hpc_es.core.declarations import Offers, Searched, Setting
 from hpc_es.core.errors import ConfigError, RunError, UserError
 from hpc_es.core.interfaces import RunContext, SearchSize
@@ -59,7 +71,8 @@ class BoundPolicy:
     policy: PurePolicy
     parameters: Population
     normaliser: Normaliser | None
-    generators: Sequence[np.random.Generator] = ()  # of each job's actions, if they are sampled; (): greedy actions
+    # of each job's actions, if they are sampled; (): greedy actions
+    generators: Sequence[np.random.Generator] = ()
 
 
 @dataclass(frozen=True)
@@ -86,9 +99,15 @@ class CompiledPolicy:
         """Return the arguments of a compiled call."""
         return BoundPolicy(self.policy, parameters, normaliser)
 
-    def bind_sampling(self, theta: Float32, generators: Sequence[np.random.Generator]) -> BoundPolicy:
-        """Return the arguments of a call whose jobs all have theta, float32[params], and sample actions."""
-        return BoundPolicy(self.policy, unperturbed(self.layout, theta, len(generators)), None, generators)
+    def bind_sampling(
+        self, theta: Float32, generators: Sequence[np.random.Generator]
+    ) -> BoundPolicy:
+        """Return the arguments of a call whose jobs all have theta, float32[params],
+        and sample actions.
+        """
+        return BoundPolicy(
+            self.policy, unperturbed(self.layout, theta, len(generators)), None, generators
+        )
 
 
 class CompiledTask(Protocol):
@@ -113,19 +132,29 @@ class CompiledTask(Protocol):
         ...
 
     def environment_info(self) -> Mapping[str, Any]:
-        """Return properties of the device that results depend on, in addition to config and versions."""
+        """Return properties of the device that results depend on,
+        in addition to config and versions.
+        """
         ...
 
 
 class CompiledProblem(PolicyProblem):
-    """Search for a policy's parameters in compiled episodes; a chunk is a call, whose size is compiled in."""
+    """Search for a policy's parameters in compiled episodes; a chunk is a call,
+    whose size is compiled in.
+    """
 
     def __init__(self, task: CompiledTask, policy: CompiledPolicy, keys: Keys) -> None:
         o = task.options
-        arguments: tuple[Any, Any] = task, policy  # the task takes the policy's BoundPolicy, which is not an Actor
+        # the task takes the policy's BoundPolicy, which is not an Actor
+        arguments: tuple[Any, Any] = task, policy
         quantities = task.quantities.quantities
         super().__init__(
-            *arguments, keys, o.observation_normalization, o.jobs_per_call, task.columns, quantities=quantities
+            *arguments,
+            keys,
+            o.observation_normalization,
+            o.jobs_per_call,
+            task.columns,
+            quantities=quantities,
         )
         self._compiled_task, self._pure = task, policy.policy
         self._factorisation: Factorisation | None = None
@@ -141,12 +170,22 @@ class CompiledProblem(PolicyProblem):
         self._factorisation = factorisation
 
     def factored(self) -> tuple[str, ...]:
-        """Return the matrices that are evaluated from low-rank factors; the others have to be formed."""
+        """Return the matrices that are evaluated from low-rank factors;
+        the others have to be formed.
+        """
         return self.program.factored
 
-    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
-        if self._factorisation is not None and isinstance(population, Perturbed) and not len(population.directions):
-            population = unperturbed_factors(self._factorisation, population.centres[0], len(population))
+    def evaluate(
+        self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll
+    ) -> Outcome:
+        if (
+            self._factorisation is not None
+            and isinstance(population, Perturbed)
+            and not len(population.directions)
+        ):
+            population = unperturbed_factors(
+                self._factorisation, population.centres[0], len(population)
+            )
         return super().evaluate(population, jobs, carried, poll)
 
     def check(self) -> None:
@@ -222,7 +261,10 @@ class FinalObservationOptions:
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) if there is no behaviour."""
         if not self.final_observation:
-            yield "final_observation", "expected true or a list of indices; remove task.behaviour for none"
+            yield (
+                "final_observation",
+                "expected true or a list of indices; remove task.behaviour for none",
+            )
 
 
 @options
@@ -239,8 +281,12 @@ class Options(EpisodeQuantityOptions):
         "whether images of the libraries' environments become vectors, for mlp and lstm; false: for cnn and network",
         True,
     )
-    max_episode_steps: Count | None = option("time limit of an episode in steps; null: that of the environment", None)
-    episodes_per_job: Count = option("number of episodes per job; the return of a job is their mean", 1)
+    max_episode_steps: Count | None = option(
+        "time limit of an episode in steps; null: that of the environment", None
+    )
+    episodes_per_job: Count = option(
+        "number of episodes per job; the return of a job is their mean", 1
+    )
     lanes: Literal["auto"] | Count = option(
         "number of episodes that are stepped side by side; auto: chosen at the first start (docs/guides/compiled.md). "
         "Results depend on it",
@@ -251,9 +297,15 @@ class Options(EpisodeQuantityOptions):
         "on it",
         JOBS_PER_CALL,
     )
-    segment_steps: Count = option("number of steps after which a call can be interrupted", 1000, may_change=True)
-    platform: Kind | None = option("cpu or gpu, in place of device; null: as device", None, may_change=True)
-    reward_offset: float = option("number added to the reward of each training step, such as -1", 0.0)
+    segment_steps: Count = option(
+        "number of steps after which a call can be interrupted", 1000, may_change=True
+    )
+    platform: Kind | None = option(
+        "cpu or gpu, in place of device; null: as device", None, may_change=True
+    )
+    reward_offset: float = option(
+        "number added to the reward of each training step, such as -1", 0.0
+    )
     on_failed_episode: Literal["drop", "abort"] = option(
         "action after a NaN in an episode, or an exception in Python code that the environment calls: leave the job "
         "out of the update, or end the run",
@@ -261,7 +313,9 @@ class Options(EpisodeQuantityOptions):
         may_change=True,
     )
     compilation_cache: bool = option(
-        "whether compiled code is cached in the run directory, for other ranks and resumed runs", True, may_change=True
+        "whether compiled code is cached in the run directory, for other ranks and resumed runs",
+        True,
+        may_change=True,
     )
     observation_normalization: ObservationNormalization = option(
         "normalisation of the observations", default_factory=ObservationNormalization
@@ -277,15 +331,24 @@ class Options(EpisodeQuantityOptions):
         plays = self.jobs_per_call * self.episodes_per_job
         if plays < self.lanes:
             text = f"is {self.lanes}, but a call has {plays} episodes: the other lanes are unused"
-            yield "lanes", f"{text} (try jobs_per_call: {-(-4 * self.lanes // self.episodes_per_job)})"
+            yield (
+                "lanes",
+                f"{text} (try jobs_per_call: {-(-4 * self.lanes // self.episodes_per_job)})",
+            )
 
     def automatic(self, search: SearchSize) -> Mapping[str, int]:
-        """Return lanes and jobs per call where they are `auto`, by the rule in docs/guides/compiled.md."""
+        """Return lanes and jobs per call where they are `auto`,
+        by the rule in docs/guides/compiled.md.
+        """
         has_gpu = (self.platform or search.platform) == "gpu"
         if self.jobs_per_call != "auto":
             jobs = self.jobs_per_call
         else:
-            jobs = min(search.jobs, GPU_JOBS) if has_gpu else _power_of_two(search.jobs // CALLS, CPU_JOBS)
+            jobs = (
+                min(search.jobs, GPU_JOBS)
+                if has_gpu
+                else _power_of_two(search.jobs // CALLS, CPU_JOBS)
+            )
         plays = jobs * self.episodes_per_job
         in_cache = CPU_LANE_BYTES // (4 * search.parameters)
         lanes = GPU_LANES if has_gpu else _power_of_two(min(in_cache, plays // CALLS), CPU_LANES)
@@ -315,7 +378,8 @@ class JaxEpisodes:
         options = options.with_defaults()
         self.options, self.name = options, options.env_id
         self.episodes_per_job = options.episodes_per_job
-        with quiet_stderr(), contextlib.redirect_stdout(io.StringIO()):  # hide the output of imported libraries
+        # hide the output of imported libraries
+        with quiet_stderr(), contextlib.redirect_stdout(io.StringIO()):
             environment = make(options.env_id, options.env_kwargs, options.flatten_observations)
         self.traced = traced(environment, options.env_id)
         self.spaces = self.traced.spaces
@@ -329,13 +393,19 @@ class JaxEpisodes:
             raise ConfigError([("task.observation_normalization.enabled", text)])
         self.behaviour_indices = behaviour_indices(options.behaviour, self.spaces.observations.size)
         behaviours = 0 if self.behaviour_indices is None else len(self.behaviour_indices)
-        self.quantities = EpisodeQuantities.of(options, self.spaces.observations.size, behaviours, infos=False)
-        self._programs: dict[tuple[PurePolicy, CallShape, tuple[int, tuple[str, ...]] | None], CompiledCall] = {}
+        self.quantities = EpisodeQuantities.of(
+            options, self.spaces.observations.size, behaviours, infos=False
+        )
+        self._programs: dict[
+            tuple[PurePolicy, CallShape, tuple[int, tuple[str, ...]] | None], CompiledCall
+        ] = {}
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of rows in addition to those of all episodes."""
-        columns = () if self.behaviour_indices is None else (behaviour(len(self.behaviour_indices)),)
+        columns = (
+            () if self.behaviour_indices is None else (behaviour(len(self.behaviour_indices)),)
+        )
         return (*columns, *self.quantities.quantities.columns)
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
@@ -349,7 +419,9 @@ class JaxEpisodes:
         """Return the policy for this task; ConfigError if it cannot be compiled."""
         if isinstance(policy, ReferencePolicy):
             text = "is virtual_batch, but compiled episodes of many candidates start all the time, and each start would"
-            raise ConfigError([("policy.normalisation", f"{text} compute its statistics: expected layer or none")])
+            raise ConfigError(
+                [("policy.normalisation", f"{text} compute its statistics: expected layer or none")]
+            )
         if not isinstance(policy, PurePolicy):
             text = f"expected a policy with a method `pure`, like mlp, lstm and cnn, found {type(policy).__name__}"
             raise ConfigError([("policy.kind", text)])
@@ -367,7 +439,9 @@ class JaxEpisodes:
         samples: bool = False,
         factorisation: Factorisation | None = None,
     ) -> CompiledCall:
-        """Return the call of a policy, which is compiled on its first use; `samples`: whether it samples actions."""
+        """Return the call of a policy, which is compiled on its first use; `samples`:
+        whether it samples actions.
+        """
         from hpc_es.tasks.jax_episodes.program import CompiledCall
 
         o: Any = self.options  # which has numbers in place of `auto`
@@ -402,21 +476,33 @@ class JaxEpisodes:
         factorisation: Factorisation | None = None
         if isinstance(candidates, LowRank) and candidates.matrices:
             factorisation = candidates.factorisation
-        program = self.program(actor.policy, normaliser is not None, bool(actor.generators), factorisation)
+        program = self.program(
+            actor.policy, normaliser is not None, bool(actor.generators), factorisation
+        )
         theta, common = program.vectors(candidates)
-        chunk = ChunkResults(program.form, batch, self.spaces.observations, self.behaviour_indices, self.quantities)
+        chunk = ChunkResults(
+            program.form, batch, self.spaces.observations, self.behaviour_indices, self.quantities
+        )
         size, steps = program.form.jobs, 0
         for start in range(0, len(candidates), size):
             jobs = range(start, min(start + size, len(candidates)))
             offset = self.options.reward_offset
-            inputs = inputs_of(program.form, theta, common, normaliser, batch, jobs, offset, actor.generators)
-            for played, results, call_steps in program.played(inputs, jobs, self.options.segment_steps, poll):
+            inputs = inputs_of(
+                program.form, theta, common, normaliser, batch, jobs, offset, actor.generators
+            )
+            for played, results, call_steps in program.played(
+                inputs, jobs, self.options.segment_steps, poll
+            ):
                 chunk.add(results, played)
                 steps += call_steps
         if chunk.failures and self.options.on_failed_episode == "abort":
             first = f"job {chunk.failures[0].position} of the chunk: {chunk.failures[0].text}"
             raise RunError(f"an episode failed and task.on_failed_episode is abort: {first}")
-        seconds = {"environment": time.perf_counter() - since, "policy": 0.0, "policy_calls": float(steps)}
+        seconds = {
+            "environment": time.perf_counter() - since,
+            "policy": 0.0,
+            "policy_calls": float(steps),
+        }
         failed = np.isnan(chunk.rows["return_"])
         return Outcome(chunk.rows, {}, seconds, chunk.failures, chunk.sums.units(failed))
 
@@ -426,7 +512,9 @@ class JaxEpisodes:
         raise UserError(f"{text}; it is not available as a Gymnasium environment")
 
     def environment_info(self) -> dict[str, Any]:
-        """Return device, lanes and XLA's flags: results depend on them, in addition to config and versions."""
+        """Return device, lanes and XLA's flags: results depend on them,
+        in addition to config and versions.
+        """
         info = jax_setup.compilation_info(self.options.platform)
         shape = {"lanes": self.options.lanes, "jobs_per_call": self.options.jobs_per_call}
         return {"compiled_for": {**info, **shape}}
@@ -436,8 +524,12 @@ class JaxEpisodes:
         self._programs.clear()
 
 
-def behaviour_indices(options: FinalObservationOptions | None, width: int) -> tuple[int, ...] | None:
-    """Return the indices of the last observation that are the behaviour; ConfigError if they are out of range."""
+def behaviour_indices(
+    options: FinalObservationOptions | None, width: int
+) -> tuple[int, ...] | None:
+    """Return the indices of the last observation that are the behaviour;
+    ConfigError if they are out of range.
+    """
     if options is None:
         return None
     if isinstance(options.final_observation, bool):

@@ -1,17 +1,17 @@
-"""Models of `task: {kind: model}` in JAX: what the user's function returns, and the compiled calls of its score.
+"""Models of `task: {kind: model}` in JAX: what the user's function returns, and the compiled calls
+of its score.
 
 Set up JAX before importing this.
 
-| member | meaning |
-|---|---|
-| `parameters` | initial parameters: a tree of floating-point arrays, a Keras model, or a function of a seed |
-| `score` | `score(parameters, batch)`: the fitness, a number, or a pair of it and a dict of numbers; higher is better |
-| `batch` | `batch(seed)`: a tree of arrays, always of the same shapes |
-| `validation` | optional: `validation(seed)` or `validation()`, the batches of evaluations |
+| member | meaning | |---|---| | `parameters` | initial parameters: a tree of floating-point arrays,
+a Keras model, or a function of a seed | | `score` | `score(parameters, batch)`: the fitness, a
+number, or a pair of it and a dict of numbers; higher is better | | `batch` | `batch(seed)`: a tree
+of arrays, always of the same shapes | | `validation` | optional: `validation(seed)` or
+`validation()`, the batches of evaluations |
 
-`score` is traced for one candidate. Its first argument is a tree like `parameters`, with the dtypes of its arrays, or
-for a Keras model a function that calls the model with the candidate's weights. Leaves of a tree that are not arrays,
-such as activation functions, are constants.
+`score` is traced for one candidate. Its first argument is a tree like `parameters`, with the dtypes
+of its arrays, or for a Keras model a function that calls the model with the candidate's weights.
+Leaves of a tree that are not arrays, such as activation functions, are constants.
 """
 
 from __future__ import annotations
@@ -44,11 +44,17 @@ from hpc_es.policies.network import restored_session, seed_generators
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
 from hpc_es.policies.networks.jax_low_rank import formed_weights, with_factors
 from hpc_es.policies.networks.jax_networks import TORCH_ARRAYS, is_array, named_arrays
-from hpc_es.policies.networks.keras_networks import inference_arguments, parameters_by_path, stateful_layer
+from hpc_es.policies.networks.keras_networks import (
+    inference_arguments,
+    parameters_by_path,
+    stateful_layer,
+)
 from hpc_es.policies.networks.network import array_text
 
 KEY = "task.model"
-WITHOUT_TORCH = f"{TORCH_ARRAYS}, and a score in JAX that computes with them (docs/guides/models.md)"
+WITHOUT_TORCH = (
+    f"{TORCH_ARRAYS}, and a score in JAX that computes with them (docs/guides/models.md)"
+)
 FREED_BYTES = 1 << 24  # of initial parameters, after which freed memory is returned to the system
 REQUIRED, OPTIONAL = ("parameters", "score", "batch"), ("validation",)
 Source = Literal["batch", "validation"]
@@ -58,7 +64,8 @@ class Parameters(Protocol):
     """The parameters of a model by name, and what `score` gets for them."""
 
     layout: Layout
-    constants: Sequence[tuple[str, Array]]  # names and values, [*shape], of variables that the search does not change
+    # names and values, [*shape], of variables that the search does not change
+    constants: Sequence[tuple[str, Array]]
 
     def initial(self, seed: int) -> Mapping[str, Array]:
         """Return the initial parameters by name, [*shape]."""
@@ -69,7 +76,9 @@ class Parameters(Protocol):
         ...
 
     def restored(self, theta: Float32) -> Any:
-        """Return the user's model, a tree of arrays or a Keras model, with the parameters theta, float32[size]."""
+        """Return the user's model, a tree of arrays or a Keras model,
+        with the parameters theta, float32[size].
+        """
         ...
 
 
@@ -79,13 +88,17 @@ class TreeParameters:
     constants: Sequence[tuple[str, Array]] = ()
 
     def __init__(self, create: Callable[[int], Any], name: str) -> None:
-        """Raise ConfigError unless the arrays are floating-point; `name` is that of the user's function."""
+        """Raise ConfigError unless the arrays are floating-point;
+        `name` is that of the user's function.
+        """
         self._create, self._name = create, name
         tree = create(0)
         leaves, self._tree = jax.tree.flatten(tree)
         self._constants = [None if is_array(leaf) else leaf for leaf in leaves]
         arrays = named_arrays(KEY, name, tree)
-        self._dtypes = {path: jax.dtypes.canonicalize_dtype(array.dtype) for path, array in arrays.items()}
+        self._dtypes = {
+            path: jax.dtypes.canonicalize_dtype(array.dtype) for path, array in arrays.items()
+        }
         self.layout = Layout({path: array.shape for path, array in arrays.items()})
 
     def initial(self, seed: int) -> Mapping[str, Array]:
@@ -96,7 +109,9 @@ class TreeParameters:
         return arrays
 
     def candidate(self, parts: Mapping[str, Array]) -> Any:
-        return self._filled(jnp.asarray(parts[path]).astype(dtype) for path, dtype in self._dtypes.items())
+        return self._filled(
+            jnp.asarray(parts[path]).astype(dtype) for path, dtype in self._dtypes.items()
+        )
 
     def restored(self, theta: Float32) -> Any:
         parts = self.layout.split(theta)
@@ -104,14 +119,18 @@ class TreeParameters:
 
     def _filled(self, arrays: Iterator[Any]) -> Any:
         """Return the tree with these arrays, in order."""
-        return jax.tree.unflatten(self._tree, [next(arrays) if leaf is None else leaf for leaf in self._constants])
+        return jax.tree.unflatten(
+            self._tree, [next(arrays) if leaf is None else leaf for leaf in self._constants]
+        )
 
 
 class KerasParameters:
-    """The trainable variables of a Keras model on the JAX backend; its other variables are constants.
+    """The trainable variables of a Keras model on the JAX backend; its other variables are
+    constants.
 
-    Layers act as in inference: dropout has no effect, and statistics of BatchNorm do not change. A call that changes a
-    variable that is not trainable, as with training=True, is refused: the change would be lost.
+    Layers act as in inference: dropout has no effect, and statistics of BatchNorm do not change. A
+    call that changes a variable that is not trainable, as with training=True, is refused: the
+    change would be lost.
     """
 
     def __init__(self, create: Callable[[int], Any], name: str) -> None:
@@ -121,7 +140,9 @@ class KerasParameters:
         self._create, self._name, model = create, name, create(0)
         if keras.backend.backend() != "jax":
             text = f"{name} returns a Keras model on the backend {keras.backend.backend()}: expected jax"
-            raise ConfigError([(KEY, f"{text}, which hpc_es sets unless Keras was imported before")])
+            raise ConfigError(
+                [(KEY, f"{text}, which hpc_es sets unless Keras was imported before")]
+            )
         if not model.built:
             text = f"{name} returns a Keras model without variables: call it once on an input in {name}"
             raise ConfigError([(KEY, text)])
@@ -129,10 +150,13 @@ class KerasParameters:
         if layer is not None:
             text = f"the layer {layer!r} of {name} is stateful, which compiled calls cannot keep"
             raise ConfigError([(KEY, f"{text}: expected stateful=False")])
-        variables = {path: variable.value for path, variable in parameters_by_path(KEY, name, model).items()}
+        variables = {
+            path: variable.value for path, variable in parameters_by_path(KEY, name, model).items()
+        }
         self._model, self._dtypes = model, {path: array.dtype for path, array in variables.items()}
         self.constants: Sequence[tuple[str, Array]] = [
-            (variable.path, jnp.asarray(variable.value)) for variable in model.non_trainable_variables
+            (variable.path, jnp.asarray(variable.value))
+            for variable in model.non_trainable_variables
         ]
         self.layout = Layout({path: tuple(array.shape) for path, array in variables.items()})
         self._training = inference_arguments(model)
@@ -142,8 +166,17 @@ class KerasParameters:
 
         variables = self._create(seed).trainable_variables
         if [tuple(variable.shape) for variable in variables] != list(self.layout.shapes.values()):
-            raise ConfigError([(KEY, f"{self._name} returns a model of other shapes for the seed {seed} than for 0")])
-        return dict(zip(self.layout.shapes, map(keras.ops.convert_to_numpy, variables), strict=True))
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{self._name} returns a model of other shapes for the seed {seed} than for 0",
+                    )
+                ]
+            )
+        return dict(
+            zip(self.layout.shapes, map(keras.ops.convert_to_numpy, variables), strict=True)
+        )
 
     def candidate(self, parts: Mapping[str, Array]) -> Any:
         weights = [jnp.asarray(parts[path]).astype(dtype) for path, dtype in self._dtypes.items()]
@@ -167,11 +200,15 @@ class KerasParameters:
                 continue
             action = "draws random numbers" if "seed_generator" in path else f"changes {path}"
             text = f"a call of the model in score of {self._name} {action}, which compiled calls cannot keep"
-            remedy = "expected no training=True, and layers whose outputs depend on their inputs only"
+            remedy = (
+                "expected no training=True, and layers whose outputs depend on their inputs only"
+            )
             raise ConfigError([(KEY, f"{text}: {remedy}")])
 
     def restored(self, theta: Float32) -> Any:
-        for variable, array in zip(self._model.trainable_variables, self.layout.split(theta).values(), strict=True):
+        for variable, array in zip(
+            self._model.trainable_variables, self.layout.split(theta).values(), strict=True
+        ):
             variable.assign(array)
         return self._model
 
@@ -182,7 +219,8 @@ NOTHING_ASKED: Mapping[str, str] = {}
 class Model:
     """A model of the user: its parameters, their score on a batch, and the batches.
 
-    `metrics` are the names of the numbers of `score` that calls return, with the option that asks for each.
+    `metrics` are the names of the numbers of `score` that calls return, with the option that asks
+    for each.
     """
 
     def __init__(self, created: Any, name: str, metrics: Mapping[str, str] = NOTHING_ASKED) -> None:
@@ -211,7 +249,11 @@ class Model:
 
     def initial(self, seed: int) -> Float32:
         """Return initial parameters, float32[layout.size]."""
-        arrays, theta, freed = dict(self.parameters.initial(seed)), aligned_empty((self.layout.size,), np.float32), 0
+        arrays, theta, freed = (
+            dict(self.parameters.initial(seed)),
+            aligned_empty((self.layout.size,), np.float32),
+            0,
+        )
         for name, part in self.layout.split(theta).items():
             part[...] = arrays.pop(name)  # frees memory of a large model
             freed += part.nbytes
@@ -247,21 +289,44 @@ class Model:
         return self._shapes[source]
 
     def evaluated(self, parts: Mapping[str, Array], batch: Tree) -> tuple[Array, Array]:
-        """Return fitness, float32[], and metrics, float32[metrics], of parameters by name; JAX traces this."""
+        """Return fitness, float32[], and metrics, float32[metrics], of parameters by name;
+        JAX traces this.
+        """
         fitness, metrics = self._result(self._score(self.parameters.candidate(parts), batch))
         values = [jnp.asarray(metrics[name]).astype(jnp.float32) for name in self.metrics]
-        return jnp.asarray(fitness).astype(jnp.float32), jnp.stack(values) if values else jnp.zeros(0)
+        return jnp.asarray(fitness).astype(jnp.float32), jnp.stack(values) if values else jnp.zeros(
+            0
+        )
 
     def _result(self, result: Any) -> tuple[Any, Mapping[str, Any]]:
-        """Return fitness and metrics of a result of `score`; ConfigError if it is something else."""
+        """Return fitness and metrics of a result of `score`;
+        ConfigError if it is something else.
+        """
         refuse_torch(
-            KEY, f"score of {self.name}", result, "expected a number that JAX computes (docs/guides/models.md)"
+            KEY,
+            f"score of {self.name}",
+            result,
+            "expected a number that JAX computes (docs/guides/models.md)",
         )
-        fitness, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
-        expected = f"expected score of {self.name} to return a number, or a number and a dict of numbers"
+        fitness, metrics = (
+            result if isinstance(result, tuple) and len(result) == 2 else (result, {})
+        )
+        expected = (
+            f"expected score of {self.name} to return a number, or a number and a dict of numbers"
+        )
         if not isinstance(metrics, Mapping):
-            raise ConfigError([(KEY, f"{expected}, found a pair with {type(metrics).__name__} as the second item")])
-        for what, value in (("as fitness", fitness), *((f"as {name!r}", value) for name, value in metrics.items())):
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{expected}, found a pair with {type(metrics).__name__} as the second item",
+                    )
+                ]
+            )
+        for what, value in (
+            ("as fitness", fitness),
+            *((f"as {name!r}", value) for name, value in metrics.items()),
+        ):
             if not isinstance(value, int | float) and (not is_array(value) or value.shape != ()):
                 actual = array_text(value) if is_array(value) else type(value).__name__
                 raise ConfigError([(KEY, f"{expected}, found {actual} {what}: take its mean")])
@@ -279,10 +344,14 @@ class Model:
 
     def layout_digest(self) -> str:
         """Return the SHA-256 of the names and shapes of the parameters and of the constants."""
-        return _digest(str(dict(self.layout.shapes)), [array for _, array in self.parameters.constants])
+        return _digest(
+            str(dict(self.layout.shapes)), [array for _, array in self.parameters.constants]
+        )
 
     def digest(self, seed: int) -> str:
-        """Return the SHA-256 of parameters, constants and batches, to compare two calls of the user's function."""
+        """Return the SHA-256 of parameters, constants and batches,
+        to compare two calls of the user's function.
+        """
         constants = _digest("", [array for _, array in self.parameters.constants])
         batches = [self.data_digest(source, seed) for source in self.sources]
         arrays = [np.asarray(array) for array in self.parameters.initial(seed).values()]
@@ -298,7 +367,9 @@ def _digest(text: str, arrays: Sequence[Array]) -> str:
 
 
 def _members(created: Any, name: str) -> dict[str, Any]:
-    """Return the members of what the user's function returns; ConfigError if one is missing or not callable."""
+    """Return the members of what the user's function returns;
+    ConfigError if one is missing or not callable.
+    """
     expected = f"expected {name} to return a dict or an object with parameters, score and batch"
     known = (*REQUIRED, *OPTIONAL)
     if not isinstance(created, Mapping):
@@ -313,7 +384,9 @@ def _members(created: Any, name: str) -> dict[str, Any]:
         members = {key: getattr(created, key, None) for key in known}
     missing = [key for key in REQUIRED if members[key] is None]
     if missing:
-        raise ConfigError([(KEY, f"{expected}, found {type(created).__name__} without {' and '.join(missing)}")])
+        raise ConfigError(
+            [(KEY, f"{expected}, found {type(created).__name__} without {' and '.join(missing)}")]
+        )
     for key in ("score", "batch", "validation"):
         if members[key] is not None and not callable(members[key]):
             text = f"expected {key} of {name} to be a function, found {type(members[key]).__name__}"
@@ -325,7 +398,9 @@ def _parameters(value: Any, name: str) -> Parameters:
     """Return the parameters that a tree, a Keras model, or a function of a seed describes."""
     refuse_torch(KEY, name, value, WITHOUT_TORCH)
     leaves = jax.tree.leaves(value)
-    is_function = callable(value) and not _is_keras(value) and len(leaves) == 1 and leaves[0] is value
+    is_function = (
+        callable(value) and not _is_keras(value) and len(leaves) == 1 and leaves[0] is value
+    )
 
     def call(seed: int) -> Any:
         if not is_function:
@@ -357,12 +432,16 @@ def _numbers(leaf: Any) -> Array:
 
 
 def tree_text(shapes: Any) -> str:
-    """Return the structure, shapes and dtypes of a batch as text, such as "(float32[8, 64], int32[8])"."""
+    """Return the structure, shapes and dtypes of a batch as text,
+    such as "(float32[8, 64], int32[8])".
+    """
     return str(jax.tree.map(array_text, shapes)).replace("'", "")
 
 
 def sized_text(shapes: Any) -> str:
-    """Return the text of `tree_text` and the number of bytes, such as "(float32[8, 2], int32[8]) (96 bytes)"."""
+    """Return the text of `tree_text` and the number of bytes,
+    such as "(float32[8, 2], int32[8]) (96 bytes)".
+    """
     return f"{tree_text(shapes)} ({bytes_text(tree_bytes(shapes))})"
 
 
@@ -372,12 +451,16 @@ def tree_bytes(shapes: Any) -> int:
 
 
 def not_finite_text(tree: Any) -> str | None:
-    """Return a description of the first array of a tree with values that are not finite; None if there is none."""
+    """Return a description of the first array of a tree with values that are not finite;
+    None if there is none.
+    """
     for path, array in jax.tree_util.tree_flatten_with_path(tree)[0]:
         count = array.size - int(np.count_nonzero(np.isfinite(array)))
         if count:
             name = jax.tree_util.keystr(path, simple=True, separator="/")
-            return f"{count:,} of {array.size:,} values of {name} {sized_text(array)} are not finite"
+            return (
+                f"{count:,} of {array.size:,} values of {name} {sized_text(array)} are not finite"
+            )
     return None
 
 
@@ -390,10 +473,12 @@ def bytes_text(count: float) -> str:
 
 
 class ScoreCall:
-    """A compiled call of a model's score: for `jobs` candidates at once, or for one if `jobs` is None.
+    """A compiled call of a model's score: for `jobs` candidates at once, or for one if `jobs` is
+    None.
 
-    All candidates have one batch, or with `has_batches` each its own. The matrices of a factorisation are common
-    weights plus low-rank factors of each candidate. `compute` compiles the call unless `compile` has.
+    All candidates have one batch, or with `has_batches` each its own. The matrices of a
+    factorisation are common weights plus low-rank factors of each candidate. `compute` compiles the
+    call unless `compile` has.
     """
 
     def __init__(
@@ -405,25 +490,39 @@ class ScoreCall:
         factorisation: Factorisation | None = None,
     ) -> None:
         self.jobs, self.layout = jobs, model.layout
-        self.matrices: tuple[str, ...] = () if factorisation is None else tuple(factorisation.matrices)
+        self.matrices: tuple[str, ...] = (
+            () if factorisation is None else tuple(factorisation.matrices)
+        )
         shapes, rank = model.layout.shapes, 0 if factorisation is None else factorisation.rank
         lead = () if jobs is None else (jobs,)
-        self._common = {name: jax.ShapeDtypeStruct(shapes[name], np.float32) for name in self.matrices}
+        self._common = {
+            name: jax.ShapeDtypeStruct(shapes[name], np.float32) for name in self.matrices
+        }
         own = own_shapes(model.layout, self.matrices, rank)
-        self._parts = {name: jax.ShapeDtypeStruct((*lead, *shape), np.float32) for name, shape in own.items()}
-        self._in_place = self._parts if jobs is None else self._common  # views of theta, unless a candidate is formed
+        self._parts = {
+            name: jax.ShapeDtypeStruct((*lead, *shape), np.float32) for name, shape in own.items()
+        }
+        # views of theta, unless a candidate is formed
+        self._in_place = self._parts if jobs is None else self._common
         self._batch = self._one_batch = model.shapes(source)
         if has_batches:
-            self._batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype), self._batch)
+            self._batch = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype), self._batch
+            )
 
         self._model, low_rank = model, with_factors(self._evaluated, model.layout, self.matrices)
 
-        def score(common: Any, parts: Any, batch: Any) -> Any:  # a new function, so that JAX traces it again
+        # a new function, so that JAX traces it again
+        def score(common: Any, parts: Any, batch: Any) -> Any:
             if self.matrices:
                 return low_rank(common, parts, (), batch)[0]
             return convolving_in_turn(model.evaluated)(parts, batch)
 
-        function = score if jobs is None else jax.vmap(score, in_axes=(None, 0, 0 if has_batches else None))
+        function = (
+            score
+            if jobs is None
+            else jax.vmap(score, in_axes=(None, 0, 0 if has_batches else None))
+        )
         self._function = jax.jit(function)
         self._compiled: Any = None
 
@@ -441,11 +540,18 @@ class ScoreCall:
         return tree_bytes((self._common, self._parts, self._batch)) - self._bytes_of_theta()
 
     def _bytes_of_theta(self) -> int:
-        """Return the bytes of the arguments that a CPU reads in theta: the parts at aligned addresses."""
+        """Return the bytes of the arguments that a CPU reads in theta:
+        the parts at aligned addresses.
+        """
         if jax.default_backend() != "cpu":
             return 0
-        starts = {name: start * np.dtype(np.float32).itemsize for name, (start, _) in self.layout.spans.items()}
-        return tree_bytes([shape for name, shape in self._in_place.items() if starts[name] % ALIGNMENT == 0])
+        starts = {
+            name: start * np.dtype(np.float32).itemsize
+            for name, (start, _) in self.layout.spans.items()
+        }
+        return tree_bytes(
+            [shape for name, shape in self._in_place.items() if starts[name] % ALIGNMENT == 0]
+        )
 
     def trace(self) -> None:
         """Trace the score; ConfigError if it fails, or does not return numbers."""
@@ -457,7 +563,9 @@ class ScoreCall:
             self._compiled = in_thread(lambda: self._traced(self._function.lower).compile(), poll)
 
     def _traced(self, trace: Callable[..., Any]) -> Any:
-        """Return the result of a function that traces the score for these arguments; ConfigError if the score fails."""
+        """Return the result of a function that traces the score for these arguments;
+        ConfigError if the score fails.
+        """
         try:
             return trace(self._common, self._parts, self._batch)
         except ConfigError:
@@ -467,26 +575,42 @@ class ScoreCall:
             raise ConfigError([(KEY, text)]) from error
 
     def total_bytes(self, poll: Poll = lambda: None) -> int:
-        """Return the bytes that the compiled call needs beside theta: arguments, results and intermediate arrays."""
+        """Return the bytes that the compiled call needs beside theta: arguments,
+        results and intermediate arrays.
+        """
         self.compile(poll)
         statistics = self._compiled.memory_analysis()
         names = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
-        in_libraries = library_bytes(self._compiled.as_text()) if jax.default_backend() == "cpu" else 0
-        return sum(int(getattr(statistics, name, 0)) for name in names) + in_libraries - self._bytes_of_theta()
+        in_libraries = (
+            library_bytes(self._compiled.as_text()) if jax.default_backend() == "cpu" else 0
+        )
+        return (
+            sum(int(getattr(statistics, name, 0)) for name in names)
+            + in_libraries
+            - self._bytes_of_theta()
+        )
 
     def largest_array(self) -> str:
-        """Return the shape and bytes of the largest array of the compiled call, such as "f32[8,64] 2.05 kB"."""
+        """Return the shape and bytes of the largest array of the compiled call,
+        such as "f32[8,64] 2.05 kB".
+        """
         self.compile(lambda: None)
         largest = max(_INSTRUCTION.finditer(self._compiled.as_text()), key=_result_bytes)
         return f"{largest['shape']} {bytes_text(_result_bytes(largest))}"
 
     def compute(
-        self, parts: Mapping[str, Any], batch: Tree, poll: Poll, common: Mapping[str, Any] | None = None
+        self,
+        parts: Mapping[str, Any],
+        batch: Tree,
+        poll: Poll,
+        common: Mapping[str, Any] | None = None,
     ) -> tuple[Float64, Float64]:
-        """Return fitness and metrics, float64[jobs] and float64[jobs, metrics]; without `jobs` of one candidate.
+        """Return fitness and metrics, float64[jobs] and float64[jobs, metrics]; without `jobs` of
+        one candidate.
 
-        `parts` are the parameters by name, float32[jobs, *shape], of NumPy or JAX; with low-rank factors they and
-        `common` are those of `candidate_parts`. Raises EvaluationError if Python code that the score calls fails.
+        `parts` are the parameters by name, float32[jobs, *shape], of NumPy or JAX; with low-rank
+        factors they and `common` are those of `candidate_parts`. Raises EvaluationError if Python
+        code that the score calls fails.
         """
         self.compile(poll)
         arguments = [dict(common or {}), dict(parts), batch]
@@ -500,10 +624,11 @@ class ScoreCall:
 
 
 def on_device(part: Array, jobs: int | None = None) -> Any:
-    """Return a part of some candidates, [candidates, *shape], on the device, padded to `jobs` rows with the last one.
+    """Return a part of some candidates, [candidates, *shape], on the device, padded to `jobs` rows
+    with the last one.
 
-    Without `jobs` it is a part of one vector, [*shape]. On a CPU the result has the memory of an array at an aligned
-    address, so it must not be kept beyond an update, which may overwrite theta.
+    Without `jobs` it is a part of one vector, [*shape]. On a CPU the result has the memory of an
+    array at an aligned address, so it must not be kept beyond an update, which may overwrite theta.
     """
     if jobs is not None and len(part) < jobs:
         part = part[padded(range(len(part)), jobs)]
@@ -511,9 +636,11 @@ def on_device(part: Array, jobs: int | None = None) -> Any:
 
 
 def padded(rows: range, jobs: int) -> npt.NDArray[np.intp]:
-    """Return the candidates of a call, int[jobs]: these rows, and the last one again in the places that are left.
+    """Return the candidates of a call, int[jobs]: these rows, and the last one again in the places
+    that are left.
 
-    Every place has a candidate that is evaluated anyway, so that Python code that a score calls gets no other.
+    Every place has a candidate that is evaluated anyway, so that Python code that a score calls
+    gets no other.
     """
     return np.minimum(np.arange(rows.start, rows.start + jobs), rows.stop - 1)
 
@@ -526,7 +653,9 @@ def candidates_on_device(population: Population, rows: range, jobs: int) -> dict
     taken = slice(rows.start, rows.stop)
     parts = {}
     for name, (start, stop) in population.layout.spans.items():
-        drawn = candidates(population, jobs, start, stop) if jax.default_backend() == "gpu" else None
+        drawn = (
+            candidates(population, jobs, start, stop) if jax.default_backend() == "gpu" else None
+        )
         if drawn is None:
             parts[name] = on_device(population.part(name)[taken], jobs)
         else:
@@ -536,12 +665,16 @@ def candidates_on_device(population: Population, rows: range, jobs: int) -> dict
 
 
 def release_arguments() -> None:
-    """Free arrays that finished calls have read in place, to which JAX keeps references until it is called again."""
+    """Free arrays that finished calls have read in place,
+    to which JAX keeps references until it is called again.
+    """
     gc.collect(0)  # calls a function of JAX that drops them
 
 
 def stacked_batches(batches: Sequence[Tree], jobs: int) -> Tree:
-    """Return the batches of some candidates as one tree of arrays [jobs, ...], padded with the last one."""
+    """Return the batches of some candidates as one tree of arrays [jobs, ...],
+    padded with the last one.
+    """
 
     def stack(*leaves: Array) -> Array:
         rows = np.empty((jobs, *leaves[0].shape), leaves[0].dtype)
@@ -553,7 +686,8 @@ def stacked_batches(batches: Sequence[Tree], jobs: int) -> Tree:
     return stacked
 
 
-# An instruction of a compiled program with one array as its result: "%dot.1 = f32[2,300]{1,0} dot(%a, %b)".
+# An instruction of a compiled program with one array as its result: "%dot.1 = f32[2,300]{1,0}
+# dot(%a, %b)".
 _INSTRUCTION = re.compile(
     r"^\s+(?:ROOT )?%(?P<name>\S+) = (?P<shape>(?:pred|[a-z]+(?P<bits>\d+)\w*)\[(?P<axes>[\d,]*)\])\S* "
     r"(?P<kind>[\w-]+)\((?P<operands>[^)]*)\)",
@@ -563,10 +697,12 @@ _COMPUTATION = re.compile(r"^%([\w.-]+) .*?\{\n(.*?)^\}", re.MULTILINE | re.DOTA
 
 
 def library_bytes(program: str) -> int:
-    """Return the bytes of the arrays that a library of XLA allocates for a matrix product or convolution on a CPU.
+    """Return the bytes of the arrays that a library of XLA allocates for a matrix product or
+    convolution on a CPU.
 
-    They are its result, and operands that are computed with it. `memory_analysis` of JAX does not count them. `program`
-    is the text of the compiled program. Its parts run in turn, so the largest one counts.
+    They are its result, and operands that are computed with it. `memory_analysis` of JAX does not
+    count them. `program` is the text of the compiled program. Its parts run in turn, so the largest
+    one counts.
     """
     called = set(re.findall(r"kind=kCustom, calls=%([\w.-]+)", program))
     sizes = [0]
@@ -576,9 +712,13 @@ def library_bytes(program: str) -> int:
         results = {match["name"]: match for match in _INSTRUCTION.finditer(body)}
         products = [match for match in results.values() if match["kind"] in ("dot", "convolution")]
         operands = [
-            results.get(operand) for match in products for operand in re.findall(r"%([\w.-]+)", match["operands"])
+            results.get(operand)
+            for match in products
+            for operand in re.findall(r"%([\w.-]+)", match["operands"])
         ]
-        computed = [match for match in operands if match is not None and match["kind"] != "parameter"]
+        computed = [
+            match for match in operands if match is not None and match["kind"] != "parameter"
+        ]
         sizes.append(sum(map(_result_bytes, [*products, *computed])))
     return max(sizes)
 

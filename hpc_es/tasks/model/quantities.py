@@ -1,9 +1,11 @@
-"""Objectives, measures and constraints of models, from the score or the metrics that `score` returns.
+"""Objectives, measures and constraints of models, from the score or the metrics that `score`
+returns.
 
     objectives: {score: maximise, size: minimise}
     measures: {sparsity: [0, 1]}
 
-Without `from`, `score` means the score, and any other name a metric: `score` returns (score, {name: number}).
+Without `from`, `score` means the score, and any other name a metric: `score` returns (score, {name:
+number}).
 """
 
 from __future__ import annotations
@@ -54,11 +56,23 @@ class ModelQuantities:
     @classmethod
     def of(cls, options: ModelQuantityOptions) -> ModelQuantities:
         """Return the quantities of these options."""
-        groups = {OBJECTIVES: options.objectives, CONSTRAINTS: options.constraints, MEASURES: options.measures}
-        named = [(group, name, item) for group, items in groups.items() for name, item in (items or {}).items()]
+        groups = {
+            OBJECTIVES: options.objectives,
+            CONSTRAINTS: options.constraints,
+            MEASURES: options.measures,
+        }
+        named = [
+            (group, name, item)
+            for group, items in groups.items()
+            for name, item in (items or {}).items()
+        ]
         sources = tuple(item.source or name for _, name, item in named)
-        asked = {source: f"task.{group}" for (group, _, _), source in zip(named, sources, strict=True)}
-        return cls(declared(options), sources, {name: key for name, key in asked.items() if name != SCORE})
+        asked = {
+            source: f"task.{group}" for (group, _, _), source in zip(named, sources, strict=True)
+        }
+        return cls(
+            declared(options), sources, {name: key for name, key in asked.items() if name != SCORE}
+        )
 
     def table(self, scores: Float64, names: Sequence[str], metrics: Float64) -> Float64:
         """Return the quantities of jobs, float64[jobs, names].

@@ -2,9 +2,10 @@
 
     task: {kind: model, model: "my_model:make"}
 
-`make(**model_kwargs)` returns a dict, or an object, with the initial `parameters`, `score(parameters, batch)`,
-`batch(seed)` and optionally `validation(seed)`: see `jax_model.py`. One compiled call scores `jobs_per_call`
-candidates. Results depend on this number, but not on chunks, ranks, or the place of a candidate in its call.
+`make(**model_kwargs)` returns a dict, or an object, with the initial `parameters`,
+`score(parameters, batch)`, `batch(seed)` and optionally `validation(seed)`: see `jax_model.py`. One
+compiled call scores `jobs_per_call` candidates. Results depend on this number, but not on chunks,
+ranks, or the place of a candidate in its call.
 
 JAX is imported when the task is built: see `devices/jax_setup.py`.
 """
@@ -44,7 +45,14 @@ from hpc_es.core.data import (
     row_dtype,
 )
 from hpc_es.core.declarations import Offers, Searched
-from hpc_es.core.errors import ConfigError, EvaluationError, Failure, RunError, failure_from_error, failure_from_text
+from hpc_es.core.errors import (
+    ConfigError,
+    EvaluationError,
+    Failure,
+    RunError,
+    failure_from_error,
+    failure_from_text,
+)
 from hpc_es.core.interfaces import RunContext, SearchSize
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy, Tree
@@ -65,11 +73,14 @@ CHECKED_SEEDS = (0, 1, 2)  # of batches that --check compares
 ANNOUNCED_SECONDS = 10.0  # after which --check says what it is waiting for
 
 JOBS_PER_CALL = 16
-# Of `auto`: the numbers of a call's candidates, which a CPU keeps in its last cache, and candidates.
+# Of `auto`: the numbers of a call's candidates, which a CPU keeps in its last cache, and
+# candidates.
 CPU_BYTES, CPU_JOBS = 32 << 20, 64
 GPU_BYTES, GPU_JOBS = 1 << 30, 1024
 
-OFFERS = Offers(problems=("vectors",), compiled=True, info=True, measures_centre=True, automatic_sizes=True)
+OFFERS = Offers(
+    problems=("vectors",), compiled=True, info=True, measures_centre=True, automatic_sizes=True
+)
 
 
 @options
@@ -77,7 +88,9 @@ class Options(ModelQuantityOptions):
     """`task:` with `kind: model`."""
 
     kind: Literal["model"] = option("name of the task", "model")
-    model: str = option("'my_model:make', a function that returns a model: its parameters, score and batches")
+    model: str = option(
+        "'my_model:make', a function that returns a model: its parameters, score and batches"
+    )
     model_kwargs: ConfigData = option("keywords of the function", default_factory=dict)
     jobs_per_call: Literal["auto"] | Count = option(
         "number of candidates per compiled call, in place of mpi.chunk_size; auto: chosen at the first start "
@@ -85,7 +98,8 @@ class Options(ModelQuantityOptions):
         JOBS_PER_CALL,
     )
     batches: Literal["generation", "pair"] = option(
-        "batches of a generation: one for all candidates, or one for each antithetic pair", "generation"
+        "batches of a generation: one for all candidates, or one for each antithetic pair",
+        "generation",
     )
     on_failed_evaluation: Literal["drop", "abort"] = option(
         "action if the score of a candidate is not finite, or Python code that it calls fails: leave it out of the "
@@ -94,7 +108,9 @@ class Options(ModelQuantityOptions):
         may_change=True,
     )
     compilation_cache: bool = option(
-        "whether compiled code is cached in the run directory, for other ranks and resumed runs", True, may_change=True
+        "whether compiled code is cached in the run directory, for other ranks and resumed runs",
+        True,
+        may_change=True,
     )
 
     def automatic(self, search: SearchSize) -> Mapping[str, int]:
@@ -112,17 +128,24 @@ class ModelTask:
     spaces = None
 
     def __init__(self, options: Options, info: Sequence[str] = ()) -> None:
-        """Raise ConfigError if the function fails, or returns no model; `info` are numbers that `score` returns."""
+        """Raise ConfigError if the function fails, or returns no model;
+        `info` are numbers that `score` returns.
+        """
         self.options, self.name = options, options.model
         # `auto` precedes a search, which knows the number.
-        self.jobs_per_call = JOBS_PER_CALL if options.jobs_per_call == "auto" else options.jobs_per_call
+        self.jobs_per_call = (
+            JOBS_PER_CALL if options.jobs_per_call == "auto" else options.jobs_per_call
+        )
         self.info, self.quantities = tuple(info), ModelQuantities.of(options)
         self.model = self.created({**self.quantities.asked, **dict.fromkeys(info, "report.info")})
         self._calls: dict[tuple[Source, bool], ScoreCall] = {}
-        self.factorisation: Factorisation | None = None  # of candidates that are evaluated from low-rank factors
+        # of candidates that are evaluated from low-rank factors
+        self.factorisation: Factorisation | None = None
 
     def created(self, metrics: Mapping[str, str] | None = None) -> Model:
-        """Return the model of a new call of the user's function; `metrics` are those that options ask for."""
+        """Return the model of a new call of the user's function;
+        `metrics` are those that options ask for.
+        """
         jax_setup.configured_jax()
         if "keras" not in sys.modules:
             os.environ["KERAS_BACKEND"] = "jax"
@@ -137,10 +160,14 @@ class ModelTask:
             except ConfigError:
                 raise
             except Exception as error:  # of the user's code
-                raise ConfigError([(KEY, f"{options.model} fails: {failure_from_error(error).text}")]) from error
+                raise ConfigError(
+                    [(KEY, f"{options.model} fails: {failure_from_error(error).text}")]
+                ) from error
         return Model(created, options.model, metrics or {})
 
-    def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> ModelProblem:
+    def problem(
+        self, searched: Searched, policy: Policy | None, keys: Keys, unit: int
+    ) -> ModelProblem:
         """Return the problem of maximising the score."""
         return ModelProblem(self, keys)
 
@@ -158,7 +185,13 @@ class ModelTask:
         if (source, is_stacked) not in self._calls:
             jobs = self.jobs_per_call if is_stacked else None
             factorisation = self.factorisation if is_stacked else None
-            call = ScoreCall(self.model, source, jobs, is_stacked and self.options.batches == "pair", factorisation)
+            call = ScoreCall(
+                self.model,
+                source,
+                jobs,
+                is_stacked and self.options.batches == "pair",
+                factorisation,
+            )
             self._calls[source, is_stacked] = call
         return self._calls[source, is_stacked]
 
@@ -177,7 +210,11 @@ class ModelTask:
         lines = [
             f"model {self.name}: {model.layout.size:,} parameters in {len(model.layout.shapes)} arrays",
             f"batches {tree_text(model.shapes('batch'))}"
-            + (f", validation {tree_text(model.shapes(evaluation))}" if evaluation == "validation" else ""),
+            + (
+                f", validation {tree_text(model.shapes(evaluation))}"
+                if evaluation == "validation"
+                else ""
+            ),
             f"a call of {self.jobs_per_call} candidates: {bytes_text(call.total_bytes())}",
         ]
         constants = [path for path, _ in model.parameters.constants if "seed_generator" not in path]
@@ -194,7 +231,8 @@ class Scores:
 
     fitness: Float64  # [jobs]
     metrics: Float64  # [jobs, metrics]
-    failures: Sequence[Failure] = ()  # of user code; their positions are those of the jobs in the chunk
+    # of user code; their positions are those of the jobs in the chunk
+    failures: Sequence[Failure] = ()
 
 
 def joined(scores: Sequence[Scores]) -> Scores:
@@ -209,8 +247,8 @@ def joined(scores: Sequence[Scores]) -> Scores:
 class ModelProblem(VectorProblemDefaults):
     """The search for the parameters of a model with the highest score.
 
-    The batch of a generation, or of each of its pairs, follows from its key. Evaluations of the centre have batches of
-    `validation`, or else further ones of `batch`.
+    The batch of a generation, or of each of its pairs, follows from its key. Evaluations of the
+    centre have batches of `validation`, or else further ones of `batch`.
     """
 
     dtype = np.dtype(np.float32)
@@ -225,7 +263,8 @@ class ModelProblem(VectorProblemDefaults):
         info = (info_numbers(len(task.info)),) if task.info else ()
         self.columns = (*self.quantities.columns, *info)
         self.evaluation_episodes = 1 if task.model.has_fixed_validation else None
-        self._cached: tuple[tuple[Source, int], Tree] | None = None  # the last batch, with its source and seed
+        # the last batch, with its source and seed
+        self._cached: tuple[tuple[Source, int], Tree] | None = None
         self._needs_initial = True  # whether the run uses the initial parameters of this rank
 
     @cached_property
@@ -242,12 +281,16 @@ class ModelProblem(VectorProblemDefaults):
         self._task.factorisation = factorisation
 
     def factored(self) -> tuple[str, ...]:
-        """Return the matrices that are evaluated from low-rank factors; the others are formed in the call."""
+        """Return the matrices that are evaluated from low-rank factors;
+        the others are formed in the call.
+        """
         return self._task.training_call().factored()
 
     # Evaluation.
 
-    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
+    def evaluate(
+        self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll
+    ) -> Outcome:
         from hpc_es.tasks.model.jax_model import release_arguments
 
         since = time.perf_counter()
@@ -265,7 +308,9 @@ class ModelProblem(VectorProblemDefaults):
         return Outcome(rows, seconds=seconds, failures=self._failures(scores, jobs))
 
     def _with_quantities(self, rows: Rows, scores: Scores) -> Scores:
-        """Fill the columns of the quantities; return the scores, of which those without a finite number fail."""
+        """Fill the columns of the quantities; return the scores,
+        of which those without a finite number fail.
+        """
         quantities = self._task.quantities
         if not quantities.sources:
             return scores
@@ -276,14 +321,17 @@ class ModelProblem(VectorProblemDefaults):
         return Scores(fitness, scores.metrics, [*scores.failures, *failures])
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
-        """Return the fitness by the first objective, by default the score, and the constraints, float64[jobs]."""
+        """Return the fitness by the first objective, by default the score, and the constraints,
+        float64[jobs].
+        """
         return fitness_of(self.quantities, rows)
 
     def _failures(self, scores: Scores, jobs: Jobs) -> list[Failure]:
         failed = np.flatnonzero(~np.isfinite(scores.fitness)).tolist()
         known = {failure.position: failure for failure in scores.failures}
         failures = [
-            known.get(row) or failure_from_text(f"the score is {scores.fitness[row]}", position=row) for row in failed
+            known.get(row) or failure_from_text(f"the score is {scores.fitness[row]}", position=row)
+            for row in failed
         ]
         if failures and self._task.options.on_failed_evaluation == "abort":
             text = f"job {jobs.numbers[failed[0]]}: {failures[0].text}"
@@ -299,11 +347,19 @@ class ModelProblem(VectorProblemDefaults):
             except EvaluationError as error:
                 return self._all_failed(range(len(jobs)), error.failure)
         calls = [range(start, min(start + size, len(jobs))) for start in range(0, len(jobs), size)]
-        return joined([scores for rows in calls for scores in self._scored(population, jobs, rows, poll)])
+        return joined(
+            [scores for rows in calls for scores in self._scored(population, jobs, rows, poll)]
+        )
 
-    def _scored(self, population: Population, jobs: Jobs, rows: range, poll: Poll) -> Iterator[Scores]:
-        """Yield the results of at most `jobs_per_call` jobs; if their call fails, they are scored in parts."""
-        for part, result in in_parts(rows, lambda part: self._score_call(population, jobs, part, poll)):
+    def _scored(
+        self, population: Population, jobs: Jobs, rows: range, poll: Poll
+    ) -> Iterator[Scores]:
+        """Yield the results of at most `jobs_per_call` jobs; if their call fails,
+        they are scored in parts.
+        """
+        for part, result in in_parts(
+            rows, lambda part: self._score_call(population, jobs, part, poll)
+        ):
             yield self._all_failed(part, result) if isinstance(result, Failure) else result
 
     def _all_failed(self, rows: range, failure: Failure) -> Scores:
@@ -312,10 +368,16 @@ class ModelProblem(VectorProblemDefaults):
         return Scores(fitness, metrics, [replace(failure, position=row) for row in rows])
 
     def _score_call(self, population: Population, jobs: Jobs, rows: range, poll: Poll) -> Scores:
-        """Return the results of these jobs in one call; EvaluationError if it fails, or a batch does."""
+        """Return the results of these jobs in one call; EvaluationError if it fails,
+        or a batch does.
+        """
         from hpc_es.tasks.model.jax_model import candidates_on_device, on_device, stacked_batches
 
-        call, size, taken = self._task.training_call(), self._task.jobs_per_call, slice(rows.start, rows.stop)
+        call, size, taken = (
+            self._task.training_call(),
+            self._task.jobs_per_call,
+            slice(rows.start, rows.stop),
+        )
         if self._task.options.batches == "pair":
             seeds = [self._seed(jobs, group) for group in jobs.groups[taken]]
             drawn = {seed: self._task.model.data("batch", seed) for seed in dict.fromkeys(seeds)}
@@ -343,7 +405,9 @@ class ModelProblem(VectorProblemDefaults):
         call = self._task.single_call(source)
         try:
             batch = self._data(source, self._seed(jobs, jobs.groups[row]))
-            parts = {name: on_device(part) for name, part in self._candidate(population, row).items()}
+            parts = {
+                name: on_device(part) for name, part in self._candidate(population, row).items()
+            }
             fitness, metrics = call.compute(parts, batch, poll)
         except EvaluationError as error:
             return self._all_failed(range(row, row + 1), error.failure)
@@ -373,8 +437,8 @@ class ModelProblem(VectorProblemDefaults):
     def open(self, run: RunContext) -> None:
         """Compile, one rank per node before the others, which read the cache.
 
-        Raises RunError if this rank has other parameters or batches than rank 0, as with files in the order of a
-        directory.
+        Raises RunError if this rank has other parameters or batches than rank 0, as with files in
+        the order of a directory.
         """
         self._needs_initial = not run.is_state_replaced
         model = self._task.model
@@ -382,23 +446,35 @@ class ModelProblem(VectorProblemDefaults):
         for what, text in (("parameters", model.layout_digest()), ("batches", batches)):
             if run.call_on_rank_0(lambda text=text: text) != text:  # type: ignore[misc]
                 problem = f"rank {run.rank} has other {what} than rank 0: expected {model.name} to give every rank"
-                raise RunError(f"{KEY}: {problem} the same, for example with files and keys in a fixed order")
+                raise RunError(
+                    f"{KEY}: {problem} the same, for example with files and keys in a fixed order"
+                )
         if self._task.options.compilation_cache:
             jax_setup.use_cache(run.call_on_rank_0(lambda: jax_setup.prepare_cache(run.directory)))
         jax_setup.compile_in_turn(run, self._compile)
 
     def _compile(self) -> None:
-        for call in (self._task.training_call(), self._task.single_call(self._task.model.evaluation_source)):
+        for call in (
+            self._task.training_call(),
+            self._task.single_call(self._task.model.evaluation_source),
+        ):
             call.compile(lambda: None)
 
     def environment_info(self) -> Mapping[str, Json]:
-        """Return the device, XLA's flags and the number of candidates per call, on which results depend."""
+        """Return the device, XLA's flags and the number of candidates per call,
+        on which results depend.
+        """
         return {
-            "compiled_for": {**jax_setup.compilation_info(), "jobs_per_call": self._task.jobs_per_call},
+            "compiled_for": {
+                **jax_setup.compilation_info(),
+                "jobs_per_call": self._task.jobs_per_call,
+            },
         }
 
     def check(self) -> None:
-        """Compare calls of the user's functions, and compile; ConfigError if they differ, fail or need much memory."""
+        """Compare calls of the user's functions, and compile; ConfigError if they differ,
+        fail or need much memory.
+        """
         call = self._task.training_call()
         single = self._task.single_call(self._task.model.evaluation_source)
         try:
@@ -406,7 +482,9 @@ class ModelProblem(VectorProblemDefaults):
             self._require_same_batches()
             call.trace()
             for one in (call, single):
-                self._require_memory(one, one.total_bytes(self._announcing("compilation")), 4 * self.layout.size)
+                self._require_memory(
+                    one, one.total_bytes(self._announcing("compilation")), 4 * self.layout.size
+                )
             self._require_deterministic_score()
         except RunError as error:  # of `Model.data`
             raise ConfigError([(KEY, str(error))]) from error
@@ -419,7 +497,9 @@ class ModelProblem(VectorProblemDefaults):
                 first, second = (model.data_digest(source, seed) for _ in range(2))
                 if first != second:
                     text = f"two calls of {source}({seed}) of {model.name} differ: expected random numbers from the"
-                    raise ConfigError([(KEY, f"{text} seed only, such as np.random.default_rng(seed)")])
+                    raise ConfigError(
+                        [(KEY, f"{text} seed only, such as np.random.default_rng(seed)")]
+                    )
 
     def _require_deterministic_score(self) -> None:
         """Score the initial parameters in two calls, which are traced and compiled separately."""
@@ -430,18 +510,26 @@ class ModelProblem(VectorProblemDefaults):
         parts = self.layout.split(self.initial(self._keys.generator(Purpose.INITIAL_PARAMETERS)))
         batch = model.data(source, 0)
         calls = self._task.single_call(source), ScoreCall(model, source, None)
-        poll = self._announcing(f"two calls of score, which need {bytes_text(calls[0].total_bytes())} each,")
+        poll = self._announcing(
+            f"two calls of score, which need {bytes_text(calls[0].total_bytes())} each,"
+        )
         (first, metrics), (second, others) = (call.compute(parts, batch, poll) for call in calls)
         if not np.isfinite(first):
             text = f"expected a finite score of the initial parameters, found {first} on {source}(0) of {model.name}, "
             cause = not_finite_text({"parameters": parts, source: batch})
-            remedy = f"correct them: {cause}" if cause else "look for overflow, division by 0 and logarithms in score"
+            remedy = (
+                f"correct them: {cause}"
+                if cause
+                else "look for overflow, division by 0 and logarithms in score"
+            )
             raise ConfigError([(KEY, f"{text}{sized_text(model.shapes(source))}: {remedy}")])
         if first != second or not np.array_equal(metrics, others, equal_nan=True):
             text = f"two calls of score of {model.name} with the same arguments return {first:.9g} and {second:.9g}"
             if first == second:
                 text = f"two calls of score of {model.name} with the same arguments return other metrics"
-            raise ConfigError([(KEY, f"{text}: expected no random numbers, unless from a key in the batch")])
+            raise ConfigError(
+                [(KEY, f"{text}: expected no random numbers, unless from a key in the batch")]
+            )
 
     def _announcing(self, what: str) -> Poll:
         """Return a function that says once that something takes longer than ANNOUNCED_SECONDS."""
@@ -451,17 +539,22 @@ class ModelProblem(VectorProblemDefaults):
             nonlocal is_announced
             if not is_announced and time.perf_counter() - since > ANNOUNCED_SECONDS:
                 is_announced = True
-                say_error(f"{self._task.name}: {what} took more than {ANNOUNCED_SECONDS:g} s so far\n")
+                say_error(
+                    f"{self._task.name}: {what} took more than {ANNOUNCED_SECONDS:g} s so far\n"
+                )
 
         return poll
 
     def check_memory(self, state: Mapping[str, Array]) -> None:
         """Raise ConfigError if the arrays of a state and a call need more memory than there is."""
         call = self._task.training_call()
-        self._require_memory(call, call.total_bytes(), sum(array.nbytes for array in state.values()))
+        self._require_memory(
+            call, call.total_bytes(), sum(array.nbytes for array in state.values())
+        )
 
     def _require_memory(self, call: ScoreCall, needed: int, state: int) -> None:
-        """Raise ConfigError if a rank needs more memory for a call and the state of the search, both in bytes.
+        """Raise ConfigError if a rank needs more memory for a call and the state of the search,
+        both in bytes.
 
         On a GPU the state is in the memory of the machine. GPUs of other nodes are not checked.
         """
@@ -470,7 +563,9 @@ class ModelProblem(VectorProblemDefaults):
         machine_has, device_has = machine.memory_bytes(), device_memory()
         jobs, theta = call.jobs or 1, 4 * self.layout.size
         texts = [f"parameters float32[{self.layout.size}] {bytes_text(theta)}"]
-        texts += [f"other arrays of the search {bytes_text(state - theta)}"] if state > theta else []
+        texts += (
+            [f"other arrays of the search {bytes_text(state - theta)}"] if state > theta else []
+        )
         if state > machine_has:
             text = f"expected a search that fits the memory of this machine, {bytes_text(machine_has)}, found"
             remedy = "choose a smaller model, or an optimizer with fewer arrays, such as sgd"
@@ -513,6 +608,8 @@ def sources(section: ConfigData, directory: Path) -> dict[str, str]:
     return {name: source_hash(name)}
 
 
-def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> ModelTask:
+def build(
+    options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS
+) -> ModelTask:
     """Return the task; `info` has the numbers of `score` that become metrics."""
     return ModelTask(options, tuple(info))

@@ -15,7 +15,16 @@ from hpc_es.algorithms.common.optimizers import GRADIENT
 from hpc_es.config.loading import load, validate
 from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import override
-from hpc_es.core.data import EPISODE_LENGTH, NO_FITNESS, ROW, SIGN_RETURN, Chunk, Results, State, row_dtype
+from hpc_es.core.data import (
+    EPISODE_LENGTH,
+    NO_FITNESS,
+    ROW,
+    SIGN_RETURN,
+    Chunk,
+    Results,
+    State,
+    row_dtype,
+)
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError
 from hpc_es.mpi.world import World
 from hpc_es.storage.checkpoint import load as load_checkpoint
@@ -32,7 +41,11 @@ TINY: dict[str, Any] = {
     "seed": 1,
     "task": {"kind": "bandits", "distribution": "easy", "num_trials": 6},
     "policy": {"kind": "lstm", "hidden_dims": [4]},
-    "algorithm": {"kind": "actor_critic", "batch_size": 6, "optimizer": {"kind": "adam", "learning_rate": 0.05}},
+    "algorithm": {
+        "kind": "actor_critic",
+        "batch_size": 6,
+        "optimizer": {"kind": "adam", "learning_rate": 0.05},
+    },
     "mpi": {"chunk_size": 3},
     "evaluation": {"interval": 2, "episodes": 4},
     "checkpoint": {"interval": 1, "interval_seconds": 0},
@@ -70,7 +83,10 @@ def test_parameter_counts_equal_the_published_ones(task: str, lstm: int, total: 
     shared = algorithm.initial().shared
     assert sum(map(len, shared.values())) == total
     shapes = algorithm.policy.layout.shapes
-    assert sum(int(np.prod(shape)) for name, shape in shapes.items() if name.startswith("lstm")) == lstm
+    assert (
+        sum(int(np.prod(shape)) for name, shape in shapes.items() if name.startswith("lstm"))
+        == lstm
+    )
 
 
 def test_both_heads_are_initialised_with_normalised_columns() -> None:
@@ -101,8 +117,16 @@ def test_entropy_weight_anneals_with_the_number_of_timesteps() -> None:
     """Updates of 6, 3 (with those of a failed job) and 9 of 12 steps."""
     algorithm = built("algorithm.entropy={start: 0.6, end: 0.0, timesteps: 12}")
     state, weights = algorithm.initial(), []
-    chunk = {GRADIENT: np.zeros(len(state.theta) + len(state.shared["value"]), np.float32), SUMS: np.zeros(3)}
-    for returns, steps in (((1.0, 1.0), (4, 2)), ((1.0, np.nan), (2, 1)), ((1.0, 1.0), (4, 5)), ((1.0, 1.0), (1, 1))):
+    chunk = {
+        GRADIENT: np.zeros(len(state.theta) + len(state.shared["value"]), np.float32),
+        SUMS: np.zeros(3),
+    }
+    for returns, steps in (
+        ((1.0, 1.0), (4, 2)),
+        ((1.0, np.nan), (2, 1)),
+        ((1.0, 1.0), (4, 5)),
+        ((1.0, 1.0), (1, 1)),
+    ):
         rows = np.zeros(2, row_dtype((SIGN_RETURN, EPISODE_LENGTH)))
         rows["return_"], rows["length"], rows["episode_length"] = returns, steps, steps
         state, metrics = algorithm.tell(state, Results(rows, [chunk]))
@@ -126,7 +150,10 @@ def test_entropy_is_weighted_in_the_loss() -> None:
 
 def test_batch_is_cut_into_chunks_unless_updates_are_asynchronous() -> None:
     algorithm = built("mpi.chunk_size=4")
-    assert algorithm.ask(algorithm.initial(), 0, np.zeros(0, ROW), NO_FITNESS) == [Chunk(0, 0, 4), Chunk(1, 4, 2)]
+    assert algorithm.ask(algorithm.initial(), 0, np.zeros(0, ROW), NO_FITNESS) == [
+        Chunk(0, 0, 4),
+        Chunk(1, 4, 2),
+    ]
     alone = built("mpi.chunk_size=4", "algorithm.updates=asynchronous")
     assert alone.ask(alone.initial(), 0, np.zeros(0, ROW), NO_FITNESS) == [Chunk(0, 0, 6)]
 
@@ -134,7 +161,10 @@ def test_batch_is_cut_into_chunks_unless_updates_are_asynchronous() -> None:
 @pytest.mark.long
 def test_gradient_does_not_depend_on_the_chunks() -> None:
     """Except for the order of the sums: episodes and actions are the same."""
-    for task in ("task.distribution=easy", "task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}"):
+    for task in (
+        "task.distribution=easy",
+        "task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}",
+    ):
         algorithm = built(task)
         state = algorithm.initial()
         whole = algorithm.evaluate(state, Chunk(0, 0, 6), nothing)
@@ -146,21 +176,27 @@ def test_gradient_does_not_depend_on_the_chunks() -> None:
 
 
 def results(algorithm: Any, *chunks: tuple[float, int]) -> Results:
-    """Results of chunks of one episode with the gradient (x, 0, ...) and a length, negative if it failed."""
+    """Results of chunks of one episode with the gradient (x, 0, ...) and a length,
+    negative if it failed.
+    """
     rows = np.zeros(len(chunks), ROW)
     rows["length"] = [abs(length) for _, length in chunks]
     rows["return_"] = [np.nan if length < 0 else 1.0 for _, length in chunks]
     size = sum(map(len, algorithm.initial().shared.values()))
     slopes = np.zeros((len(chunks), size), np.float32)
     slopes[:, 0] = [x for x, _ in chunks]
-    return Results(rows, [{GRADIENT: slope, SUMS: np.array([4.0, 8.0, 2.0])} for slope in slopes], [])
+    return Results(
+        rows, [{GRADIENT: slope, SUMS: np.array([4.0, 8.0, 2.0])} for slope in slopes], []
+    )
 
 
 PLAIN = "algorithm.optimizer={kind: none, learning_rate: 1.0}"
 
 
 def test_update_follows_the_mean_over_steps() -> None:
-    """(3 + 9) / (1 + 3) = 3; the losses are (4 + 4) / 4, (8 + 8) / 4 and (2 + 2) / 4: 2 + 0.5 * 4 - 0.1 * 1."""
+    """(3 + 9) / (1 + 3) = 3; the losses are (4 + 4) / 4, (8 + 8) / 4 and (2 + 2) / 4:
+    2 + 0.5 * 4 - 0.1 * 1.
+    """
     weights = ("algorithm.value_weight=0.5", "algorithm.entropy={start: 0.1}")
     algorithm = built(PLAIN, "algorithm.gradient_clip=null", *weights)
     state = algorithm.initial()
@@ -174,21 +210,33 @@ def test_update_follows_the_mean_over_steps() -> None:
 
 SAMPLED = {
     "bandits": (),
-    "episodes": ("task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}", "policy={kind: mlp}"),
+    "episodes": (
+        "task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}",
+        "policy={kind: mlp}",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SAMPLED)
 def test_losses_of_samples_equal_those_of_the_batch(name: str) -> None:
     """Terms as in the metrics; their sum has the weights 0.5 and the first beta of its schedule."""
-    overrides = (*SAMPLED[name], "algorithm.value_weight=0.5", "algorithm.entropy={start: 0.2, episodes: 60}")
+    overrides = (
+        *SAMPLED[name],
+        "algorithm.value_weight=0.5",
+        "algorithm.entropy={start: 0.2, episodes: 60}",
+    )
     plain = built(*overrides)
     algorithm, state = plain.with_samples(), plain.initial()
     chunks = plain.ask(state, 0, np.zeros(0, ROW), NO_FITNESS)
-    outcomes, expected = ([item.evaluate(state, chunk, nothing) for chunk in chunks] for item in (algorithm, plain))
-    results = Results(np.concatenate([one.rows for one in outcomes]), [one.arrays for one in outcomes])
+    outcomes, expected = (
+        [item.evaluate(state, chunk, nothing) for chunk in chunks] for item in (algorithm, plain)
+    )
+    results = Results(
+        np.concatenate([one.rows for one in outcomes]), [one.arrays for one in outcomes]
+    )
     assert all(
-        (one.arrays[GRADIENT] == other.arrays[GRADIENT]).all() for one, other in zip(outcomes, expected, strict=True)
+        (one.arrays[GRADIENT] == other.arrays[GRADIENT]).all()
+        for one, other in zip(outcomes, expected, strict=True)
     )
     assert all(set(one.arrays) == {GRADIENT, SUMS} for one in expected)
     sample, losses = algorithm.sample(results), algorithm.losses(state, results)
@@ -196,19 +244,29 @@ def test_losses_of_samples_equal_those_of_the_batch(name: str) -> None:
     assert sample["rewards"].sum(axis=0) == pytest.approx(results.rows["return_"])
     metrics = algorithm.tell(state, results)[1]
     build_parts = {name: metrics[name] for name in ("policy_loss", "value_loss", "entropy")}
-    total = build_parts["policy_loss"] + 0.5 * build_parts["value_loss"] - 0.2 * build_parts["entropy"]
+    total = (
+        build_parts["policy_loss"] + 0.5 * build_parts["value_loss"] - 0.2 * build_parts["entropy"]
+    )
     assert losses == {**build_parts, "loss": pytest.approx(total, abs=1e-12)}
     assert algorithm.sample_losses(state, sample) == pytest.approx(dict(losses), rel=1e-4)
     with pytest.raises(UserError, match="the sample has no 'lives'"):
-        algorithm.sample_losses(state, {name: array for name, array in sample.items() if name != "lives"})
+        algorithm.sample_losses(
+            state, {name: array for name, array in sample.items() if name != "lives"}
+        )
 
 
 def test_samples_of_segments_include_the_initial_memory(tmp_path: Path) -> None:
     overrides = ("task={kind: episodes, env_id: CartPole-v1}", "stop.generations=3")
-    asynchronous = ("algorithm.updates=asynchronous", "algorithm.update_every=5", "evaluation.interval=0")
+    asynchronous = (
+        "algorithm.updates=asynchronous",
+        "algorithm.update_every=5",
+        "evaluation.interval=0",
+    )
     observed: list[Any] = []
     with hpc_es.train(
-        config(*overrides, *asynchronous), tmp_path, after_train_step=lambda *all: observed.append(all)
+        config(*overrides, *asynchronous),
+        tmp_path,
+        after_train_step=lambda *all: observed.append(all),
     ) as run:
         before = run.state
         for _ in run:
@@ -216,7 +274,10 @@ def test_samples_of_segments_include_the_initial_memory(tmp_path: Path) -> None:
             algorithm = run._run._parts.algorithm
             assert algorithm.sample_losses(before, sample) == pytest.approx(dict(loss), rel=1e-4)
             before = run.state
-            with pytest.raises(UserError, match=r"with algorithm.update_every the next batch depends on the last one"):
+            with pytest.raises(
+                UserError,
+                match=r"with algorithm.update_every the next batch depends on the last one",
+            ):
                 run.loss()
     assert sample["memory/0"].shape == (6, 2, 4) and np.abs(sample["memory/0"]).max() > 0
     assert sample["inputs"].shape == (6, 6, 4)
@@ -225,10 +286,19 @@ def test_samples_of_segments_include_the_initial_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [pytest.param("bandits", marks=pytest.mark.long), "episodes"])
 def test_learning_from_samples_of_a_run_repeats_it(name: str, tmp_path: Path) -> None:
     """Also if it is interrupted after two of four updates; evaluations are those of the run."""
-    overrides = (*SAMPLED[name], "algorithm.gae_lambda=0.9", "stop.generations=4", "mpi.chunk_size=6")
+    overrides = (
+        *SAMPLED[name],
+        "algorithm.gae_lambda=0.9",
+        "stop.generations=4",
+        "mpi.chunk_size=6",
+    )
     samples: list[Any] = []
     rows = list(
-        hpc_es.train(config(*overrides), tmp_path / "run", after_train_step=lambda sample, _: samples.append(sample))
+        hpc_es.train(
+            config(*overrides),
+            tmp_path / "run",
+            after_train_step=lambda sample, _: samples.append(sample),
+        )
     )
     expected = runs.newest(tmp_path / "run").state
     for sample, row in zip(samples, rows, strict=True):
@@ -242,9 +312,12 @@ def test_learning_from_samples_of_a_run_repeats_it(name: str, tmp_path: Path) ->
             run.update(sample)
     result = runs.newest(tmp_path / "again")
     assert result.state.theta.tobytes() == runs.newest(tmp_path / "at once").state.theta.tobytes()
-    np.testing.assert_allclose(result.state.theta, expected.theta, atol=1e-5)  # of another graph for bandits
+    # of another graph for bandits
+    np.testing.assert_allclose(result.state.theta, expected.theta, atol=1e-5)
     same = ("generation", "return_mean", "length_mean", "evaluation_return_mean", "timesteps_total")
-    assert [[row[key] for key in same] for row in again] == [[row[key] for key in same] for row in rows]
+    assert [[row[key] for key in same] for row in again] == [
+        [row[key] for key in same] for row in rows
+    ]
     assert [row["loss"] for row in again] == pytest.approx([row["loss"] for row in rows], rel=1e-4)
     assert result.counters["episodes"] == 4 * 6
 
@@ -258,22 +331,40 @@ def test_updates_with_samples_and_own_episodes_alternate(tmp_path: Path) -> None
             if row["generation"] == 0:
                 theta = run.theta.copy()
                 for name in ("lives", "rewards"):
-                    with pytest.raises(UserError, match="with the same steps and episodes as 'rewards'"):
+                    with pytest.raises(
+                        UserError, match="with the same steps and episodes as 'rewards'"
+                    ):
                         run.update({**samples[0][0], name: np.zeros((5, 2))})
                 assert (run.theta == theta).all()
-                assert run.update({**samples[0][0], "rewards": samples[0][0]["rewards"].tolist()})["generation"] == 1
+                assert (
+                    run.update({**samples[0][0], "rewards": samples[0][0]["rewards"].tolist()})[
+                        "generation"
+                    ]
+                    == 1
+                )
         assert row["generation"] == 2 and len(samples) == 3
         with pytest.raises(UserError, match="the run has ended"):
             run.update(samples[0][0])
 
 
 def test_samples_are_for_synchronous_updates_of_the_actor_critic(tmp_path: Path) -> None:
-    programs = ("task={kind: programs, name: reverse, max_code_length: 4}", "policy=null", "algorithm.batch_size=4")
+    programs = (
+        "task={kind: programs, name: reverse, max_code_length: 4}",
+        "policy=null",
+        "algorithm.batch_size=4",
+    )
     for name, overrides, text in (
         ("asynchronous", ("algorithm.updates=asynchronous",), "expected 'synchronous' for update"),
-        ("programs", (*programs, "algorithm={kind: policy_gradient}"), "expected 'actor_critic' for update"),
+        (
+            "programs",
+            (*programs, "algorithm={kind: policy_gradient}"),
+            "expected 'actor_critic' for update",
+        ),
     ):
-        with hpc_es.train(config(*overrides), tmp_path / name) as run, pytest.raises(UserError, match=text):
+        with (
+            hpc_es.train(config(*overrides), tmp_path / name) as run,
+            pytest.raises(UserError, match=text),
+        ):
             run.update({})
 
 
@@ -297,12 +388,15 @@ def test_steps_of_failed_episodes_are_not_counted() -> None:
 def test_evaluation_samples_actions_or_takes_the_greedy_ones() -> None:
     """With zero parameters both arms are sampled; the greedy action is always the first."""
     sampled, greedy = (
-        built("task.num_trials=50", f"algorithm.evaluation_actions={how}") for how in ("sampled", "greedy")
+        built("task.num_trials=50", f"algorithm.evaluation_actions={how}")
+        for how in ("sampled", "greedy")
     )
     state = sampled.initial()
     state = dataclasses.replace(state, shared={**state.shared, "theta": np.zeros_like(state.theta)})
     chunk = Chunk(0, 0, 8, "evaluate")
-    first, second = (item.evaluate(state, chunk, nothing).rows["return_"] for item in (sampled, greedy))
+    first, second = (
+        item.evaluate(state, chunk, nothing).rows["return_"] for item in (sampled, greedy)
+    )
     assert ((first > 10) & (first < 40)).all()  # a mean of 25, standard deviation 3.5
     assert ((second < 15) | (second > 35)).all()  # 5 or 45, 2.1
 
@@ -319,20 +413,40 @@ MISTAKES = {
         "found 0",
     ),
     "negative trials": (["task.num_trials=-1"], "task.num_trials", "-1"),
-    "Box actions": (["task={kind: episodes, env_id: Pendulum-v1}"], "task: Pendulum-v1 has Box", "needs Discrete ones"),
+    "Box actions": (
+        ["task={kind: episodes, env_id: Pendulum-v1}"],
+        "task: Pendulum-v1 has Box",
+        "needs Discrete ones",
+    ),
     "long unroll": (["algorithm.unroll=7"], "algorithm.unroll", "at most 6 steps"),
-    "long unroll of an environment": ([CARTPOLE, "algorithm.unroll=501"], "algorithm.unroll", "at most 500 steps"),
-    "unroll of nothing": (["policy={kind: mlp}", "algorithm.unroll=5"], "algorithm.unroll", "leave it out"),
+    "long unroll of an environment": (
+        [CARTPOLE, "algorithm.unroll=501"],
+        "algorithm.unroll",
+        "at most 500 steps",
+    ),
+    "unroll of nothing": (
+        ["policy={kind: mlp}", "algorithm.unroll=5"],
+        "algorithm.unroll",
+        "leave it out",
+    ),
     "programs": (["task={kind: programs, name: reverse}"], "task.kind", "'bandits' or 'episodes'"),
     "several episodes": (["task.episodes_per_job=2"], "task.episodes_per_job", "batch_size"),
     "regret": (["task.training_return=negative_regret"], "task.training_return", "'reward'"),
-    "normalisation": (["task.observation_normalization.enabled=true"], NORMALISATION, "expected false, or algorithm"),
+    "normalisation": (
+        ["task.observation_normalization.enabled=true"],
+        NORMALISATION,
+        "expected false, or algorithm",
+    ),
     "normalisation of an environment": (
         [f"{CARTPOLE}", f"{NORMALISATION}=true"],
         NORMALISATION,
         "algorithms that differentiate trajectories do not support it",
     ),
-    "rate": (["algorithm.optimizer.learning_rate=0"], "algorithm.optimizer.learning_rate", "greater than 0"),
+    "rate": (
+        ["algorithm.optimizer.learning_rate=0"],
+        "algorithm.optimizer.learning_rate",
+        "greater than 0",
+    ),
     "two schedules": (
         ["algorithm.entropy={episodes: 6, timesteps: 60}"],
         "algorithm.entropy.timesteps",
@@ -362,14 +476,21 @@ def test_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"policy\.hidden_dims"):
         trained(tmp_path / "run", "policy.hidden_dims=[5]", "stop.generations=3")
     with pytest.raises(ConfigError, match="the networks differ"):
-        trained(tmp_path / "other", "policy.hidden_dims=[5]", f"policy.init_from={tmp_path / 'run'}")
+        trained(
+            tmp_path / "other", "policy.hidden_dims=[5]", f"policy.init_from={tmp_path / 'run'}"
+        )
 
 
 def test_init_from_copies_the_value_head(tmp_path: Path) -> None:
     trained(tmp_path / "run", "stop.generations=2")
-    trained(tmp_path / "next", f"policy.init_from={tmp_path / 'run'}", "stop.generations=0", "seed=8")
+    trained(
+        tmp_path / "next", f"policy.init_from={tmp_path / 'run'}", "stop.generations=0", "seed=8"
+    )
     expected, result = (runs.newest(tmp_path / name).state for name in ("run", "next"))
-    assert all(result.shared[name].tobytes() == expected.shared[name].tobytes() for name in ("theta", "value"))
+    assert all(
+        result.shared[name].tobytes() == expected.shared[name].tobytes()
+        for name in ("theta", "value")
+    )
     assert result.generation == 0 and result.master["optimizer_steps"] == 0
 
 
@@ -406,7 +527,9 @@ def test_run_changes_the_parameters_and_its_losses_are_finite(tmp_path: Path) ->
     rows = trained(tmp_path / "run")
     before, after = built().initial(), runs.newest(tmp_path / "run").state
     assert all((after.shared[name] != before.shared[name]).any() for name in ("theta", "value"))
-    assert all(np.isfinite([row["policy_loss"], row["value_loss"], row["entropy"]]).all() for row in rows)
+    assert all(
+        np.isfinite([row["policy_loss"], row["value_loss"], row["entropy"]]).all() for row in rows
+    )
     assert rows[0]["entropy"] == pytest.approx(np.log(2), abs=1e-3)
 
 
@@ -438,9 +561,21 @@ def test_trained_policy_is_loaded(policy: str, tmp_path: Path) -> None:
 def test_actor_critic_learns_to_explore_bandits(tmp_path: Path) -> None:
     """Easy arms, 10 trials: 5 by chance; following the first reward gives 0.5 + 9 * 0.82 = 7.88."""
     overrides = [
-        *("task.num_trials=10", "policy.hidden_dims=[16]", "algorithm.batch_size=32", "mpi.chunk_size=32"),
-        *("algorithm.optimizer.learning_rate=0.01", "algorithm.entropy={start: 0.1, episodes: 9600}"),
-        *("stop.generations=300", "evaluation={interval: 299, episodes: 500}", "checkpoint.interval=0"),
+        *(
+            "task.num_trials=10",
+            "policy.hidden_dims=[16]",
+            "algorithm.batch_size=32",
+            "mpi.chunk_size=32",
+        ),
+        *(
+            "algorithm.optimizer.learning_rate=0.01",
+            "algorithm.entropy={start: 0.1, episodes: 9600}",
+        ),
+        *(
+            "stop.generations=300",
+            "evaluation={interval: 299, episodes: 500}",
+            "checkpoint.interval=0",
+        ),
     ]
     rows = trained(tmp_path / "run", *overrides)
     assert rows[0]["evaluation_return_mean"] == pytest.approx(5.0, abs=0.6)
@@ -449,7 +584,9 @@ def test_actor_critic_learns_to_explore_bandits(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_actor_critic_learns_cartpole(tmp_path: Path) -> None:
-    """The committed config, stopped early: constant pushing lasts 9 steps, a random policy about 20."""
+    """The committed config, stopped early: constant pushing lasts 9 steps,
+    a random policy about 20.
+    """
     overrides = ["stop.timesteps=60_000", "stop.target_return=195"]
     rows = list(hpc_es.train(load(CONFIGS / "ac_cartpole.yaml", overrides), tmp_path / "run"))
     assert max(row["evaluation_return_mean"] or 0 for row in rows) >= 195

@@ -36,7 +36,13 @@ SURVIVAL: dict[str, Any] = {
     "task": {"kind": "episodes", "env_id": "tests.helpers.toys:Survival-v0"},
     "policy": {"kind": "lstm", "hidden_dims": [4]},
     "algorithm": {
-        **{"kind": "actor_critic", "updates": "asynchronous", "update_every": 3, "batch_size": 2, "discount": 0.9},
+        **{
+            "kind": "actor_critic",
+            "updates": "asynchronous",
+            "update_every": 3,
+            "batch_size": 2,
+            "discount": 0.9,
+        },
         "optimizer": {"kind": "adam", "learning_rate": 0.01},
     },
     "evaluation": {"interval": 0},
@@ -92,16 +98,25 @@ def squares(returns: Sequence[float], value: float) -> float:
 
 
 def test_targets_bootstrap_from_the_value_unless_the_episode_ended(seeds: list[list[int]]) -> None:
-    """Lengths 2 and 12: R is 1.9, 1; and 1 + 0.9 * 3.52 = 4.168, 1 + 0.9 * 2.8 = 3.52, 1 + 0.9 * 2 = 2.8."""
+    """Lengths 2 and 12: R is 1.9, 1; and 1 + 0.9 * 3.52 = 4.168, 1 + 0.9 * 2.8 = 3.52,
+    1 + 0.9 * 2 = 2.8.
+    """
     seeds += [[1, 11]]
     algorithm = built()
     result = update(algorithm, constant(algorithm.initial(), 2.0))
-    assert result.rows["length"].tolist() == [2, 3] and result.rows["episode_length"].tolist() == [2, 0]
-    assert result.arrays[SUMS][1] == pytest.approx(squares([1.9, 1.0, 4.168, 3.52, 2.8], 2.0), rel=1e-5)
+    assert result.rows["length"].tolist() == [2, 3] and result.rows["episode_length"].tolist() == [
+        2,
+        0,
+    ]
+    assert result.arrays[SUMS][1] == pytest.approx(
+        squares([1.9, 1.0, 4.168, 3.52, 2.8], 2.0), rel=1e-5
+    )
 
 
 def test_targets_bootstrap_at_a_time_limit(seeds: list[list[int]]) -> None:
-    """A limit of 2 steps truncates the episode of length 12: R is 3.52, 2.8; that of length 2 terminates."""
+    """A limit of 2 steps truncates the episode of length 12: R is 3.52, 2.8;
+    that of length 2 terminates.
+    """
     seeds += [[1, 11]]
     algorithm = built("task.max_episode_steps=2")
     result = update(algorithm, constant(algorithm.initial(), 2.0))
@@ -110,7 +125,9 @@ def test_targets_bootstrap_at_a_time_limit(seeds: list[list[int]]) -> None:
 
 
 def test_bootstrap_values_use_the_memory_of_the_whole_episode() -> None:
-    """V is linear in h, a part of the memory: 10 steps at once equal 4 and then 6 with the stored memory."""
+    """V is linear in h, a part of the memory:
+    10 steps at once equal 4 and then 6 with the stored memory.
+    """
     network, rng = DifferentiableNetwork((3, 5, 4, 2), None), np.random.default_rng(0)
     from hpc_es.policies.networks.tensorflow_actors import tensorflow
 
@@ -121,25 +138,40 @@ def test_bootstrap_values_use_the_memory_of_the_whole_episode() -> None:
     for step in x[:4]:
         actor.act(step)
     whole = network(tf, theta, x)
-    rest = network(tf, theta, x[4:], memory=[(cached[:, 0], cached[:, 1]) for cached in actor.memory()])
+    rest = network(
+        tf, theta, x[4:], memory=[(cached[:, 0], cached[:, 1]) for cached in actor.memory()]
+    )
     for one, other in zip(whole, rest, strict=True):
         np.testing.assert_allclose(other, one[4:], atol=1e-5)
         assert np.abs(network(tf, theta, x[4:])[0] - whole[0][4:]).max() > 1e-3
 
 
 def test_gradient_stops_at_the_start_of_a_segment() -> None:
-    """With targets that do not bootstrap, segments of 4 sum to the result of unrolls of 4 over the whole episode."""
+    """With targets that do not bootstrap, segments of 4 sum to the
+    result of unrolls of 4 over the whole episode.
+    """
     network, rng = DifferentiableNetwork((3, 5, 2), None), np.random.default_rng(0)
     policy = built("policy.hidden_dims=[5]").policy
     theta, value = 3 * policy.initial(rng), rng.standard_normal(6).astype(np.float32)
-    x, rewards = rng.standard_normal((12, 2, 3)).astype(np.float32), rng.standard_normal((12, 2)).astype(np.float32)
-    options = [x, rng.integers(2, size=(12, 2)).astype(np.int32), rewards, np.ones_like(rewards), 0 * rewards]
+    x, rewards = (
+        rng.standard_normal((12, 2, 3)).astype(np.float32),
+        rng.standard_normal((12, 2)).astype(np.float32),
+    )
+    options = [
+        x,
+        rng.integers(2, size=(12, 2)).astype(np.int32),
+        rewards,
+        np.ones_like(rewards),
+        0 * rewards,
+    ]
     fixed, beta = (theta, value), np.float32(0.1)
     expected = episodes_graph(network, Loss(0.0, 1.0, 0.3, None, 4))(*fixed, beta, *options)
     actor, total = policy.bind(centre(theta, 2), None), np.zeros(len(theta) + len(value))
     for start in (0, 4, 8):
         memory, part = actor.memory(), [array[start : start + 4] for array in options]
-        total += segments_graph(network, Loss(0.0, 1.0, 0.3, None, None))(*fixed, beta, memory, *part)[0].numpy()
+        total += segments_graph(network, Loss(0.0, 1.0, 0.3, None, None))(
+            *fixed, beta, memory, *part
+        )[0].numpy()
         for step in part[0]:
             actor.act(step)
     np.testing.assert_allclose(total, expected[0], atol=1e-4)
@@ -150,7 +182,9 @@ def test_gradient_stops_at_the_start_of_a_segment() -> None:
 
 @pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
 def test_policy_memory_continues_after_an_update(seeds: list[list[int]], backend: str) -> None:
-    """Lengths 41, and 5 and 31: after three segments of 3 steps they are at 9, and at 1 + 3 of the next episode."""
+    """Lengths 41, and 5 and 31: after three segments of 3 steps they are at 9,
+    and at 1 + 3 of the next episode.
+    """
     seeds += [[40, 4], [0, 0], [0, 30]]
     algorithm = built(f"policy.backend={backend}")
     state = algorithm.initial()
@@ -166,29 +200,45 @@ def test_policy_memory_continues_after_an_update(seeds: list[list[int]], backend
 
 
 def test_gradients_of_a_segment_use_its_initial_memory(seeds: list[list[int]]) -> None:
-    """Without discount R is 1: errors of the second segment are V - 1 in steps 3, 4, 5 of an uninterrupted pass."""
+    """Without discount R is 1: errors of the second segment are V - 1 in steps 3, 4,
+    5 of an uninterrupted pass.
+    """
     from hpc_es.policies.networks.tensorflow_actors import tensorflow
 
     seeds += [[5, 5]]  # a life of 6
     algorithm = built("algorithm.discount=0")
     state = algorithm.initial()
-    state = dataclasses.replace(state, shared={**state.shared, "theta": state.theta / 4})  # far from saturation
+    # far from saturation
+    state = dataclasses.replace(state, shared={**state.shared, "theta": state.theta / 4})
     result = [update(algorithm, later(state, n)).arrays[SUMS][1] for n in range(2)]
     observed = np.array([[[step, 6, 1]] for step in range(6)], np.float32)
-    features = DifferentiableNetwork((3, 4, 2), None)(tensorflow(), state.theta, observed)[1].numpy()[:, 0]
+    features = DifferentiableNetwork((3, 4, 2), None)(tensorflow(), state.theta, observed)[
+        1
+    ].numpy()[:, 0]
     errors = (features @ state.shared["value"][:-1] - 1) ** 2
     assert result == pytest.approx([2 * errors[:3].sum(), 2 * errors[3:].sum()], rel=1e-4)
 
 
-@pytest.mark.parametrize("policy", ["policy={kind: lstm, hidden_dims: [4]}", "policy={kind: mlp, hidden_dims: [4]}"])
+@pytest.mark.parametrize(
+    "policy", ["policy={kind: lstm, hidden_dims: [4]}", "policy={kind: mlp, hidden_dims: [4]}"]
+)
 def test_segments_as_long_as_episodes_give_the_update_of_whole_episodes(policy: str) -> None:
-    """At most 20 steps: the same episodes, actions and, up to the order of sums, gradient, also later."""
+    """At most 20 steps: the same episodes, actions and, up to the order of sums, gradient,
+    also later.
+    """
     long, whole = (built(CARTPOLE, policy, f"algorithm.update_every={n}") for n in ("20", "null"))
     for generation in range(2):
-        result, expected = (update(item, later(item.initial(), generation)) for item in (long, whole))
-        assert result.rows.tobytes() == expected.rows.tobytes() and len(set(result.rows["length"])) == 2
+        result, expected = (
+            update(item, later(item.initial(), generation)) for item in (long, whole)
+        )
+        assert (
+            result.rows.tobytes() == expected.rows.tobytes()
+            and len(set(result.rows["length"])) == 2
+        )
         for name in (GRADIENT, SUMS):
-            np.testing.assert_allclose(result.arrays[name], expected.arrays[name], rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(
+                result.arrays[name], expected.arrays[name], rtol=1e-4, atol=1e-4
+            )
 
 
 def test_episodes_are_seeded_by_the_update_in_which_they_start() -> None:
@@ -219,17 +269,23 @@ def test_evaluation_does_not_change_episodes_in_progress(seeds: list[list[int]])
 
 
 def test_episodes_and_steps_are_counted_once_over_segments(tmp_path: Path) -> None:
-    """One rank, whose environments continue between updates: the rows include all of its episodes."""
+    """One rank, whose environments continue between updates:
+    the rows include all of its episodes.
+    """
     rows = list(hpc_es.train(config("stop.generations=40"), tmp_path / "run"))
     without = [row for row in rows if not row["episodes_this_generation"]]
-    assert len(without) > 20 and all(row["return_mean"] is None and row["length_mean"] is None for row in without)
+    assert len(without) > 20 and all(
+        row["return_mean"] is None and row["length_mean"] is None for row in without
+    )
     ended = [row for row in rows if row["episodes_this_generation"]]
     assert all(row["return_mean"] == row["length_mean"] for row in ended)  # of whole episodes
     steps = sum(row["length_mean"] * row["episodes_this_generation"] for row in ended)
     total = rows[-1]["timesteps_total"]
     assert total == sum(row["timesteps_this_generation"] for row in rows) <= 40 * 6
     assert 0 <= total - steps < 2 * 50  # what the two episodes on their way have taken
-    assert rows[-1]["episodes_total"] == len([1 for row in ended for _ in range(row["episodes_this_generation"])])
+    assert rows[-1]["episodes_total"] == len(
+        [1 for row in ended for _ in range(row["episodes_this_generation"])]
+    )
     assert int(runs.newest(tmp_path / "run").state.shared["episodes"]) == rows[-1]["episodes_total"]
 
 
@@ -242,7 +298,9 @@ def test_stop_limits_count_updates_steps_and_finished_episodes(tmp_path: Path) -
 
 
 def test_entropy_weight_anneals_with_finished_episodes(seeds: list[list[int]]) -> None:
-    """Lengths 2 and 12, three steps per update: 1 episode in each of three updates, then 2; of 10 in total."""
+    """Lengths 2 and 12, three steps per update: 1 episode in each of three updates, then 2;
+    of 10 in total.
+    """
     seeds += [[1, 11]]
     algorithm = built("algorithm.entropy={start: 1.0, end: 0.0, episodes: 10}")
     state, weights = algorithm.initial(), []
@@ -287,7 +345,11 @@ def test_environments_that_always_fail_end_the_run(seeds: list[list[int]]) -> No
 
 BANDITS = "task={kind: bandits, num_trials: 6}"
 MISTAKES = {
-    "synchronous": (["algorithm.updates=synchronous"], "algorithm.update_every", "try updates: asynchronous"),
+    "synchronous": (
+        ["algorithm.updates=synchronous"],
+        "algorithm.update_every",
+        "try updates: asynchronous",
+    ),
     "bandits": ([BANDITS], "algorithm.update_every", "hpc_es.tasks.bandits:hpc_es/Bandit-v0"),
     "long unroll": (["algorithm.unroll=4"], "algorithm.unroll", "the 3 steps of update_every"),
     "fault tolerance": (
@@ -311,7 +373,11 @@ def test_invalid_segment_options_are_refused_before_the_run(mistake: str) -> Non
 def test_bandits_are_played_in_segments_as_an_environment(tmp_path: Path) -> None:
     """10 trials in updates of 4: every third update of both environments ends an episode of 10."""
     task = "task={kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0', env_kwargs: {num_trials: 10}}"
-    rows = list(hpc_es.train(config(task, "algorithm.update_every=4", "stop.generations=6"), tmp_path / "run"))
+    rows = list(
+        hpc_es.train(
+            config(task, "algorithm.update_every=4", "stop.generations=6"), tmp_path / "run"
+        )
+    )
     assert [row["timesteps_this_generation"] for row in rows] == [8, 8, 4] * 2
     assert [row["length_mean"] for row in rows] == [None, None, 10] * 2
     assert all(math.isfinite(row["policy_loss"]) for row in rows)
@@ -324,11 +390,21 @@ def test_bandits_are_played_in_segments_as_an_environment(tmp_path: Path) -> Non
 def test_actor_critic_with_segments_learns_cartpole(tmp_path: Path) -> None:
     """A random policy lasts about 20 steps. Means over the episodes of 250 updates of 80 steps."""
     overrides = (
-        *("task={kind: episodes, env_id: CartPole-v1}", "policy={kind: mlp, hidden_dims: [64, 64]}"),
+        *(
+            "task={kind: episodes, env_id: CartPole-v1}",
+            "policy={kind: mlp, hidden_dims: [64, 64]}",
+        ),
         *("algorithm.update_every=20", "algorithm.batch_size=4", "algorithm.discount=0.99"),
-        *("algorithm.gae_lambda=0.95", "algorithm.entropy.start=0.01", "algorithm.optimizer.learning_rate=0.002"),
+        *(
+            "algorithm.gae_lambda=0.95",
+            "algorithm.entropy.start=0.01",
+            "algorithm.optimizer.learning_rate=0.002",
+        ),
         "stop.generations=1000",
     )
     rows = list(hpc_es.train(config(*overrides), tmp_path / "run"))
-    returns = [[row["return_mean"] for row in part if row["return_mean"]] for part in (rows[:50], rows[-250:])]
+    returns = [
+        [row["return_mean"] for row in part if row["return_mean"]]
+        for part in (rows[:50], rows[-250:])
+    ]
     assert np.mean(returns[0]) < 50 and np.mean(returns[1]) > 100, np.mean(returns[1])

@@ -1,4 +1,6 @@
-"""The gradient of custom networks in TensorFlow equals that of mlp and lstm, whose graph is tested by hand."""
+"""The gradient of custom networks in TensorFlow equals that of mlp and lstm,
+whose graph is tested by hand.
+"""
 
 from __future__ import annotations
 
@@ -47,15 +49,21 @@ def gradient(network: Any, loss: Loss, memory: Any = None) -> Any:
     from hpc_es.algorithms.actor_critic.differentiable import TensorFlowPolicy
 
     policy = TensorFlowPolicy(network)
-    weights = Weights(network.initial(np.random.default_rng(0)), policy.initial_value(None), np.float32(0.1))  # type: ignore[arg-type]
+    weights = Weights(
+        network.initial(np.random.default_rng(0)), policy.initial_value(None), np.float32(0.1)
+    )  # type: ignore[arg-type]
     return policy.gradient(loss, weights, episodes(), memory)
 
 
 @pytest.mark.parametrize("starts", ["at rest", "in an episode"])
 @pytest.mark.parametrize(("is_recurrent", "unroll"), [(True, None), (True, 3), (False, None)])
-def test_gradient_equals_that_of_lstm_and_mlp(is_recurrent: bool, unroll: int | None, starts: str) -> None:
+def test_gradient_equals_that_of_lstm_and_mlp(
+    is_recurrent: bool, unroll: int | None, starts: str
+) -> None:
     network, loss = TensorFlowLayer(is_recurrent), Loss(0.9, 0.7, 0.3, 1.0, unroll)
-    other = GraphPolicy(DifferentiableNetwork((INPUTS, UNITS, ACTIONS), None if is_recurrent else "tanh"))
+    other = GraphPolicy(
+        DifferentiableNetwork((INPUTS, UNITS, ACTIONS), None if is_recurrent else "tanh")
+    )
     memory, leaves = None, None
     if starts == "in an episode":
         h_and_c = np.random.default_rng(5).standard_normal((3, 2, UNITS)).astype(np.float32)
@@ -79,7 +87,9 @@ def test_gradient_is_the_same_if_functions_run_eagerly(kind: str) -> None:
             return gradient(network, loss)
         policy = GraphPolicy(DifferentiableNetwork((INPUTS, UNITS, ACTIONS), None))
         weights = Weights(*in_graph(network.initial(np.random.default_rng(0))), np.float32(0.1))
-        return policy.gradient(loss, weights, episodes(), policy.memory(3) if kind == "segments" else None)
+        return policy.gradient(
+            loss, weights, episodes(), policy.memory(3) if kind == "segments" else None
+        )
 
     expected, expected_sums = computed()
     tf.config.run_functions_eagerly(True)

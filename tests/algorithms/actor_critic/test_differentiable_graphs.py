@@ -49,9 +49,13 @@ def normal(*shape: int) -> Any:
     return RNG.standard_normal(shape)
 
 
-def gradient(network: DifferentiableNetwork, loss: Loss, theta: Any, value: Any, *episodes: Any) -> Any:
+def gradient(
+    network: DifferentiableNetwork, loss: Loss, theta: Any, value: Any, *episodes: Any
+) -> Any:
     """The arrays of `loss_gradient`, with beta 0.1."""
-    result = loss_gradient(tf, network, loss, tf.constant(theta), tf.constant(value), 0.1, *episodes)
+    result = loss_gradient(
+        tf, network, loss, tf.constant(theta), tf.constant(value), 0.1, *episodes
+    )
     return [part.numpy() for part in result]
 
 
@@ -59,7 +63,8 @@ def size(network: DifferentiableNetwork) -> int:
     policies: Any = {None: LSTM, "tanh": MLP}[network.activation]
     options: Any = {None: LSTMOptions, "tanh": MLPOptions}[network.activation]
     created = policies(
-        options(hidden_dims=network.widths[1:-1]), Spaces(flat_observations(network.inputs), Discrete(network.outputs))
+        options(hidden_dims=network.widths[1:-1]),
+        Spaces(flat_observations(network.inputs), Discrete(network.outputs)),
     )
     assert DifferentiableNetwork.of(created) == network
     return int(created.layout.size)
@@ -71,7 +76,13 @@ def episodes(steps: int = 7, rows: int = 3) -> list[Any]:
     t = np.arange(steps)[:, np.newaxis]
     lives, cuts = (t < lengths).astype(float), ((t == 4) & (lengths == 4)).astype(float)
     inputs = normal(steps, rows, 3) * (lives + cuts)[..., np.newaxis]
-    return [inputs, RNG.integers(2, size=(steps, rows)) * (lives > 0), normal(steps, rows) * lives, lives, cuts]
+    return [
+        inputs,
+        RNG.integers(2, size=(steps, rows)) * (lives > 0),
+        normal(steps, rows) * lives,
+        lives,
+        cuts,
+    ]
 
 
 # The loss.
@@ -80,7 +91,11 @@ def episodes(steps: int = 7, rows: int = 3) -> list[Any]:
 def test_loss_of_two_steps_by_hand() -> None:
     """-log pi A = 1.0605, squares 2.32, entropy 1.3449."""
     logits = np.array([[0.2, -0.1], [0.0, 0.5]])[:, np.newaxis]
-    actions, returns, values = np.array([[0], [1]]), np.array([[1.9], [1.0]]), np.array([[0.5], [0.4]])
+    actions, returns, values = (
+        np.array([[0], [1]]),
+        np.array([[1.9], [1.0]]),
+        np.array([[0.5], [0.4]]),
+    )
     parts = losses(tf, logits, values, actions, returns, returns - values, np.ones((2, 1)))
     expected = (1.060543532764, 2.32, 1.344869808004)
     np.testing.assert_allclose([float(part) for part in parts], expected, atol=1e-12)
@@ -118,13 +133,16 @@ def test_targets_have_no_gradient_and_bootstrap_when_truncated() -> None:
     result = loss_terms(tf, FORWARD, PLAIN, theta, value, inputs, actions, rewards, lives, cuts)[1]
     assert float(result) == pytest.approx(squares, rel=1e-12)
     slope, _ = gradient(FORWARD, PLAIN, theta, value, inputs, actions, rewards, lives, cuts)
-    assert slope[-1] == pytest.approx(2 * PLAIN.value_weight * errors, rel=1e-12)  # of the value's bias
+    # of the value's bias
+    assert slope[-1] == pytest.approx(2 * PLAIN.value_weight * errors, rel=1e-12)
 
 
 def test_padding_after_the_episode_does_not_change_the_loss() -> None:
     theta, value, arguments = normal(size(RECURRENT)), normal(5), episodes()
     padded = [np.pad(array, [(0, 9)] + [(0, 0)] * (array.ndim - 1)) for array in arguments]
-    short, long = (gradient(RECURRENT, PLAIN, theta, value, *arrays) for arrays in (arguments, padded))
+    short, long = (
+        gradient(RECURRENT, PLAIN, theta, value, *arrays) for arrays in (arguments, padded)
+    )
     np.testing.assert_allclose(short[0], long[0], atol=1e-12)
     np.testing.assert_allclose(short[1], long[1], atol=1e-12)
 
@@ -166,13 +184,17 @@ def test_gradient_equals_finite_differences_of_the_loss(network: DifferentiableN
         loss = compiled(x)
     result, width = tape.gradient(loss, x).numpy(), 1e-6
     steps = np.eye(len(both)) * width
-    ahead, behind = ([float(compiled(tf.constant(both + sign * step))) for step in steps] for sign in (1, -1))
+    ahead, behind = (
+        [float(compiled(tf.constant(both + sign * step))) for step in steps] for sign in (1, -1)
+    )
     expected = (np.array(ahead) - np.array(behind)) / (2 * width)
     np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
 def test_loss_with_a_tuple_of_entropy_weights_has_twice_the_gradient_with_their_mean() -> None:
-    """The A3C code has a comma in beta(t): (-0.25, + 1.0) in place of 0.75 makes its loss a vector [2]."""
+    """The A3C code has a comma in beta(t): (-0.25, + 1.0) in
+    place of 0.75 makes its loss a vector [2].
+    """
     theta, value, arrays = tf.constant(normal(size(RECURRENT))), tf.constant(normal(5)), episodes()
     with tf.GradientTape() as tape:
         tape.watch((theta, value))
@@ -191,7 +213,9 @@ def plain(kernel: Any, bias: Any, x: Any, unroll: int) -> Any:
     for t in range(x.shape[0]):
         if t % unroll == 0:
             h, c = tf.stop_gradient(h), tf.stop_gradient(c)
-        h, c = layers.lstm_gates(layers.TensorFlowOps(tf), tf.matmul(tf.concat([x[t], h], 1), kernel) + bias, c)
+        h, c = layers.lstm_gates(
+            layers.TensorFlowOps(tf), tf.matmul(tf.concat([x[t], h], 1), kernel) + bias, c
+        )
         outputs.append(h)
     return tf.stack(outputs)
 
@@ -201,7 +225,10 @@ def test_unrolling_only_truncates_the_gradient(unroll: int) -> None:
     kernel, bias, x = (tf.constant(array) for array in (normal(7, 16), normal(16), normal(7, 3, 3)))
     weights = normal(7, 3, 4)
     result = []
-    for run in (lambda *arguments: plain(*arguments, unroll), lambda k, b, x: lstm_sequence(tf, x, k, b, unroll)):
+    for run in (
+        lambda *arguments: plain(*arguments, unroll),
+        lambda k, b, x: lstm_sequence(tf, x, k, b, unroll),
+    ):
         with tf.GradientTape() as tape:
             tape.watch((kernel, bias, x))
             loss = tf.reduce_sum(run(kernel, bias, x) * weights)
@@ -211,8 +238,12 @@ def test_unrolling_only_truncates_the_gradient(unroll: int) -> None:
 
 
 def test_episode_of_100_trials_has_20_unrolls_of_5() -> None:
-    """The gradient of the last step of each unroll depends only on the inputs of its own 5 steps."""
-    kernel, bias, x = (tf.constant(array) for array in (normal(7, 16), normal(16), normal(100, 1, 3)))
+    """The gradient of the last step of each unroll depends
+    only on the inputs of its own 5 steps.
+    """
+    kernel, bias, x = (
+        tf.constant(array) for array in (normal(7, 16), normal(16), normal(100, 1, 3))
+    )
     for last in range(4, 100, 5):
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -224,14 +255,17 @@ def test_episode_of_100_trials_has_20_unrolls_of_5() -> None:
 def test_unroll_reaches_the_graph() -> None:
     theta, value, arguments = normal(size(RECURRENT)), normal(5), episodes()
     whole, cut, long = (
-        gradient(RECURRENT, Loss(0.9, 0.7, 0.3, None, unroll), theta, value, *arguments)[0] for unroll in (None, 2, 7)
+        gradient(RECURRENT, Loss(0.9, 0.7, 0.3, None, unroll), theta, value, *arguments)[0]
+        for unroll in (None, 2, 7)
     )
     assert np.abs(whole - cut).max() > 1e-3
     np.testing.assert_array_equal(whole, long)
 
 
 def test_compiled_graph_equals_the_eager_one() -> None:
-    arguments = [array.astype(np.int32 if array.dtype == np.int64 else np.float32) for array in episodes()]
+    arguments = [
+        array.astype(np.int32 if array.dtype == np.int64 else np.float32) for array in episodes()
+    ]
     theta, value = normal(size(RECURRENT)).astype(np.float32), normal(5).astype(np.float32)
     compiled = episodes_graph(RECURRENT, PLAIN)(theta, value, np.float32(0.1), *arguments)
     expected = gradient(RECURRENT, PLAIN, theta, value, *arguments)
@@ -280,7 +314,10 @@ def test_bandit_episodes_in_tensorflow_equal_those_in_numpy(name: str) -> None:
 )
 def test_bandit_inputs_are_reward_and_action_of_the_previous_step(inputs: BanditInputs) -> None:
     """For the rewards [1, 0, 1] the policy observes [none yet, 1, 0]."""
-    actions, rewards = np.array([[2], [0], [1]], np.int32), np.array([[1.0], [0.0], [1.0]], np.float32)
+    actions, rewards = (
+        np.array([[2], [0], [1]], np.int32),
+        np.array([[1.0], [0.0], [1.0]], np.float32),
+    )
     observed = bandit_observations(tf, inputs, tf.constant(actions), tf.constant(rewards)).numpy()
     expected = [inputs.first(1), inputs.after(0, np.array([2]), np.ones(1, np.float32))]
     expected.append(inputs.after(1, np.array([0]), np.zeros(1, np.float32)))
@@ -303,9 +340,14 @@ def test_bandit_gradient_equals_that_of_recorded_episodes() -> None:
     problem = SETTINGS["values"]
     network = DifferentiableNetwork((problem.inputs.width, 6, problem.family.arms), None)
     theta, value = normal(size(network)).astype(np.float32), normal(7).astype(np.float32)
-    uniforms, paid = RNG.random((6, 3)).astype(np.float32), potential_rewards(problem.episodes_of_seeds([3, 4, 5]))
+    uniforms, paid = (
+        RNG.random((6, 3)).astype(np.float32),
+        potential_rewards(problem.episodes_of_seeds([3, 4, 5])),
+    )
     beta = np.float32(0.1)
-    result, sums, actions, rewards = bandits_graph(network, PLAIN, problem.inputs)(theta, value, beta, paid, uniforms)
+    result, sums, actions, rewards = bandits_graph(network, PLAIN, problem.inputs)(
+        theta, value, beta, paid, uniforms
+    )
     lives = np.ones((6, 3), np.float32)
     observed = bandit_observations(tf, problem.inputs, actions, rewards)
     expected = gradient(network, PLAIN, theta, value, observed, actions, rewards, lives, 0 * lives)
@@ -316,11 +358,15 @@ def test_bandit_gradient_equals_that_of_recorded_episodes() -> None:
 def test_differentiable_network_without_biases_equals_the_policy() -> None:
     wide = np.full(2, 100, np.float32)
     policy, rng = (
-        MLP(MLPOptions(hidden_dims=(4,), bias=False), Spaces(flat_observations(3), Box(-wide, wide))),
+        MLP(
+            MLPOptions(hidden_dims=(4,), bias=False), Spaces(flat_observations(3), Box(-wide, wide))
+        ),
         np.random.default_rng(1),
     )
     network, theta = DifferentiableNetwork.of(policy), rng.standard_normal(20).astype(np.float32)
     observed = rng.standard_normal((1, 6, 3)).astype(np.float32)
     assert network is not None and policy.layout.size == 20
     outputs, _ = network(tf, tf.constant(theta), tf.constant(observed))
-    np.testing.assert_allclose(outputs[0], policy.bind(centre(theta, 6), None).act(observed[0]), atol=1e-6)
+    np.testing.assert_allclose(
+        outputs[0], policy.bind(centre(theta, 6), None).act(observed[0]), atol=1e-6
+    )

@@ -32,9 +32,12 @@ def generators(count: int, first: int = 0) -> list[np.random.Generator]:
 
 def biased(probabilities: Sequence[float], start: int = 0) -> tuple[MLP, np.ndarray]:
     """A policy and parameters with these action probabilities for every observation."""
-    policy = MLP(Options(hidden_dims=()), Spaces(flat_observations(2), Discrete(len(probabilities), start)))
+    policy = MLP(
+        Options(hidden_dims=()), Spaces(flat_observations(2), Discrete(len(probabilities), start))
+    )
     theta = np.zeros(policy.layout.size, np.float32)
-    theta[-len(probabilities) :] = np.log(probabilities) + 50.0  # the softmax does not see what all have in common
+    # the softmax does not see what all have in common
+    theta[-len(probabilities) :] = np.log(probabilities) + 50.0
     return policy, theta
 
 
@@ -47,7 +50,8 @@ def test_sampled_actions_have_the_policys_probabilities() -> None:
     actor = SamplingActor(policy, theta, generators(rows))
     actions = np.concatenate([actor.act(np.zeros((rows, 2), np.float32)) for _ in range(steps)])
     shares = np.bincount(actions - 5, minlength=3) / actions.size
-    assert np.abs(shares - (0.1, 0.6, 0.3)).max() < 4 * np.sqrt(0.25 / actions.size)  # four standard errors
+    # four standard errors
+    assert np.abs(shares - (0.1, 0.6, 0.3)).max() < 4 * np.sqrt(0.25 / actions.size)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
@@ -71,7 +75,11 @@ def test_actions_of_a_job_do_not_depend_on_other_jobs(moment: int) -> None:
     """Also after others have left the stack, between any two steps."""
     policy = LSTM(LSTMOptions(hidden_dims=(4,)), Spaces(flat_observations(2), Discrete(3)))
     theta = 3 * policy.initial(np.random.default_rng(1))
-    observations = np.random.default_rng(2).standard_normal((2 * UNIFORMS_PER_DRAW + 5, 5, 2)).astype(np.float32)
+    observations = (
+        np.random.default_rng(2)
+        .standard_normal((2 * UNIFORMS_PER_DRAW + 5, 5, 2))
+        .astype(np.float32)
+    )
     together, leaving = (SamplingActor(policy, theta, generators(5)) for _ in range(2))
     expected = np.array([together.act(step) for step in observations])
     for t, step in enumerate(observations):
@@ -93,7 +101,10 @@ def recorded(task: Episodes, seeds: Sequence[int], action: int = 0) -> Trajector
 
 
 def test_every_step_is_recorded() -> None:
-    """Lengths 3, 12, 6 and 8: the stack is compacted meanwhile. Survival observes (step, lifetime, 1)."""
+    """Lengths 3, 12, 6 and 8: the stack is compacted meanwhile.
+
+    Survival observes (step, lifetime, 1).
+    """
     seeds = [2, 11, 5, 7]
     result = recorded(episodes("Survival"), seeds, action=1)
     lengths = np.array([lifetime(seed) for seed in seeds])
@@ -103,7 +114,10 @@ def test_every_step_is_recorded() -> None:
     np.testing.assert_array_equal(result.lives, lives)
     np.testing.assert_array_equal(result.rewards, lives)
     np.testing.assert_array_equal(result.actions, lives)
-    observed = np.stack([t + 0 * lengths, lengths + 0 * t, 1 + 0 * t * lengths], axis=-1) * lives[..., np.newaxis]
+    observed = (
+        np.stack([t + 0 * lengths, lengths + 0 * t, 1 + 0 * t * lengths], axis=-1)
+        * lives[..., np.newaxis]
+    )
     np.testing.assert_array_equal(result.inputs, observed)
     assert not result.cuts.any()
 
@@ -111,7 +125,8 @@ def test_every_step_is_recorded() -> None:
 def test_truncated_episode_keeps_its_last_state() -> None:
     result = recorded(episodes("Survival", max_episode_steps=5), [2, 11, 4])
     assert result.lives.sum(axis=0).tolist() == [3, 5, 5]
-    assert np.argwhere(result.cuts).tolist() == [[5, 1]]  # not the last: it ended by itself at the limit
+    # not the last: it ended by itself at the limit
+    assert np.argwhere(result.cuts).tolist() == [[5, 1]]
     assert result.inputs[5].tolist() == [[0, 0, 0], [5, 12, 1], [0, 0, 0]]
 
 
@@ -135,7 +150,11 @@ def test_failed_jobs_do_not_contribute(fault: str) -> None:
 
 
 def test_recorded_rewards_include_the_training_offset() -> None:
-    assert recorded(episodes("Survival", reward_offset=-3.0), [1]).rewards[:3, 0].tolist() == [-2.0, -2.0, 0.0]
+    assert recorded(episodes("Survival", reward_offset=-3.0), [1]).rewards[:3, 0].tolist() == [
+        -2.0,
+        -2.0,
+        0.0,
+    ]
 
 
 # Bandits.
@@ -144,7 +163,10 @@ def test_recorded_rewards_include_the_training_offset() -> None:
 def test_payouts_are_the_rewards_of_all_arms() -> None:
     chances = np.array([[[0.5, 0.9]]], np.float32)
     values, spreads = np.array([[[1.0, 5.0]]], np.float32), np.array([[[0.0, 2.0]]], np.float32)
-    uniforms, normal = np.array([[0.4, 0.5, 0.95]], np.float32), np.array([[1.0, -1.0, 1.0]], np.float32)
+    uniforms, normal = (
+        np.array([[0.4, 0.5, 0.95]], np.float32),
+        np.array([[1.0, -1.0, 1.0]], np.float32),
+    )
     result = potential_rewards(BanditEpisodes(Arms(chances, values, spreads), uniforms, normal))
     assert result[:, 0].tolist() == [[1.0, 7.0], [0.0, 3.0], [0.0, 0.0]]
     plain = potential_rewards(BanditEpisodes(Arms(chances, values, 0 * spreads), uniforms, None))

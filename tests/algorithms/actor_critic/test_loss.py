@@ -46,8 +46,13 @@ def test_targets_of_an_episode_by_hand(
     np.testing.assert_allclose(result, (returns, advantages), atol=1e-12)
 
 
-@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_size=20), st.floats(0, 1))
-def test_advantage_with_lambda_1_is_return_minus_value(steps: list[tuple[float, float]], gamma: float) -> None:
+@given(
+    st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_size=20),
+    st.floats(0, 1),
+)
+def test_advantage_with_lambda_1_is_return_minus_value(
+    steps: list[tuple[float, float]], gamma: float
+) -> None:
     rewards, values = np.array(steps).T
     returns, advantages = targets(rewards, values, gamma, 1.0)
     np.testing.assert_allclose(advantages, returns - values, atol=1e-9)

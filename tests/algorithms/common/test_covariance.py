@@ -22,10 +22,42 @@ from hpc_es.core.keys import Keys
 from hpc_es.noise.counter import CounterNoise
 
 CONSTANTS = {  # size, population: mueff, c_s, d_s, c_c, c_1, c_mu, chi, of pycma's equations
-    (2, 6): (2.028611465, 0.4462049874, 1.446204987, 0.624554539, 0.1548153999, 0.08559277943, 1.254272743),
-    (3, 7): (2.254815082, 0.4149090011, 1.414909001, 0.5588013229, 0.09640963258, 0.06958846923, 1.59687753),
-    (10, 10): (3.167299281, 0.2844285879, 1.284428588, 0.294990383, 0.01528382452, 0.02355177665, 3.084726565),
-    (40, 15): (4.540915209, 0.1320305687, 1.132030569, 0.09300921663, 0.001169432725, 0.003405219644, 6.28521508),
+    (2, 6): (
+        2.028611465,
+        0.4462049874,
+        1.446204987,
+        0.624554539,
+        0.1548153999,
+        0.08559277943,
+        1.254272743,
+    ),
+    (3, 7): (
+        2.254815082,
+        0.4149090011,
+        1.414909001,
+        0.5588013229,
+        0.09640963258,
+        0.06958846923,
+        1.59687753,
+    ),
+    (10, 10): (
+        3.167299281,
+        0.2844285879,
+        1.284428588,
+        0.294990383,
+        0.01528382452,
+        0.02355177665,
+        3.084726565,
+    ),
+    (40, 15): (
+        4.540915209,
+        0.1320305687,
+        1.132030569,
+        0.09300921663,
+        0.001169432725,
+        0.003405219644,
+        6.28521508,
+    ),
 }
 
 
@@ -39,7 +71,15 @@ def test_cma_es_constants_equal_those_of_the_tutorial(size: int, population: int
 
 def test_weights_of_six_and_seven_samples() -> None:
     six = [0.6370425712, 0.2845702574, 0.07838717132, -0.2863837826, -0.7649580941, -1.155981778]
-    seven = [0.5856451065, 0.2928225533, 0.1215323402, 0, -0.4241269418, -0.7706638857, -1.063656697]
+    seven = [
+        0.5856451065,
+        0.2928225533,
+        0.1215323402,
+        0,
+        -0.4241269418,
+        -0.7706638857,
+        -1.063656697,
+    ]
     assert constants(2, 6, True).weights == pytest.approx(six, rel=1e-8)
     assert constants(3, 7, True).weights == pytest.approx(seven, rel=1e-8, abs=1e-15)
     assert constants(3, 7, False).weights[4:].tolist() == [0, 0, 0]
@@ -47,7 +87,9 @@ def test_weights_of_six_and_seven_samples() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 50])
 @pytest.mark.parametrize("population", [2, 3, 4, 1000])
-def test_constants_of_any_population_keep_the_covariance_positive(size: int, population: int) -> None:
+def test_constants_of_any_population_keep_the_covariance_positive(
+    size: int, population: int
+) -> None:
     """The remaining share 1 - c_1 - c_mu sum w exceeds the largest subtraction, n c_mu |w-|."""
     c = constants(size, population, True)
     bad = float(np.minimum(c.weights, 0).sum())
@@ -57,7 +99,9 @@ def test_constants_of_any_population_keep_the_covariance_positive(size: int, pop
 
 
 def test_root_is_recomputed_less_often_with_many_parameters() -> None:
-    """1000 parameters, 24 samples: c_1 + c_mu is about 1.3e-5, 1 / (10 * 1000 * 1.3e-5) is 7.7: 8, as in pycma."""
+    """1000 parameters, 24 samples: c_1 + c_mu is about 1.3e-5, 1 / (10 * 1000 * 1.3e-5) is 7.7:
+    8, as in pycma.
+    """
     assert constants(40, 15, True).root_interval == 1
     assert constants(100, 17, True).root_interval == 2
     assert constants(1000, 24, True).root_interval == 8
@@ -92,13 +136,18 @@ def test_rows_of_a_weighted_sum_of_squares() -> None:
 
 def test_number_of_blocks_grows_with_the_number_of_samples() -> None:
     assert covariance.blocks(MIN_SHARED_SAMPLES - 1, 2000) == 1
-    assert [covariance.blocks(MIN_SHARED_SAMPLES, size) for size in (1, BLOCK_ROWS, BLOCK_ROWS + 1)] == [1, 1, 2]
+    assert [
+        covariance.blocks(MIN_SHARED_SAMPLES, size) for size in (1, BLOCK_ROWS, BLOCK_ROWS + 1)
+    ] == [1, 1, 2]
 
 
 @pytest.mark.parametrize("samples", [4, MIN_SHARED_SAMPLES])
 def test_blocks_of_rows_cover_the_covariance_once(samples: int) -> None:
     steps = np.random.default_rng(1).standard_normal((samples, BLOCK_ROWS + 3))
-    parts = [rows_of_sum(np.ones(samples), steps, block) for block in range(covariance.blocks(*steps.shape))]
+    parts = [
+        rows_of_sum(np.ones(samples), steps, block)
+        for block in range(covariance.blocks(*steps.shape))
+    ]
     np.testing.assert_allclose(np.concatenate(parts), steps.T @ steps, rtol=1e-12, atol=1e-12)
 
 
@@ -106,15 +155,25 @@ def test_covariance_update_by_path_and_blocks_equals_the_whole_formula() -> None
     """Sizes larger than a cache, and not a multiple of the blocks."""
     rng = np.random.default_rng(2)
     size = 2 * CACHE_ROWS + 5
-    old, rows, path = rng.standard_normal((size, size)), rng.standard_normal((size, size)), rng.standard_normal(size)
+    old, rows, path = (
+        rng.standard_normal((size, size)),
+        rng.standard_normal((size, size)),
+        rng.standard_normal(size),
+    )
     result = covariance.updated(old, 0.5, path, 0.25, [rows[:40], rows[40:]])
-    np.testing.assert_allclose(result, 0.5 * old + 0.25 * np.outer(path, path) + rows, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        result, 0.5 * old + 0.25 * np.outer(path, path) + rows, rtol=1e-12, atol=1e-12
+    )
 
 
 def test_covariance_of_too_many_parameters_is_refused() -> None:
     assert not list(covariance.too_large("xnes", 2000))
     ((key, text),) = covariance.too_large("xnes", 2001)
-    assert key == "algorithm.kind" and "'xnes'" in text and "2,001 parameters: expected at most 2,000" in text
+    assert (
+        key == "algorithm.kind"
+        and "'xnes'" in text
+        and "2,001 parameters: expected at most 2,000" in text
+    )
 
 
 SIZE, POPULATION = 40, SAMPLE_ROWS + 6
@@ -128,7 +187,9 @@ def steps(of: BlockSampler, first: int, stop: int, generation: int = 3) -> bytes
 
 def test_transformed_perturbations_are_matrix_times_noise() -> None:
     z, y = BlockSampler(NOISE, SIZE).z_and_y(3, POPULATION, MATRIX)
-    assert z.tolist() == [NOISE.direction(3, sample, 0, SIZE).tolist() for sample in range(POPULATION)]
+    assert z.tolist() == [
+        NOISE.direction(3, sample, 0, SIZE).tolist() for sample in range(POPULATION)
+    ]
     np.testing.assert_allclose(y, z @ MATRIX.T, rtol=1e-12, atol=1e-12)
 
 
@@ -139,12 +200,18 @@ def test_sample_does_not_depend_on_the_others(kept: int, monkeypatch: pytest.Mon
     whole = BlockSampler(NOISE, SIZE).z_and_y(3, POPULATION, MATRIX)[1]
     for sample in reversed(range(POPULATION)):
         assert steps(one, sample, sample + 1) == whole[sample].tobytes()
-    assert steps(one, SAMPLE_ROWS - 2, SAMPLE_ROWS + 3) == whole[SAMPLE_ROWS - 2 : SAMPLE_ROWS + 3].tobytes()
+    assert (
+        steps(one, SAMPLE_ROWS - 2, SAMPLE_ROWS + 3)
+        == whole[SAMPLE_ROWS - 2 : SAMPLE_ROWS + 3].tobytes()
+    )
 
 
 def test_transformed_perturbations_differ_by_generation_and_matrix() -> None:
     one = BlockSampler(NOISE, SIZE)
     first, second = steps(one, 0, 4), steps(one, 0, 4, generation=4)
     assert first != second
-    assert one.y(4, POPULATION, range(4), 2 * MATRIX).tobytes() == (2 * np.frombuffer(second)).tobytes()
+    assert (
+        one.y(4, POPULATION, range(4), 2 * MATRIX).tobytes()
+        == (2 * np.frombuffer(second)).tobytes()
+    )
     assert steps(one, 0, 4) == first

@@ -18,7 +18,9 @@ def newest(line: DelayLine, *thetas: float) -> State:
     """The state after updates that led to these theta, starting from the first."""
     state = line.start(State(0, {"theta": np.array([thetas[0]])}, {"slot": np.array([7.0])}))
     for number, theta in enumerate(thetas[1:], 1):
-        state = line.advance(state, State(number, {"theta": np.array([theta])}, {"slot": np.array([7.0 + number])}))
+        state = line.advance(
+            state, State(number, {"theta": np.array([theta])}, {"slot": np.array([7.0 + number])})
+        )
     return state
 
 
@@ -32,7 +34,9 @@ def newest(line: DelayLine, *thetas: float) -> State:
         (2, 4, 7.0, 3.0),
     ],
 )
-def test_lookahead_extrapolates_the_last_step(delay: int, generation: int, expected: float, measured: float) -> None:
+def test_lookahead_extrapolates_the_last_step(
+    delay: int, generation: int, expected: float, measured: float
+) -> None:
     state = newest(DelayLine(delay, True), 0.0, 1.0, 3.0)
     drawn = DelayLine(delay, True).drawn_around(state, generation)
     assert (drawn.generation, drawn.theta.tolist()) == (generation, [expected])
@@ -67,7 +71,9 @@ def test_state_has_the_same_arrays_in_every_generation() -> None:
         ({"kind": "ars", "delay": 1, "lookahead": True}, True),
     ],
 )
-def test_lookahead_is_on_if_the_optimizer_has_momentum(algorithm: dict[str, Any], expected: bool) -> None:
+def test_lookahead_is_on_if_the_optimizer_has_momentum(
+    algorithm: dict[str, Any], expected: bool
+) -> None:
     config = validate({"task": {"env_id": "CartPole-v1"}, "algorithm": algorithm})
     assert DelayLine.of(config.algorithm) == DelayLine(algorithm["delay"], expected)
 
@@ -77,7 +83,9 @@ def test_there_is_no_line_without_a_delay() -> None:
 
 
 def test_pgpe_uses_the_deviations_that_its_candidates_were_drawn_with() -> None:
-    """grad_mu = s_a / P sum (F+ - F-) / 2 z doubles with s_a; s itself changes by at most a fifth of the present s."""
+    """grad_mu = s_a / P sum (F+ - F-) / 2 z doubles with s_a;
+    s itself changes by at most a fifth of the present s.
+    """
     options: dict[str, Any] = {"fitness_shaping": "none", "sigma": 0.5, "population_size": 4}
     options["optimizer"] = {"kind": "none", "learning_rate": 1.0}
     created = strategy("pgpe", [3.0, 1.0, 4.0, 1.5], [0.0, 0.0], **options)

@@ -1,4 +1,6 @@
-"""Updates and restarts of distribution strategies; IPOP and BIPOP by hand (Auger & Hansen 2005; Hansen 2009)."""
+"""Updates and restarts of distribution strategies;
+IPOP and BIPOP by hand (Auger & Hansen 2005; Hansen 2009).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def anywhere(kind: str, **options: Any) -> Any:
         (lambda x: np.nan, "0 of 6 evaluations did not fail, 3 are needed: no update"),
     ],
 )
-def test_skipped_update_is_reported_and_keeps_the_distribution(kind: str, cost: Any, said: str) -> None:
+def test_skipped_update_is_reported_and_keeps_the_distribution(
+    kind: str, cost: Any, said: str
+) -> None:
     """Also in the middle of a search, with nonzero paths and covariance."""
     created = strategy(kind, sphere, np.ones(3), population_size=6)
     state, _, notices = next_state(created, after(created, 4))
@@ -50,7 +54,9 @@ def test_skipped_update_is_reported_and_keeps_the_distribution(kind: str, cost: 
     created.problem._cost = cost
     later, metrics, notices = next_state(created, state)
     assert notices == [said] and metrics["skipped_update"] == 1
-    assert all(later.shared[name].tobytes() == array.tobytes() for name, array in state.shared.items())
+    assert all(
+        later.shared[name].tobytes() == array.tobytes() for name, array in state.shared.items()
+    )
     own = set(created.initial_distribution(1.0, np.ones(3))[1])
     assert all(later.master[name].tobytes() == state.master[name].tobytes() for name in own)
     assert (later.generation, int(later.master["age"])) == (6, 6)
@@ -62,13 +68,24 @@ def test_restart_resets_the_state_with_a_larger_population(kind: str) -> None:
     first = created.initial()
     state, metrics, notices = next_state(created, after(created, 2))
     assert notices == ["restart 1 with a population of 12, after max_generations"]
-    assert (metrics["population_size"], metrics["restarts"]) == (6, 0), "the generation was the old search's"
+    assert (metrics["population_size"], metrics["restarts"]) == (6, 0), (
+        "the generation was the old search's"
+    )
     assert state.generation == 3 and created.population(state) == 12
     fresh = {**first.shared, **first.master}
-    changed = {name for name, a in {**state.shared, **state.master}.items() if a.tobytes() != fresh[name].tobytes()}
-    assert changed == {"theta", "population", "run_restart", "run_population", "run_large", "run_growths"} | {
-        *("run_of_small", "run_ended_by")
+    changed = {
+        name
+        for name, a in {**state.shared, **state.master}.items()
+        if a.tobytes() != fresh[name].tobytes()
     }
+    assert changed == {
+        "theta",
+        "population",
+        "run_restart",
+        "run_population",
+        "run_large",
+        "run_growths",
+    } | {*("run_of_small", "run_ended_by")}
     assert int(state.master["run_of_small"]) == 18
     assert state.theta.tobytes() == created.first_theta(1).tobytes()
     assert created.finished(state) is None
@@ -98,10 +115,16 @@ def test_end_of_the_last_search_names_its_criterion(kind: str) -> None:
 
 
 def test_small_bipop_search_ends_at_its_evaluation_budget() -> None:
-    """18 small ones, then 3 * 12 = 36 large ones: the next has at most 18, three generations of 6."""
+    """18 small ones, then 3 * 12 = 36 large ones: the next has at most 18,
+    three generations of 6.
+    """
     created = strategy("snes", sphere, np.ones(3), **{**STARTS, "restarts": "bipop"})
     state = after(created, 6)
-    assert [int(state.master[f"run_{name}"]) for name in ("restart", "limit", "population")] == [2, 18, 6]
+    assert [int(state.master[f"run_{name}"]) for name in ("restart", "limit", "population")] == [
+        2,
+        18,
+        6,
+    ]
     assert state.shared["deviations"] == pytest.approx(0.3 * state.master["run_sigma_factor"])
     assert state.master["run_sigma_factor"] < 1
     patient = strategy("snes", sphere, np.ones(3), population_size=6, restarts="bipop")
@@ -138,7 +161,10 @@ def test_restart_options_without_restarts_are_warned_about() -> None:
     arguments = {"kind": "cma_es", "max_restarts": 3, "population_factor": 3.0}
     others = {"task": task, "policy": None, "stop": {"generations": 1}}
     said = warnings_of(validate({**others, "algorithm": arguments}))
-    assert [line.partition(":")[0] for line in said] == ["algorithm.max_restarts", "algorithm.population_factor"]
+    assert [line.partition(":")[0] for line in said] == [
+        "algorithm.max_restarts",
+        "algorithm.population_factor",
+    ]
     assert all("does nothing: restarts is none" in line for line in said)
     assert not warnings_of(validate({**others, "algorithm": {**arguments, "restarts": "ipop"}}))
 
@@ -191,9 +217,13 @@ def test_bipop_continues_with_the_regime_that_used_fewer_evaluations() -> None:
     two = next_search(plan, one, 3001)  # 1000 to 3001
     assert (two.population, two.sigma_factor) == pytest.approx(small(2, 20))
     assert (two.population, two.large, two.limit) == (10, False, 1500)
-    three = next_search(plan, two, 1500)  # 2500 to 3001: small again, and no longer than half of the last large one
+    # 2500 to 3001: small again, and no longer than half of the last large one
+    three = next_search(plan, two, 1500)
     assert (three.large, three.limit) == (False, 1500)
-    assert three.sigma_factor == pytest.approx(small(3, 20)[1]) and three.sigma_factor != two.sigma_factor
+    assert (
+        three.sigma_factor == pytest.approx(small(3, 20)[1])
+        and three.sigma_factor != two.sigma_factor
+    )
     four = next_search(plan, three, 600)  # 3100 to 3001
     assert (four.population, four.large, four.limit, four.sigma_factor) == (40, True, 0, 1.0)
     five = next_search(plan, four, 9000)  # 3100 to 12001
@@ -227,4 +257,6 @@ def test_search_is_restored_from_the_state() -> None:
     assert Search.from_arrays(arrays) == run
     assert {array.shape for array in arrays.values()} == {()}
     assert all(isinstance(array, np.ndarray) for array in arrays.values())
-    assert {name: a.dtype for name, a in arrays.items()} == {name: a.dtype for name, a in FIRST.arrays().items()}
+    assert {name: a.dtype for name, a in arrays.items()} == {
+        name: a.dtype for name, a in FIRST.arrays().items()
+    }

@@ -1,4 +1,5 @@
-"""The margin of discrete coordinates and the categorical distribution, against vectors of independent programs.
+"""The margin of discrete coordinates and the categorical distribution, against vectors of
+independent programs.
 
 The vectors were computed with cmaes 0.13.1 (CMAwM, CatCMA), from the same inputs.
 """
@@ -48,7 +49,12 @@ def thresholds(levels: tuple[int, ...], mean: float) -> tuple[float, float]:
     ],
 )
 def test_corrected_mean_and_factor_are_those_of_cmaes(
-    levels: tuple[int, ...], sigma: float, mean: float, variance: float, factor: float, expected: tuple[float, float]
+    levels: tuple[int, ...],
+    sigma: float,
+    mean: float,
+    variance: float,
+    factor: float,
+    expected: tuple[float, float],
 ) -> None:
     deviation = sigma * math.sqrt(variance)
     actual = corrected(mean, factor, deviation, *thresholds(levels, mean), alpha=0.02)
@@ -61,7 +67,10 @@ def test_every_other_side_keeps_its_probability_after_a_correction() -> None:
         mean, deviation = float(rng.uniform(-4, 4)), float(10 ** rng.uniform(-6, 1))
         low, high = thresholds(STEPS, mean)
         mean, factor = corrected(mean, 1.0, deviation, low, high, alpha)
-        below, above = tail((mean - low) / (deviation * factor)), tail((high - mean) / (deviation * factor))
+        below, above = (
+            tail((mean - low) / (deviation * factor)),
+            tail((high - mean) / (deviation * factor)),
+        )
         if math.isinf(low) or math.isinf(high):
             assert below + above >= alpha * (1 - 1e-6)
         else:
@@ -74,16 +83,29 @@ def test_mean_on_the_only_threshold_keeps_its_factor() -> None:
 
 @pytest.mark.parametrize(
     ("x", "levels"),
-    [((0.3, 0.45), (0, 0)), ((0.3001, 0.46), (1, 1)), ((-0.04, -5.0), (-1, 0)), ((9.0, 0.4500001), (3, 1))],
+    [
+        ((0.3, 0.45), (0, 0)),
+        ((0.3001, 0.46), (1, 1)),
+        ((-0.04, -5.0), (-1, 0)),
+        ((9.0, 0.4500001), (3, 1)),
+    ],
 )
-def test_evaluated_levels_are_those_of_cmaes(x: tuple[float, float], levels: tuple[int, int]) -> None:
+def test_evaluated_levels_are_those_of_cmaes(
+    x: tuple[float, float], levels: tuple[int, int]
+) -> None:
     """The levels of m + A (x - m), with the mean m = (0.2, 0.4) and the factors A = (3, 2).
 
     (0.3, 0.45) lies on both thresholds, 0.5; x is moved by 1e-12 because of rounding.
     """
-    coordinates = named_coordinates({"a": WholeNumbers(-3, 3), "b": WholeNumbers(0, 1)}, "reflect", 1.0)
+    coordinates = named_coordinates(
+        {"a": WholeNumbers(-3, 3), "b": WholeNumbers(0, 1)}, "reflect", 1.0
+    )
     assert coordinates.mixed is not None
-    mixed, widths, mean = MixedVector(2, coordinates.mixed, Keys(0)), np.array([7.0, 2.0]), np.array([0.2, 0.4])
+    mixed, widths, mean = (
+        MixedVector(2, coordinates.mixed, Keys(0)),
+        np.array([7.0, 2.0]),
+        np.array([0.2, 0.4]),
+    )
     theta = (mean - np.array([-3.5, -0.5])) / widths
     shared = {"theta": theta, "margin": np.array([3.0, 2.0])}
     sampled = mixed.candidates(shared, 0, [0], (np.array([x]) - 1e-12 - mean) / widths)
@@ -92,7 +114,8 @@ def test_evaluated_levels_are_those_of_cmaes(x: tuple[float, float], levels: tup
 
 WEIGHTS = np.array([0.6370425712, 0.2845702574, 0.0783871713, 0.0, 0.0, 0.0])
 PATH = (0.6795270553, -0.5360249500, -0.2688632349)  # s after the first generation
-GENERATIONS = (  # categories from the best sample to the worst; probabilities, Delta and gamma after the update
+# categories from the best sample to the worst; probabilities, Delta and gamma after the update
+GENERATIONS = (
     (
         ((0, 1), (2, 0), (0, 0), (1, 1), (2, 1), (1, 0)),
         (0.6702660638, 0.0727998127, 0.2569341235, 0.3516687199),
@@ -135,7 +158,9 @@ def test_probabilities_of_three_generations_are_those_of_cmaes() -> None:
 def test_equal_samples_do_not_change_probabilities_at_their_own_frequency() -> None:
     categories = Categories((2,), Keys(0))
     _, master = categories.initial()
-    assert categories.updated(np.array([0.5, 0.5]), master, np.array([0.5, 0.5]), np.array([[0], [1]])) == ({}, {})
+    assert categories.updated(
+        np.array([0.5, 0.5]), master, np.array([0.5, 0.5]), np.array([[0], [1]])
+    ) == ({}, {})
 
 
 def test_samples_have_the_probabilities_and_depend_on_their_number_only() -> None:
@@ -169,7 +194,9 @@ OPTIMUM = {"layers": 3, "nodes": 40, "grid": 64, "solver": "gm, res", "precondit
 @pytest.mark.parametrize("kind", ["cma_es", "sep_cma_es"])
 @pytest.mark.parametrize("seed", range(3))
 def test_optimum_of_parameters_of_every_type_is_found(kind: str, seed: int) -> None:
-    best = hpc_es.minimize(toys.mixed, parameters=toys.MIXED, algorithm=kind, seed=seed, max_evaluations=4000)
+    best = hpc_es.minimize(
+        toys.mixed, parameters=toys.MIXED, algorithm=kind, seed=seed, max_evaluations=4000
+    )
     assert best.f < 1e-8 and "tolfun" in best.reason
     assert {name: best.parameters[name] for name in OPTIMUM} == OPTIMUM
 
@@ -177,14 +204,20 @@ def test_optimum_of_parameters_of_every_type_is_found(kind: str, seed: int) -> N
 @pytest.mark.parametrize("kind", ["cma_es", "sep_cma_es"])
 def test_search_of_choices_alone_ends_at_the_optimum(kind: str) -> None:
     parameters: Any = {f"b{index}": {"boolean": True} for index in range(8)}
-    best = hpc_es.minimize(lambda **b: sum(not x for x in b.values()), parameters=parameters, algorithm=kind)
+    best = hpc_es.minimize(
+        lambda **b: sum(not x for x in b.values()), parameters=parameters, algorithm=kind
+    )
     assert best.f == 0 and all(best.parameters.values()) and best.evaluations < 2000
 
 
 def test_strategies_that_only_round_warn_and_refuse_choices() -> None:
     numbers: Any = {"layers": toys.MIXED["layers"], "damping": toys.MIXED["damping"]}
-    with pytest.warns(UserWarning, match="only rounds discrete parameters .*'cma_es' or 'sep_cma_es'"):
+    with pytest.warns(
+        UserWarning, match="only rounds discrete parameters .*'cma_es' or 'sep_cma_es'"
+    ):
         es = hpc_es.Strategy("snes", parameters=numbers, seed=1)
     assert set(es.ask()[:, 0]) <= set(range(1, 9))
-    with pytest.raises(ConfigError, match="cannot sample choices and booleans: expected 'cma_es' or 'sep_cma_es'"):
+    with pytest.raises(
+        ConfigError, match="cannot sample choices and booleans: expected 'cma_es' or 'sep_cma_es'"
+    ):
         hpc_es.Strategy("snes", parameters=toys.MIXED)

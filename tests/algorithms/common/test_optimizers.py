@@ -46,7 +46,9 @@ def test_adam_by_hand() -> None:  # T38
 
 
 def test_adam_against_the_paper_in_float64() -> None:
-    """Kingma & Ba 2015, end of section 2: alpha_t = alpha sqrt(1 - b2^t) / (1 - b1^t), then m / (sqrt(v) + eps)."""
+    """Kingma & Ba 2015, end of section 2: alpha_t = alpha sqrt(1 - b2^t) / (1 - b1^t),
+    then m / (sqrt(v) + eps).
+    """
     rng = np.random.default_rng(0)
     gradients = rng.standard_normal((20, 3)).astype(np.float32)
     options = Options(kind="adam", learning_rate=0.3, beta1=0.8, beta2=0.95, epsilon=1e-3)
@@ -68,12 +70,19 @@ def test_rmsprop_by_hand() -> None:
     """ms = 0.99 ms + 0.01 g^2 from 1, then -rate g / sqrt(ms + 1e-10)."""
     first, second = steps(Options(kind="rmsprop", learning_rate=0.01), GRADIENT, GRADIENT)
     np.testing.assert_allclose(first, [-0.01, 0.02 / 1.03**0.5, -0.005 / 0.9925**0.5], rtol=1e-5)
-    np.testing.assert_allclose(second, [-0.01, 0.02 / 1.0597**0.5, -0.005 / 0.985075**0.5], rtol=1e-5)
+    np.testing.assert_allclose(
+        second, [-0.01, 0.02 / 1.0597**0.5, -0.005 / 0.985075**0.5], rtol=1e-5
+    )
 
 
 def test_rmsprop_adds_epsilon_inside_the_root() -> None:
-    options, slots = Options(kind="rmsprop", learning_rate=1.0), initial_slots(Options(kind="rmsprop"), 1)
-    _, move = step(options, {**slots, "rmsprop_square": np.zeros(1, np.float32)}, np.array([1e-5], np.float32))
+    options, slots = (
+        Options(kind="rmsprop", learning_rate=1.0),
+        initial_slots(Options(kind="rmsprop"), 1),
+    )
+    _, move = step(
+        options, {**slots, "rmsprop_square": np.zeros(1, np.float32)}, np.array([1e-5], np.float32)
+    )
     np.testing.assert_allclose(move, -1e-5 / np.sqrt(0.01 * 1e-10 + 1e-10), rtol=1e-4)
 
 
@@ -81,14 +90,18 @@ def test_decay_and_epsilon_of_rmsprop_are_options() -> None:
     """ms = 0.5 * 1 + 0.5 * 4 = 2.5, and -1 * 2 / sqrt(2.5 + 1.5) = -1."""
     for options in (
         Options(kind="rmsprop", learning_rate=1.0, rmsprop_decay=0.5, rmsprop_epsilon=1.5),
-        policy_gradient.Optimizer(kind="rmsprop", learning_rate=1.0, rmsprop_decay=0.5, rmsprop_epsilon=1.5).full(),
+        policy_gradient.Optimizer(
+            kind="rmsprop", learning_rate=1.0, rmsprop_decay=0.5, rmsprop_epsilon=1.5
+        ).full(),
     ):
         _, move = step(options, initial_slots(options, 1), np.array([2], np.float32))
         np.testing.assert_allclose(move, [-1.0])
 
 
 def test_optimizer_none_steps_by_rate_times_gradient() -> None:
-    np.testing.assert_allclose(steps(Options(kind="none", learning_rate=0.1), GRADIENT)[0], [-0.1, 0.2, -0.05])
+    np.testing.assert_allclose(
+        steps(Options(kind="none", learning_rate=0.1), GRADIENT)[0], [-0.1, 0.2, -0.05]
+    )
 
 
 CLIPUP = Options(kind="clipup", learning_rate=0.2, max_speed=0.3)
@@ -96,14 +109,17 @@ CLIPUP = Options(kind="clipup", learning_rate=0.2, max_speed=0.3)
 
 def test_clipup_equals_other_implementations() -> None:
     gradients = [np.array(item, np.float32) for item in ([3, 4, 0], [3, 4, 0], [0, -5, 12])]
-    expected = [[0.12, 0.16, 0], [0.18, 0.24, 0], [0.162, 0.1390769231, 0.1846153846]]  # the second is clipped
+    # the second is clipped
+    expected = [[0.12, 0.16, 0], [0.18, 0.24, 0], [0.162, 0.1390769231, 0.1846153846]]
     np.testing.assert_allclose(steps(CLIPUP, *gradients), -np.array(expected), rtol=1e-6)
 
 
 def test_clipup_max_speed_defaults_to_twice_the_learning_rate() -> None:
     """Speeds in one direction: a, 1.9 a, 2 a instead of 2.71 a."""
     moves = steps(Options(kind="clipup", learning_rate=0.1), *[7 * GRADIENT] * 3)
-    np.testing.assert_allclose([np.linalg.norm(item) for item in moves], [0.1, 0.19, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(
+        [np.linalg.norm(item) for item in moves], [0.1, 0.19, 0.2], rtol=1e-6
+    )
 
 
 def test_clipup_slows_down_with_a_zero_gradient() -> None:
@@ -167,13 +183,19 @@ def test_step_changes_none_of_its_arguments(kind: Kind) -> None:
 def test_climbing_in_parts_equals_a_step_of_whole_arrays(
     kind: Kind, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts are divided into pieces, and the last part is shorter; bits and metrics do not depend on the threads."""
+    """Parts are divided into pieces, and the last part is shorter;
+    bits and metrics do not depend on the threads.
+    """
     monkeypatch.setattr(optimizers, "NORM_PART", width := 3 * SQUARES + 100)
     monkeypatch.setattr(optimizers, "STEP_PART", 2 * SQUARES)
     options, size, decay = Options(kind=kind), 5 * width + 3, 0.01
     rng = np.random.default_rng(0)
     theta = rng.standard_normal(size).astype(np.float32)
-    slots, plain, climbing = initial_slots(options, size), initial_slots(options, size), theta.copy()
+    slots, plain, climbing = (
+        initial_slots(options, size),
+        initial_slots(options, size),
+        theta.copy(),
+    )
     for _ in range(2):
         gradient = rng.standard_normal(size).astype(np.float32)
         plain, change = step(options, plain, np.float32(decay) * theta - gradient)
@@ -216,7 +238,9 @@ def test_error_in_a_thread_is_raised() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_optimizer_descends_a_quadratic(kind: Kind) -> None:
     """Steps of ClipUp shrink only with the learning rate, not with the gradient."""
-    options = Options(kind=kind, learning_rate=0.05, anneal_updates=300 if kind == "clipup" else None)
+    options = Options(
+        kind=kind, learning_rate=0.05, anneal_updates=300 if kind == "clipup" else None
+    )
     x, slots = np.array([1, -2, 3], np.float32), initial_slots(options, 3)
     for _ in range(300):
         slots, move = step(options, slots, 2 * x)
@@ -234,7 +258,9 @@ def vector(*values: float) -> Float32:
 def update(clip: float | None, *gradients: Float32) -> tuple[Float32, dict[str, float]]:
     """The change of theta, and the metrics."""
     slots: Arrays = {"optimizer_steps": np.zeros((), np.int64)}
-    descent = descend(PLAIN, vector(0, 0), slots, [{SUMMED: gradient} for gradient in gradients], clip)
+    descent = descend(
+        PLAIN, vector(0, 0), slots, [{SUMMED: gradient} for gradient in gradients], clip
+    )
     return descent.theta, dict(descent.metrics)
 
 
@@ -273,7 +299,9 @@ def test_gradient_that_is_not_finite_ends_the_run() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [0, 1, 7, 129, 32_769, 65_543, 1_000_003])
-def test_sums_of_squares_have_the_bits_of_the_sum_of_one_array(size: int, dtype: type[np.floating]) -> None:
+def test_sums_of_squares_have_the_bits_of_the_sum_of_one_array(
+    size: int, dtype: type[np.floating]
+) -> None:
     vector = (np.random.default_rng(size).standard_normal(size) * 1e3).astype(dtype)
     expected = [np.square(vector, dtype=np.float64).sum()] if size else []
     assert squares_of_parts(vector) == expected

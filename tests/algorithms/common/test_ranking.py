@@ -1,4 +1,6 @@
-"""Fitness shaping: centred ranks, published utilities, ties, failures, and generations without information."""
+"""Fitness shaping: centred ranks, published utilities, ties, failures,
+and generations without information.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_utilities_equal_the_published_ones_and_sum_to_0(population: int) -> Non
     assert result.sum() == pytest.approx(0, abs=1e-15)
 
 
-@pytest.mark.parametrize(("size", "population"), [(1, 4), (2, 6), (3, 7), (10, 10), (40, 15), (1000, 24)])
+@pytest.mark.parametrize(
+    ("size", "population"), [(1, 4), (2, 6), (3, 7), (10, 10), (40, 15), (1000, 24)]
+)
 def test_default_population_by_hand(size: int, population: int) -> None:
     assert default_population(size) == population
 
@@ -66,7 +70,9 @@ def test_failures_and_ties_share_weights() -> None:
         ([5, 5, 5, NAN], None),  # what has not failed is better
     ],
 )
-def test_generation_without_information_has_a_reason(returns: list[float], said: str | None) -> None:
+def test_generation_without_information_has_a_reason(
+    returns: list[float], said: str | None
+) -> None:
     assert nothing_to_learn(np.array(returns, np.float64), 2) == said
 
 
@@ -100,7 +106,9 @@ def test_centred_ranks_average_over_ties(values: list[int]) -> None:
     """The definition: the number of smaller ones plus half of the other equal ones, over n - 1."""
     n = len(values)
     expected = [sum(b < a for b in values) + (values.count(a) - 1) / 2 for a in values]
-    np.testing.assert_allclose(centered_ranks(values), np.array(expected) / (n - 1) - 0.5, atol=1e-12)
+    np.testing.assert_allclose(
+        centered_ranks(values), np.array(expected) / (n - 1) - 0.5, atol=1e-12
+    )
 
 
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=30, unique=True))

@@ -1,4 +1,6 @@
-"""BIPOP's searches side by side: two searches in turn, which do not depend on each other's candidates."""
+"""BIPOP's searches side by side: two searches in turn,
+which do not depend on each other's candidates.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def test_large_and_small_searches_alternate_and_restart_on_their_own() -> None:
         numbers.append(int(es._state.master[f"{SMALL}run_restart"]) - FIRST_SMALL)
         advance(es)
     assert sizes[::2] == [6, 6, 6, 12, 12, 12]  # restarted after three generations of its own
-    # The second small search may use half of the 18 evaluations of the first large one: two generations of 6.
+    # The second small search may use half of the 18 evaluations of the first large one: two
+    # generations of 6.
     assert max(sizes[1::2]) <= 12 and numbers == [0] * 6 + [1] * 4 + [2] * 2
 
 
@@ -47,11 +50,16 @@ def test_large_search_does_not_depend_on_the_results_of_small_ones() -> None:
         before = plain._state
         advance(plain)
         advance(other, scale_of_small=-1.0)
-        early, late = line.drawn_around(before, plain.generation), line.drawn_around(plain._state, plain.generation)
+        early, late = (
+            line.drawn_around(before, plain.generation),
+            line.drawn_around(plain._state, plain.generation),
+        )
         chunk = plain._chunks[0]
         drawn = [plain._algorithm.candidates(state, chunk).stacked() for state in (early, late)]
         assert np.array_equal(*drawn)
-        assert np.array_equal(*(line.measured(state, plain.generation).theta for state in (before, plain._state)))
+        assert np.array_equal(
+            *(line.measured(state, plain.generation).theta for state in (before, plain._state))
+        )
 
 
 @pytest.mark.parametrize("kind", ["cma_es", "sep_cma_es", "snes", "xnes", "cr_fm_nes"])
@@ -65,8 +73,14 @@ def test_both_searches_improve(kind: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"algorithm": {"restarts": "ipop"}}, "side_by_side: is true, but restarts is ipop: expected restarts: bipop"),
-        ({"mpi": {"schedule": "static"}}, "is 'static', but algorithm.side_by_side is true: expected on_demand"),
+        (
+            {"algorithm": {"restarts": "ipop"}},
+            "side_by_side: is true, but restarts is ipop: expected restarts: bipop",
+        ),
+        (
+            {"mpi": {"schedule": "static"}},
+            "is 'static', but algorithm.side_by_side is true: expected on_demand",
+        ),
         ({"task": {"close_at": 0.9}}, "task.close_at: is 0.9, but algorithm.side_by_side is true"),
         (
             {"task": {"constraints": 1, "constraint_handling": "augmented_lagrangian"}},
@@ -82,5 +96,7 @@ def test_settings_that_do_not_fit_are_config_errors(changes: dict[str, Any], mes
         "stop": {"generations": 1},
     }
     with pytest.raises(ConfigError, match=message):
-        config = validate({name: {**section, **changes.get(name, {})} for name, section in data.items()})
+        config = validate(
+            {name: {**section, **changes.get(name, {})} for name, section in data.items()}
+        )
         build_task(config)

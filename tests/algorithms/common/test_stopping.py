@@ -20,15 +20,28 @@ from hpc_es.algorithms.common.stopping import (
 )
 
 ONES, EYE = np.ones(2), np.eye(2)
-VIEW = View(theta=np.array([1.0, 2]), first_sigma=1.0, sigma=1.0, deviations=ONES, path=0 * ONES, population=6, age=1)
+VIEW = View(
+    theta=np.array([1.0, 2]),
+    first_sigma=1.0,
+    sigma=1.0,
+    deviations=ONES,
+    path=0 * ONES,
+    population=6,
+    age=1,
+)
 COSTS = np.arange(6.0)
 FALLING = np.arange(101.0)[::-1]
 
 
 def met(
-    costs: Any = COSTS, observed: dict[str, Any] | None = None, options: dict[str, Any] | None = None, **view: Any
+    costs: Any = COSTS,
+    observed: dict[str, Any] | None = None,
+    options: dict[str, Any] | None = None,
+    **view: Any,
 ) -> set[str]:
-    """The criteria that are met in a state that otherwise equals that after the first generation."""
+    """The criteria that are met in a state that otherwise
+    equals that after the first generation.
+    """
     arguments = {name: np.array(value) for name, value in (observed or {}).items()}
     result = criteria(
         Options(**(options or {})),
@@ -57,7 +70,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [  # criterion, met, j
         {"costs": COSTS * 3e-12, "observed": {"history": FLAT + np.arange(10) * 1e-12}},
     ),
     ("tolfunhist", {"observed": {"history": FLAT}}, {"observed": {"history": FLAT[:9]}}),
-    ("tolfunhist", {"observed": {"history": [0.0] * 9 + [9e-13]}}, {"observed": {"history": [0.0] * 9 + [1.1e-12]}}),
+    (
+        "tolfunhist",
+        {"observed": {"history": [0.0] * 9 + [9e-13]}},
+        {"observed": {"history": [0.0] * 9 + [1.1e-12]}},
+    ),
     (  # a tenth of the 60 that the median has come is 6
         "tolfunrel",
         {
@@ -72,17 +89,29 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [  # criterion, met, j
         },
     ),
     ("tolx", {"deviations": ONES * 9e-12}, {"deviations": np.array([9e-12, 1.1e-11])}),
-    ("tolx", {"deviations": ONES * 9e-12}, {"deviations": ONES * 9e-12, "path": np.array([0, -1.1e-11])}),
+    (
+        "tolx",
+        {"deviations": ONES * 9e-12},
+        {"deviations": ONES * 9e-12, "path": np.array([0, -1.1e-11])},
+    ),
     (  # more than 20 and a tenth of 5
         "tolxstagnation",
         {"observed": {"still_generations": 21}, "age": 5},
         {"observed": {"still_generations": 20}, "age": 5},
     ),
     ("tolfacupx", {"deviations": np.array([1, 1001])}, {"deviations": np.array([1, 999])}),
-    ("tolfacupx", {"deviations": np.array([1, 2e9])}, {"deviations": np.array([1, 2e9]), "ratios": np.array([1, 1e8])}),
+    (
+        "tolfacupx",
+        {"deviations": np.array([1, 2e9])},
+        {"deviations": np.array([1, 2e9]), "ratios": np.array([1, 1e8])},
+    ),
     ("tolupsigma", {"sigma": 3e20, "axes": axes(1, 2)}, {"sigma": 1.9e20, "axes": axes(1, 2)}),
     ("tolconditioncov", {"axes": axes(1, 1.1e7)}, {"axes": axes(1, 0.9e7)}),
-    ("tolflatfitness", {"observed": {"flat_generations": 2}}, {"observed": {"flat_generations": 1}}),
+    (
+        "tolflatfitness",
+        {"observed": {"flat_generations": 2}},
+        {"observed": {"flat_generations": 1}},
+    ),
     (
         "tolflatfitness",
         {"observed": {"flat_generations": 9}, "options": {"tolflatfitness": 8}},
@@ -94,18 +123,48 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [  # criterion, met, j
         {"observed": {"flat_generations": 9}},
         {"observed": {"flat_generations": 9}, "is_objective": False},
     ),
-    ("tolfunhist", {"observed": {"history": FLAT}}, {"observed": {"history": FLAT}, "is_objective": False}),
+    (
+        "tolfunhist",
+        {"observed": {"history": FLAT}},
+        {"observed": {"history": FLAT}, "is_objective": False},
+    ),
     (
         "tolfun",
-        {"costs": FLAT, "observed": {"history": FLAT}, "is_objective": False, "options": {"tolfun": 0.1}},
+        {
+            "costs": FLAT,
+            "observed": {"history": FLAT},
+            "is_objective": False,
+            "options": {"tolfun": 0.1},
+        },
         {"costs": FLAT, "observed": {"history": FLAT}, "is_objective": False},
     ),
-    # 100 + 100 * 2^1.5 / 6 = 147 generations; 101 entries are enough; the last 14 are compared with the 14 before
-    ("tolstagnation", {"observed": LONG, "age": 505}, {"observed": {**LONG, "history_median": FALLING}, "age": 505}),
-    ("tolstagnation", {"observed": LONG, "age": 505}, {"observed": {**LONG, "history_best": FALLING}, "age": 505}),
-    ("tolstagnation", {"observed": LONG, "age": 505}, {"observed": {**LONG, "history_best": np.ones(100)}, "age": 505}),
-    ("tolstagnation", {"observed": LONG, "age": 505}, {"observed": {**LONG, "least_age": 432}, "age": 505}),
-    ("tolstagnation", {"observed": LONG, "age": 505}, {"observed": LONG, "age": 505, "options": {"tolstagnation": 0}}),
+    # 100 + 100 * 2^1.5 / 6 = 147 generations; 101 entries are enough; the last 14 are compared with
+    # the 14 before
+    (
+        "tolstagnation",
+        {"observed": LONG, "age": 505},
+        {"observed": {**LONG, "history_median": FALLING}, "age": 505},
+    ),
+    (
+        "tolstagnation",
+        {"observed": LONG, "age": 505},
+        {"observed": {**LONG, "history_best": FALLING}, "age": 505},
+    ),
+    (
+        "tolstagnation",
+        {"observed": LONG, "age": 505},
+        {"observed": {**LONG, "history_best": np.ones(100)}, "age": 505},
+    ),
+    (
+        "tolstagnation",
+        {"observed": LONG, "age": 505},
+        {"observed": {**LONG, "least_age": 432}, "age": 505},
+    ),
+    (
+        "tolstagnation",
+        {"observed": LONG, "age": 505},
+        {"observed": LONG, "age": 505, "options": {"tolstagnation": 0}},
+    ),
     (  # 2 (5 + 100 / 6) = 43.3
         "tolstagnation",
         {"observed": {**LONG, "least_age": -100}, "age": 44},
@@ -113,11 +172,19 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [  # criterion, met, j
     ),
     # 100 + 150 * 25 / sqrt 6 = 100 + 1530.9
     ("max_generations", {"age": 1630}, {"age": 1629}),
-    ("max_generations", {"age": 7, "options": {"max_generations": 7}}, {"age": 6, "options": {"max_generations": 7}}),
+    (
+        "max_generations",
+        {"age": 7, "options": {"max_generations": 7}},
+        {"age": 6, "options": {"max_generations": 7}},
+    ),
     ("max_generations", {"age": 9999}, {"age": 9999, "options": {"max_generations": 0}}),
     # the next numbers above 1e17 and 1e15 are 16 and 0.125 away
     ("noeffectcoord", {"theta": np.array([1, 1e17])}, {"theta": np.array([1, 1e15])}),
-    ("noeffectcoord", {"theta": np.array([1, 1e17])}, {"theta": np.array([1, 1e17]), "options": {"noeffect": False}}),
+    (
+        "noeffectcoord",
+        {"theta": np.array([1, 1e17])},
+        {"theta": np.array([1, 1e17]), "options": {"noeffect": False}},
+    ),
     (  # generation 1 tries the second axis, generation 2 the first
         "noeffectaxis",
         {"theta": np.array([1, 1e17]), "axes": axes(1, 2)},
@@ -168,17 +235,29 @@ def test_histories_have_the_length_of_their_criteria() -> None:
     """11 + 30 * 2 / 6 = 21 best costs; every fifth generation for the long histories."""
     observed: Any = initial_history(2)
     for age in range(1, 31):
-        observed = update_history(Options(), replace(VIEW, age=age), -np.array([age, age + 2.0]), observed)
+        observed = update_history(
+            Options(), replace(VIEW, age=age), -np.array([age, age + 2.0]), observed
+        )
     assert observed["history"].tolist() == list(range(10, 31))
     assert observed["history_best"].tolist() == [5, 10, 15, 20, 25, 30]
     assert observed["history_median"].tolist() == [6, 11, 16, 21, 26, 31]
 
 
 def test_flat_generations_are_counted_until_one_is_not() -> None:
-    """Flat: more than three quarters equal the best. Failures do not count, and a single value is not flat."""
+    """Flat: more than three quarters equal the best.
+
+    Failures do not count, and a single value is not flat.
+    """
     observed: Any = initial_history(2)
     counts = []
-    for costs in ([1.0] * 8, [1] * 7 + [9], [1] * 6 + [9, 9], [1] * 8, [np.nan] * 8, [2] + [np.nan] * 7):
+    for costs in (
+        [1.0] * 8,
+        [1] * 7 + [9],
+        [1] * 6 + [9, 9],
+        [1] * 8,
+        [np.nan] * 8,
+        [2] + [np.nan] * 7,
+    ):
         observed = update_history(Options(), VIEW, -np.array(costs), observed)
         counts.append(int(observed["flat_generations"]))
     assert counts == [1, 2, 0, 1, 1, 0]
@@ -188,7 +267,9 @@ def test_generations_without_movement_are_counted_until_the_centre_moves() -> No
     observed: Any = initial_history(2)
     counts = []
     for x in (1.0, 1 + 5e-10, 1 + 9e-10, 1 + 2e-9, 1 + 2e-9):
-        observed = update_history(Options(), replace(VIEW, theta=np.array([x, 2])), -COSTS, observed)
+        observed = update_history(
+            Options(), replace(VIEW, theta=np.array([x, 2])), -COSTS, observed
+        )
         counts.append(int(observed["still_generations"]))
     assert counts == [0, 1, 2, 0, 1]
 

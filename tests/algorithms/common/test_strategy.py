@@ -1,4 +1,6 @@
-"""The base classes of strategies: jobs, candidates, blocks of parameters, antithetic pairs, and initial deviations."""
+"""The base classes of strategies: jobs, candidates, blocks of parameters, antithetic pairs,
+and initial deviations.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.common.strategy import PairedStrategy, Pairs, Strategy, Weights, first_deviations
+from hpc_es.algorithms.common.strategy import (
+    PairedStrategy,
+    Pairs,
+    Strategy,
+    Weights,
+    first_deviations,
+)
 from hpc_es.core.data import (
     NO_FITNESS,
     SIGN_RETURN,
@@ -45,14 +53,18 @@ class Noted(ProblemDefaults):
     def carried(self) -> ProblemState:
         return ProblemState({"seen": np.zeros(1)}, {})
 
-    def evaluate(self, candidates: Population, jobs: Jobs, carried: ProblemState, poll: Any) -> Outcome:
+    def evaluate(
+        self, candidates: Population, jobs: Jobs, carried: ProblemState, poll: Any
+    ) -> Outcome:
         self.received.append((candidates.stacked(), jobs, carried))
         return Outcome(np.zeros(len(jobs), row_dtype()))
 
 
 @dataclass(frozen=True)
 class Toy(Strategy):
-    """Population are (job, 0); three jobs share their seeds; the second parent's centre is twice theta."""
+    """Population are (job, 0); three jobs share their seeds;
+    the second parent's centre is twice theta.
+    """
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
         return explicit(np.array([[float(job), 0] for job in chunk.job_numbers]))
@@ -92,10 +104,14 @@ def test_blocks_are_those_of_the_noise() -> None:
     """The last block is shorter; without noise there are none."""
     size = BLOCK + 3
     created = Toy(None, Noted(size), CounterNoise(Keys(1), size), Keys(1), 4)
-    assert created.blocks(STATE) == 2 and Toy(None, Noted(size), None, Keys(1), 4).blocks(STATE) == 0
+    assert (
+        created.blocks(STATE) == 2 and Toy(None, Noted(size), None, Keys(1), 4).blocks(STATE) == 0
+    )
     weights = np.array([[2.0, 0, -1], [1, 0, 0]])
     sums = created.weighted_sums(STATE, weights, (1, 2), 1)
-    first, third = (created.noise.direction(4, pair, BLOCK, size).astype(np.float64) for pair in (0, 2))
+    first, third = (
+        created.noise.direction(4, pair, BLOCK, size).astype(np.float64) for pair in (0, 2)
+    )
     np.testing.assert_allclose(sums, [2 * first - third, np.square(first)], rtol=1e-6)
     assert (sums.shape, sums.dtype) == ((2, 3), np.float64)
 
@@ -120,9 +136,15 @@ class Ramp:
 
     edges = (0, 1)
 
-    def weighted_sums(self, generation: int, weights: Any, powers: Any, block: int, dtype: Any) -> Any:
-        directions = np.array([[pair + 1, 10 * (pair + 1)] for pair in range(weights.shape[1])], dtype)
-        return np.stack([w @ directions[:, [block]] ** power for w, power in zip(weights, powers, strict=True)])
+    def weighted_sums(
+        self, generation: int, weights: Any, powers: Any, block: int, dtype: Any
+    ) -> Any:
+        directions = np.array(
+            [[pair + 1, 10 * (pair + 1)] for pair in range(weights.shape[1])], dtype
+        )
+        return np.stack(
+            [w @ directions[:, [block]] ** power for w, power in zip(weights, powers, strict=True)]
+        )
 
 
 class Plane:
@@ -131,7 +153,9 @@ class Plane:
 
 @dataclass(frozen=True)
 class PairedToy(PairedStrategy):
-    """Weights: differences of returns for directions, signs of the first halves for their squares."""
+    """Weights: differences of returns for directions,
+    signs of the first halves for their squares.
+    """
 
     powers = (1, 2)
     pair_name = "couple"
@@ -149,7 +173,10 @@ def ended(returns: list[float]) -> tuple[PairedToy, Results]:
     rows = np.zeros(len(returns), row_dtype((SIGN_RETURN,)))
     rows["return_"], rows["sign_return"] = returns, range(len(returns))
     prepared = created.prepare(PAIRED_STATE, rows, rows["return_"])
-    blocks = [created.partial_update(PAIRED_STATE, prepared, block) for block in range(created.blocks(PAIRED_STATE))]
+    blocks = [
+        created.partial_update(PAIRED_STATE, prepared, block)
+        for block in range(created.blocks(PAIRED_STATE))
+    ]
     return created, Results(rows, [], blocks, prepared)
 
 
@@ -173,7 +200,9 @@ def test_without_a_valid_pair_there_are_no_weights_and_sums() -> None:
     created, results = ended([nan, 1, 2, nan])
     assert list(results.blocks) == [{}, {}] and results.prepared.count == 0
     assert created.summed(results).tolist() == [[0, 0], [0, 0]]
-    assert created.notices(PAIRED_STATE, results, PAIRED_STATE) == ["every couple has a failed evaluation: no update"]
+    assert created.notices(PAIRED_STATE, results, PAIRED_STATE) == [
+        "every couple has a failed evaluation: no update"
+    ]
 
 
 def spread(*values: float) -> Cost:
@@ -208,7 +237,13 @@ THETA = np.array([0.5, 0], np.float32)
 
 
 def perturbed(
-    pairs: Pairs, theta: Any, noise: Any, generation: int, jobs: range, sigma: float, ratios: Any = None
+    pairs: Pairs,
+    theta: Any,
+    noise: Any,
+    generation: int,
+    jobs: range,
+    sigma: float,
+    ratios: Any = None,
 ) -> Any:
     directions = Directions(noise, generation, pairs.among(jobs), ratios)
     return pairs.along(flat(len(theta)), theta, directions, jobs, sigma)
@@ -230,8 +265,12 @@ def test_even_jobs_add_the_perturbation_and_odd_jobs_subtract_it() -> None:
 
 
 @pytest.mark.parametrize("ratios", [None, np.linspace(0.5, 2, 25_000, dtype=np.float32)])
-def test_blocks_of_a_large_vector_equal_the_whole_vector(ratios: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Theta + 0.1 eps, or theta + 0.1 (ratios eps), with two blocks of 8,192 elements and a shorter one."""
+def test_blocks_of_a_large_vector_equal_the_whole_vector(
+    ratios: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Theta + 0.1 eps, or theta + 0.1 (ratios eps),
+    with two blocks of 8,192 elements and a shorter one.
+    """
     noise, theta = CounterNoise(Keys(1), 25_000), np.linspace(-1, 1, 25_000, dtype=np.float32)
     instance = perturbed(Pairs(True), theta, noise, 3, range(1, 4), 0.1, ratios)
     directions = np.stack([noise.direction(3, pair, 0, 25_000) for pair in (0, 1, 1)])

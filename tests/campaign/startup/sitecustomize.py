@@ -1,4 +1,5 @@
-"""Imported by Python at the start of each rank of the campaign: a signal shows where every thread is.
+"""Imported by Python at the start of each rank of the campaign: a signal shows where every thread
+is.
 
 With HPC_ES_CAMPAIGN_CLOSED the rank has no standard error.
 """

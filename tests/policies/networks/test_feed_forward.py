@@ -1,4 +1,6 @@
-"""FeedForwardPolicy: parameters per row, also after other rows have ended, and normalisation of observations."""
+"""FeedForwardPolicy: parameters per row, also after other rows have ended,
+and normalisation of observations.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Sum(FeedForwardPolicy):
     head = Head.of(Box(np.array([-99.0], np.float32), np.array([99.0], np.float32)), None)
 
     def outputs(self, parameters: Mapping[str, Array], inputs: Array) -> Float32:
-        sums: Float32 = (parameters["weights"] * inputs).sum(axis=1, keepdims=True) + parameters["bias"]
+        sums: Float32 = (parameters["weights"] * inputs).sum(axis=1, keepdims=True) + parameters[
+            "bias"
+        ]
         return sums
 
 

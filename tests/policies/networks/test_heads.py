@@ -47,16 +47,21 @@ def test_bins_stay_in_the_box(a: float, b: float, bins: int) -> None:
 def test_single_bin_is_refused() -> None:  # T46
     config = {"task": {"env_id": "Pendulum-v1"}, "policy": {"action_bins": 1}, "algorithm": {}}
     with pytest.raises(
-        ConfigError, match=r"policy\.action_bins: expected a whole number of at least 2, or null, found 1"
+        ConfigError,
+        match=r"policy\.action_bins: expected a whole number of at least 2, or null, found 1",
     ):
         validate(config)
 
 
 def test_bins_that_do_not_fit_the_space_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"policy.action_bins: is 3, but the actions are Discrete\(4\)"):
+    with pytest.raises(
+        ConfigError, match=r"policy.action_bins: is 3, but the actions are Discrete\(4\)"
+    ):
         Head.of(Discrete(4), 3)
     for low, high in (([-np.inf], [1]), ([0], [np.inf])):
-        with pytest.raises(ConfigError, match=r"policy.action_bins: requires finite action bounds.*RescaleAction"):
+        with pytest.raises(
+            ConfigError, match=r"policy.action_bins: requires finite action bounds.*RescaleAction"
+        ):
             Head.of(box(low, high), 3)
 
 
@@ -81,13 +86,17 @@ def test_squashed_actions_are_tanh_scaled_to_the_bounds() -> None:
 @given(BOUND, BOUND)
 def test_squashed_actions_stay_in_the_box(a: float, b: float) -> None:
     low, high = min(a, b), max(a, b)
-    actions = Head.of(box([low], [high]), None, "squash").actions(np.array([[-99], [0], [99]], np.float32))
+    actions = Head.of(box([low], [high]), None, "squash").actions(
+        np.array([[-99], [0], [99]], np.float32)
+    )
     assert low <= actions.min()
     assert actions.max() <= high
 
 
 def test_squashing_without_finite_bounds_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"policy.action_bounds: is squash, but the actions are Discrete\(4\)"):
+    with pytest.raises(
+        ConfigError, match=r"policy.action_bounds: is squash, but the actions are Discrete\(4\)"
+    ):
         Head.of(Discrete(4), None, "squash")
     with pytest.raises(ConfigError, match=r"policy.action_bounds: requires finite action bounds"):
         Head.of(box([-np.inf], [1]), None, "squash")
@@ -126,7 +135,10 @@ def test_equal_outputs_select_the_first_action() -> None:
 
 
 def test_bins_are_refused_for_multidiscrete_actions() -> None:
-    with pytest.raises(ConfigError, match=r"policy.action_bins: is 3, but the actions are MultiDiscrete\(\[2, 3\]\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"policy.action_bins: is 3, but the actions are MultiDiscrete\(\[2, 3\]\)",
+    ):
         Head.of(SEVERAL, 3)
 
 
@@ -143,7 +155,9 @@ def test_rows_with_nan_outputs_have_nan_actions(space: Any) -> None:
     outputs = np.array([[0.5, 0, 1], [0.5, np.nan, 1], [0, 1, -np.inf]], np.float32)
     actions = head.actions(outputs)
     rows = actions.reshape(3, -1)
-    assert np.isnan(rows).all(axis=1).tolist() == [False, True, False] and actions.dtype == np.float64
+    assert (
+        np.isnan(rows).all(axis=1).tolist() == [False, True, False] and actions.dtype == np.float64
+    )
     assert rows[[0, 2]].tolist() == head.actions(outputs[[0, 2]]).reshape(2, -1).tolist()
     pure = [np.asarray(head.pure(np, row)).ravel() for row in outputs]
     assert np.array_equal(np.stack(pure), rows.astype(np.float32), equal_nan=True)

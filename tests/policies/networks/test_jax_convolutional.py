@@ -1,4 +1,6 @@
-"""Convolutional networks: sizes, layouts, initial parameters, and their outputs for numbers worked out by hand."""
+"""Convolutional networks: sizes, layouts, initial parameters,
+and their outputs for numbers worked out by hand.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ import jax.numpy as jnp
 
 from hpc_es.devices.jax_setup import configured_jax
 from hpc_es.policies.networks import jax_convolutional
-from hpc_es.policies.networks.jax_convolutional import Convolution, ConvolutionalNetwork, convolution
+from hpc_es.policies.networks.jax_convolutional import (
+    Convolution,
+    ConvolutionalNetwork,
+    convolution,
+)
 
 configured_jax("cpu")
 
@@ -27,7 +33,9 @@ ATARI = replace(
     hidden_dims=(256,),
     outputs=6,
 )
-MINATAR = replace(PLAIN, image=(10, 10, 4), convolutions=(Convolution(16, 3, 1),), hidden_dims=(128,), outputs=6)
+MINATAR = replace(
+    PLAIN, image=(10, 10, 4), convolutions=(Convolution(16, 3, 1),), hidden_dims=(128,), outputs=6
+)
 A3C = replace(
     PLAIN,
     image=(42, 42, 1),
@@ -58,20 +66,27 @@ def random_parts(network: ConvolutionalNetwork, seed: int = 0) -> Any:
         (replace(ATARI, padding="valid"), 677_686),
         (MINATAR, 132_566),
         (A3C, 587_943 - 257),  # the published network has a value head of 256 weights and a bias
-        # 84 -> 21 -> 11: kernels without biases, a gain and a bias of each unit, and the output layer
+        # 84 -> 21 -> 11: kernels without biases, a gain and a bias of each unit, and the output
+        # layer
         (
             replace(ATARI, normalisation="virtual_batch"),
             8 * 8 * 4 * 16 + 4 * 4 * 16 * 32 + 11 * 11 * 32 * 256 + 2 * (16 + 32 + 256) + 257 * 6,
         ),
     ],
 )
-def test_networks_of_publications_have_their_number_of_parameters(network: ConvolutionalNetwork, size: int) -> None:
+def test_networks_of_publications_have_their_number_of_parameters(
+    network: ConvolutionalNetwork, size: int
+) -> None:
     assert network.layout.size == size
 
 
 def test_sizes_of_the_images_follow_kernel_stride_and_padding() -> None:
     assert [size[:2] for size in ATARI.sizes()] == [(84, 84), (21, 21), (11, 11)]
-    assert [size[:2] for size in replace(ATARI, padding="valid").sizes()] == [(84, 84), (20, 20), (9, 9)]
+    assert [size[:2] for size in replace(ATARI, padding="valid").sizes()] == [
+        (84, 84),
+        (20, 20),
+        (9, 9),
+    ]
     assert [size[0] for size in A3C.sizes()] == [42, 21, 11, 6, 3]
 
 
@@ -84,7 +99,10 @@ def test_parts_are_named_in_the_order_of_the_layers() -> None:
     ends = ["lstm_0_kernel", "lstm_0_bias", "output_kernel", "output_bias"]
     assert list(network.layout.shapes) == [*norms[0], *norms[1], *norms[2], *ends]
     assert network.layout.shapes["lstm_0_kernel"] == (256 + 3, 12)
-    assert list(replace(network, normalisation="none").layout.shapes)[:2] == ["conv_0_kernel", "conv_0_bias"]
+    assert list(replace(network, normalisation="none").layout.shapes)[:2] == [
+        "conv_0_kernel",
+        "conv_0_bias",
+    ]
 
 
 # Initial parameters.
@@ -120,7 +138,8 @@ def test_convolution_is_a_sum_over_patches() -> None:
     kernel = array([[1, 0], [-1, 2], [0, 1], [0.5, 0]], 2, 2, 1, 2)
     image = array(range(1, 10), 1, 3, 3, 1)
     np.testing.assert_allclose(
-        np.asarray(convolution(image, kernel, 1, "valid")).reshape(4, 2), [[1.5, 8], [2, 11], [3, 17], [3.5, 20]]
+        np.asarray(convolution(image, kernel, 1, "valid")).reshape(4, 2),
+        [[1.5, 8], [2, 11], [3, 17], [3.5, 20]],
     )
 
 
@@ -134,7 +153,9 @@ def test_same_padding_adds_zeros_on_both_sides_and_the_odd_one_at_the_end() -> N
 
 
 def plainly(network: ConvolutionalNetwork, parts: Any, image: Any) -> Any:
-    """The outputs of a network without normalisation and LSTM layer, by loops over patches, in float64."""
+    """The outputs of a network without normalisation and LSTM layer, by loops over patches,
+    in float64.
+    """
     x = np.asarray(image, np.float64) / (255 if image.dtype.kind in "iu" else 1)
     for number, (_, kernel, stride) in enumerate(network.convolutions):
         rows, columns = x.shape[:2]
@@ -163,7 +184,9 @@ def test_outputs_are_those_of_loops_over_patches(padding: Any, dtype: Any) -> No
         hidden_dims=(6, 7),
     )
     parts = random_parts(network)
-    image = (np.random.default_rng(1).random((9, 8, 3)) * (255 if dtype == np.uint8 else 1)).astype(dtype)
+    image = (np.random.default_rng(1).random((9, 8, 3)) * (255 if dtype == np.uint8 else 1)).astype(
+        dtype
+    )
     outputs, memory = network.apply(parts, (), image)
     np.testing.assert_allclose(outputs, plainly(network, parts, image), rtol=1e-4, atol=1e-5)
     assert memory == ()
@@ -178,23 +201,44 @@ def test_images_of_two_axes_have_one_channel() -> None:
 
 
 def test_layer_normalisation_of_a_dense_layer_and_of_a_convolution() -> None:
-    """z = [1, 3]: mean 2, variance 1, so y = gamma [-1, 1] / sqrt(1 + 1e-5) + beta; relu; outputs are the same."""
+    """z = [1, 3]: mean 2, variance 1, so y = gamma [-1, 1] / sqrt(1 + 1e-5) + beta; relu;
+    outputs are the same.
+    """
     network = replace(PLAIN, hidden_dims=(2,), normalisation="layer")
     parts = {
-        **{"hidden_0_kernel": np.eye(2, dtype=np.float32), "output_kernel": np.eye(2, dtype=np.float32)},
-        **{"norm_0_gamma": array([2, 3]), "norm_0_beta": array([2.5, 0.5]), "output_bias": array([0, 0])},
+        **{
+            "hidden_0_kernel": np.eye(2, dtype=np.float32),
+            "output_kernel": np.eye(2, dtype=np.float32),
+        },
+        **{
+            "norm_0_gamma": array([2, 3]),
+            "norm_0_beta": array([2.5, 0.5]),
+            "output_bias": array([0, 0]),
+        },
     }
     outputs, _ = network.apply(parts, (), array([1, 3], 1, 1, 2))
-    np.testing.assert_allclose(outputs, [2.5 - 2 / np.sqrt(1.00001), 0.5 + 3 / np.sqrt(1.00001)], rtol=1e-6)
+    np.testing.assert_allclose(
+        outputs, [2.5 - 2 / np.sqrt(1.00001), 0.5 + 3 / np.sqrt(1.00001)], rtol=1e-6
+    )
     # as a convolution with two positions of one channel
-    positions = replace(network, image=(1, 2, 1), convolutions=(Convolution(1, 1, 1),), hidden_dims=())
-    one = {"conv_0_kernel": array([1], 1, 1, 1, 1), "norm_0_gamma": array([2]), "norm_0_beta": array([2.5])}
+    positions = replace(
+        network, image=(1, 2, 1), convolutions=(Convolution(1, 1, 1),), hidden_dims=()
+    )
+    one = {
+        "conv_0_kernel": array([1], 1, 1, 1, 1),
+        "norm_0_gamma": array([2]),
+        "norm_0_beta": array([2.5]),
+    }
     outputs, _ = positions.apply({**parts, **one}, (), array([1, 3], 1, 2, 1))
-    np.testing.assert_allclose(outputs, [2.5 - 2 / np.sqrt(1.00001), 2.5 + 2 / np.sqrt(1.00001)], rtol=1e-6)
+    np.testing.assert_allclose(
+        outputs, [2.5 - 2 / np.sqrt(1.00001), 2.5 + 2 / np.sqrt(1.00001)], rtol=1e-6
+    )
 
 
 def test_lstm_layer_is_the_cell_of_the_lstm_policy() -> None:
-    """One unit, kernel and bias 0: i = o = 0.5, f = sigmoid(1), j = 0, so c' = c sigmoid(1) and h' = tanh(c') / 2."""
+    """One unit, kernel and bias 0: i = o = 0.5, f = sigmoid(1), j = 0,
+    so c' = c sigmoid(1) and h' = tanh(c') / 2.
+    """
     network = replace(PLAIN, lstm=1, outputs=1)
     parts = {name: np.zeros(shape, np.float32) for name, shape in network.layout.shapes.items()}
     parts["output_kernel"] += 1
@@ -218,7 +262,11 @@ def dense_batch(network: ConvolutionalNetwork, parts: Any, reference: Any) -> An
 def test_virtual_batch_of_a_dense_layer() -> None:
     """z = [1, 2], [3, 2], [5, 0], [-1, 4]: m = [2, 2], v = [5, 2]."""
     network = replace(PLAIN, hidden_dims=(2,), normalisation="virtual_batch")
-    parts = {"hidden_0_kernel": np.eye(2), "norm_0_gamma": array([1.5, 0.5]), "norm_0_beta": array([0.1, -0.2])}
+    parts = {
+        "hidden_0_kernel": np.eye(2),
+        "norm_0_gamma": array([1.5, 0.5]),
+        "norm_0_beta": array([0.1, -0.2]),
+    }
     folded = dense_batch(network, parts, [[1, 2], [3, 2], [5, 0], [-1, 4]])
     outputs = array([[2, 3], [0, -1]]) @ folded["hidden_0_kernel"] + folded["hidden_0_bias"]
     np.testing.assert_allclose(outputs, [[0.1, 0.153465], [-1.241507, -1.260395]], rtol=1e-5)
@@ -228,12 +276,22 @@ def test_virtual_batch_of_two_layers() -> None:
     """The batch reaches the second layer normalised: m2 = -0.421831, v2 = 1.257137."""
     network = replace(PLAIN, hidden_dims=(2, 1), normalisation="virtual_batch")
     parts = {
-        **{"hidden_0_kernel": array([[1, -1], [0.5, 2]]), "norm_0_gamma": np.ones(2), "norm_0_beta": np.zeros(2)},
-        **{"hidden_1_kernel": array([[1], [-2]]), "norm_1_gamma": np.ones(1), "norm_1_beta": np.zeros(1)},
+        **{
+            "hidden_0_kernel": array([[1, -1], [0.5, 2]]),
+            "norm_0_gamma": np.ones(2),
+            "norm_0_beta": np.zeros(2),
+        },
+        **{
+            "hidden_1_kernel": array([[1], [-2]]),
+            "norm_1_gamma": np.ones(1),
+            "norm_1_beta": np.zeros(1),
+        },
     }
     folded = dense_batch(network, parts, [[1, 0], [0, 1], [1, 1], [2, -1]])
     hidden = np.maximum(array([1, 2]) @ folded["hidden_0_kernel"] + folded["hidden_0_bias"], 0)
-    np.testing.assert_allclose(hidden @ folded["hidden_1_kernel"] + folded["hidden_1_bias"], [-0.471140], rtol=1e-5)
+    np.testing.assert_allclose(
+        hidden @ folded["hidden_1_kernel"] + folded["hidden_1_bias"], [-0.471140], rtol=1e-5
+    )
     np.testing.assert_allclose(
         folded["hidden_1_kernel"], parts["hidden_1_kernel"] / np.sqrt(1.257137 + 1e-3), rtol=1e-5
     )
@@ -242,12 +300,22 @@ def test_virtual_batch_of_two_layers() -> None:
 def test_virtual_batch_of_a_convolution() -> None:
     """Two images of 2 x 2 pixels, 0 to 7: mean 3.5, variance 5.25."""
     network = replace(
-        PLAIN, image=(2, 2, 1), convolutions=(Convolution(1, 1, 1),), outputs=1, normalisation="virtual_batch"
+        PLAIN,
+        image=(2, 2, 1),
+        convolutions=(Convolution(1, 1, 1),),
+        outputs=1,
+        normalisation="virtual_batch",
     )
-    ones = {"conv_0_kernel": array([1], 1, 1, 1, 1), "norm_0_gamma": np.ones(1), "norm_0_beta": np.zeros(1)}
+    ones = {
+        "conv_0_kernel": array([1], 1, 1, 1, 1),
+        "norm_0_gamma": np.ones(1),
+        "norm_0_beta": np.zeros(1),
+    }
     parts = {**ones, "output_kernel": np.zeros((4, 1)), "output_bias": np.zeros(1)}
     folded = network.fold(parts, array(range(8), 2, 2, 2, 1))
-    assert 7 * folded["conv_0_kernel"].item() + folded["conv_0_bias"].item() == pytest.approx(1.527380, rel=1e-5)
+    assert 7 * folded["conv_0_kernel"].item() + folded["conv_0_bias"].item() == pytest.approx(
+        1.527380, rel=1e-5
+    )
 
 
 def test_folded_parameters_have_the_layout_of_the_network_without_normalisation() -> None:
@@ -260,7 +328,9 @@ def test_folded_parameters_have_the_layout_of_the_network_without_normalisation(
 
 
 def test_reference_images_have_mean_0_and_variance_1_in_each_layer_of_the_folded_network() -> None:
-    """Each unit of a layer has mean 0 and variance v / (v + 1e-3) over the batch before relu, with gamma 1, beta 0."""
+    """Each unit of a layer has mean 0 and variance v / (v + 1e-3) over the batch before relu,
+    with gamma 1, beta 0.
+    """
     network = replace(ATARI, hidden_dims=(5,), normalisation="virtual_batch")
     reference = np.random.default_rng(0).integers(256, size=(9, 84, 84, 4), dtype=np.uint8)
     parts = network.layout.split(network.initial(np.random.default_rng(1)))
@@ -282,6 +352,15 @@ def test_compiled_outputs_are_independent_of_the_other_candidates() -> None:
     rng = np.random.default_rng(0)
     theta = np.stack([MINATAR.initial(rng) for _ in range(4)])
     images = rng.random((4, 10, 10, 4), np.float32)
-    step = jax.jit(jax.vmap(lambda theta, image: MINATAR.apply(MINATAR.layout.split(theta, jnp.reshape), (), image)[0]))
-    outputs, turned = np.asarray(step(theta, images)), np.asarray(step(theta[[2, 0, 3, 1]], images[[2, 0, 3, 1]]))
+    step = jax.jit(
+        jax.vmap(
+            lambda theta, image: MINATAR.apply(MINATAR.layout.split(theta, jnp.reshape), (), image)[
+                0
+            ]
+        )
+    )
+    outputs, turned = (
+        np.asarray(step(theta, images)),
+        np.asarray(step(theta[[2, 0, 3, 1]], images[[2, 0, 3, 1]])),
+    )
     assert turned.tobytes() == outputs[[2, 0, 3, 1]].tobytes()

@@ -1,4 +1,6 @@
-"""Convolutions of custom networks: their results, and the programs in which they are computed in turn."""
+"""Convolutions of custom networks: their results,
+and the programs in which they are computed in turn.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,19 @@ CANDIDATES = 3
 
 def convolution(images: Any, kernel: Any) -> Any:
     axes = ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(images, kernel, (2, 1), "SAME", rhs_dilation=(1, 2), dimension_numbers=axes)
+    return jax.lax.conv_general_dilated(
+        images, kernel, (2, 1), "SAME", rhs_dilation=(1, 2), dimension_numbers=axes
+    )
 
 
 def plain(parameters: Any, image: Any) -> tuple[Any, Any]:
-    """Return two outputs: a convolution with options, and the mean of a second one in a compiled function."""
+    """Return two outputs: a convolution with options,
+    and the mean of a second one in a compiled function.
+    """
     x = jax.nn.relu(convolution(image[jnp.newaxis], parameters["first"]))
-    return x, {"mean": jax.jit(lambda x: jax.nn.silu(convolution(x, parameters["second"])).mean())(x)}
+    return x, {
+        "mean": jax.jit(lambda x: jax.nn.silu(convolution(x, parameters["second"])).mean())(x)
+    }
 
 
 def linen() -> Any:
@@ -48,7 +56,10 @@ def linen() -> Any:
 def kernels() -> Any:
     rng = np.random.default_rng(0)
     shapes = {"first": (3, 2, 2, 4), "second": (2, 2, 4, 3)}
-    return {name: rng.standard_normal((CANDIDATES, *shape)).astype(np.float32) for name, shape in shapes.items()}
+    return {
+        name: rng.standard_normal((CANDIDATES, *shape)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
 
 
 @pytest.mark.parametrize("library", ["plain", "linen"])

@@ -73,4 +73,6 @@ def test_pure_normalisation_equals_normalisation_in_place() -> None:
     observed = np.array([2, 9, 7], np.float32)
     result = normalised(np, observed, (mean, deviation, 5.0))
     assert result.tolist() == [0.5, 5.0, 0.0]
-    assert normalise(observed[np.newaxis].copy(), (mean, deviation, 5.0)).tolist() == [result.tolist()]
+    assert normalise(observed[np.newaxis].copy(), (mean, deviation, 5.0)).tolist() == [
+        result.tolist()
+    ]

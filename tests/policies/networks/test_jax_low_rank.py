@@ -1,4 +1,6 @@
-"""Networks in JAX whose candidates are common weights and factors, against the same networks with formed weights."""
+"""Networks in JAX whose candidates are common weights and factors,
+against the same networks with formed weights.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,25 @@ SHAPES = {
 
 
 def every_layer(parameters: Any, memory: Any, observation: Any) -> tuple[Any, Any]:
-    """Rows of an embedding, dense layers of both forms, products with several axes, a convolution, and a product."""
+    """Rows of an embedding, dense layers of both forms, products with several axes,
+    a convolution, and a product.
+    """
     rows = jnp.take(parameters["table"], jnp.array([2, 0, 8]), axis=0)
     x = jnp.tanh((observation + rows) @ parameters["dense"])
-    x = jnp.tanh(jax.jit(lambda w, y: w @ y)(parameters["transposed"], x[0])) + (x @ parameters["transposed"].T)[1]
+    x = (
+        jnp.tanh(jax.jit(lambda w, y: w @ y)(parameters["transposed"], x[0]))
+        + (x @ parameters["transposed"].T)[1]
+    )
     x = jnp.einsum("a,abc->bc", x, parameters["heads"])
     x = jnp.einsum("bc,bcd->d", x, parameters["joined"])
     image = jnp.outer(x, jnp.arange(3.0))[jnp.newaxis, :, :, jnp.newaxis]
     axes = ("NHWC", "HWIO", "NHWC")
-    x = jax.lax.conv_general_dilated(image, parameters["conv"], (1, 1), "VALID", dimension_numbers=axes)
-    return x.reshape(-1, 8).mean(axis=0) @ parameters["output"].reshape(2, 4, 3).reshape(8, 3), memory
+    x = jax.lax.conv_general_dilated(
+        image, parameters["conv"], (1, 1), "VALID", dimension_numbers=axes
+    )
+    return x.reshape(-1, 8).mean(axis=0) @ parameters["output"].reshape(2, 4, 3).reshape(
+        8, 3
+    ), memory
 
 
 @pytest.mark.parametrize("rank", [1, 3])
@@ -109,19 +120,27 @@ def test_actions_of_own_networks_equal_those_of_formed_candidates(
     spec = ObservationSpec((6, 6, 2), np.dtype(np.float32))
     spaces = Spaces(spec, Box(np.full(3, -9, np.float32), np.full(3, 9, np.float32)))
     policy = network.build(network.Options(network=builder, candidates_per_call=4), spaces)
-    candidates, observations = population(policy, 1), np.random.default_rng(1).random((ROWS, 6, 6, 2), np.float32)
+    candidates, observations = (
+        population(policy, 1),
+        np.random.default_rng(1).random((ROWS, 6, 6, 2), np.float32),
+    )
     expected = policy.bind(Explicit(policy.layout, candidates.stacked()), None).act(observations)
     factored = policy.factored(tuple(candidates.matrices))
     assert len(factored) == count and not any("conv" in name for name in factored), factored
     actor = policy.bind(candidates, None)
     np.testing.assert_allclose(actor.act(observations), expected, rtol=1e-4, atol=1e-4)
     backwards = np.arange(ROWS)[::-1]
-    turned = replace(candidates, rows=candidates.rows[backwards], scales=candidates.scales[backwards])
+    turned = replace(
+        candidates, rows=candidates.rows[backwards], scales=candidates.scales[backwards]
+    )
     again = policy.bind(turned, None).act(observations[backwards])
-    assert again[backwards].tobytes() == actor.act(observations).tobytes()  # whatever the position in a call
+    # whatever the position in a call
+    assert again[backwards].tobytes() == actor.act(observations).tobytes()
 
 
-@pytest.mark.parametrize(("scale", "expected"), [(0.1, [-0.2, 8.1, 11.1]), (-0.1, [-0.8, 7.9, 11.9])])
+@pytest.mark.parametrize(
+    ("scale", "expected"), [(0.1, [-0.2, 8.1, 11.1]), (-0.1, [-0.8, 7.9, 11.9])]
+)
 def test_dense_layer_by_hand(scale: float, expected: list[float]) -> None:
     """x W + (s x B) A + b + s b'; see tests/core/test_population.py."""
     layout, x = Layout({"kernel": (2, 3), "bias": (3,)}), np.array([3, 4], np.float32)
@@ -129,7 +148,8 @@ def test_dense_layer_by_hand(scale: float, expected: list[float]) -> None:
     own = {
         "kernel" + LEFT: np.array([[2, -1]], np.float32),
         "kernel" + RIGHT: np.array([[1, 0, -2]], np.float32) * np.float32(scale),
-        "bias": np.array([0.5, 0, -0.5], np.float32) + np.float32(scale) * np.array([1, 1, 0], np.float32),
+        "bias": np.array([0.5, 0, -0.5], np.float32)
+        + np.float32(scale) * np.array([1, 1, 0], np.float32),
     }
 
     def dense(parameters: Any, memory: Any, observation: Any) -> tuple[Any, Any]:

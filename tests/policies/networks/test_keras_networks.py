@@ -1,4 +1,6 @@
-"""Keras models on the TensorFlow backend as networks: `policy: {kind: network, backend: tensorflow}`."""
+"""Keras models on the TensorFlow backend as networks:
+`policy: {kind: network, backend: tensorflow}`.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def policy_of(build: Any, spaces: Spaces = SPACES, **options: Any) -> Any:
     if not isinstance(build, str):
         own_networks.wrong = build  # type: ignore[attr-defined]
     options = {"candidates_per_call": SIZE, "backend": "tensorflow", **options}
-    return network.build(network.Options(network=f"tests.helpers.own_networks:{name}", **options), spaces)
+    return network.build(
+        network.Options(network=f"tests.helpers.own_networks:{name}", **options), spaces
+    )
 
 
 def observed(spaces: Spaces = SPACES, rows: int = ROWS) -> Any:
@@ -54,7 +58,9 @@ def acted(policy: Any, theta: Any, observations: Any, normaliser: Any = None) ->
 
 
 def lstm_layer(observations: Any, outputs: int) -> Any:
-    """An LSTM layer with its memory as inputs and outputs, which XLA cannot compile in this form."""
+    """An LSTM layer with its memory as inputs and outputs,
+    which XLA cannot compile in this form.
+    """
     import keras
 
     inputs = [keras.Input(observations.shape), keras.Input((4,)), keras.Input((4,))]
@@ -67,7 +73,11 @@ def convolution(observations: Any, outputs: int) -> Any:
     import keras
 
     layers = [keras.layers.Input(observations.shape), keras.layers.Rescaling(1 / 255)]
-    layers += [keras.layers.Conv2D(3, 3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(outputs)]
+    layers += [
+        keras.layers.Conv2D(3, 3, activation="relu"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(outputs),
+    ]
     return keras.Sequential(layers)
 
 
@@ -93,7 +103,10 @@ def test_row_depends_on_neither_its_position_nor_the_others(case: str) -> None:
     together = acted(policy, theta, observations)
     assert len(np.unique(together)) > 1
     for order in ([3, 0, 5, 1, 4, 2], [5, 4], [2, 2, 2, 2, 2]):
-        assert acted(policy, theta[order], observations[:, order]).tobytes() == together[:, order].tobytes()
+        assert (
+            acted(policy, theta[order], observations[:, order]).tobytes()
+            == together[:, order].tobytes()
+        )
 
 
 @every_case
@@ -115,7 +128,9 @@ def test_actor_equals_the_predictions_of_the_model(case: str) -> None:
             inputs = [observations[step, row : row + 1], *memory]
             result = model(inputs) if memory else [model(inputs[0])]
             outputs, memory = np.asarray(result[0]), [np.asarray(leaf) for leaf in result[1:]]
-            np.testing.assert_allclose(policy.head.actions(outputs)[0], actions[step, row], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(
+                policy.head.actions(outputs)[0], actions[step, row], rtol=1e-5, atol=1e-6
+            )
 
 
 def test_dense_layer_equals_a_linear_mlp() -> None:
@@ -125,12 +140,16 @@ def test_dense_layer_equals_a_linear_mlp() -> None:
     def build(observations: Any, outputs: int) -> Any:
         import keras
 
-        return keras.Sequential([keras.layers.Input(observations.shape), keras.layers.Dense(outputs)])
+        return keras.Sequential(
+            [keras.layers.Input(observations.shape), keras.layers.Dense(outputs)]
+        )
 
     policy, linear = policy_of(build), mlp.build(mlp.Options(hidden_dims=()), SPACES)
     theta = candidates(policy, ROWS)
     expected = acted(linear, theta, observed(), NORMALISER)
-    np.testing.assert_allclose(acted(policy, theta, observed(), NORMALISER), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        acted(policy, theta, observed(), NORMALISER), expected, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_kept_and_restarted_rows() -> None:
@@ -147,7 +166,9 @@ def test_kept_and_restarted_rows() -> None:
 
 
 def test_initial_weights_depend_on_the_generator_alone() -> None:
-    """Neither on the global generators, which stay as they are, nor on the layers that were built before."""
+    """Neither on the global generators, which stay as they are,
+    nor on the layers that were built before.
+    """
     policy = policy_of("keras_recurrent")
     first = policy.initial(np.random.default_rng(1))
     random.seed(3)
@@ -178,7 +199,9 @@ def test_building_a_network_keeps_the_seeds_and_names_of_the_callers_keras() -> 
     assert [str(item) for item in around] == [str(item) for item in alone]
 
 
-def test_saved_model_starts_with_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_model_starts_with_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = own_networks.keras_recurrent(SPACES.observations, 2)
     model.save(tmp_path / "net.keras")
     monkeypatch.setattr(network, "config_directory", lambda: tmp_path)
@@ -212,7 +235,9 @@ def test_inputs_and_weights_that_do_not_fit_are_refused() -> None:
 
     class Whole(keras.layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:
-            self.w = self.add_weight(shape=(5, 2), dtype="int32", initializer="ones", name="w", trainable=True)
+            self.w = self.add_weight(
+                shape=(5, 2), dtype="int32", initializer="ones", name="w", trainable=True
+            )
 
         def call(self, x: Any) -> Any:
             return x @ keras.ops.cast(self.w, "float32")
@@ -220,8 +245,9 @@ def test_inputs_and_weights_that_do_not_fit_are_refused() -> None:
     message = refusal(lambda: keras.Sequential([keras.layers.Input((7,)), keras.layers.Dense(2)]))
     assert f"{WRONG} fails for an observation float32[5]: ValueError" in message
     assert "expected a model of a batch of one observation" in message
-    assert f"floating-point parameters from {WRONG}, found 'sequential/whole/w' int32[5, 2]" in refusal(
-        lambda: sequential(Whole())
+    assert (
+        f"floating-point parameters from {WRONG}, found 'sequential/whole/w' int32[5, 2]"
+        in refusal(lambda: sequential(Whole()))
     )
 
 
@@ -231,21 +257,28 @@ def test_two_weights_of_one_path_are_refused() -> None:
 
         class Twins(keras.layers.Layer):  # type: ignore[misc]
             def build(self, shape: Any) -> None:
-                self.w = [self.add_weight(shape=(5, 2), initializer="ones", name="w") for _ in range(2)]
+                self.w = [
+                    self.add_weight(shape=(5, 2), initializer="ones", name="w") for _ in range(2)
+                ]
 
             def call(self, x: Any) -> Any:
                 return x @ self.w[0] + x @ self.w[1]
 
         return sequential(Twins(name="twins"))
 
-    assert f"{WRONG} returns a Keras model with two variables of the path 'sequential/twins/w': " in refusal(build)
+    assert (
+        f"{WRONG} returns a Keras model with two variables of the path 'sequential/twins/w': "
+        in refusal(build)
+    )
 
 
 def test_stateful_layer_is_refused() -> None:
     def build() -> Any:
         import keras
 
-        return keras.Sequential([keras.layers.Input((5, 1), batch_size=1), keras.layers.LSTM(2, stateful=True)])
+        return keras.Sequential(
+            [keras.layers.Input((5, 1), batch_size=1), keras.layers.LSTM(2, stateful=True)]
+        )
 
     assert f"the layer 'lstm' of {WRONG} is stateful" in refusal(build)
 
@@ -290,7 +323,10 @@ def test_layers_that_are_not_trainable_are_constants() -> None:
     policy = policy_of(build)
     assert policy.layout.size == 4 * 2 + 2
     theta = candidates(policy, ROWS)
-    assert acted(policy, theta, observed()).tobytes() == acted(policy_of(build), theta, observed()).tobytes()
+    assert (
+        acted(policy, theta, observed()).tobytes()
+        == acted(policy_of(build), theta, observed()).tobytes()
+    )
 
 
 def test_layer_that_draws_random_numbers_when_it_acts_is_refused() -> None:
@@ -357,5 +393,7 @@ def test_run_of_actor_critic_exports_logits_and_value(tmp_path: Path) -> None:
     assert (logits.shape, value.shape, len(after)) == ((1, 2), (1, 1), 2)
     parts = policy.layout.split(loaded.source.theta)
     expected, _ = policy.network.apply(parts, [leaf[0] for leaf in memory], x[0])
-    np.testing.assert_allclose(np.concatenate([logits[0], value[0]]), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate([logits[0], value[0]]), expected, rtol=1e-5, atol=1e-6
+    )
     assert loaded(np.ones(4, np.float32)) in (0, 1)

@@ -49,7 +49,9 @@ def test_lstm_gradient_equals_central_differences() -> None:
     weights, by_x = layers.backwards(FACTORS)
     result = [by_x, *(array for pair in weights for array in pair)]
     step = 1e-6
-    for array, gradient in zip([X, *(array for pair in WEIGHTS for array in pair)], result, strict=True):
+    for array, gradient in zip(
+        [X, *(array for pair in WEIGHTS for array in pair)], result, strict=True
+    ):
         assert gradient.shape == array.shape
         for index in np.ndindex(array.shape):
             kept, ends = array[index], []
@@ -57,7 +59,9 @@ def test_lstm_gradient_equals_central_differences() -> None:
                 array[index] = update
                 ends.append((forwards(created(), X) * FACTORS).sum())
             array[index] = kept
-            np.testing.assert_allclose(gradient[index], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-8)
+            np.testing.assert_allclose(
+                gradient[index], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-8
+            )
 
 
 def test_lstm_computes_only_the_steps_in_use() -> None:
@@ -65,5 +69,7 @@ def test_lstm_computes_only_the_steps_in_use() -> None:
     forwards(layers, X)
     few = LSTMLayers(INPUTS, SIZES, 5, ROWS, "float64")
     assert np.array_equal(forwards(layers, X[:5]), forwards(few, X[:5]))
-    for one, other in zip(layers.backwards(FACTORS[:5])[0], few.backwards(FACTORS[:5])[0], strict=True):
+    for one, other in zip(
+        layers.backwards(FACTORS[:5])[0], few.backwards(FACTORS[:5])[0], strict=True
+    ):
         assert np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])

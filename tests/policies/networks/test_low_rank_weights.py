@@ -23,8 +23,12 @@ PRODUCTS: tuple[LowRankProduct, ...] = ("rows", "matrix")
 
 def policy(kind: str, product: LowRankProduct = "rows", **options: Any) -> Any:
     if kind == "mlp":
-        return mlp.build(mlp.Options(hidden_dims=(33, 17), low_rank_product=product, **options), SPACES)
-    return lstm.build(lstm.Options(hidden_dims=(13, 7), low_rank_product=product, **options), SPACES)
+        return mlp.build(
+            mlp.Options(hidden_dims=(33, 17), low_rank_product=product, **options), SPACES
+        )
+    return lstm.build(
+        lstm.Options(hidden_dims=(13, 7), low_rank_product=product, **options), SPACES
+    )
 
 
 def population(policy: Any, rank: int = 1, full: tuple[str, ...] = ()) -> LowRank:
@@ -33,7 +37,9 @@ def population(policy: Any, rank: int = 1, full: tuple[str, ...] = ()) -> LowRan
     noise = LowRankNoise(CounterNoise(Keys(1), factorisation.compact.size), factorisation)
     scales = np.where(np.arange(ROWS) % 2 == 0, 0.3, -0.3).astype(np.float32)
     theta = policy.initial(np.random.default_rng(0))
-    return LowRank(factorisation, theta, noise.numbers(0, range(ROWS // 2)), np.arange(ROWS) // 2, scales)
+    return LowRank(
+        factorisation, theta, noise.numbers(0, range(ROWS // 2)), np.arange(ROWS) // 2, scales
+    )
 
 
 def of_rows(candidates: LowRank, rows: Array) -> LowRank:
@@ -52,7 +58,11 @@ def acted(actor: Any, observed: Float32) -> Array:
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 def test_actions_equal_those_of_formed_candidates(
-    kind: str, product: LowRankProduct, rank: int, full: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    product: LowRankProduct,
+    rank: int,
+    full: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network = policy(kind, product)
     candidates = population(network, rank, full)
@@ -60,7 +70,9 @@ def test_actions_equal_those_of_formed_candidates(
     monkeypatch.setattr(LowRank, "stacked", None)
     actor = network.bind(candidates, None)
     assert len(candidates.matrices) == 3 - len(full)
-    np.testing.assert_allclose(acted(actor, observations()), acted(formed, observations()), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        acted(actor, observations()), acted(formed, observations()), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_layers_without_biases() -> None:
@@ -74,7 +86,9 @@ def test_layers_without_biases() -> None:
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 def test_bits_of_a_row_are_its_own_row_by_row(kind: str, rank: int) -> None:
-    """Other neighbours, another order, another number of rows, and rows that are dropped between steps."""
+    """Other neighbours, another order, another number of rows,
+    and rows that are dropped between steps.
+    """
     network = policy(kind)
     assert network.rows_are_independent
     candidates, observed = population(network, rank), observations()
@@ -99,4 +113,6 @@ def test_episodes_of_a_job_share_its_weights(product: LowRankProduct) -> None:
     candidates, observed = population(network), observations()
     several = network.bind(of_rows(candidates, np.array([0, 7])), None).with_episodes(5)
     single = network.bind(of_rows(candidates, np.repeat([0, 7], 5)), None)
-    np.testing.assert_allclose(acted(several, observed), acted(single, observed), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        acted(several, observed), acted(single, observed), rtol=1e-4, atol=1e-5
+    )

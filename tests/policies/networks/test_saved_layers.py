@@ -29,8 +29,14 @@ VALUE = layer("Dense", "value")
     ("layers", "normalisation"),
     [
         ([INPUT, FIRST, TANH, OUTPUT], "none"),
-        ([layer("Normalization"), layer("Clip"), layer("Dense", "a", activation="tanh"), OUTPUT], "none"),
-        ([INPUT, FIRST, NORM, TANH, OUTPUT, layer("Tanh"), layer("Rescaling"), layer("Clip")], "layer"),
+        (
+            [layer("Normalization"), layer("Clip"), layer("Dense", "a", activation="tanh"), OUTPUT],
+            "none",
+        ),
+        (
+            [INPUT, FIRST, NORM, TANH, OUTPUT, layer("Tanh"), layer("Rescaling"), layer("Clip")],
+            "layer",
+        ),
         ([INPUT, FIRST, TANH, OUTPUT, VALUE], "none"),
         ([INPUT, OUTPUT], "none"),
     ],
@@ -42,7 +48,11 @@ def test_same_networks_are_accepted(layers: list[SavedLayer], normalisation: str
 @pytest.mark.parametrize(
     ("layers", "normalisation", "text"),
     [
-        ([INPUT, FIRST, layer("BatchNormalization", "bn"), TANH, OUTPUT], "none", "'bn' is a BatchNormalization"),
+        (
+            [INPUT, FIRST, layer("BatchNormalization", "bn"), TANH, OUTPUT],
+            "none",
+            "'bn' is a BatchNormalization",
+        ),
         ([INPUT, layer("Lambda", "f"), FIRST, TANH, OUTPUT], "none", "'f' is a Lambda"),
         ([INPUT, FIRST, TANH, OUTPUT, layer("Softmax", "s")], "none", "'s' is a Softmax"),
         (
@@ -52,29 +62,55 @@ def test_same_networks_are_accepted(layers: list[SavedLayer], normalisation: str
         ),
         ([INPUT, layer("Dense", "d", activation="relu"), OUTPUT], "none", "found relu"),
         ([INPUT, FIRST, TANH, layer("ReLU", "r"), OUTPUT], "none", "found relu"),
-        ([INPUT, FIRST, layer("LeakyReLU", "l", negative_slope=0.3), OUTPUT], "none", "with the slope 0.3"),
+        (
+            [INPUT, FIRST, layer("LeakyReLU", "l", negative_slope=0.3), OUTPUT],
+            "none",
+            "with the slope 0.3",
+        ),
         ([INPUT, FIRST, OUTPUT], "none", "after 'first', found none"),
-        ([INPUT, FIRST, TANH, layer("Rescaling", "r"), OUTPUT], "none", "'r', a Rescaling, stands between"),
-        ([INPUT, layer("LSTM", "l"), layer("Clip", "c"), OUTPUT], "none", "'c', a Clip, stands between"),
-        ([INPUT, FIRST, TANH, layer("Dense", "o", activation="tanh")], "none", r"of the outputs, found tanh \('o'\)"),
+        (
+            [INPUT, FIRST, TANH, layer("Rescaling", "r"), OUTPUT],
+            "none",
+            "'r', a Rescaling, stands between",
+        ),
+        (
+            [INPUT, layer("LSTM", "l"), layer("Clip", "c"), OUTPUT],
+            "none",
+            "'c', a Clip, stands between",
+        ),
+        (
+            [INPUT, FIRST, TANH, layer("Dense", "o", activation="tanh")],
+            "none",
+            r"of the outputs, found tanh \('o'\)",
+        ),
         ([INPUT, FIRST, TANH, OUTPUT, layer("ReLU", "r")], "none", "of the outputs, found relu"),
         ([INPUT, FIRST, NORM, TANH, OUTPUT], "none", "expected normalisation none, found"),
         ([INPUT, FIRST, TANH, OUTPUT], "layer", "a LayerNormalization after 'first'"),
     ],
 )
-def test_other_networks_are_refused(layers: list[SavedLayer], normalisation: str, text: str) -> None:
+def test_other_networks_are_refused(
+    layers: list[SavedLayer], normalisation: str, text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         require_same_network(layers, "tanh", normalisation)
 
 
 def test_activations_have_one_name_in_all_forms() -> None:
-    forms = [layer("ReLU"), layer("Activation", activation="relu"), layer("Dense", activation="relu")]
+    forms = [
+        layer("ReLU"),
+        layer("Activation", activation="relu"),
+        layer("Dense", activation="relu"),
+    ]
     assert set(map(activation_of, forms)) == {"relu"}
-    assert activation_of(layer("LeakyReLU", negative_slope=0.2)) == activation_of(layer("LeakyReLU", alpha=0.2))
+    assert activation_of(layer("LeakyReLU", negative_slope=0.2)) == activation_of(
+        layer("LeakyReLU", alpha=0.2)
+    )
     assert activation_of(layer("Dense", activation="linear")) is None
 
 
-def test_keras_that_runs_programs_from_files_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_keras_that_runs_programs_from_files_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(__version__="3.8.0"))
     with pytest.raises(ConfigError, match=r"expected Keras 3.12 or newer.*found 3.8.0"):
         load_model(tmp_path / "net.keras")

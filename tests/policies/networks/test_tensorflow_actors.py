@@ -27,9 +27,21 @@ BACKENDS: tuple[Literal["tensorflow", "numpy"], ...] = ("tensorflow", "numpy")
 OWN = {"TF_NUM_INTRAOP_THREADS": "3", "TF_NUM_INTEROP_THREADS": "2", "TF_DETERMINISTIC_OPS": "0"}
 
 
-def policy(backend: str, head: str, activation: str = "tanh", hidden: tuple[int, ...] = (8, 6), **further: Any) -> MLP:
+def policy(
+    backend: str,
+    head: str,
+    activation: str = "tanh",
+    hidden: tuple[int, ...] = (8, 6),
+    **further: Any,
+) -> MLP:
     space, bins = HEADS[head]
-    options: Any = {"backend": backend, "activation": activation, "hidden_dims": hidden, "action_bins": bins, **further}
+    options: Any = {
+        "backend": backend,
+        "activation": activation,
+        "hidden_dims": hidden,
+        "action_bins": bins,
+        **further,
+    }
     return MLP(Options(**options), Spaces(flat_observations(WIDTH), space))
 
 
@@ -47,7 +59,9 @@ def observations(rows: int = ROWS) -> Float32:
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("activation", ["tanh", "relu", "leaky_relu", "elu"])
-def test_tensorflow_actions_equal_numpy(activation: str, head: str, normaliser: Normaliser | None) -> None:
+def test_tensorflow_actions_equal_numpy(
+    activation: str, head: str, normaliser: Normaliser | None
+) -> None:
     ours, theirs = (policy(backend, head, activation) for backend in ("tensorflow", "numpy"))
     assert ours.layout.size == theirs.layout.size
     actor = ours.bind(perturbed(ours.layout.size), normaliser)
@@ -60,13 +74,21 @@ def test_tensorflow_actions_equal_numpy(activation: str, head: str, normaliser: 
 
 
 @pytest.mark.parametrize("normalisation", ["none", "layer"])
-def test_tensorflow_without_biases_and_with_a_constant_input_equals_numpy(normalisation: Any) -> None:
-    spaces, options = Spaces(flat_observations(WIDTH), HEADS["box"][0]), {"bias": False, "normalisation": normalisation}
-    ours, theirs = (MLP(Options(backend=item, hidden_dims=(3,), **options), spaces) for item in BACKENDS)
+def test_tensorflow_without_biases_and_with_a_constant_input_equals_numpy(
+    normalisation: Any,
+) -> None:
+    spaces, options = (
+        Spaces(flat_observations(WIDTH), HEADS["box"][0]),
+        {"bias": False, "normalisation": normalisation},
+    )
+    ours, theirs = (
+        MLP(Options(backend=item, hidden_dims=(3,), **options), spaces) for item in BACKENDS
+    )
     deviation = np.array([1, np.inf, 2, 1, 1], np.float32)
     normaliser = (np.ones(WIDTH, np.float32), deviation, np.inf)
     actions, expected = (
-        item.bind(perturbed(ours.layout.size), normaliser).act(observations()) for item in (ours, theirs)
+        item.bind(perturbed(ours.layout.size), normaliser).act(observations())
+        for item in (ours, theirs)
     )
     np.testing.assert_allclose(actions, expected, rtol=1e-5, atol=1e-6)
     assert len(np.unique(expected)) > 1
@@ -76,7 +98,9 @@ def test_tensorflow_linear_policy_by_hand() -> None:
     linear = policy("tensorflow", "box", hidden=())
     theta = np.zeros(linear.layout.size, np.float32)
     theta[[0, 3, 10, 11]] = 0.1, 0.2, 0.01, -0.4  # weights [5, 2] in row order, then two biases
-    actions = linear.bind(explicit(theta[np.newaxis]), None).act(np.array([[3, 1, 0, 0, 0]], np.float32))
+    actions = linear.bind(explicit(theta[np.newaxis]), None).act(
+        np.array([[3, 1, 0, 0, 0]], np.float32)
+    )
     np.testing.assert_allclose(actions, [[0.31, -0.2]], rtol=1e-6)
 
 
@@ -141,7 +165,9 @@ def test_tensorflow_settings_of_the_user_are_kept(
     mlp_tensorflow.tensorflow.cache_clear()
     assert mlp_tensorflow.tensorflow() is fake
     mlp_tensorflow.tensorflow.cache_clear()
-    created = [str(call) for call in fake.mock_calls if ".set_" in str(call) or "enable_op" in str(call)]
+    created = [
+        str(call) for call in fake.mock_calls if ".set_" in str(call) or "enable_op" in str(call)
+    ]
     assert len(created) == calls, created
 
 

@@ -1,4 +1,6 @@
-"""Keras models in TensorFlow whose candidates are common weights and factors, against formed candidates."""
+"""Keras models in TensorFlow whose candidates are common weights and factors,
+against formed candidates.
+"""
 
 from __future__ import annotations
 
@@ -58,18 +60,31 @@ def population(policy: Any, rank: int) -> LowRank:
     return LowRank(factorisation, theta, noise.numbers(0, range(3)), np.arange(ROWS) // 2, scales)
 
 
-@pytest.mark.parametrize(("builder", "rank", "formed"), [("every_layer", 2, ["conv2d"]), ("recurrent", 1, ["lstm"])])
-def test_actions_equal_those_of_formed_candidates(builder: str, rank: int, formed: list[str]) -> None:
-    options = network.Options(network=f"{__name__}:{builder}", backend="tensorflow", candidates_per_call=4)
-    policy = network.build(options, Spaces(IMAGES, Box(np.full(3, -9, np.float32), np.full(3, 9, np.float32))))
-    candidates, observations = population(policy, rank), np.random.default_rng(1).random((ROWS, 6, 6, 2), np.float32)
+@pytest.mark.parametrize(
+    ("builder", "rank", "formed"), [("every_layer", 2, ["conv2d"]), ("recurrent", 1, ["lstm"])]
+)
+def test_actions_equal_those_of_formed_candidates(
+    builder: str, rank: int, formed: list[str]
+) -> None:
+    options = network.Options(
+        network=f"{__name__}:{builder}", backend="tensorflow", candidates_per_call=4
+    )
+    policy = network.build(
+        options, Spaces(IMAGES, Box(np.full(3, -9, np.float32), np.full(3, 9, np.float32)))
+    )
+    candidates, observations = (
+        population(policy, rank),
+        np.random.default_rng(1).random((ROWS, 6, 6, 2), np.float32),
+    )
     expected = policy.bind(Explicit(policy.layout, candidates.stacked()), None).act(observations)
     others = set(candidates.matrices) - set(policy.factored(tuple(candidates.matrices)))
     assert {name.split("/")[0].rstrip("_0123456789") for name in others} == set(formed), others
     actor = policy.bind(candidates, None)
     np.testing.assert_allclose(actor.act(observations), expected, rtol=1e-4, atol=1e-4)
     backwards = np.arange(ROWS)[::-1]
-    turned = replace(candidates, rows=candidates.rows[backwards], scales=candidates.scales[backwards])
+    turned = replace(
+        candidates, rows=candidates.rows[backwards], scales=candidates.scales[backwards]
+    )
     again = policy.bind(turned, None).act(observations[backwards])
     assert again[backwards].tobytes() == policy.bind(candidates, None).act(observations).tobytes()
 
@@ -85,10 +100,14 @@ class Dense:
     def apply(self, parameters: Any, memory: Any, observation: Any) -> Any:
         import keras
 
-        return keras.ops.matmul(observation[None], parameters["kernel"])[0] + parameters["bias"], memory
+        return keras.ops.matmul(observation[None], parameters["kernel"])[0] + parameters[
+            "bias"
+        ], memory
 
 
-@pytest.mark.parametrize(("scale", "expected"), [(0.1, [-0.2, 8.1, 11.1]), (-0.1, [-0.8, 7.9, 11.9])])
+@pytest.mark.parametrize(
+    ("scale", "expected"), [(0.1, [-0.2, 8.1, 11.1]), (-0.1, [-0.8, 7.9, 11.9])]
+)
 def test_dense_layer_by_hand(scale: float, expected: list[float]) -> None:
     """x W + (s x B) A + b + s b'; see tests/core/test_population.py."""
     import tensorflow as tf

@@ -13,7 +13,13 @@ from hpc_es.algorithms.common.optimizers import GRADIENT, norm
 from hpc_es.core.data import CORRECT, NO_FITNESS, Array, Outcome, Results, State, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.programs import task as programs
-from hpc_es.programs.policy_gradient.algorithm import PolicyGradient, build, draw_imitated, empty_queue, updated_queue
+from hpc_es.programs.policy_gradient.algorithm import (
+    PolicyGradient,
+    build,
+    draw_imitated,
+    empty_queue,
+    updated_queue,
+)
 from hpc_es.programs.policy_gradient.loss import SUMS, ProgramBatch, loss_gradient, updated_baseline
 from hpc_es.programs.policy_gradient.options import Options
 from hpc_es.programs.policy_gradient.token_lstm import lengths, sample_programs
@@ -30,7 +36,8 @@ def created(
     arguments: Any = Options
     optimizer = options.pop("optimizer", {"kind": "sgd", "learning_rate": 1.0})
     settings = arguments(
-        **{**SMALL, **options}, optimizer=arguments.__dataclass_fields__["optimizer"].default_factory()
+        **{**SMALL, **options},
+        optimizer=arguments.__dataclass_fields__["optimizer"].default_factory(),
     )
     settings = replace(settings, optimizer=replace(settings.optimizer, **optimizer))
     coding: Any = programs.Options
@@ -40,7 +47,10 @@ def created(
 
 def generation(algorithm: PolicyGradient, state: State) -> tuple[list[Outcome], Results]:
     """Its outcomes in chunk order."""
-    outcomes = [algorithm.evaluate(state, chunk, nothing) for chunk in algorithm.ask(state, 0, NO_ROWS, NO_FITNESS)]
+    outcomes = [
+        algorithm.evaluate(state, chunk, nothing)
+        for chunk in algorithm.ask(state, 0, NO_ROWS, NO_FITNESS)
+    ]
     rows = np.concatenate([outcome.rows for outcome in outcomes])
     return outcomes, Results(rows, [outcome.arrays for outcome in outcomes], [])
 
@@ -72,7 +82,9 @@ def test_update_subtracts_the_rate_times_the_clipped_gradient(decay: float) -> N
     _, results = generation(algorithm, state)
     after, metrics = algorithm.tell(state, results)
     gradient = whole(algorithm, state)
-    assert metrics["gradient_norm"] == pytest.approx(norm(gradient)) and metrics["gradient_norm"] > 0.5
+    assert (
+        metrics["gradient_norm"] == pytest.approx(norm(gradient)) and metrics["gradient_norm"] > 0.5
+    )
     expected = state.theta - gradient * 0.5 / norm(gradient)
     np.testing.assert_allclose(after.theta, expected, rtol=1e-4, atol=1e-6)
     for name, part in algorithm.network.layout.split(gradient).items():
@@ -94,13 +106,20 @@ def test_chunk_gradients_sum_to_the_gradient_of_the_batch(options: dict[str, Any
     one = whole(created(eos_token=True, chunk_size=8, **options), state)
     for size in (1, 3, 4):
         some = created(eos_token=True, chunk_size=size, **options)
-        np.testing.assert_allclose(whole(some, state), one, rtol=1e-4, atol=1e-4 * np.abs(one).max())
+        np.testing.assert_allclose(
+            whole(some, state), one, rtol=1e-4, atol=1e-4 * np.abs(one).max()
+        )
 
 
 def test_asynchronous_updates_have_one_chunk_per_batch() -> None:
     algorithm = created(updates="asynchronous", chunk_size=3)
-    assert [chunk.jobs for chunk in algorithm.ask(algorithm.initial(), 0, NO_ROWS, NO_FITNESS)] == [8]
-    assert [chunk.jobs for chunk in created(chunk_size=3).ask(algorithm.initial(), 0, NO_ROWS, NO_FITNESS)] == [3, 3, 2]
+    assert [chunk.jobs for chunk in algorithm.ask(algorithm.initial(), 0, NO_ROWS, NO_FITNESS)] == [
+        8
+    ]
+    assert [
+        chunk.jobs
+        for chunk in created(chunk_size=3).ask(algorithm.initial(), 0, NO_ROWS, NO_FITNESS)
+    ] == [3, 3, 2]
 
 
 def test_loss_is_the_scaled_mean_of_the_paper() -> None:
@@ -108,7 +127,9 @@ def test_loss_is_the_scaled_mean_of_the_paper() -> None:
     algorithm = created(chunk_size=8, entropy_beta=0.0, pi_loss_hparam=2.0)
     state = algorithm.initial()
     (outcome,), _ = generation(algorithm, state)
-    sums = dict(zip(("policy", "value", "imitation", "entropy"), outcome.arrays["sums"][:4], strict=True))
+    sums = dict(
+        zip(("policy", "value", "imitation", "entropy"), outcome.arrays["sums"][:4], strict=True)
+    )
     rewards = outcome.rows["return_"]
     ln_p = np.log(1 / 8) * 4  # nearly: the new network has nearly even odds
     assert sums["policy"] == pytest.approx(-2 * 64 / 8 * ln_p * rewards.sum(), rel=0.3)
@@ -128,9 +149,14 @@ def test_regularizer_covers_all_weights_except_the_embedding() -> None:
 def test_programs_depend_on_jobs_and_not_on_chunks() -> None:
     few, many = created(chunk_size=2, eos_token=True), created(chunk_size=8, eos_token=True)
     state = few.initial()
-    tokens = [np.concatenate([o.arrays["tokens"] for o in generation(item, state)[0]]) for item in (few, many)]
+    tokens = [
+        np.concatenate([o.arrays["tokens"] for o in generation(item, state)[0]])
+        for item in (few, many)
+    ]
     assert np.array_equal(*tokens)
-    later = np.concatenate([o.arrays["tokens"] for o in generation(few, replace(state, generation=1))[0]])
+    later = np.concatenate(
+        [o.arrays["tokens"] for o in generation(few, replace(state, generation=1))[0]]
+    )
     assert not np.array_equal(tokens[0], later)
 
 
@@ -141,7 +167,11 @@ def test_rows_have_the_scores_of_the_programs() -> None:
         for tokens, row in zip(outcome.arrays["tokens"], outcome.rows, strict=True):
             text = "".join(table[token] for token in tokens[: lengths(tokens[np.newaxis])[0]])
             score = algorithm.problem.coding.score(text)
-            assert (row["return_"], bool(row["correct"]), row["length"]) == (score.reward, score.correct, len(text))
+            assert (row["return_"], bool(row["correct"]), row["length"]) == (
+                score.reward,
+                score.correct,
+                len(text),
+            )
             assert ("_" in text) == (text.endswith("_")) and text.count("_") <= 1
 
 
@@ -173,12 +203,16 @@ def test_baseline_equal_to_all_rewards_gives_zero_gradient() -> None:
     writing = algorithm.sampled(state, chunk)
     even = algorithm.loss.chunk_arrays(shared, writing, np.full(chunk.jobs, 0.7), 0, 2)
     assert not even[GRADIENT].any()
-    assert algorithm.loss.chunk_arrays(shared, writing, np.full(chunk.jobs, 0.8), 0, 2)[GRADIENT].any()
+    assert algorithm.loss.chunk_arrays(shared, writing, np.full(chunk.jobs, 0.8), 0, 2)[
+        GRADIENT
+    ].any()
 
 
 def test_returns_and_advantages_of_the_published_episode() -> None:
     """A reward of ord(c) per character: the values of the reference implementation's own test."""
-    rewards = np.array([ord(c) for c in "".join("_><+-[].,"[t] for t in (4, 5, 3, 6, 8, 1, 0))] + [0.0])
+    rewards = np.array(
+        [ord(c) for c in "".join("_><+-[].,"[t] for t in (4, 5, 3, 6, 8, 1, 0))] + [0.0]
+    )
     assert rewards[:-1].tolist() == [45, 91, 43, 93, 44, 62, 95]
     values = np.array([0, 1, 2, 1, 0, 1, 1, 0.0])
     returns, advantages = targets(rewards, values, 1.0, 1.0)
@@ -192,7 +226,13 @@ def test_returns_and_advantages_of_the_published_episode() -> None:
 
 def test_queue_keeps_each_best_program_once_and_prefers_older_ones() -> None:
     arrays = empty_queue(2, 3)
-    for tokens, reward in (([1, 2, 3], 0.1), ([1, 2, 3], 0.9), ([2, 2, 2], 0.5), ([3, 3, 3], 0.1), ([4, 4, 4], 0.2)):
+    for tokens, reward in (
+        ([1, 2, 3], 0.1),
+        ([1, 2, 3], 0.9),
+        ([2, 2, 2], 0.5),
+        ([3, 3, 3], 0.1),
+        ([4, 4, 4], 0.2),
+    ):
         arrays = updated_queue(arrays, np.array([tokens], np.uint8), np.array([reward]))
     assert arrays["queue_tokens"].tolist() == [[2, 2, 2], [4, 4, 4]]
     assert arrays["queue_rewards"].tolist() == [0.5, 0.2]
@@ -209,14 +249,23 @@ def test_queue_keeps_each_best_program_once_and_prefers_older_ones() -> None:
         ("newer", "rewards", [(0.5, 2), (0.2, 4), (0.1, 5)]),
     ],
 )
-def test_queue_after_programs_with_equal_rewards(ties: Any, unique: Any, expected: list[tuple[float, int]]) -> None:
+def test_queue_after_programs_with_equal_rewards(
+    ties: Any, unique: Any, expected: list[tuple[float, int]]
+) -> None:
     """Programs 1, 3, 4 and 3 again have 0.2; NaN is not a reward."""
     tokens = np.array([[1], [2], [3], [4], [5], [3], [6]], np.uint8)
     rewards = np.array([0.2, 0.5, 0.2, 0.2, 0.1, 0.2, np.nan])
     if (ties, unique) == ("newer", "rewards"):
         tokens, rewards = np.delete(tokens, 5, 0), np.delete(rewards, 5)  # else 3 came back
     arrays = updated_queue(empty_queue(3, 1), tokens, rewards, ties, unique)
-    assert list(zip(arrays["queue_rewards"].tolist(), arrays["queue_tokens"][:, 0].tolist(), strict=True)) == expected
+    assert (
+        list(
+            zip(
+                arrays["queue_rewards"].tolist(), arrays["queue_tokens"][:, 0].tolist(), strict=True
+            )
+        )
+        == expected
+    )
 
 
 def test_all_programs_of_a_batch_are_queued_if_configured() -> None:
@@ -225,8 +274,12 @@ def test_all_programs_of_a_batch_are_queued_if_configured() -> None:
     _, results = generation(algorithm, state)
     after, _ = algorithm.tell(state, results)
     tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
-    assert {row.tobytes() for row in after.master["queue_tokens"]} == {row.tobytes() for row in tokens}
-    assert after.master["queue_rewards"].tolist() == sorted(results.rows["return_"].tolist(), reverse=True)
+    assert {row.tobytes() for row in after.master["queue_tokens"]} == {
+        row.tobytes() for row in tokens
+    }
+    assert after.master["queue_rewards"].tolist() == sorted(
+        results.rows["return_"].tolist(), reverse=True
+    )
 
 
 # Restarts.
@@ -246,7 +299,8 @@ def test_weights_and_queue_restart_without_improvement() -> None:
     state, _ = algorithm.tell(state, replace(results, rows=rows))
     assert (int(state.master["restarts"]), int(state.master["queue_count"])) == (1, 0)
     assert state.master["try_reward"] == -np.inf and state.generation == 5
-    assert state.master["best_reward"] == 0.6 and int(state.master["executed"]) == 40  # what was found stays
+    # what was found stays
+    assert state.master["best_reward"] == 0.6 and int(state.master["executed"]) == 40
     assert abs(np.corrcoef(state.theta, before.theta)[0, 1]) < 0.2
     assert abs(np.corrcoef(state.theta, algorithm.initial().theta)[0, 1]) < 0.2
 
@@ -261,7 +315,9 @@ def test_draws_from_the_queue_are_uniform_and_none_if_empty() -> None:
         arrays = updated_queue(arrays, np.array([[token, 0]], np.uint8), np.array([float(token)]))
     drawn = draw_imitated(arrays, 1000, np.random.default_rng(0))
     assert set(drawn["imitated_lengths"].tolist()) == {2}
-    assert np.bincount(drawn["imitated_tokens"][:, 0], minlength=3)[[0, 1, 2]] == pytest.approx([0, 500, 500], abs=50)
+    assert np.bincount(drawn["imitated_tokens"][:, 0], minlength=3)[[0, 1, 2]] == pytest.approx(
+        [0, 500, 500], abs=50
+    )
 
 
 def test_each_update_queues_the_best_program_of_its_batch() -> None:
@@ -273,7 +329,9 @@ def test_each_update_queues_the_best_program_of_its_batch() -> None:
     tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
     assert int(after.master["queue_count"]) == 1
     assert (
-        after.master["queue_tokens"][0].tolist() == tokens[best].tolist() == after.shared["imitated_tokens"][0].tolist()
+        after.master["queue_tokens"][0].tolist()
+        == tokens[best].tolist()
+        == after.shared["imitated_tokens"][0].tolist()
     )
     assert after.master["queue_rewards"][0] == results.rows["return_"].max()
     assert metrics["imitation_loss"] == 0
@@ -281,7 +339,9 @@ def test_each_update_queues_the_best_program_of_its_batch() -> None:
 
 def test_empty_queue_gives_zero_gradient() -> None:
     plain, queued = created(), created(topk=3, topk_loss_hparam=100.0)
-    np.testing.assert_allclose(whole(queued, queued.initial()), whole(plain, plain.initial()), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        whole(queued, queued.initial()), whole(plain, plain.initial()), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_priority_queue_training_increases_the_queued_probability() -> None:
@@ -290,7 +350,8 @@ def test_priority_queue_training_increases_the_queued_probability() -> None:
         optimizer={"kind": "adam", "learning_rate": 0.05},
     )
     state, _ = trained(algorithm, 1)
-    state = replace(state, master={**state.master, "queue_rewards": np.array([100.0])})  # nothing takes its place
+    # nothing takes its place
+    state = replace(state, master={**state.master, "queue_rewards": np.array([100.0])})
     losses = []
     for _ in range(30):
         state, metrics = algorithm.tell(state, generation(algorithm, state)[1])
@@ -301,8 +362,12 @@ def test_priority_queue_training_increases_the_queued_probability() -> None:
 
 
 def test_noise_changes_inputs_of_queued_programs_but_not_targets() -> None:
-    """Each token is replaced with probability 0.4 by one of 8 characters: 0.4 * 7 / 8 of the tokens differ."""
-    arrays = updated_queue(empty_queue(1, 5), np.array([[3, 1, 2, 0, 0]], np.uint8), np.array([1.0]))
+    """Each token is replaced with probability 0.4 by one of 8 characters:
+    0.4 * 7 / 8 of the tokens differ.
+    """
+    arrays = updated_queue(
+        empty_queue(1, 5), np.array([[3, 1, 2, 0, 0]], np.uint8), np.array([1.0])
+    )
     drawn = draw_imitated(arrays, 2000, np.random.default_rng(0), 0.4)
     tokens, read = drawn["imitated_tokens"], drawn["imitated_read"]
     assert (tokens == [3, 1, 2, 0, 0]).all() and not read[:, 3:].any() and read[:, :3].min() == 1
@@ -323,14 +388,18 @@ def test_likelihood_of_a_queued_program_depends_on_its_inputs() -> None:
     logits = writing.logits[np.arange(4), :, 0]
     log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     expected = -log_p[np.arange(4), targets[0].astype(int) - 1].sum()
-    assert dict(zip(SUMS, arrays["sums"], strict=True))["imitation_loss"] == pytest.approx(expected, rel=1e-4)
+    assert dict(zip(SUMS, arrays["sums"], strict=True))["imitation_loss"] == pytest.approx(
+        expected, rel=1e-4
+    )
 
 
 # Entropy and collapse.
 
 
 def test_entropy_weight_follows_its_target_by_hand() -> None:
-    """beta exp(rate (1 - H / target)): zero entropy multiplies by exp(rate), the target by 1; at least 0.5."""
+    """beta exp(rate (1 - H / target)): zero entropy multiplies by exp(rate), the target by 1;
+    at least 0.5.
+    """
     factor = created(entropy_beta=0.5, entropy_target=0.8, entropy_rate=0.1).loss.entropy
     first = factor.initial()
     assert factor.value(first) == 0.5
@@ -343,11 +412,16 @@ def test_entropy_weight_follows_its_target_by_hand() -> None:
 
 def test_entropy_weight_decays_linearly() -> None:
     factor = created(entropy_beta=0.5, entropy_beta_end=0.1, entropy_programs=1000).loss.entropy
-    result = [factor.value(factor.next(factor.initial(), 1.0, executed)) for executed in (0, 250, 1000, 5000)]
+    result = [
+        factor.value(factor.next(factor.initial(), 1.0, executed))
+        for executed in (0, 250, 1000, 5000)
+    ]
     assert result == pytest.approx([0.5, 0.4, 0.1, 0.1])
 
 
-@pytest.mark.parametrize("options", [{"entropy_target": 2.0}, {"entropy_beta_end": 0.0, "entropy_programs": 16}])
+@pytest.mark.parametrize(
+    "options", [{"entropy_target": 2.0}, {"entropy_beta_end": 0.0, "entropy_programs": 16}]
+)
 def test_entropy_weight_is_part_of_the_state_and_the_gradient(options: dict[str, Any]) -> None:
     changing, plain = created(entropy_beta=0.2, **options), created(entropy_beta=0.2)
     first = changing.initial()
@@ -360,14 +434,17 @@ def test_entropy_weight_is_part_of_the_state_and_the_gradient(options: dict[str,
 
 
 def test_entropy_target_prevents_a_collapse() -> None:
-    """PQT of one program of 4 tokens: with a constant weight, only this program is written in the end."""
+    """PQT of one program of 4 tokens: with a constant weight,
+    only this program is written in the end.
+    """
     queued = {"topk": 1, "topk_loss_hparam": 1.0, "pi_loss_hparam": 0.0, "entropy_beta": 1e-4}
     adam = {"kind": "adam", "learning_rate": 0.05}
     entropies = []
     for options in ({}, {"entropy_target": 4.0, "entropy_rate": 0.2}):
         algorithm = created(**queued, **options, optimizer=adam)
         state, _ = trained(algorithm, 1)
-        state = replace(state, master={**state.master, "queue_rewards": np.array([100.0])})  # nothing takes its place
+        # nothing takes its place
+        state = replace(state, master={**state.master, "queue_rewards": np.array([100.0])})
         last: list[float] = []
         for _ in range(160):
             state, metrics = algorithm.tell(state, generation(algorithm, state)[1])
@@ -380,7 +457,8 @@ def test_distinct_programs_are_counted_and_a_collapse_is_reported() -> None:
     algorithm = created(chunk_size=8, entropy_beta=0.0, length=2)
     state = algorithm.initial()
     _, results = generation(algorithm, state)
-    tokens = np.array([[1, 1], [1, 2], [1, 1], [1, 1], [2, 1], [2, 2], [1, 2], [8, 8]], np.uint8)  # five
+    # five
+    tokens = np.array([[1, 1], [1, 2], [1, 1], [1, 1], [2, 1], [2, 2], [1, 2], [8, 8]], np.uint8)
     for number, written in ((5, tokens), (1, 0 * tokens + 3), (5, tokens)):
         arrays = {**results.chunk_arrays[0], "tokens": written}
         message = Results(results.rows, [arrays], [])
@@ -388,7 +466,9 @@ def test_distinct_programs_are_counted_and_a_collapse_is_reported() -> None:
         assert metrics["distinct_programs"] == number
         notices = algorithm.notices(state, message, after)
         state = after
-        assert len(notices) == (number == 1) and all("entropy_target" in notice for notice in notices)
+        assert len(notices) == (number == 1) and all(
+            "entropy_target" in notice for notice in notices
+        )
 
 
 # Replay.
@@ -419,14 +499,22 @@ def test_importance_weights_of_a_batch_by_hand() -> None:
     tokens = np.concatenate([outcomes[0].arrays["tokens"], state.shared["replayed_tokens"]])
     odds = {row.tobytes(): 0.0 for row in tokens}
     count = int(state.master["replay_count"])
-    buffer = zip(state.master["replay_tokens"][:count], plain.loss.replay.probabilities(state.master), strict=True)
+    buffer = zip(
+        state.master["replay_tokens"][:count],
+        plain.loss.replay.probabilities(state.master),
+        strict=True,
+    )
     odds |= {row.tobytes(): float(item) for row, item in buffer}
     weights = [
-        1 / (0.5 + 0.5 * odds[row.tobytes()] / p) for row, p in zip(tokens, odds_of(plain, state, tokens), strict=True)
+        1 / (0.5 + 0.5 * odds[row.tobytes()] / p)
+        for row, p in zip(tokens, odds_of(plain, state, tokens), strict=True)
     ]
     assert outcomes[0].arrays["sums"][5] == pytest.approx(sum(weights), rel=1e-4)
     np.testing.assert_allclose(
-        whole(scaled, state), whole(plain, state) * 8 / sum(weights), rtol=1e-3, atol=1e-6 * norm(whole(plain, state))
+        whole(scaled, state),
+        whole(plain, state) * 8 / sum(weights),
+        rtol=1e-3,
+        atol=1e-6 * norm(whole(plain, state)),
     )
 
 
@@ -434,7 +522,9 @@ def odds_of(algorithm: PolicyGradient, state: State, tokens: Array) -> Array:
     """The policy's probability of each program."""
     ones, theta = np.ones(len(tokens)), state.theta.astype(np.float64)
     batch = ProgramBatch(lengths(tokens), 0.0 * tokens, ones, ones, ones, ones)
-    read = sample_programs(algorithm.network, theta, np.zeros((0, algorithm.network.length)), forced=tokens)
+    read = sample_programs(
+        algorithm.network, theta, np.zeros((0, algorithm.network.length)), forced=tokens
+    )
     probability: Array = np.exp(loss_gradient(read, batch).log_probability)
     return probability
 
@@ -459,7 +549,9 @@ def test_replays_are_divided_among_chunks(size: int) -> None:
     _, results = generation(algorithm, state)
     rewards = np.concatenate([arrays["replayed_rewards"] for arrays in results.chunk_arrays])
     assert rewards.tolist() == state.shared["replayed_rewards"].tolist() and len(rewards) == 4
-    np.testing.assert_allclose(whole(algorithm, state), whole(replaying(), state), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        whole(algorithm, state), whole(replaying(), state), rtol=1e-3, atol=1e-4
+    )
 
 
 # Learning.
@@ -471,11 +563,16 @@ def test_replays_are_divided_among_chunks(size: int) -> None:
         pytest.param({}, marks=pytest.mark.long),
         {"ema_baseline_decay": 0.0},
         {"topk": 10, "topk_loss_hparam": 10.0},
-        pytest.param({"alpha": 0.25, "topk": 2, "topk_loss_hparam": 1.0, "eos_token": True}, marks=pytest.mark.long),
+        pytest.param(
+            {"alpha": 0.25, "topk": 2, "topk_loss_hparam": 1.0, "eos_token": True},
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_rewards_rise_and_a_correct_program_ends_the_search(options: dict[str, Any]) -> None:
-    """The task is to print 1 2 in five characters; random search would need thousands of programs."""
+    """The task is to print 1 2 in five characters;
+    random search would need thousands of programs.
+    """
     algorithm = created(
         chunk_size=32,
         length=5,
@@ -484,7 +581,9 @@ def test_rewards_rise_and_a_correct_program_ends_the_search(options: dict[str, A
         optimizer={"kind": "rmsprop", "learning_rate": 0.01},
         **options,
     )
-    algorithm = replace(algorithm, problem=programs.build(programs_options(fixed_string=(1, 2), max_code_length=5)))
+    algorithm = replace(
+        algorithm, problem=programs.build(programs_options(fixed_string=(1, 2), max_code_length=5))
+    )
     state, solved = algorithm.initial(), None
     for _ in range(150):
         state, _ = algorithm.tell(state, generation(algorithm, state)[1])
@@ -494,8 +593,14 @@ def test_rewards_rise_and_a_correct_program_ends_the_search(options: dict[str, A
     assert solved == "a correct program"
     summary = algorithm.summary(state)
     assert algorithm.problem.coding.score(summary["code_solution"]).correct
-    assert summary["success"] and summary["updates"] == state.generation and summary["best_reward"] == 1.0
-    assert not replace(algorithm, options=replace(algorithm.options, stop_on_success=False)).finished(state)
+    assert (
+        summary["success"]
+        and summary["updates"] == state.generation
+        and summary["best_reward"] == 1.0
+    )
+    assert not replace(
+        algorithm, options=replace(algorithm.options, stop_on_success=False)
+    ).finished(state)
 
 
 def programs_options(**options: Any) -> Any:
@@ -510,7 +615,12 @@ def programs_options(**options: Any) -> Any:
     "options",
     [
         {"entropy_beta": 0.1, "regularizer": 0.01},
-        {"entropy_beta": 0.1, "pi_loss_hparam": 0.0, "vf_loss_hparam": 0.5, "ema_baseline_decay": 0.0},
+        {
+            "entropy_beta": 0.1,
+            "pi_loss_hparam": 0.0,
+            "vf_loss_hparam": 0.5,
+            "ema_baseline_decay": 0.0,
+        },
     ],
 )
 def test_gradient_is_that_of_the_sum_of_losses(options: dict[str, Any]) -> None:
@@ -519,16 +629,23 @@ def test_gradient_is_that_of_the_sum_of_losses(options: dict[str, Any]) -> None:
     state = algorithm.initial()
     _, results = generation(algorithm, state)
     sample = algorithm.sample(results)
-    assert sample["tokens"].shape == (8, 4) and sample["rewards"].tolist() == results.rows["return_"].tolist()
+    assert (
+        sample["tokens"].shape == (8, 4)
+        and sample["rewards"].tolist() == results.rows["return_"].tolist()
+    )
     losses, again = algorithm.losses(state, results), algorithm.sample_losses(state, sample)
     assert again == pytest.approx(dict(losses), rel=1e-5)
     metrics = algorithm.tell(state, results)[1]
-    assert [losses[name] for name in ("policy_loss", "loss")] == [metrics[name] for name in ("policy_loss", "loss")]
+    assert [losses[name] for name in ("policy_loss", "loss")] == [
+        metrics[name] for name in ("policy_loss", "loss")
+    ]
     direction = np.random.default_rng(3).standard_normal(len(state.theta))
 
     def total(step: float) -> float:
         theta = state.theta.astype(np.float64) + step * direction
-        return algorithm.sample_losses(State(0, {**state.shared, "theta": theta}, {}), sample)["loss"]
+        return algorithm.sample_losses(State(0, {**state.shared, "theta": theta}, {}), sample)[
+            "loss"
+        ]
 
     slope = (total(1e-4) - total(-1e-4)) / 2e-4
     assert slope == pytest.approx(float(whole(algorithm, state) @ direction), rel=1e-3)

@@ -20,7 +20,9 @@ def cached(arrays: Any) -> dict[int, float]:
     """The rewards by program."""
     count = int(arrays["replay_count"])
     programs = [int(10 * row[0] + row[1]) for row in arrays["replay_tokens"][:count]]
-    assert arrays["replay_names"][:count].tolist() == digests(arrays["replay_tokens"][:count]).tolist()
+    assert (
+        arrays["replay_names"][:count].tolist() == digests(arrays["replay_tokens"][:count]).tolist()
+    )
     return dict(zip(programs, arrays["replay_rewards"][:count].tolist(), strict=True))
 
 
@@ -54,7 +56,9 @@ def test_adding_returns_a_new_buffer_of_the_same_shapes() -> None:
     before = BUFFER.empty()
     after = added(before, p11=0.1)
     assert cached(before) == {}
-    assert [(name, a.shape, a.dtype) for name, a in after.items()] == [(n, a.shape, a.dtype) for n, a in before.items()]
+    assert [(name, a.shape, a.dtype) for name, a in after.items()] == [
+        (n, a.shape, a.dtype) for n, a in before.items()
+    ]
 
 
 def test_probabilities_by_hand() -> None:
@@ -72,7 +76,8 @@ def test_draws_have_these_probabilities() -> None:
     some = added(BUFFER.empty(), p11=0.0, p12=0.5, p13=0.1)
     places = BUFFER.sample(some, 20_000, np.random.default_rng(0))
     counts = np.bincount(places, minlength=3) / 20_000
-    np.testing.assert_allclose(counts, BUFFER.probabilities(some), atol=0.01)  # three standard deviations
+    # three standard deviations
+    np.testing.assert_allclose(counts, BUFFER.probabilities(some), atol=0.01)
 
 
 def test_names_distinguish_programs() -> None:

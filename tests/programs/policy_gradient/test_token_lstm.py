@@ -26,7 +26,9 @@ def sigmoid(x: Array) -> Array:
 
 
 def stack(arrays: Any, name: str, layers: int, inputs: Array) -> Array:
-    """The outputs of a stack of layers over [steps, inputs], cell by cell, as in Zaremba et al. 2014."""
+    """The outputs of a stack of layers over [steps, inputs], cell by cell,
+    as in Zaremba et al. 2014.
+    """
     for layer in range(layers):
         kernel, bias = arrays[f"{name}/{layer}/kernel"], arrays[f"{name}/{layer}/bias"]
         h = c = np.zeros(kernel.shape[1] // 4)
@@ -44,7 +46,9 @@ def stack(arrays: Any, name: str, layers: int, inputs: Array) -> Array:
 def odds(network: TokenLSTM, theta: Array, tokens: Any) -> Array:
     """[steps, TOKENS] probabilities before each token of one program."""
     arrays = network.layout.split(theta)
-    logits = stack(arrays, "policy", len(network.policy_sizes), arrays["embedding"][[0, *tokens[:-1]]])
+    logits = stack(
+        arrays, "policy", len(network.policy_sizes), arrays["embedding"][[0, *tokens[:-1]]]
+    )
     weights = np.exp(logits)
     weights[:, : network.first_token] = 0
     normalised: Array = weights / weights.sum(axis=1, keepdims=True)
@@ -66,15 +70,21 @@ def batch(network: TokenLSTM, tokens: Any, **fields: Any) -> ProgramBatch:
     return ProgramBatch(**{**options, **fields})
 
 
-def written(network: TokenLSTM, theta: Array, numbers: Array, sharpness: float = 1.0, noise: float = 0.0) -> Array:
+def written(
+    network: TokenLSTM, theta: Array, numbers: Array, sharpness: float = 1.0, noise: float = 0.0
+) -> Array:
     return sample_programs(network, theta, numbers, sharpness, noise=noise).tokens
 
 
-def terms_of(network: TokenLSTM, theta: Array, tokens: Any, message: ProgramBatch, *arguments: Any) -> LossTerms:
+def terms_of(
+    network: TokenLSTM, theta: Array, tokens: Any, message: ProgramBatch, *arguments: Any
+) -> LossTerms:
     """The terms of the loss of these programs."""
     nothing = np.zeros((0, network.length))
     return loss_gradient(
-        sample_programs(network, theta, nothing, forced=np.array(tokens, np.uint8)), message, *arguments
+        sample_programs(network, theta, nothing, forced=np.array(tokens, np.uint8)),
+        message,
+        *arguments,
     )
 
 
@@ -127,7 +137,9 @@ def test_token_is_the_quantile_of_its_uniform_number(sharpness: float, noise: fl
     assert programs.dtype == np.uint8 and programs.shape == (40, 6)
     for row, drawn in zip(programs, numbers, strict=True):
         weights = odds(network, theta, row) ** sharpness
-        mixed = (1 - noise) * weights / weights.sum(axis=1, keepdims=True) + noise / 8 * (weights > 0)
+        mixed = (1 - noise) * weights / weights.sum(axis=1, keepdims=True) + noise / 8 * (
+            weights > 0
+        )
         sums = np.cumsum(mixed, axis=1)
         assert row.tolist() == [int((sums[t] <= drawn[t]).sum()) for t in range(6)]
 
@@ -144,8 +156,11 @@ def test_tokens_after_the_end_are_zero() -> None:
 def test_sampling_stops_after_the_longest_program() -> None:
     network, ends_at = TokenLSTM((5,), (), 3, 8, ends=True), np.array([[0.9, 0.0], [0.0, 0.9]])
     numbers = np.concatenate([ends_at, np.full((2, 6), 0.9).T.reshape(2, 6)], axis=1)
-    theta = 0 * network.initial(RNG(0))  # even odds: 0 gives token 0, which ends, and 0.9 the last one
-    writing = sample_programs(network, theta, numbers, forced=np.array([[3, 4, 5, 0, 0, 0, 0, 0]], np.uint8))
+    # even odds: 0 gives token 0, which ends, and 0.9 the last one
+    theta = 0 * network.initial(RNG(0))
+    writing = sample_programs(
+        network, theta, numbers, forced=np.array([[3, 4, 5, 0, 0, 0, 0, 0]], np.uint8)
+    )
     assert writing.tokens.tolist() == [[8, 0, *[0] * 6], [0] * 8, [3, 4, 5, 0, 0, 0, 0, 0]]
     assert writing.steps == 4 and len(writing.logits) == 4
     assert sample_programs(network, theta, numbers).steps == 2
@@ -162,7 +177,9 @@ def test_program_does_not_depend_on_the_batch() -> None:
     network = TokenLSTM((35, 35), (), 10, 20, ends=True)
     theta, numbers = network.initial(RNG(0)), RNG(1).random((12, 20))
     together = written(network, theta, numbers)
-    apart = np.concatenate([written(network, theta, numbers[start : start + 4]) for start in (0, 4, 8)])
+    apart = np.concatenate(
+        [written(network, theta, numbers[start : start + 4]) for start in (0, 4, 8)]
+    )
     assert np.array_equal(together, apart)
 
 
@@ -191,7 +208,9 @@ def test_imitated_programs_have_no_value_loss_and_empty_ones_no_loss() -> None:
     network = TokenLSTM((5,), (3,), 3, 2, ends=True)
     theta, one = theta_of(network), np.ones(2)
     tokens = [[3, 1], [3, 1]]
-    message = batch(network, tokens, rewarded=0 * one, value=one, lengths=np.array([2, 0], np.int32))
+    message = batch(
+        network, tokens, rewarded=0 * one, value=one, lengths=np.array([2, 0], np.int32)
+    )
     terms = terms_of(network, theta, tokens, message)
     assert terms.value.tolist() == [0, 0]
     np.testing.assert_allclose(terms.policy, [terms.log_probability[0], 0])
@@ -207,15 +226,20 @@ FIXED = TokenLSTM((4,), (), 2, 3, ends=False)
 def test_gradient_equals_central_differences(network: TokenLSTM) -> None:
     """For each parameter of a loss in which advantages are constants."""
     rng, theta = RNG(5), theta_of(network, spread=1.0)
-    tokens = [[3, 1, 8], [2, 2, 2], [5, 6, 7]] if network is FIXED else [[3, 0, 0], [8, 7, 6], [0, 0, 0]]
+    tokens = (
+        [[3, 1, 8], [2, 2, 2], [5, 6, 7]] if network is FIXED else [[3, 0, 0], [8, 7, 6], [0, 0, 0]]
+    )
     judged = np.array([1.0, 1.0, 0.0])
     fields = {name: rng.random(3) for name in ("policy", "entropy", "value")}
     message = batch(network, tokens, returns=rng.standard_normal((3, 3)), rewarded=judged, **fields)
     result = terms_of(network, theta, tokens, message).gradients[0]
 
-    # d/dtheta of policy * (returns - value) * ln p, the value held: two calls with the values' share taken out
+    # d/dtheta of policy * (returns - value) * ln p, the value held: two calls with the values'
+    # share taken out
     def loss(at: Array) -> float:
-        cached = message._replace(returns=message.returns - values, rewarded=0 * judged, value=0 * judged)
+        cached = message._replace(
+            returns=message.returns - values, rewarded=0 * judged, value=0 * judged
+        )
         terms = terms_of(network, at, tokens, cached)
         total = -message.policy @ terms.policy - message.entropy @ terms.entropy
         return float(total + message.value @ terms_of(network, at, tokens, message).value)
@@ -232,7 +256,9 @@ def test_gradient_equals_central_differences(network: TokenLSTM) -> None:
         there[index] += step
         back[index] -= step
         expected = (loss(there) - loss(back)) / (2 * step)
-        np.testing.assert_allclose(result[index], expected, rtol=1e-5, atol=1e-7, err_msg=str(index))
+        np.testing.assert_allclose(
+            result[index], expected, rtol=1e-5, atol=1e-7, err_msg=str(index)
+        )
 
 
 @pytest.mark.parametrize("taught", [(0, 0, 1, 1), (0, 1, 0, 0), (1, 0, 1, 0), (0, 0, 0, 0)])
@@ -245,7 +271,9 @@ def test_rows_with_zero_weight_are_skipped(taught: tuple[int, ...]) -> None:
     result = terms_of(network, theta, tokens, message)
     expected = np.zeros(theta.size)
     for row in np.flatnonzero(factors):
-        only = batch(network, tokens[[row]], returns=returns[[row]], policy=2 * np.ones(1), value=np.ones(1))
+        only = batch(
+            network, tokens[[row]], returns=returns[[row]], policy=2 * np.ones(1), value=np.ones(1)
+        )
         expected += terms_of(network, theta, tokens[[row]], only).gradients[0]
     np.testing.assert_allclose(result.gradients[0], expected, rtol=1e-10, atol=1e-12)
     assert result.log_probability.all()  # of all rows
@@ -256,7 +284,9 @@ def test_gradient_in_float32_equals_float64_to_its_precision() -> None:
     network, rng = TokenLSTM((35, 35), (35,), 10, 30, ends=True), RNG(0)
     theta = network.initial(rng)
     tokens = written(network, theta, rng.random((8, 30)))
-    message = batch(network, tokens, returns=rng.random((8, 30)), entropy=np.full(8, 0.1), value=np.full(8, 0.5))
+    message = batch(
+        network, tokens, returns=rng.random((8, 30)), entropy=np.full(8, 0.1), value=np.full(8, 0.5)
+    )
     result = terms_of(network, theta, tokens, single(message))
     expected = terms_of(network, theta.astype(np.float64), tokens, message)
     for name in ("policy", "entropy", "value", "log_probability"):
@@ -277,7 +307,9 @@ def test_gradient_is_the_sum_of_its_parts() -> None:
     judged, rest = terms_of(SMALL, theta, tokens, message, 0.5, True).gradients
     np.testing.assert_allclose(judged + rest, whole[0], rtol=1e-12, atol=1e-14)
     only = message._replace(entropy=0 * message.entropy, policy=message.policy * message.rewarded)
-    np.testing.assert_allclose(judged, terms_of(SMALL, theta, tokens, only, 0.5).gradients[0], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        judged, terms_of(SMALL, theta, tokens, only, 0.5).gradients[0], rtol=1e-12, atol=1e-14
+    )
 
 
 def test_importance_weights_by_hand() -> None:
@@ -320,13 +352,17 @@ def test_sampled_gradient_equals_the_exact_one() -> None:
     assert len(EVERY) == 73
     network, samples = TokenLSTM((10,), (), 10, 2, ends=True), 100_000
     theta, numbers = network.initial(RNG(4)).astype(np.float64), RNG(12).random((samples, 2))
-    rewards = {program: float(value) for program, value in zip(EVERY, RNG(9).random(73), strict=True)}
+    rewards = {
+        program: float(value) for program, value in zip(EVERY, RNG(9).random(73), strict=True)
+    }
 
     def estimate(tokens: Any, weights: Array) -> tuple[Array, Array]:
         """Probabilities, and the gradient of sum weight * reward * ln p."""
         reward = np.array([rewards[tuple(row)] for row in tokens])
         returns = np.repeat(reward[:, np.newaxis], 2, axis=1)
-        terms = terms_of(network, theta, tokens, batch(network, tokens, returns=returns, policy=weights))
+        terms = terms_of(
+            network, theta, tokens, batch(network, tokens, returns=returns, policy=weights)
+        )
         return np.exp(terms.log_probability), terms.gradients[0]
 
     p, _ = estimate(np.array(EVERY), np.ones(73))

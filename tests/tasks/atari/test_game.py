@@ -1,4 +1,6 @@
-"""Episodes of a game: against AtariVectorEnv byte for byte, and against hand-made expectations on a false emulator."""
+"""Episodes of a game: against AtariVectorEnv byte for byte,
+and against hand-made expectations on a false emulator.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ LARGEST_SEED = 2**31 - 1
 
 def settings(name: str = "pong", **changes: Any) -> GameSettings:
     defaults = {
-        **{"frame_skip": 4, "sticky_actions": 0.0, "noop_max": 0, "fire_reset": False, "full_action_space": False},
+        **{
+            "frame_skip": 4,
+            "sticky_actions": 0.0,
+            "noop_max": 0,
+            "fire_reset": False,
+            "full_action_space": False,
+        },
         **{"max_frames": 1000, "grayscale": True},
     }
     return GameSettings(name, **{**defaults, **changes})
@@ -44,7 +52,9 @@ def channels_last(observations: Any) -> Any:
 
 
 def assert_same_episodes(options: Options, seeds: Sequence[int], steps: int) -> None:
-    """Play the episodes of these seeds with random actions in both, and compare all that they return."""
+    """Play the episodes of these seeds with random actions in both,
+    and compare all that they return.
+    """
     chosen, picture, task = protocol_options(options), picture_options(options), Atari(options)
     vector = ale_py.AtariVectorEnv(
         options.game,
@@ -75,7 +85,9 @@ def assert_same_episodes(options: Options, seeds: Sequence[int], steps: int) -> 
             observation, *own_numbers, own_info = environment.step(action)
             np.testing.assert_array_equal(observation, channels_last(expected))
             assert own_numbers == [values[0] for values in numbers]
-            assert all(own_info[name] == info[name][0] for name in ("lives", "episode_frame_number"))
+            assert all(
+                own_info[name] == info[name][0] for name in ("lives", "episode_frame_number")
+            )
             if any(own_numbers[1:]):
                 break
     vector.close()
@@ -94,8 +106,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-PICTURES = ("small", "colour", "thirds", "halves", "whole")  # variants of pictures; the others are protocols
-FAST = [*((game, name) for game in GAMES for name in VARIANTS if name not in PICTURES), *zip(cycle(GAMES), PICTURES)]
+# variants of pictures; the others are protocols
+PICTURES = ("small", "colour", "thirds", "halves", "whole")
+FAST = [
+    *((game, name) for game in GAMES for name in VARIANTS if name not in PICTURES),
+    *zip(cycle(GAMES), PICTURES),
+]
 
 
 @pytest.mark.parametrize(
@@ -107,17 +123,22 @@ FAST = [*((game, name) for game in GAMES for name in VARIANTS if name not in PIC
     ],
 )
 def test_episodes_are_those_of_atari_vector_env(game: str, variant: str) -> None:
-    """Observations, rewards, ends, lives and frames are equal, with the same no-ops and sticky actions for a seed."""
+    """Observations, rewards, ends, lives and frames are equal,
+    with the same no-ops and sticky actions for a seed.
+    """
     assert_same_episodes(Options(game=game, **VARIANTS[variant]), (5, LARGEST_SEED), 120)
 
 
 @pytest.mark.parametrize("game", ["qbert", "tetris"])
 def test_episode_does_not_depend_on_the_previous_one(game: str) -> None:
-    """Both do not draw the whole screen in every frame, so that the state alone does not determine it."""
+    """Both do not draw the whole screen in every frame,
+    so that the state alone does not determine it.
+    """
     assert_same_episodes(Options(game=game, **VARIANTS["2017"]), (78, 77, 72), 10)
 
 
-STARTS_DIFFER = ("berzerk", "double_dunk")  # with sticky actions, which AtariVectorEnv also applies to selecting a mode
+# with sticky actions, which AtariVectorEnv also applies to selecting a mode
+STARTS_DIFFER = ("berzerk", "double_dunk")
 
 
 @pytest.mark.parametrize("game", games())
@@ -141,7 +162,9 @@ def emulator(monkeypatch: pytest.MonkeyPatch) -> FalseEmulator:
     return emulator
 
 
-def test_step_repeats_its_action_and_returns_the_maximum_of_two_frames(emulator: FalseEmulator) -> None:
+def test_step_repeats_its_action_and_returns_the_maximum_of_two_frames(
+    emulator: FalseEmulator,
+) -> None:
     game = Game(settings(frame_skip=4))
     game.reset(0)
     assert game.frames[0, 0, 0, 0] == FALSE_FRAMES
@@ -199,7 +222,9 @@ def test_end_of_the_game_in_the_last_frame_is_not_a_truncation(emulator: FalseEm
 
 
 @pytest.mark.parametrize("probability", [0.25, 0.1])
-def test_sticky_actions_repeat_with_the_published_probability(probability: float, emulator: FalseEmulator) -> None:
+def test_sticky_actions_repeat_with_the_published_probability(
+    probability: float, emulator: FalseEmulator
+) -> None:
     """The number of frames that repeat another action is binomial: 5 standard deviations."""
     emulator.last_frame = None
     game = Game(settings(frame_skip=1, sticky_actions=probability, max_frames=10**6))
@@ -219,11 +244,17 @@ def test_no_ops_are_uniform() -> None:
     """0 to 29 in 6,000 seeds: 200 each, 5 standard deviations of a binomial number."""
     counts = np.bincount([number_of_noops(seed, 30) for seed in range(6000)])
     assert len(counts) == 30 and (abs(counts - 200) < 5 * (200 * 29 / 30) ** 0.5).all()
-    assert {number_of_noops(seed, 1) for seed in range(10)} == {number_of_noops(seed, 0) for seed in range(10)} == {0}
+    assert (
+        {number_of_noops(seed, 1) for seed in range(10)}
+        == {number_of_noops(seed, 0) for seed in range(10)}
+        == {0}
+    )
 
 
 def test_draws_that_would_favour_some_numbers_are_repeated() -> None:
-    """Multiplying 2**32 draws by 3/4 gives each third number twice; below 3 * 2**30 they must be equally frequent."""
+    """Multiplying 2**32 draws by 3/4 gives each third number twice;
+    below 3 * 2**30 they must be equally frequent.
+    """
     counts = np.bincount([number_of_noops(seed, 3 * 2**30) % 3 for seed in range(6000)])
     assert (abs(counts - 2000) < 5 * (2000 * 2 / 3) ** 0.5).all()
 
@@ -233,7 +264,10 @@ def test_draws_that_would_favour_some_numbers_are_repeated() -> None:
 
 @pytest.mark.parametrize("name", ["Pong", "pongg", "ALE/Pong-v5", "PongNoFrameskip-v4"])
 def test_misspelt_game_gets_the_nearest_name(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"task.game: expected a game of ale-py .* found '.*'; did you mean 'pong'\?"):
+    with pytest.raises(
+        ConfigError,
+        match=r"task.game: expected a game of ale-py .* found '.*'; did you mean 'pong'\?",
+    ):
         rom_path(name)
 
 

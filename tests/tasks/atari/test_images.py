@@ -1,4 +1,6 @@
-"""Averages of areas and bilinear pictures against hand calculations and OpenCV; stacks of images."""
+"""Averages of areas and bilinear pictures against hand calculations and OpenCV;
+stacks of images.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hpc_es.tasks.atari.images import A3CPicture, AreaResize, LinearResize, halved, linear_taps, push, taps
+from hpc_es.tasks.atari.images import (
+    A3CPicture,
+    AreaResize,
+    LinearResize,
+    halved,
+    linear_taps,
+    push,
+    taps,
+)
 
 
 def test_taps_from_5_to_2_pixels_are_their_overlaps() -> None:
@@ -20,7 +30,9 @@ def test_taps_from_5_to_2_pixels_are_their_overlaps() -> None:
     np.testing.assert_allclose(axis.weights.T, [[0.4, 0.4, 0.2], [0.2, 0.4, 0.4]], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("source", "size"), [(210, 84), (160, 84), (160, 42), (210, 1), (7, 7), (250, 83)])
+@pytest.mark.parametrize(
+    ("source", "size"), [(210, 84), (160, 84), (160, 42), (210, 1), (7, 7), (250, 83)]
+)
 def test_overlaps_add_up_and_weights_are_their_fractions(source: int, size: int) -> None:
     axis = taps(source, size)
     assert (axis.overlaps.sum(axis=0) == axis.total).all()
@@ -33,10 +45,14 @@ def test_overlaps_add_up_and_weights_are_their_fractions(source: int, size: int)
 def test_resize_by_hand() -> None:
     """(2 * 10 + 2 * 20 + 30) / 5 = 18 and (30 + 2 * 40 + 2 * 50) / 5 = 42."""
     image = np.repeat(np.array([[10], [20], [30], [40], [50]], np.uint8), 2, axis=1)
-    assert AreaResize((5, 2), (2, 1))(image[np.newaxis, :, :, np.newaxis]).tolist() == [[[[18]], [[42]]]]
+    assert AreaResize((5, 2), (2, 1))(image[np.newaxis, :, :, np.newaxis]).tolist() == [
+        [[[18]], [[42]]]
+    ]
 
 
-@pytest.mark.parametrize(("source", "size"), [((210, 160), (84, 84)), ((30, 24), (7, 9)), ((20, 20), (10, 5))])
+@pytest.mark.parametrize(
+    ("source", "size"), [((210, 160), (84, 84)), ((30, 24), (7, 9)), ((20, 20), (10, 5))]
+)
 def test_means_are_those_of_exact_fractions(source: tuple[int, int], size: tuple[int, int]) -> None:
     """A mean halfway between two integers may become either."""
     rng = np.random.default_rng(1)
@@ -52,35 +68,45 @@ def test_means_are_those_of_exact_fractions(source: tuple[int, int], size: tuple
                     tall = min(y + 1, (row + 1) * height) - max(y, row * height)
                     wide = min(x + 1, (column + 1) * width) - max(x, column * width)
                     total += int(image[y, x, channel]) * tall * wide
-            assert abs(total / (height * width) - int(resized[row, column, channel])) <= Fraction(1, 2)
+            assert abs(total / (height * width) - int(resized[row, column, channel])) <= Fraction(
+                1, 2
+            )
 
 
 def test_images_of_a_group_are_resized_alike() -> None:
     """More images than are resized together."""
     images = np.random.default_rng(2).integers(0, 256, (19, 21, 16, 1), np.uint8)
     resize = AreaResize((21, 16), (9, 7))
-    np.testing.assert_array_equal(resize(images), np.concatenate([resize(images[[i]]) for i in range(19)]))
+    np.testing.assert_array_equal(
+        resize(images), np.concatenate([resize(images[[i]]) for i in range(19)])
+    )
 
 
 # Bilinear interpolation and the picture of A3C.
 
 
 def test_weights_from_80_to_42_pixels_by_hand() -> None:
-    """The first centre is 80 / 84 - 1/2 = 0.45238 pixels from that of pixel 0: 0.45238 * 2048 = 926.5 for pixel 1."""
+    """The first centre is 80 / 84 - 1/2 = 0.45238 pixels from that of pixel 0:
+    0.45238 * 2048 = 926.5 for pixel 1.
+    """
     indices, weights = linear_taps(80, 42)
     assert indices[:, 0].tolist() == [0, 1] and weights[:, 0].tolist() == [1122, 926]
     assert indices[:, -1].tolist() == [79 - 1, 79] and weights[:, -1].tolist() == [926, 1122]
 
 
 def test_pixels_beyond_the_edge_are_those_of_the_edge() -> None:
-    """From 2 to 4 pixels the centres are -0.25, 0.25, 0.75 and 1.25: 10, 10 + 0.25 * 40 = 20, 40 and 50."""
+    """From 2 to 4 pixels the centres are -0.25, 0.25, 0.75 and 1.25: 10, 10 + 0.25 * 40 = 20,
+    40 and 50.
+    """
     image = np.array([[[[10], [50]]]], np.uint8)
     assert LinearResize((1, 2), (1, 4))(image).ravel().tolist() == [10, 20, 40, 50]
 
 
 def test_halved_rounds_halves_up() -> None:
     """1 + 2 + 2 + 1 = 6, 6 / 4 = 1.5; 1 + 1 + 2 + 1 = 5, 5 / 4 = 1.25; 255 does not overflow."""
-    image = np.array([[1, 2, 1, 1, 255, 255], [2, 1, 2, 1, 255, 255]], np.uint8)[np.newaxis, :, :, np.newaxis]
+    image = np.array([[1, 2, 1, 1, 255, 255], [2, 1, 2, 1, 255, 255]], np.uint8)[
+        np.newaxis, :, :, np.newaxis
+    ]
     assert halved(image).tolist() == [[[[2], [1], [255]]]]
 
 
@@ -114,7 +140,9 @@ def test_picture_of_a3c_is_the_mean_of_the_colours() -> None:
 
 
 def test_picture_of_a3c_has_the_bytes_of_opencv() -> None:
-    """cv2.resize of frame[34:194] to (80, 80), then to (42, 42) in OpenCV 5.0.0, and numpy.rint of the mean."""
+    """cv2.resize of frame[34:194] to (80, 80), then to (42, 42) in OpenCV 5.0.0,
+    and numpy.rint of the mean.
+    """
     y, x, colour = np.ogrid[:210, :160, :3]
     frame = ((y * y + 3 * x * y + 7 * x + 50 * colour) % 256).astype(np.uint8)[np.newaxis]
     grey, colours = (A3CPicture((42, 42), grayscale)(frame)[0] for grayscale in (True, False))

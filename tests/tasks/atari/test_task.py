@@ -1,4 +1,6 @@
-"""The task: presets, checks of options, episodes of jobs in chunks, scores of evaluations, and the environment."""
+"""The task: presets, checks of options, episodes of jobs in chunks, scores of evaluations,
+and the environment.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ import ale_py
 
 
 class Cycling:
-    """An actor whose action depends on the observation, and which keeps all of those that it gets."""
+    """An actor whose action depends on the observation,
+    and which keeps all of those that it gets.
+    """
 
     def __init__(self, jobs: int, actions: int) -> None:
         self._rows, self._actions = list(range(jobs)), actions
@@ -56,18 +60,36 @@ def atari(game: str = "breakout", **options: Any) -> Atari:
 def test_protocols_have_their_published_values() -> None:
     """Machado et al. 2018, section 5; Mnih et al. 2015 and the 5,000 steps of Such et al. 2017."""
     assert protocol_options(Options(game="pong", protocol="machado2018")) == {
-        **{"frame_skip": 5, "sticky_actions": 0.25, "noop_max": 0, "fire_reset": False, "full_action_space": True},
+        **{
+            "frame_skip": 5,
+            "sticky_actions": 0.25,
+            "noop_max": 0,
+            "fire_reset": False,
+            "full_action_space": True,
+        },
         "max_frames": 5 * 60 * 60,
     }
     assert protocol_options(Options(game="pong", protocol="salimans2017")) == {
-        **{"frame_skip": 4, "sticky_actions": 0.0, "noop_max": 30, "fire_reset": False, "full_action_space": False},
+        **{
+            "frame_skip": 4,
+            "sticky_actions": 0.0,
+            "noop_max": 30,
+            "fire_reset": False,
+            "full_action_space": False,
+        },
         "max_frames": 4 * 5000,
     }
 
 
 def test_option_replaces_that_of_the_protocol() -> None:
-    chosen = protocol_options(Options(game="pong", frame_skip=2, sticky_actions=0.0, full_action_space=False))
-    assert (chosen["frame_skip"], chosen["sticky_actions"], chosen["full_action_space"]) == (2, 0.0, False)
+    chosen = protocol_options(
+        Options(game="pong", frame_skip=2, sticky_actions=0.0, full_action_space=False)
+    )
+    assert (chosen["frame_skip"], chosen["sticky_actions"], chosen["full_action_space"]) == (
+        2,
+        0.0,
+        False,
+    )
     assert chosen["max_frames"] == 18_000
 
 
@@ -82,7 +104,9 @@ def test_option_replaces_that_of_the_protocol() -> None:
         ({"picture": "a3c", "height": 40, "stack": 2, "grayscale": False}, (40, 42, 6), 18),
     ],
 )
-def test_spaces_follow_the_options(options: dict[str, Any], shape: tuple[int, ...], actions: int) -> None:
+def test_spaces_follow_the_options(
+    options: dict[str, Any], shape: tuple[int, ...], actions: int
+) -> None:
     spaces = atari(**options).spaces
     assert spaces.observations == ObservationSpec(shape, np.dtype(np.uint8))
     assert spaces.actions == Discrete(actions)
@@ -102,21 +126,28 @@ def test_observation_larger_than_the_screen_is_refused() -> None:
         ("task.width", "is 200, but the screen of breakout has 160: expected at most 160"),
     ]
     with pytest.raises(
-        ConfigError, match=r"task.width: is 81, but the halved picture of .* a3c has 80: expected at most"
+        ConfigError,
+        match=r"task.width: is 81, but the halved picture of .* a3c has 80: expected at most",
     ):
         atari(picture="a3c", width=81)
 
 
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ale_py" else find_spec(name))
-    with pytest.raises(ConfigError, match=r"task.kind: is atari, which needs ale_py, .* pip install 'hpc_es\[atari\]'"):
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "ale_py" else find_spec(name)
+    )
+    with pytest.raises(
+        ConfigError,
+        match=r"task.kind: is atari, which needs ale_py, .* pip install 'hpc_es\[atari\]'",
+    ):
         atari()
 
 
 def test_unknown_info_is_refused_with_those_that_exist() -> None:
     with pytest.raises(
-        ConfigError, match=r"no 'live' \(they have: lives, episode_frame_number\); did you mean 'lives'"
+        ConfigError,
+        match=r"no 'live' \(they have: lives, episode_frame_number\); did you mean 'lives'",
     ):
         Atari(Options(game="pong"), {"live": "final"})
 
@@ -131,7 +162,9 @@ def test_equal_episodes_are_warned_of() -> None:
 
 def test_summary_has_the_protocol_and_its_options() -> None:
     line, picture = atari(reward_clipping=True, width=60).check_lines
-    assert line.startswith("atari breakout, protocol machado2018: frame_skip 5, sticky_actions 0.25, noop_max 0,")
+    assert line.startswith(
+        "atari breakout, protocol machado2018: frame_skip 5, sticky_actions 0.25, noop_max 0,"
+    )
     assert line.endswith("max_frames 18000, episodic_life false, reward_clipping true")
     assert picture == "picture standard: height 84, width 60, stack 4"
 
@@ -171,12 +204,19 @@ def test_episodes_of_a_job_equal_those_of_separate_jobs() -> None:
     task = atari("seaquest", episodes_per_job=2, **options)
     both = task.evaluate(Cycling(1, 18), batch([[5, 6]]), nothing).rows
     single = atari("seaquest", **options).evaluate(Cycling(2, 18), batch([5, 6]), nothing).rows
-    assert both["return_"][0] == single["return_"].mean() and both["length"][0] == single["length"].sum()
+    assert (
+        both["return_"][0] == single["return_"].mean()
+        and both["length"][0] == single["length"].sum()
+    )
 
 
 def test_memory_of_the_console_can_be_the_behaviour() -> None:
-    """In Pong its bytes 13 and 14 are the scores (Anand et al. 2019); a constant action loses points only."""
-    task = atari("pong", protocol="salimans2017", max_frames=1600, behaviour=BehaviourOptions(info="ram"))
+    """In Pong its bytes 13 and 14 are the scores (Anand et al. 2019);
+    a constant action loses points only.
+    """
+    task = atari(
+        "pong", protocol="salimans2017", max_frames=1600, behaviour=BehaviourOptions(info="ram")
+    )
     row = task.evaluate(Still(1), batch([3]), nothing).rows[0]
     assert row[BEHAVIOUR].shape == (128,)
     assert row["return_"] < 0 and row[BEHAVIOUR][[13, 14]].tolist() == [-row["return_"], 0]
@@ -225,7 +265,9 @@ def trajectories(task: Atari) -> Any:
 
 
 def test_segments_play_the_episodes_that_are_played_at_once() -> None:
-    """Stacks, sticky actions and returns continue; the second episode of a job begins after the end of its first."""
+    """Stacks, sticky actions and returns continue;
+    the second episode of a job begins after the end of its first.
+    """
     options = {"max_frames": 300, "height": 42, "width": 42, "noop_max": 10}
     whole = atari("seaquest", **options)
     expected, returns = played(whole, [11, 22])
@@ -236,16 +278,24 @@ def test_segments_play_the_episodes_that_are_played_at_once() -> None:
         lengths.append(rows["length"].tolist())
     assert rows["return_"].tolist() == returns and rows["episode_length"].tolist() == [60, 60]
     assert lengths == [[16, 16]] * 3 + [[12, 12]]
-    assert [observed[:60] for observed in actor.observed] == [observed[:60] for observed in expected]
+    assert [observed[:60] for observed in actor.observed] == [
+        observed[:60] for observed in expected
+    ]
 
 
 def test_segments_clip_rewards_and_end_with_a_life(false_task: Atari) -> None:
-    """In segments of one step, 4 frames: the life is lost in frame 6, the second step; a new game begins."""
+    """In segments of one step, 4 frames: the life is lost in frame 6, the second step;
+    a new game begins.
+    """
     segments = trajectories(false_task).segments()
     actor, columns = Cycling(1, 4), ["return_", "length", "episode_length"]
-    rows = [segments.play(actor, batch([1]), 1, nothing).rows[columns][0].tolist() for _ in range(3)]
+    rows = [
+        segments.play(actor, batch([1]), 1, nothing).rows[columns][0].tolist() for _ in range(3)
+    ]
     assert rows == [(1, 1, 0), (2, 1, 2), (1, 1, 0)]
-    assert false_task.evaluate(Cycling(1, 4), batch([1], training=False), nothing).rows["return_"] == [78]
+    assert false_task.evaluate(Cycling(1, 4), batch([1], training=False), nothing).rows[
+        "return_"
+    ] == [78]
 
 
 def test_segment_that_ends_with_the_time_limit_is_reported_as_truncated(false_task: Atari) -> None:
@@ -255,17 +305,29 @@ def test_segment_that_ends_with_the_time_limit_is_reported_as_truncated(false_ta
     def on_step(jobs: Any, live: Any, observations: Array, rewards: Any, cut: Any) -> None:
         steps.append((observations[0].ravel().tolist(), list(cut)))
 
-    options = {"protocol": "salimans2017", "noop_max": 0, "max_frames": 5, "height": 3, "width": 2, "stack": 1}
+    options = {
+        "protocol": "salimans2017",
+        "noop_max": 0,
+        "max_frames": 5,
+        "height": 3,
+        "width": 2,
+        "stack": 1,
+    }
     segments = trajectories(Atari(Options(game="false", **options))).segments()
     jobs = dataclasses.replace(batch([1]), on_step=on_step)
-    lengths = [segments.play(Cycling(1, 4), jobs, 1, nothing).rows["episode_length"][0] for _ in range(2)]
+    lengths = [
+        segments.play(Cycling(1, 4), jobs, 1, nothing).rows["episode_length"][0] for _ in range(2)
+    ]
     assert lengths == [0, 2] and [cut for _, cut in steps] == [[0], [0]]
     assert steps[0][0] == [197] * 6
 
 
 def test_statistics_of_observations_are_refused_with_trajectories() -> None:
     task = atari(observation_normalization=ObservationNormalization(enabled=True))
-    with pytest.raises(ConfigError, match=r"enabled: is true, but algorithms that differentiate trajectories do not"):
+    with pytest.raises(
+        ConfigError,
+        match=r"enabled: is true, but algorithms that differentiate trajectories do not",
+    ):
         trajectories(task)
 
 
@@ -280,7 +342,9 @@ def test_environment_without_a_seed_draws_one() -> None:
 
 @pytest.fixture
 def false_task(monkeypatch: pytest.MonkeyPatch) -> Atari:
-    """A task whose games are those of `FalseEmulator`: 78 points in 12 frames, a life is lost in frame 6."""
+    """A task whose games are those of `FalseEmulator`: 78 points in 12 frames,
+    a life is lost in frame 6.
+    """
     monkeypatch.setattr(ale_py, "ALEInterface", FalseEmulator)
     monkeypatch.setattr(FalseEmulator, "setLoggerMode", lambda mode: None, raising=False)
     monkeypatch.setattr("hpc_es.tasks.atari.game.rom_path", lambda name: name)
@@ -290,7 +354,9 @@ def false_task(monkeypatch: pytest.MonkeyPatch) -> Atari:
 
 
 def test_clipping_and_lost_lives_are_for_training_only(false_task: Atari) -> None:
-    """Frame n gives n points: 1 to 4, 5 and 6 until the loss of a life in training; 1 to 12 in an evaluation."""
+    """Frame n gives n points: 1 to 4, 5 and 6 until the loss of a life in training;
+    1 to 12 in an evaluation.
+    """
     training = false_task.evaluate(Cycling(2, 4), batch([1, 2]), nothing).rows
     assert training["return_"].tolist() == [2, 2] and training["length"].tolist() == [2, 2]
     assert training[INFO].tolist() == [[2, (4 + 6) / 2]] * 2
@@ -300,29 +366,41 @@ def test_clipping_and_lost_lives_are_for_training_only(false_task: Atari) -> Non
 
 
 def test_episode_begins_with_black_images_before_the_first_one(false_task: Atari) -> None:
-    """The false emulator's first screen is 200; with a frame skip of 4 the next image is that of frame 3: 197."""
+    """The false emulator's first screen is 200;
+    with a frame skip of 4 the next image is that of frame 3: 197.
+    """
     options = {"protocol": "salimans2017", "noop_max": 0, "height": 3, "width": 2, "stack": 3}
     backend = Atari(Options(game="false", **options)).new_backend()
     observations = np.zeros((1, 3, 2, 3), np.uint8)
     with backend.chunk([1]):
         for _ in range(2):
             assert backend.reset(0, 1)[0, 0].tolist() == [0, 0, 200]
-            backend.advance(RunningEpisodes([0], [0]), np.zeros(1, np.int64), observations, np.zeros(1))
+            backend.advance(
+                RunningEpisodes([0], [0]), np.zeros(1, np.int64), observations, np.zeros(1)
+            )
             assert observations[0, 2, 1].tolist() == [0, 200, 197]
 
 
 def test_time_limit_is_reported_as_truncation(false_task: Atari) -> None:
-    task = Atari(Options(game="false", noop_max=0, sticky_actions=0.0, max_frames=5, height=3, width=2, stack=1))
+    task = Atari(
+        Options(
+            game="false", noop_max=0, sticky_actions=0.0, max_frames=5, height=3, width=2, stack=1
+        )
+    )
     backend = task.new_backend()
     observations, rewards = np.zeros((2, 3, 2, 1), np.uint8), np.zeros(2)
     with backend.chunk([1, 2]):
         observations[:] = [backend.reset(job, job) for job in (0, 1)]
-        result = backend.advance(RunningEpisodes([1], [1]), np.zeros(2, np.int64), observations, rewards)
+        result = backend.advance(
+            RunningEpisodes([1], [1]), np.zeros(2, np.int64), observations, rewards
+        )
     assert result.ended == [1] and result.cut == [1] and rewards.tolist() == [0, 1 + 2 + 3 + 4 + 5]
     assert (observations[0] == 200).all()  # of the reset; it is not running
 
 
-def test_exception_of_a_game_fails_its_episode_only(false_task: Atari, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_of_a_game_fails_its_episode_only(
+    false_task: Atari, monkeypatch: pytest.MonkeyPatch
+) -> None:
     act, emulators = FalseEmulator.act, list[FalseEmulator]()
 
     def failing(self: FalseEmulator, action: int) -> int:
@@ -333,5 +411,8 @@ def test_exception_of_a_game_fails_its_episode_only(false_task: Atari, monkeypat
 
     monkeypatch.setattr(FalseEmulator, "act", failing)
     outcome = false_task.evaluate(Cycling(2, 4), batch([1, 2], training=False), nothing)
-    assert np.isnan(outcome.rows["return_"]).tolist() == [True, False] and outcome.rows["return_"][1] == 78
+    assert (
+        np.isnan(outcome.rows["return_"]).tolist() == [True, False]
+        and outcome.rows["return_"][1] == 78
+    )
     assert "RuntimeError: no picture" in outcome.failures[0].text

@@ -29,7 +29,9 @@ def as_long(observation: Any, info: Any, return_: float, length: int) -> Any:
     return np.zeros(length)
 
 
-def behaviours(name: str, seeds: Any, actor: Any = None, episodes_per_job: int = 1, **options: Any) -> Any:
+def behaviours(
+    name: str, seeds: Any, actor: Any = None, episodes_per_job: int = 1, **options: Any
+) -> Any:
     task = episodes(name, behaviour=BehaviourOptions(**options), episodes_per_job=episodes_per_job)
     outcome = played(task, seeds, actor)
     assert outcome.rows.dtype["behaviour"].base == np.float32
@@ -61,13 +63,17 @@ def test_behaviour_can_be_entries_of_the_last_info() -> None:
 
 
 def test_behaviour_of_vector_environments_uses_infos() -> None:
-    """After 5 and 3 steps: the last step, and the last observation with the return by a function."""
+    """After 5 and 3 steps: the last step, and the last
+    observation with the return by a function.
+    """
     for options, expected in (
         ({"info": "step"}, [[5], [3]]),
         ({"function": f"{__name__}:last_step"}, [[5, 5, 5], [3, 3, 3]]),
     ):
         task = episodes(
-            "tests.helpers.vector_toys:InformativeLater-v0", stepping="vector", behaviour=BehaviourOptions(**options)
+            "tests.helpers.vector_toys:InformativeLater-v0",
+            stepping="vector",
+            behaviour=BehaviourOptions(**options),
         )
         assert played(task, [4, 2]).rows["behaviour"].tolist() == expected
 
@@ -88,7 +94,10 @@ def test_behaviour_of_another_size_fails_its_job_alone() -> None:
     size = task.behaviour.size
     outcome = played(task, [size - 1, size])
     assert np.isnan(outcome.rows["return_"]).tolist() == [False, True]
-    assert f"the behaviour has {size % 50 + 1} numbers, not {size} as in other episodes" in outcome.failures[0].text
+    assert (
+        f"the behaviour has {size % 50 + 1} numbers, not {size} as in other episodes"
+        in outcome.failures[0].text
+    )
 
 
 def test_rows_without_a_behaviour_have_no_behaviour_column() -> None:
@@ -100,18 +109,26 @@ def test_rows_without_a_behaviour_have_no_behaviour_column() -> None:
     [
         ({"info": "position"}, r"task.behaviour.info: .* has no 'position' \(it has: x, y\)"),
         ({"info": ["x", "Y"]}, r"has no 'Y' .*; did you mean 'y'\?"),
-        ({"final_observation": [0, 2]}, "final_observation: has 2, but an observation has 2 numbers: expected 0 to 1"),
+        (
+            {"final_observation": [0, 2]},
+            "final_observation: has 2, but an observation has 2 numbers: expected 0 to 1",
+        ),
         (
             {"function": "tests.helpers.toys:nowhere"},
             "task.behaviour.function: there is no 'nowhere' in tests.helpers.toys",
         ),
-        ({"function": "tests.helpers.toys:nothing"}, "task.behaviour.function: expected numbers .* TypeError: nothing"),
+        (
+            {"function": "tests.helpers.toys:nothing"},
+            "task.behaviour.function: expected numbers .* TypeError: nothing",
+        ),
         ({}, "expected one of final_observation, info and function, found none"),
         ({"info": "x", "final_observation": True}, "found final_observation and info"),
         ({"inof": "x"}, "unknown key 'task.behaviour.inof'; did you mean 'info'"),
     ],
 )
-def test_invalid_behaviours_are_refused_before_the_run(options: dict[str, Any], text: str, tmp_path: Path) -> None:
+def test_invalid_behaviours_are_refused_before_the_run(
+    options: dict[str, Any], text: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=text):
         config = validate({"task": {"env_id": MAZE, "behaviour": options}})
         episodes(MAZE, behaviour=config.task.behaviour)

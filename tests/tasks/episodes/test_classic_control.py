@@ -48,8 +48,11 @@ class Pushing:
         swing = np.sin(self.step / (4 + self.rows % 30)) > 0
         actions = self.spaces.actions
         if isinstance(actions, Discrete):
-            return np.where(drawn < 0.3, (drawn * 10).astype(np.int64) % actions.n, swing * (actions.n - 1))
-        force = np.where(drawn < 0.3, 7 * drawn - 1, 2.0 * swing - 1).clip(-1, 1)  # at the bounds, too
+            return np.where(
+                drawn < 0.3, (drawn * 10).astype(np.int64) % actions.n, swing * (actions.n - 1)
+            )
+        # at the bounds, too
+        force = np.where(drawn < 0.3, 7 * drawn - 1, 2.0 * swing - 1).clip(-1, 1)
         return (force[:, None] * actions.high).astype(np.float32)
 
     def keep(self, rows: Array) -> None:
@@ -66,10 +69,13 @@ def outcome(env_id: str, stepping: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(("env_id", "keywords"), ENVIRONMENTS)
-def test_classic_control_episodes_equal_gymnasiums_bit_for_bit(env_id: str, keywords: dict[str, Any]) -> None:
+def test_classic_control_episodes_equal_gymnasiums_bit_for_bit(
+    env_id: str, keywords: dict[str, Any]
+) -> None:
     """Returns, signs and lengths of 80 episodes, and sums of all observations."""
     ours, theirs = (
-        outcome(env_id, stepping, env_kwargs=keywords, episodes_per_job=2) for stepping in ("native", "gymnasium")
+        outcome(env_id, stepping, env_kwargs=keywords, episodes_per_job=2)
+        for stepping in ("native", "gymnasium")
     )
     assert ours.rows.tobytes() == theirs.rows.tobytes()
     assert not np.isnan(ours.rows["return_"]).any()
@@ -86,7 +92,9 @@ def sums(outcome: Any) -> list[dict[str, bytes]]:
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_classic_control_uses_the_time_limit_of_the_config(env_id: str) -> None:
-    ours, theirs = (outcome(env_id, stepping, max_episode_steps=9) for stepping in ("native", "gymnasium"))
+    ours, theirs = (
+        outcome(env_id, stepping, max_episode_steps=9) for stepping in ("native", "gymnasium")
+    )
     assert ours.rows.tobytes() == theirs.rows.tobytes()
     assert ours.rows["length"].max() == 9
 
@@ -125,7 +133,10 @@ class Other(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 FALLBACKS: dict[str, tuple[dict[str, Any], str]] = {
     "wrapper": ({"wrappers": (f"{__name__}:Other",)}, "its wrapper Other needs Gymnasium"),
-    "time-out": ({"episode_timeout_seconds": 5.0}, "task.episode_timeout_seconds needs Gymnasium's steps"),
+    "time-out": (
+        {"episode_timeout_seconds": 5.0},
+        "task.episode_timeout_seconds needs Gymnasium's steps",
+    ),
     "rendered": ({"env_kwargs": {"render_mode": "rgb_array"}}, "it is rendered"),
 }
 
@@ -139,7 +150,9 @@ def test_unknown_variants_are_stepped_by_gymnasium_with_a_warning(why: str) -> N
         "task.stepping: CartPole-v1 is stepped by Gymnasium, which is slower (about 6 times): "
     )
     assert reason in task.notices[0]
-    with pytest.raises(ConfigError, match=r"is native, which is not possible here: .*expected auto or gymnasium"):
+    with pytest.raises(
+        ConfigError, match=r"is native, which is not possible here: .*expected auto or gymnasium"
+    ):
         episodes("CartPole-v1", stepping="native", **options)
 
 
@@ -152,7 +165,9 @@ def test_other_environments_are_stepped_by_gymnasium_without_a_warning() -> None
     task = episodes("Chaos")
     assert not is_native(task)
     assert task.notices == ()
-    with pytest.raises(ConfigError, match="is not one of the environments of MuJoCo and classic control"):
+    with pytest.raises(
+        ConfigError, match="is not one of the environments of MuJoCo and classic control"
+    ):
         episodes("Chaos", stepping="native")
 
 
@@ -170,7 +185,9 @@ def stepped(env_id: str, state: list[float], action: Any) -> tuple[list[float], 
 
 
 def test_hanging_pendulum_equals_gymnasiums() -> None:
-    """At angle pi, speed 1, torque 2: costs pi^2 + 0.1 + 0.004, the speed grows by 0.05 (15 sin pi + 3 * 2) = 0.3."""
+    """At angle pi, speed 1, torque 2: costs pi^2 + 0.1 + 0.004,
+    the speed grows by 0.05 (15 sin pi + 3 * 2) = 0.3.
+    """
     state, reward, over = stepped("Pendulum-v1", [-np.pi, 1.0], [2.0])
     assert state == pytest.approx([-np.pi + 0.05 * 1.3, 1.3])
     assert reward == pytest.approx(-(np.pi**2 + 0.104), rel=1e-6)
@@ -194,9 +211,13 @@ def test_finished_episode_does_not_affect_the_others() -> None:
         for job in range(3):
             observations[job] = stepping.reset(job, job + 1)
         before = observations.copy()
-        result = stepping.advance(RunningEpisodes([0, 2], [0, 2]), np.array([1, 1, 1]), observations, rewards)
+        result = stepping.advance(
+            RunningEpisodes([0, 2], [0, 2]), np.array([1, 1, 1]), observations, rewards
+        )
         assert result.ended == []
         assert observations[1].tobytes() == before[1].tobytes()
         assert rewards.tolist() == [1.0, 0.0, 1.0]
-        result = stepping.advance(RunningEpisodes([2], [2]), np.array([1, 1, 1]), observations, rewards)
+        result = stepping.advance(
+            RunningEpisodes([2], [2]), np.array([1, 1, 1]), observations, rewards
+        )
         assert (result.ended, result.cut) == ([2], [2])

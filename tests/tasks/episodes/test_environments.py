@@ -35,9 +35,15 @@ def created(name: str, wrappers: tuple[Any, ...] = (), **keywords: Any) -> envir
         ("CartPole-v77", r"did you mean 'CartPole-v\d'\?.*v77"),
         ("Zzzzzzzzzz-v0", r"expected a registered Gymnasium id, found 'Zzzzzzzzzz-v0' "),
         ("not a name", r"found 'not a name'"),
-        ("no_such_module:Env-v0", r"found 'no_such_module:Env-v0', but module 'no_such_module' cannot be imported"),
+        (
+            "no_such_module:Env-v0",
+            r"found 'no_such_module:Env-v0', but module 'no_such_module' cannot be imported",
+        ),
         ("tests.nothing:Env-v0", r"but module 'tests.nothing' cannot be imported"),
-        ("tests.helpers.toys:Nothing-v0", r"expected a registered Gymnasium id, found 'tests.helpers.toys:Nothing-v0'"),
+        (
+            "tests.helpers.toys:Nothing-v0",
+            r"expected a registered Gymnasium id, found 'tests.helpers.toys:Nothing-v0'",
+        ),
     ],
 )
 def test_unknown_id_is_reported_with_the_nearest_one(env_id: str, text: str) -> None:
@@ -58,12 +64,16 @@ def test_module_that_is_imported_registers_its_environments() -> None:
 
 def test_keywords_reach_the_environment_and_invalid_ones_are_reported() -> None:
     assert created("Reach", low=-3.0).action_space.low.tolist() == [-3, -3]
-    with pytest.raises(ConfigError, match=r"task\.env_kwargs: .*Reach-v0 does not take these keywords: .*'height'"):
+    with pytest.raises(
+        ConfigError, match=r"task\.env_kwargs: .*Reach-v0 does not take these keywords: .*'height'"
+    ):
         created("Reach", height=3)
 
 
 def test_environment_that_fails_to_start_is_reported() -> None:
-    with pytest.raises(ConfigError, match=r"task\.env_id: .*Strange-v0 cannot be created: KeyError: 'sounds'"):
+    with pytest.raises(
+        ConfigError, match=r"task\.env_id: .*Strange-v0 cannot be created: KeyError: 'sounds'"
+    ):
         created("Strange", observations="sounds")
 
 
@@ -73,7 +83,12 @@ def test_environment_that_fails_to_start_is_reported() -> None:
 def test_wrappers_apply_from_the_inside_out_in_both_forms() -> None:
     """A reward of 1: (1 + 1) * 3 = 6; in the other order (1 * 3) + 1 = 4."""
     plain, times = "tests.helpers.toys:Plus", {"tests.helpers.toys:Plus": {"by": 0.0, "times": 3.0}}
-    for wrappers, reward in (((plain, times), 6), ((times, plain), 4), (({plain: {}},), 2), (({plain: None},), 2)):
+    for wrappers, reward in (
+        ((plain, times), 6),
+        ((times, plain), 4),
+        (({plain: {}},), 2),
+        (({plain: None},), 2),
+    ):
         environment = created("Survival", wrappers)
         environment.reset(seed=9)
         assert environment.step(0)[1] == reward
@@ -94,7 +109,10 @@ def test_wrappers_are_part_of_the_task() -> None:
 @pytest.mark.parametrize(
     ("wrapper", "text"),
     [
-        ("no_such_module:Plus", "expected 'module:Class', found 'no_such_module:Plus', which cannot be imported"),
+        (
+            "no_such_module:Plus",
+            "expected 'module:Class', found 'no_such_module:Plus', which cannot be imported",
+        ),
         (
             "tests.helpers.toys:Minus",
             "expected 'module:Class', found 'tests.helpers.toys:Minus', which cannot be imported",
@@ -111,11 +129,16 @@ def test_wrappers_are_part_of_the_task() -> None:
             {"tests.helpers.toys:Plus": {"times": 0.0}},
             "tests.helpers.toys:Plus cannot be applied: ValueError: times is 0",
         ),
-        ({"tests.helpers.toys:Plus": {}, "tests.helpers.toys:Minus": {}}, "expected 'module:Class' or one "),
+        (
+            {"tests.helpers.toys:Plus": {}, "tests.helpers.toys:Minus": {}},
+            "expected 'module:Class' or one ",
+        ),
         ({}, "expected 'module:Class' or one "),
     ],
 )
-def test_wrapper_that_cannot_be_applied_is_reported_with_its_position(wrapper: Any, text: str) -> None:
+def test_wrapper_that_cannot_be_applied_is_reported_with_its_position(
+    wrapper: Any, text: str
+) -> None:
     with pytest.raises(ConfigError, match=r"^task\.wrappers\[1\]: " + text):
         created("Survival", ("tests.helpers.toys:Plus", wrapper))
 
@@ -126,19 +149,27 @@ def test_wrapper_that_cannot_be_applied_is_reported_with_its_position(wrapper: A
 @pytest.mark.parametrize("observations", ["dict", "discrete"])
 def test_non_array_observations_are_refused_with_a_working_remedy(observations: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"task\.env_id: expected observations that are one array.*found (Dict|Discrete)"
+        ConfigError,
+        match=r"task\.env_id: expected observations that are one array.*found (Dict|Discrete)",
     ) as caught:
         policy_spaces.spaces(created("Strange", observations=observations))
     remedy = "gymnasium.wrappers:FlattenObservation"
     assert remedy in str(caught.value)
     width = {"dict": 3 + 3, "discrete": 4}[observations]
-    spec = policy_spaces.spaces(created("Strange", (remedy,), observations=observations)).observations
+    spec = policy_spaces.spaces(
+        created("Strange", (remedy,), observations=observations)
+    ).observations
     assert spec == flat_observations(width)
 
 
 def test_images_keep_their_shape_and_dtype() -> None:
     spec = policy_spaces.spaces(created("Strange", observations="image")).observations
-    assert (spec.shape, spec.dtype, spec.is_flat, spec.statistics) == ((8, 8, 3), np.uint8, False, 3)
+    assert (spec.shape, spec.dtype, spec.is_flat, spec.statistics) == (
+        (8, 8, 3),
+        np.uint8,
+        False,
+        3,
+    )
 
 
 def test_remedy_states_the_number_of_observations_and_parameters() -> None:
@@ -171,8 +202,14 @@ def test_lists_of_keywords_become_tuples_if_needed() -> None:
     gymnasium.register("Picky-v0", Picky, order_enforce=False)
     created = environments.make("Picky-v0", {"shape": [[1, 2], [3]], "names": ["a"]})
     assert created.unwrapped.options == (((1, 2), (3,)), ("a",))
-    reshaped = ("tests.helpers.toys:Plus", {"gymnasium.wrappers:ReshapeObservation": {"shape": [1, 3]}})
-    assert environments.make(f"{TOYS}Survival-v0", {}, None, reshaped).observation_space.shape == (1, 3)
+    reshaped = (
+        "tests.helpers.toys:Plus",
+        {"gymnasium.wrappers:ReshapeObservation": {"shape": [1, 3]}},
+    )
+    assert environments.make(f"{TOYS}Survival-v0", {}, None, reshaped).observation_space.shape == (
+        1,
+        3,
+    )
     with pytest.raises(ConfigError, match="ValueError: a wrong name"):
         environments.make("Picky-v0", {"shape": [[1]], "names": ["wrong"]})
 
@@ -209,7 +246,9 @@ def test_spaces_of_a_discrete_environment() -> None:
 @pytest.mark.parametrize("bound", [0.1, 0.3, 1.0, 1e300, np.inf])
 def test_float64_bounds_are_rounded_inwards(bound: float) -> None:
     """To the nearest float32 inside the bounds: at most one spacing away."""
-    actions = policy_spaces.spaces(created("Reach", low=-bound, high=bound, dtype="float64")).actions
+    actions = policy_spaces.spaces(
+        created("Reach", low=-bound, high=bound, dtype="float64")
+    ).actions
     assert isinstance(actions, Box)
     assert actions.high.dtype == actions.low.dtype == np.float32
     high = float(actions.high[0])

@@ -1,4 +1,6 @@
-"""Environments of the old gym, through shimmy: `make test-gym` runs these in a separate virtual environment."""
+"""Environments of the old gym, through shimmy:
+`make test-gym` runs these in a separate virtual environment.
+"""
 
 from __future__ import annotations
 
@@ -78,4 +80,6 @@ def test_legacy_environment_trains(tmp_path: Path) -> None:
 def test_unknown_ids_and_keywords_of_legacy_environments_are_refused() -> None:
     with pytest.raises(ConfigError, match="NoSuchThing"):
         environments.make("NoSuchThing-v0", {})
-    assert hidden_state_difference(lambda: environments.make("old_module:OldOne-v0", {}), 30) is None
+    assert (
+        hidden_state_difference(lambda: environments.make("old_module:OldOne-v0", {}), 30) is None
+    )

@@ -36,7 +36,10 @@ def stepped(backend: Any, jobs: int) -> StepResult:
     with backend.chunk(range(jobs)):
         for job in range(jobs):
             backend.reset(job, job)
-        running, actions = RunningEpisodes(list(range(jobs)), list(range(jobs))), np.zeros(jobs, np.int64)
+        running, actions = (
+            RunningEpisodes(list(range(jobs)), list(range(jobs))),
+            np.zeros(jobs, np.int64),
+        )
         result: StepResult = backend.advance(running, actions, np.zeros((jobs, 1)), np.zeros(jobs))
     return result
 
@@ -73,14 +76,22 @@ class EndingVector:
         return np.zeros((2, 1)), {}
 
     def step(self, actions: Any) -> tuple[Any, ...]:
-        return np.ones((2, 1)), np.ones(2), np.array([True, True]), np.array([False, False]), self._infos
+        return (
+            np.ones((2, 1)),
+            np.ones(2),
+            np.array([True, True]),
+            np.array([False, False]),
+            self._infos,
+        )
 
 
 @pytest.mark.parametrize(
     ("infos", "cut"),
     [({SAYS_CUT: np.array([True, True]), f"_{SAYS_CUT}": np.array([False, True])}, [1]), ({}, [])],
 )
-def test_limit_in_the_infos_of_a_vector_truncates_its_episode(infos: dict[str, Any], cut: list[int]) -> None:
+def test_limit_in_the_infos_of_a_vector_truncates_its_episode(
+    infos: dict[str, Any], cut: list[int]
+) -> None:
     vector: Any = EndingVector(infos)
     result = stepped(VectorBackend(lambda count: vector, SPEC, None), 2)
     assert (result.ended, result.cut) == ([0, 1], cut)

@@ -50,7 +50,9 @@ def test_episodes_of_a_vector_with_autoreset_are_counted_once() -> None:
     """200 steps per episode; steps after the automatic reset are not counted."""
     single = played(episodes("Pendulum-v1"), SEEDS, Still(len(SEEDS), 1.0, 1)).rows
     rows = played(
-        vector("tests.helpers.vector_toys:SyncPendulum-v0", max_episode_steps=200), SEEDS, Still(len(SEEDS), 1.0, 1)
+        vector("tests.helpers.vector_toys:SyncPendulum-v0", max_episode_steps=200),
+        SEEDS,
+        Still(len(SEEDS), 1.0, 1),
     )
     assert rows.rows.tobytes() == single.tobytes()
 
@@ -59,13 +61,16 @@ def test_vector_stepping_uses_the_time_limit_of_the_config() -> None:
     rows = played(vector(max_episode_steps=7), SEEDS, Still(len(SEEDS), 0.5, 2)).rows
     assert (
         rows["length"].tolist()
-        == played(episodes("Chaos", max_episode_steps=7), SEEDS, Still(len(SEEDS), 0.5, 2)).rows["length"].tolist()
+        == played(episodes("Chaos", max_episode_steps=7), SEEDS, Still(len(SEEDS), 0.5, 2))
+        .rows["length"]
+        .tolist()
     )
     assert rows["length"].max() == 7
 
 
 @pytest.mark.parametrize(
-    ("fault", "text"), [("raise", "ValueError: the simulator diverged ("), ("exit", "SystemExit: 0 (")]
+    ("fault", "text"),
+    [("raise", "ValueError: the simulator diverged ("), ("exit", "SystemExit: 0 (")],
 )
 def test_exception_fails_running_jobs_and_renews_the_vector(fault: str, text: str) -> None:
     task = vector(env_kwargs={"fault": fault})
@@ -137,13 +142,19 @@ def test_resume_with_another_kind_of_stepping_is_refused(tmp_path: Path) -> None
 
 def test_vectors_with_a_common_seed_are_refused() -> None:
     said = refused("CartPole-v1")
-    assert "task.stepping: is vector, but reset(seed=[11, 22]) and steps of CartPole-v1 fail: " in said
-    assert "expected one that takes a seed for each environment, or auto, native or gymnasium" in said
+    assert (
+        "task.stepping: is vector, but reset(seed=[11, 22]) and steps of CartPole-v1 fail: " in said
+    )
+    assert (
+        "expected one that takes a seed for each environment, or auto, native or gymnasium" in said
+    )
 
 
 @pytest.mark.parametrize("fault", ["one seed", "neighbours", "no seeds"])
 def test_vectors_whose_episodes_depend_on_each_other_are_refused(fault: str) -> None:
-    assert "the episode of a seed depends on its position in the vector" in refused(env_kwargs={"fault": fault})
+    assert "the episode of a seed depends on its position in the vector" in refused(
+        env_kwargs={"fault": fault}
+    )
 
 
 def test_images_of_vectors_keep_their_shape() -> None:
@@ -162,19 +173,27 @@ def test_unknown_vector_id_is_reported_with_the_nearest_one() -> None:
 
 
 def test_options_that_need_single_environments_are_refused_at_once() -> None:
-    said = refused(episodes_per_job=2, fresh_environment=True, episode_timeout_seconds=1.0, wrappers=("a:B",))
+    said = refused(
+        episodes_per_job=2, fresh_environment=True, episode_timeout_seconds=1.0, wrappers=("a:B",)
+    )
     for key in ("episodes_per_job", "fresh_environment", "episode_timeout_seconds", "wrappers"):
         assert f"task.{key}: requires single environments, but task.stepping is vector" in said
 
 
 def test_behaviour_overwritten_by_the_next_episode_is_refused() -> None:
     with pytest.raises(ConfigError, match="replaces by the first of the next episode"):
-        runs_task("tests.helpers.vector_toys:Hasty-v0", stepping="vector", behaviour={"final_observation": True})
+        runs_task(
+            "tests.helpers.vector_toys:Hasty-v0",
+            stepping="vector",
+            behaviour={"final_observation": True},
+        )
 
 
 def test_atari_vector_has_a_seed_per_environment() -> None:
     """ale_py accepts them as an array."""
-    with contextlib.closing(environments.make_vector("ale_py:ALE/SpaceInvaders-v5", {"num_threads": 1}, 2)) as game:
+    with contextlib.closing(
+        environments.make_vector("ale_py:ALE/SpaceInvaders-v5", {"num_threads": 1}, 2)
+    ) as game:
         spec = vector_spaces(game).observations
         there, back = reset(game, [5, 6], spec), reset(game, [6, 5], spec)
     assert there[0].tobytes() == back[1].tobytes() != there[1].tobytes()
@@ -186,8 +205,12 @@ def test_atari_ram_is_a_flat_observation() -> None:
     assert played(task, [1, 2]).rows["length"].tolist() == [20, 20]
 
 
-def test_warnings_about_vectors_of_several_sizes_are_shown_once(capfd: pytest.CaptureFixture[str]) -> None:
-    """Gymnasium warns of every vector without an autoreset mode, with terminal codes and the size."""
+def test_warnings_about_vectors_of_several_sizes_are_shown_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Gymnasium warns of every vector without an autoreset mode,
+    with terminal codes and the size.
+    """
     quiet._printed.clear()
     task = vector("tests.helpers.vector_toys:Plain-v0")
     played(task, SEEDS, Still(len(SEEDS), actions=2))

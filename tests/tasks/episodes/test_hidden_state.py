@@ -1,4 +1,6 @@
-"""Hidden state: the comparison of a reused with a new environment, and what the warning says and names."""
+"""Hidden state: the comparison of a reused with a new environment,
+and what the warning says and names.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +22,33 @@ from tests.helpers.toys import Faulty, Survival, episodes
 NORMALIZE = "gymnasium.wrappers:NormalizeObservation"
 RUNNING = "tests.helpers.odd_values:Running"
 PLUS = "tests.helpers.toys:Plus"
-REMEDY = "set task.observation_normalization: {enabled: true}, whose statistics are part of checkpoints"
+REMEDY = (
+    "set task.observation_normalization: {enabled: true}, whose statistics are part of checkpoints"
+)
 
 
-@pytest.mark.parametrize("name", ["Survival", "Globals", "Chaos", "Shifted", "CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize(
+    "name", ["Survival", "Globals", "Chaos", "Shifted", "CartPole-v1", "Pendulum-v1"]
+)
 def test_environments_without_hidden_state_pass_the_probe(name: str) -> None:
     assert hidden_state_difference(episodes(name).environment, 30) is None
 
 
 def test_reward_with_hidden_state_is_detected() -> None:
-    """Hidden pays 1 in the first episode of an instance and 2 in the second, from the first step."""
+    """Hidden pays 1 in the first episode of an instance and 2 in the second,
+    from the first step.
+    """
     assert hidden_state_difference(episodes("Hidden").environment, 30) == "from step 1 of episode 1"
 
 
 def test_episode_length_with_hidden_state_is_detected() -> None:
-    """The first episode of an instance of Growing has 1 step, the second 2: with the reset, 3 records instead of 2."""
-    assert hidden_state_difference(episodes("Growing").environment, 30) == "episode 1 has 3 steps instead of 2"
+    """The first episode of an instance of Growing has 1 step, the second 2: with the reset,
+    3 records instead of 2.
+    """
+    assert (
+        hidden_state_difference(episodes("Growing").environment, 30)
+        == "episode 1 has 3 steps instead of 2"
+    )
 
 
 def test_probe_closes_its_environments() -> None:
@@ -70,8 +83,16 @@ def test_warning_says_what_depends_on_the_state_and_the_remedy() -> None:
         ((NORMALIZE,), NORMALIZE, f"In place of it {REMEDY}"),
         (({NORMALIZE: {"epsilon": 1e-6}},), NORMALIZE, f"In place of it {REMEDY}"),
         ((PLUS, NORMALIZE, PLUS), NORMALIZE, f"In place of it {REMEDY}"),
-        (("gymnasium.wrappers:NormalizeReward",), "gymnasium.wrappers:NormalizeReward", "Leave it out, or set "),
-        ((RUNNING,), RUNNING, f"Set task.fresh_environment: true; if it normalises observations, rather {REMEDY}"),
+        (
+            ("gymnasium.wrappers:NormalizeReward",),
+            "gymnasium.wrappers:NormalizeReward",
+            "Leave it out, or set ",
+        ),
+        (
+            (RUNNING,),
+            RUNNING,
+            f"Set task.fresh_environment: true; if it normalises observations, rather {REMEDY}",
+        ),
     ],
     ids=str,
 )
@@ -81,7 +102,9 @@ def test_warning_names_the_wrapper_with_the_state(wrappers: Any, name: str, reme
 
 
 def test_environment_with_state_is_named_before_its_wrappers() -> None:
-    assert warning("Hidden", wrappers=(NORMALIZE,)).startswith("tests.helpers.toys:Hidden-v0 gives other episodes")
+    assert warning("Hidden", wrappers=(NORMALIZE,)).startswith(
+        "tests.helpers.toys:Hidden-v0 gives other episodes"
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,9 +150,14 @@ def test_comparison_ends_after_its_time() -> None:
 # In a run, an evaluation and a loaded policy.
 
 
-def test_start_of_a_run_and_its_evaluation_warn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_start_of_a_run_and_its_evaluation_warn(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     quiet._printed.clear()
-    config: dict[str, Any] = {**trained.CONFIG, "task": {**trained.CONFIG["task"], "wrappers": [NORMALIZE]}}
+    config: dict[str, Any] = {
+        **trained.CONFIG,
+        "task": {**trained.CONFIG["task"], "wrappers": [NORMALIZE]},
+    }
     for _ in range(2):
         for _ in hpc_es.train(config, output=tmp_path / "run"):
             pass

@@ -19,7 +19,8 @@ from hpc_es.tasks.episodes.mujoco.models import MODELS
 from tests.helpers.toys import episodes
 
 CLASSIC = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1")
-ENDLESS = {"Pendulum", "HalfCheetah", "Swimmer", "HumanoidStandup", "Reacher", "Pusher"}  # except for their time limit
+# except for their time limit
+ENDLESS = {"Pendulum", "HalfCheetah", "Swimmer", "HumanoidStandup", "Reacher", "Pusher"}
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,9 @@ def nothing_compared() -> Iterator[None]:
     stepping_differences.update(before)
 
 
-def test_other_library_versions_are_stepped_natively_if_results_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_library_versions_are_stepped_natively_if_results_are_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = importlib.metadata.version
 
     def version(package: str) -> str:
@@ -60,14 +63,20 @@ def test_comparison_covers_all_kinds_of_episode_ends(env_id: str) -> None:
     assert any(line.is_over and not line.is_cut for line in flat) == can_end
     assert any(line.is_cut for line in flat) or can_end
     assert sum(line.step == 0 for line in flat) >= 2 * kind.TRIAL.rows
-    assert native_backend.difference(environment, kind.backend_factory(environment), kind.TRIAL) == ""
+    assert (
+        native_backend.difference(environment, kind.backend_factory(environment), kind.TRIAL) == ""
+    )
 
 
 class LastBit(classic_control.Pendulum):
     """A processor whose cosine has another last bit."""
 
     def observe(self, state: Array) -> tuple[Array, ...]:
-        return np.nextafter(np.cos(state[0]).astype(np.float32), np.float32(2)), np.sin(state[0]), state[1]
+        return (
+            np.nextafter(np.cos(state[0]).astype(np.float32), np.float32(2)),
+            np.sin(state[0]),
+            state[1],
+        )
 
 
 class OtherReward(classic_control.Pendulum):
@@ -86,7 +95,9 @@ class OtherEnd(classic_control.Pendulum):
     (OtherReward, "the reward is "),
     (OtherEnd, "terminated is True and truncated False, unlike Gymnasium's at step "),
 ])  # fmt: skip
-def test_different_last_bit_disables_native_stepping(other: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_last_bit_disables_native_stepping(
+    other: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(classic.DYNAMICS, f"{classic.PACKAGE}.pendulum:PendulumEnv", other)
     monkeypatch.setitem(classic.COMPARED, "gymnasium", "0.9")
     task = episodes("Pendulum-v1")
@@ -97,12 +108,19 @@ def test_different_last_bit_disables_native_stepping(other: Any, text: str, monk
         "task.stepping: Pendulum-v1 is stepped by Gymnasium, which is slower (about 6 times): native stepping gives "
         f"other numbers than gymnasium {here}: {text}"
     )
-    assert notice.endswith(" in row 0; install gymnasium 0.9, which native stepping was written for")
-    with pytest.raises(ConfigError, match="is native, which is not possible here: native stepping gives other numbers"):
+    assert notice.endswith(
+        " in row 0; install gymnasium 0.9, which native stepping was written for"
+    )
+    with pytest.raises(
+        ConfigError,
+        match="is native, which is not possible here: native stepping gives other numbers",
+    ):
         episodes("Pendulum-v1", stepping="native")
 
 
-def test_different_last_bit_disables_native_stepping_of_mujoco(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_last_bit_disables_native_stepping_of_mujoco(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The control cost differs by one unit in the last place of a float64 reward."""
     pytest.importorskip("mujoco")
     from hpc_es.tasks.episodes.mujoco import models

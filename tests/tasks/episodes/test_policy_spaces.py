@@ -1,4 +1,6 @@
-"""Every space of Gymnasium, as observations and as actions: it works, or the error names a wrapper that helps."""
+"""Every space of Gymnasium, as observations and as actions: it works,
+or the error names a wrapper that helps.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,8 @@ def wrappers_of(text: str) -> tuple[Any, ...]:
     return tuple(yaml.safe_load(item) for item in named[1].split(" and "))
 
 
-# (space, size of the observation; after the wrappers that the error names; None: a wrapper of the user's own)
+# (space, size of the observation; after the wrappers that the error names; None: a wrapper of the
+# user's own)
 OBSERVATIONS: dict[str, list[tuple[Any, Any, Any]]] = {
     "Space": [(Mission(), None, None)],
     "Box": [
@@ -104,7 +107,11 @@ OBSERVATIONS: dict[str, list[tuple[Any, Any, Any]]] = {
     "Dict": [
         (spaces.Dict(a=BOX, b=spaces.Text(2)), 5, None),
         (
-            spaces.Dict(image=spaces.Box(0, 255, (7, 7, 3), np.uint8), mission=Mission(), way=spaces.Discrete(4)),
+            spaces.Dict(
+                image=spaces.Box(0, 255, (7, 7, 3), np.uint8),
+                mission=Mission(),
+                way=spaces.Discrete(4),
+            ),
             151,
             None,
         ),
@@ -155,9 +162,13 @@ def test_every_space_of_gymnasium_is_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "size", "named"), [item for items in OBSERVATIONS.values() for item in items], ids=name_of
+    ("space", "size", "named"),
+    [item for items in OBSERVATIONS.values() for item in items],
+    ids=name_of,
 )
-def test_observations_of_every_space_work_or_get_a_wrapper(space: Any, size: int | None, named: Any) -> None:
+def test_observations_of_every_space_work_or_get_a_wrapper(
+    space: Any, size: int | None, named: Any
+) -> None:
     if named == ():
         created = task(space)
         assert created.spaces.observations.size == size
@@ -173,13 +184,18 @@ def test_observations_of_every_space_work_or_get_a_wrapper(space: Any, size: int
     plays(created)
 
 
-@pytest.mark.parametrize(("space", "how"), [item for items in ACTIONS.values() for item in items], ids=name_of)
+@pytest.mark.parametrize(
+    ("space", "how"), [item for items in ACTIONS.values() for item in items], ids=name_of
+)
 def test_actions_of_every_space_work_or_get_a_wrapper(space: Any, how: str) -> None:
     if how == "works":
         plays(task(actions=space))
         return
     text = refused(actions=space)
-    assert "expected Discrete or MultiDiscrete actions, or a Box of floats in one dimension, found " in text
+    assert (
+        "expected Discrete or MultiDiscrete actions, or a Box of floats in one dimension, found "
+        in text
+    )
     if how == "own":
         assert "a gymnasium.ActionWrapper of your own in task.wrappers" in text
         return
@@ -194,7 +210,14 @@ def test_part_of_a_dict_that_is_left_out_is_named() -> None:
 
 
 def test_long_space_is_shortened() -> None:
-    assert len(refused(observations=spaces.Dict({f"entry_{number}": Mission() for number in range(500)}))) < 600
+    assert (
+        len(
+            refused(
+                observations=spaces.Dict({f"entry_{number}": Mission() for number in range(500)})
+            )
+        )
+        < 600
+    )
 
 
 # Spaces that are empty, missing, or none.
@@ -212,7 +235,9 @@ def empty_discrete() -> Any:
     return space
 
 
-@pytest.mark.parametrize("space", [spaces.Box(-1, 1, (0,)), spaces.MultiDiscrete([]), empty_discrete()], ids=name_of)
+@pytest.mark.parametrize(
+    "space", [spaces.Box(-1, 1, (0,)), spaces.MultiDiscrete([]), empty_discrete()], ids=name_of
+)
 def test_empty_actions_are_refused(space: Any) -> None:
     assert "expected at least one action to choose from, found " in refused(actions=space)
 
@@ -224,7 +249,9 @@ def nan_bounds() -> Any:
 
 
 def test_nan_bounds_of_actions_are_refused() -> None:
-    assert "expected numbers as bounds of the actions, or infinity, found NaN in Box" in refused(actions=nan_bounds())
+    assert "expected numbers as bounds of the actions, or infinity, found NaN in Box" in refused(
+        actions=nan_bounds()
+    )
 
 
 NAMES = ["observation_space", "action_space"]
@@ -250,18 +277,24 @@ def test_other_objects_are_no_spaces(name: str, value: Any, found: str) -> None:
     setattr(environment, name, value)
     with pytest.raises(ConfigError) as error:
         policy_spaces.spaces(environment)
-    expected = f"task.env_id: expected Spacious.{name} to be a space of gymnasium.spaces, such as Box, "
+    expected = (
+        f"task.env_id: expected Spacious.{name} to be a space of gymnasium.spaces, such as Box, "
+    )
     assert str(error.value).startswith(expected) and found in str(error.value)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_missing_space_is_reported_with_the_name_of_another_attribute(name: str, wrapped: bool) -> None:
+def test_missing_space_is_reported_with_the_name_of_another_attribute(
+    name: str, wrapped: bool
+) -> None:
     environment: Any = Spacious()
     setattr(environment, f"{name[:-1]}_e", getattr(environment, name))
     delattr(environment, name)
     with pytest.raises(ConfigError) as error:
-        policy_spaces.spaces(gymnasium.wrappers.TimeLimit(environment, 5) if wrapped else environment)
+        policy_spaces.spaces(
+            gymnasium.wrappers.TimeLimit(environment, 5) if wrapped else environment
+        )
     assert str(error.value) == (
         f"task.env_id: expected Spacious.{name} to be a space of gymnasium.spaces, such as Box, but it is not set; "
         f"it has the space '{name[:-1]}_e': is that the name?"
@@ -287,6 +320,8 @@ def test_space_that_raises_is_reported() -> None:
 
 def test_error_of_a_space_is_among_all_errors_of_a_config(monkeypatch: pytest.MonkeyPatch) -> None:
     config = validate({"task": {"env_id": ENVIRONMENT}, "policy": {"action_bins": 1000}})
-    monkeypatch.setattr(importlib.import_module("tests.helpers.odd_values").Spacious, "__init__", lambda self: None)
+    monkeypatch.setattr(
+        importlib.import_module("tests.helpers.odd_values").Spacious, "__init__", lambda self: None
+    )
     with pytest.raises(ConfigError, match=r"expected Spacious\.observation_space to be a space"):
         build_task(config)

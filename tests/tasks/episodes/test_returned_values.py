@@ -1,4 +1,6 @@
-"""What reset and step return is checked in every step; a wrong value fails its episode, with what was expected."""
+"""What reset and step return is checked in every step; a wrong value fails its episode,
+with what was expected.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ WRONG_OBSERVATIONS = [
 
 @pytest.mark.parametrize("what", ["first observation", "observation"])
 @pytest.mark.parametrize(("value", "found"), WRONG_OBSERVATIONS)
-def test_observation_of_another_shape_or_kind_fails_its_episode(what: str, value: Any, found: str) -> None:
+def test_observation_of_another_shape_or_kind_fails_its_episode(
+    what: str, value: Any, found: str
+) -> None:
     text = failure(played(odd(what, value), SEEDS))
     assert text.startswith("ValueError: expected an observation float32[3], found ")
     assert re.search(found, text), text
@@ -137,8 +141,13 @@ def test_step_returns_five_values(value: Any, found: str) -> None:
 def test_error_of_a_wrapper_that_unpacks_four_values_says_what_was_expected() -> None:
     """TimeLimit unpacks the values of `step` itself."""
     keywords = {"what": "step", "value": (np.zeros(3), 1.0, False, {})}
-    text = failure(played(episodes("tests.helpers.odd_values:LimitedOdd-v0", env_kwargs=keywords), SEEDS))
-    assert "not enough values to unpack (expected 5, got 4): expected step to return five values" in text
+    text = failure(
+        played(episodes("tests.helpers.odd_values:LimitedOdd-v0", env_kwargs=keywords), SEEDS)
+    )
+    assert (
+        "not enough values to unpack (expected 5, got 4): expected step to return five values"
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,12 +247,24 @@ def test_text_of_a_wrong_value_names_no_line_of_this_package() -> None:
         ("reset", np.zeros((3, 3)), "expected reset to return two values"),
         ("reset", (np.zeros(3), {}), "expected observations float32[3, 3], found float64[3]"),
         ("observation", np.zeros(3), "expected observations float32[3, 3], found float64[3]"),
-        ("observation", np.zeros((3, 1)), "expected observations float32[3, 3], found float64[3, 1]"),
-        ("observation", np.zeros((3, 3), complex), "expected observations float32[3, 3], found complex128[3, 3]"),
+        (
+            "observation",
+            np.zeros((3, 1)),
+            "expected observations float32[3, 3], found float64[3, 1]",
+        ),
+        (
+            "observation",
+            np.zeros((3, 3), complex),
+            "expected observations float32[3, 3], found complex128[3, 3]",
+        ),
         ("reward", 1.0, "expected rewards float64[3], found float64[]"),
         ("reward", np.ones((3, 1)), "expected rewards float64[3], found float64[3, 1]"),
         ("terminated", False, "expected terminated to be bool[3], found False"),
-        ("terminated", np.zeros((3, 1), bool), "expected terminated to be bool[3], found bool[3, 1]"),
+        (
+            "terminated",
+            np.zeros((3, 1), bool),
+            "expected terminated to be bool[3], found bool[3, 1]",
+        ),
         ("truncated", None, "expected truncated to be bool[3], found None"),
         ("truncated", np.full(3, 2), "expected truncated to be bool[3], found int64[3]"),
         ("step", np.zeros(3), "expected step to return five values"),
@@ -258,7 +279,10 @@ def test_values_of_vector_environments_are_checked(what: str, value: Any, text: 
 
 @pytest.mark.parametrize("value", [[0, 0, 0], np.zeros(3, np.int64)], ids=repr)
 def test_flags_of_vector_environments_may_be_zeros_and_ones(value: Any) -> None:
-    assert played(odd("terminated", value, stepping="vector"), SEEDS).rows["length"].tolist() == [LENGTH] * 3
+    assert (
+        played(odd("terminated", value, stepping="vector"), SEEDS).rows["length"].tolist()
+        == [LENGTH] * 3
+    )
 
 
 # Integer observations, such as images.
@@ -266,7 +290,9 @@ def test_flags_of_vector_environments_may_be_zeros_and_ones(value: Any) -> None:
 IMAGE = ObservationSpec((2, 2), np.dtype(np.uint8))
 
 
-@pytest.mark.parametrize("value", [np.full((2, 2), 255, np.int64), [[0, 1], [2, 255]], np.ones((2, 2), bool)], ids=repr)
+@pytest.mark.parametrize(
+    "value", [np.full((2, 2), 255, np.int64), [[0, 1], [2, 255]], np.ones((2, 2), bool)], ids=repr
+)
 def test_whole_numbers_that_the_dtype_holds_are_images(value: Any) -> None:
     assert IMAGE.require(value).shape == (2, 2)
     assert IMAGE.array(value).tolist() == np.asarray(value).tolist()
@@ -274,7 +300,12 @@ def test_whole_numbers_that_the_dtype_holds_are_images(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [np.full((2, 2), 256), np.full((2, 2), -1), np.zeros((2, 2), np.float32), [["0", "1"], ["2", "3"]]],
+    [
+        np.full((2, 2), 256),
+        np.full((2, 2), -1),
+        np.zeros((2, 2), np.float32),
+        [["0", "1"], ["2", "3"]],
+    ],
     ids=repr,
 )
 def test_other_numbers_are_no_images(value: Any) -> None:

@@ -1,4 +1,6 @@
-"""Episodes in lockstep: exact returns; failures affect only their job; results do not depend on other rows."""
+"""Episodes in lockstep: exact returns; failures affect only their job;
+results do not depend on other rows.
+"""
 
 from __future__ import annotations
 
@@ -59,13 +61,17 @@ def test_policy_sees_every_observation_of_its_own_episode_only() -> None:
     kept = iter(actor.kept)
     for observations in actor.recorded:
         rows = rows if len(rows) == len(observations) else next(kept)
-        recorded += [(rows[i], *o.astype(int).tolist()) for i, o in enumerate(observations) if o.any()]
+        recorded += [
+            (rows[i], *o.astype(int).tolist()) for i, o in enumerate(observations) if o.any()
+        ]
     expected = [(job, t, life, 1) for job, life in enumerate([3, 10, 2, 5]) for t in range(life)]
     assert sorted(recorded) == sorted(expected)
 
 
 def test_batch_shrinks_when_a_quarter_is_idle() -> None:
-    """Eight lifetimes 1 .. 8: two of eight are idle after 2 steps, then two of six, one of four, three, two."""
+    """Eight lifetimes 1 .. 8: two of eight are idle after 2 steps, then two of six,
+    one of four, three, two.
+    """
     actor = Still(8)
     played(episodes("Survival"), range(8), actor)
     assert actor.sizes == [8, 8, 6, 6, 4, 3, 2, 1]
@@ -73,7 +79,16 @@ def test_batch_shrinks_when_a_quarter_is_idle() -> None:
 
 
 def test_time_limit_ends_episodes() -> None:
-    assert lengths(played(episodes("Survival", max_episode_steps=10), SEEDS)) == [10, 4, 1, 10, 10, 8, 10, 10]
+    assert lengths(played(episodes("Survival", max_episode_steps=10), SEEDS)) == [
+        10,
+        4,
+        1,
+        10,
+        10,
+        8,
+        10,
+        10,
+    ]
 
 
 def test_sign_return_is_the_sum_of_the_rewards_signs() -> None:  # T51
@@ -136,10 +151,16 @@ def test_outcome_counts_policy_calls_and_seconds() -> None:
 # Independence of company, place and history.
 
 
-@pytest.mark.parametrize(("env", "limit"), [("Chaos", None), ("Pendulum-v1", 60), ("CartPole-v1", None)])
+@pytest.mark.parametrize(
+    ("env", "limit"), [("Chaos", None), ("Pendulum-v1", 60), ("CartPole-v1", None)]
+)
 @pytest.mark.parametrize("noise_std", [0.0, 0.1])
-def test_jobs_result_does_not_depend_on_its_chunk(env: str, limit: int | None, noise_std: float) -> None:
-    """One chunk of 16, then 5 and 1 at a time in reverse on the same environments: returns and actions, bit for bit."""
+def test_jobs_result_does_not_depend_on_its_chunk(
+    env: str, limit: int | None, noise_std: float
+) -> None:
+    """One chunk of 16, then 5 and 1 at a time in reverse on the same environments:
+    returns and actions, bit for bit.
+    """
     task = episodes(env, max_episode_steps=limit)
     noise_std = noise_std if isinstance(task.spaces.actions, Box) else 0.0
     policy = mlp.build(mlp.Options(hidden_dims=(17, 16)), task.spaces)
@@ -153,7 +174,11 @@ def test_jobs_result_does_not_depend_on_its_chunk(env: str, limit: int | None, n
         actor = Recorder(policy.bind(jobs, (np.zeros_like(mean), mean, 5.0)), count)
         outcome = task.evaluate(
             actor,
-            batch(1000 + rows, action_noise_std=noise_std, action_noise=lambda j: np.random.default_rng(first + j)),
+            batch(
+                1000 + rows,
+                action_noise_std=noise_std,
+                action_noise=lambda j: np.random.default_rng(first + j),
+            ),
             nothing,
         )
         ran = zip(outcome.rows, actor.actions, strict=True)
@@ -243,13 +268,17 @@ def test_noisy_actions_are_clipped_to_the_box() -> None:
 
 
 def test_action_noise_differs_by_step_and_job() -> None:
-    """Steps 0 .. 74 of two jobs, past the buffer of NOISE_STEPS: returns are sums of the jobs' own noise."""
+    """Steps 0 .. 74 of two jobs, past the buffer of NOISE_STEPS:
+    returns are sums of the jobs' own noise.
+    """
     task = episodes("Reach", env_kwargs={"low": -100.0, "high": 100.0}, episodes_per_job=2)
     outcome = played(task, [[24, 49], [0, 1]], Still(2, 0.0, 2), action_noise_std=0.5)
     assert NOISE_STEPS < 75
     for job, (steps, episodes_steps) in enumerate([(75, 2), (3, 2)]):
         drawn = np.random.default_rng(job).standard_normal((2 * NOISE_STEPS, 2), dtype=np.float32)
-        assert outcome.rows["return_"][job] == pytest.approx(0.5 * drawn[:steps].sum() / episodes_steps, abs=1e-4)
+        assert outcome.rows["return_"][job] == pytest.approx(
+            0.5 * drawn[:steps].sum() / episodes_steps, abs=1e-4
+        )
 
 
 @pytest.mark.parametrize("bound", [0.1, 0.3, 1 / 3, 2.7])
@@ -271,7 +300,14 @@ def _two() -> tuple[Any, Any]:
 
 # Faults.
 
-FAULTS = ("raise", "nan reward", "infinite reward", "nan observation", "nan observation and reward", "two flags")
+FAULTS = (
+    "raise",
+    "nan reward",
+    "infinite reward",
+    "nan observation",
+    "nan observation and reward",
+    "two flags",
+)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -288,7 +324,8 @@ def test_exception_in_step_fails_its_job_only(fault: str, at: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "reason"), [("raise", "ValueError: the simulator diverged"), ("nan observation", "NaN")]
+    ("fault", "reason"),
+    [("raise", "ValueError: the simulator diverged"), ("nan observation", "NaN")],
 )
 def test_exception_in_reset_fails_its_job_only(fault: str, reason: str) -> None:
     outcome = played(episodes("Faulty", env_kwargs={"fault": fault, "at": 0}), [3, 7, 5])
@@ -357,7 +394,10 @@ def test_failure_names_the_line_that_raised() -> None:
     (failure,) = outcome.failures
     assert failure.text == f"ValueError: the simulator diverged (toys.py:{line} in fail)"
     assert failure.kind == f"ValueError at toys.py:{line} in fail"
-    assert failure.details.startswith("Traceback") and f'{toys.__file__}", line {line}, in fail' in failure.details
+    assert (
+        failure.details.startswith("Traceback")
+        and f'{toys.__file__}", line {line}, in fail' in failure.details
+    )
 
 
 def test_failure_in_any_episode_of_a_job_fails_the_job() -> None:
@@ -378,7 +418,10 @@ def test_chunk_can_consist_of_failed_jobs() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_on_failure_abort_raises(fault: str) -> None:
     task = episodes("Faulty", env_kwargs={"fault": fault}, on_failed_episode="abort")
-    with pytest.raises(RunError, match=r"an episode failed and task.on_failed_episode is abort: job 1 of the chunk: "):
+    with pytest.raises(
+        RunError,
+        match=r"an episode failed and task.on_failed_episode is abort: job 1 of the chunk: ",
+    ):
         played(task, [3, 7])
 
 
@@ -406,7 +449,9 @@ def test_time_limit_applies_to_each_episode() -> None:
 
 
 def recomputed(lives: list[int]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Observations in episodes with these lifetimes: (t, lifetime, 1) for t in 0 .. lifetime - 1."""
+    """Observations in episodes with these lifetimes:
+    (t, lifetime, 1) for t in 0 .. lifetime - 1.
+    """
     recorded = np.array([[t, life, 1] for life in lives for t in range(life)], np.float64)
     return recorded.sum(axis=0), np.square(recorded).sum(axis=0), len(recorded)
 
@@ -419,13 +464,20 @@ def test_observation_sums_equal_a_plain_recomputation(name: str) -> None:
     assert arrays["observation_sum"].tolist() == total.tolist()
     assert arrays["observation_squares"].tolist() == squares.tolist()
     assert arrays["observation_count"] == count
-    assert all(isinstance(array, np.ndarray) and array.dtype == np.float64 for array in arrays.values())
+    assert all(
+        isinstance(array, np.ndarray) and array.dtype == np.float64 for array in arrays.values()
+    )
 
 
 def test_observation_sums_cover_all_episodes_of_a_job() -> None:
-    ((arrays,),) = played(episodes("Survival", episodes_per_job=2), [[3, 9], [0, 0]], observe=[True, False]).learned
+    ((arrays,),) = played(
+        episodes("Survival", episodes_per_job=2), [[3, 9], [0, 0]], observe=[True, False]
+    ).learned
     total, _, count = recomputed([4, 10])
-    assert (arrays["observation_sum"].tolist(), arrays["observation_count"]) == (total.tolist(), count)
+    assert (arrays["observation_sum"].tolist(), arrays["observation_count"]) == (
+        total.tolist(),
+        count,
+    )
 
 
 def test_without_observed_jobs_there_are_no_observation_sums() -> None:
@@ -435,16 +487,22 @@ def test_without_observed_jobs_there_are_no_observation_sums() -> None:
 def test_failed_jobs_are_not_observed() -> None:
     ((arrays,),) = played(episodes("Faulty"), [7, 3], observe=[True, True]).learned
     total, _, count = recomputed([4])
-    assert (arrays["observation_sum"].tolist(), arrays["observation_count"]) == (total.tolist(), count)
+    assert (arrays["observation_sum"].tolist(), arrays["observation_count"]) == (
+        total.tolist(),
+        count,
+    )
     ((none,),) = played(episodes("Faulty"), [7, 3], observe=[True, False]).learned
     assert none["observation_count"] == 0
 
 
 def test_observation_sums_are_separate_per_unit() -> None:
-    """Five jobs in units of two, with lifetimes 4, 10, 8, 3 and 6; no job of the second unit is observed."""
+    """Five jobs in units of two, with lifetimes 4, 10, 8, 3 and 6;
+    no job of the second unit is observed.
+    """
     observe = [True, True, False, False, True]
     whole, units = (
-        played(episodes("Survival"), [3, 9, 7, 2, 5], observe=observe, unit=unit).learned for unit in (None, 2)
+        played(episodes("Survival"), [3, 9, 7, 2, 5], observe=observe, unit=unit).learned
+        for unit in (None, 2)
     )
     assert len(whole) == 1 and len(units) == 3 and units[1] == [{}]
     for (arrays,), lives in ((whole[0], [4, 10, 6]), (units[0], [4, 10]), (units[2], [6])):
@@ -456,7 +514,9 @@ def test_observation_sums_are_separate_per_unit() -> None:
 
 def test_sums_of_a_unit_cut_by_the_chunk_are_reported_per_job() -> None:
     """Units of three: one job of the first is in the chunk before, one of the last in the next."""
-    played_ = played(episodes("Survival"), [3, 9, 7, 2, 5, 0, 1], observe=[True] * 7, unit=3, offset=1)
+    played_ = played(
+        episodes("Survival"), [3, 9, 7, 2, 5, 0, 1], observe=[True] * 7, unit=3, offset=1
+    )
     actual = [[arrays["observation_count"] for arrays in parts] for parts in played_.learned]
     assert actual == [[4, 10], [8 + 3 + 6], [1, 2]]
 
@@ -510,7 +570,19 @@ gymnasium.register("GlobalDraws-v0", Draws)
     "seed, published",
     [
         (42, [0.49671415, -0.1382643, 0.64768854, 1.52302986]),  # NumPy's well-known first numbers
-        (123, [-1.0856307, 0.99734545, 0.2829785, -1.5062947, -0.5786002, 1.6514366, -2.4266791, -0.42891264]),
+        (
+            123,
+            [
+                -1.0856307,
+                0.99734545,
+                0.2829785,
+                -1.5062947,
+                -0.5786002,
+                1.6514366,
+                -2.4266791,
+                -0.42891264,
+            ],
+        ),
     ],
 )
 def test_job_seeds_the_global_generator(seed: int, published: list[float]) -> None:

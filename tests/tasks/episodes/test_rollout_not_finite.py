@@ -1,4 +1,6 @@
-"""Observations and actions that are not finite fail their episode; policy, statistics and environment get none."""
+"""Observations and actions that are not finite fail their episode; policy,
+statistics and environment get none.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_observation_that_is_not_finite_fails_its_episode(what: str, number: str
 @pytest.mark.parametrize("number", [1e30, 3.4e38, -3.4e38])
 def test_large_finite_observations_are_no_failures(number: float) -> None:
     """The sum of their squares overflows in float32."""
-    outcome = played(odd("observation", np.array([number, number, 0])), SEEDS, Seeing(3), observe=[True] * 3)
+    outcome = played(
+        odd("observation", np.array([number, number, 0])), SEEDS, Seeing(3), observe=[True] * 3
+    )
     assert outcome.failures == []
     assert np.isfinite(outcome.learned[0][0]["observation_squares"]).all()
 
@@ -129,9 +133,13 @@ VALID = f"{__name__}:Valid"
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["Survival", "Reach"])
-def test_action_that_is_not_finite_fails_its_episode_and_reaches_no_environment(name: str, value: float) -> None:
+def test_action_that_is_not_finite_fails_its_episode_and_reaches_no_environment(
+    name: str, value: float
+) -> None:
     """Lifetimes are 1 + seed: seeds 8, 9, 10."""
-    outcome = played(episodes(name, wrappers=(VALID,)), [8, 9, 10], Diverging(value, 2 if name == "Reach" else 0))
+    outcome = played(
+        episodes(name, wrappers=(VALID,)), [8, 9, 10], Diverging(value, 2 if name == "Reach" else 0)
+    )
     assert [failed.position for failed in outcome.failures] == [1]
     what = "NaN" if np.isnan(value) else "infinite"
     element = " in element 0" if name == "Reach" else ""
@@ -143,7 +151,11 @@ def test_action_that_is_not_finite_fails_its_episode_and_reaches_no_environment(
 
 @pytest.mark.parametrize("stepping", ["native", "gymnasium"])
 def test_chunk_whose_actions_are_all_nan_ends(stepping: str) -> None:
-    outcome = played(episodes("HalfCheetah-v5", stepping=stepping, max_episode_steps=5), [1, 2], Still(2, np.nan, 6))
+    outcome = played(
+        episodes("HalfCheetah-v5", stepping=stepping, max_episode_steps=5),
+        [1, 2],
+        Still(2, np.nan, 6),
+    )
     assert [failed.position for failed in outcome.failures] == [0, 1]
     assert outcome.rows["length"].tolist() == [0, 0]
 
@@ -157,4 +169,7 @@ def test_nan_actions_of_segments_fail_their_jobs_and_are_not_recorded() -> None:
     failed = np.isnan(outcome.rows["return_"])
     assert failed.tolist() == [False, True, False]
     trajectories = recorder.trajectories(failed)
-    assert trajectories.lives.sum(axis=0).tolist() == [4, 0, 4] and np.isfinite(trajectories.rewards).all()
+    assert (
+        trajectories.lives.sum(axis=0).tolist() == [4, 0, 4]
+        and np.isfinite(trajectories.rewards).all()
+    )

@@ -83,7 +83,9 @@ def test_actions_in_the_environment_itself_give_the_return_of_eval(wrappers: str
     expected = evaluate(read_policy(path), EvaluationRequest(EPISODES, 0))["return_mean"]
     expected /= 2 if "Shaped" in wrappers else 1
     policy = hpc_es.load_policy(path)
-    assert returns(policy, gymnasium.make("tests.helpers.toys:Reach-v0", low=0.0, high=20.0)) == pytest.approx(expected)
+    assert returns(
+        policy, gymnasium.make("tests.helpers.toys:Reach-v0", low=0.0, high=20.0)
+    ) == pytest.approx(expected)
     assert returns(policy, policy.make_env()) == pytest.approx(expected)
 
 
@@ -102,17 +104,23 @@ def test_policy_for_the_wrapped_environment_applies_no_wrapper() -> None:
     )  # from -1, 1 to 0, 20
     np.testing.assert_allclose(inner([[1, 2, 1], [3, 2, 1]])[0], inner(observed))  # type: ignore[index]
     assert np.shape(inner(np.zeros((0, 3)))) == (0, 2)
-    with pytest.raises(ValueError, match=r"expected an observation of shape \(3,\), or \(n, 3\), found \(4,\)"):
+    with pytest.raises(
+        ValueError, match=r"expected an observation of shape \(3,\), or \(n, 3\), found \(4,\)"
+    ):
         inner(np.zeros(4))
 
 
 def test_observations_that_are_dicts_are_flattened() -> None:
-    path = run("task.env_id=tests.helpers.toys:Named-v0", "task.wrappers=[gymnasium.wrappers:FlattenObservation]")
+    path = run(
+        "task.env_id=tests.helpers.toys:Named-v0",
+        "task.wrappers=[gymnasium.wrappers:FlattenObservation]",
+    )
     policy = hpc_es.load_policy(path)
     observed = {"time": np.array([1, 2, 1], np.float32), "even": 1}
     assert policy(observed) == hpc_es.load_policy(path, env="wrapped")(np.array([0, 1, 1, 2, 1]))
     assert (
-        returns(policy, policy.make_env()) == evaluate(read_policy(path), EvaluationRequest(EPISODES, 0))["return_mean"]
+        returns(policy, policy.make_env())
+        == evaluate(read_policy(path), EvaluationRequest(EPISODES, 0))["return_mean"]
     )
 
 
@@ -129,15 +137,23 @@ REMEMBERS = "has memory, is random or uses the environment"
         ("tests.tasks.episodes.test_wrappers:Halfway", "Survival", REMEMBERS),
     ],
 )
-def test_wrappers_that_cannot_be_applied_are_refused_by_name(wrapper: str, env: str, reason: str) -> None:
-    options = Options(env_id=f"tests.helpers.toys:{env}-v0", wrappers=("gymnasium.wrappers:OrderEnforcing", wrapper))
+def test_wrappers_that_cannot_be_applied_are_refused_by_name(
+    wrapper: str, env: str, reason: str
+) -> None:
+    options = Options(
+        env_id=f"tests.helpers.toys:{env}-v0",
+        wrappers=("gymnasium.wrappers:OrderEnforcing", wrapper),
+    )
     with pytest.raises(ConfigError) as error:
         applied_wrappers(options)
     assert str(error.value).startswith(f"task.wrappers[1]: {wrapper} {reason}")
 
 
 def test_environment_that_fails_while_wrappers_are_compared_is_named() -> None:
-    options = Options(env_id="tests.helpers.toys:Faulty-v0", wrappers=("tests.tasks.episodes.test_wrappers:Mirrored",))
+    options = Options(
+        env_id="tests.helpers.toys:Faulty-v0",
+        wrappers=("tests.tasks.episodes.test_wrappers:Mirrored",),
+    )
     text = r"^task\.wrappers: tests\.helpers\.toys:Faulty-v0 fails .* ValueError: the simulator"
     with pytest.raises(ConfigError, match=text):
         applied_wrappers(options)
@@ -145,9 +161,12 @@ def test_environment_that_fails_while_wrappers_are_compared_is_named() -> None:
 
 def test_run_with_other_wrappers_is_loaded_for_the_wrapped_environment() -> None:
     path = run("task.wrappers=[hpc_es.tasks.last_step:LastStep]")
-    with pytest.raises(UserError, match=r"LastStep defines `step`.*env='wrapped'.*policy\.make_env\(\)"):
+    with pytest.raises(
+        UserError, match=r"LastStep defines `step`.*env='wrapped'.*policy\.make_env\(\)"
+    ):
         hpc_es.load_policy(path)
     policy = hpc_es.load_policy(path, env="wrapped")
     assert (
-        returns(policy, policy.make_env()) == evaluate(read_policy(path), EvaluationRequest(EPISODES, 0))["return_mean"]
+        returns(policy, policy.make_env())
+        == evaluate(read_policy(path), EvaluationRequest(EPISODES, 0))["return_mean"]
     )

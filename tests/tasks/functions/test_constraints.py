@@ -1,4 +1,5 @@
-"""Constraints: fitness of both kinds, coefficients of the augmented Lagrangian, results and failures.
+"""Constraints: fitness of both kinds, coefficients of the augmented Lagrangian, results and
+failures.
 
 The vectors of the coefficients were computed with pycma 4.5.0 (ConstrainedFitnessAL).
 """
@@ -39,7 +40,9 @@ UPDATES = [  # constraint values of the only sample; multipliers and penalties a
 
 
 def start(constraints: Float64, costs: Float64, size: int) -> Lagrangian:
-    return Lagrangian.initial(constraints.shape[1], size)._with_start_values(costs, constraints, size)
+    return Lagrangian.initial(constraints.shape[1], size)._with_start_values(
+        costs, constraints, size
+    )
 
 
 def test_coefficients_are_those_of_pycma() -> None:
@@ -47,7 +50,9 @@ def test_coefficients_are_those_of_pycma() -> None:
     assert lagrangian.multipliers.tolist() == pytest.approx([0.481481481478, 0.43333333333])
     assert lagrangian.penalties.tolist() == pytest.approx([0.481481481478, 0.173332899997])
     terms = lagrangian_terms(lagrangian.multipliers, lagrangian.penalties, VALUES[[0, -1]])
-    assert terms.tolist() == pytest.approx([0.300925925924 - 0.346666883332, -0.240740740739 - 0.541668020837])
+    assert terms.tolist() == pytest.approx(
+        [0.300925925924 - 0.346666883332, -0.240740740739 - 0.541668020837]
+    )
     for g, multipliers, penalties in UPDATES:
         lagrangian = lagrangian.updated(np.array([1.0]), np.array([g]), 3)
         assert lagrangian.multipliers.tolist() == pytest.approx(multipliers, abs=1e-10)
@@ -66,7 +71,9 @@ def test_coefficients_of_infeasible_generations_are_set_again() -> None:
 def test_feasible_generations_have_no_penalty() -> None:
     lagrangian = start(-np.ones((5, 1)), np.arange(5.0), 2)
     assert lagrangian.multipliers.tolist() == lagrangian.penalties.tolist() == [0]
-    assert lagrangian_terms(lagrangian.multipliers, lagrangian.penalties, np.ones((2, 1))).tolist() == [0, 0]
+    assert lagrangian_terms(
+        lagrangian.multipliers, lagrangian.penalties, np.ones((2, 1))
+    ).tolist() == [0, 0]
 
 
 def test_constraint_that_is_violated_late_gets_coefficients() -> None:
@@ -79,7 +86,9 @@ def test_constraint_that_is_violated_late_gets_coefficients() -> None:
 
 
 def test_terms_of_feasible_constraints_are_bounded() -> None:
-    terms = lagrangian_terms(np.array([1.0, 2]), np.array([4.0, 1]), np.array([[0.5, -3], [-0.1, -1], [-0.25, 0]]))
+    terms = lagrangian_terms(
+        np.array([1.0, 2]), np.array([4.0, 1]), np.array([[0.5, -3], [-0.1, -1], [-0.25, 0]])
+    )
     assert terms.tolist() == pytest.approx([1 - 2, -0.08 - 1.5, -0.125])
 
 
@@ -91,7 +100,10 @@ def test_feasible_vectors_come_first_and_others_by_violation() -> None:
 
 def test_best_vector_is_the_best_feasible_one_or_the_least_violating() -> None:
     none = BestVector(np.zeros(1), violation=math.nan)
-    one, two, three = (BestVector(np.zeros(1), value, violation=v) for value, v in ((1.0, 2.0), (9.0, 1.0), (5.0, 0.0)))
+    one, two, three = (
+        BestVector(np.zeros(1), value, violation=v)
+        for value, v in ((1.0, 2.0), (9.0, 1.0), (5.0, 0.0))
+    )
     assert none.better([one], -1) is one and none.better([one, two, one], -1) is two
     assert none.better([three, one, two], -1) is three
     better = BestVector(np.zeros(1), 4.0, violation=0.0)
@@ -120,7 +132,9 @@ def test_constraint_values_may_have_names_and_must_be_finite() -> None:
     result = {"value": 1, "constraints": {"stress": 3, "mass": 2}}
     assert read_result(result, LIMITS, 0.0).numbers == (2.0, 3.0)
     failed = read_result({"value": 1, "constraints": [1, math.inf]}, LIMITS, 0.0)
-    assert failed.failure is not None and failed.failure.text == "the constraint stress is not finite"
+    assert (
+        failed.failure is not None and failed.failure.text == "the constraint stress is not finite"
+    )
     masked = {"value": 1, "constraints": np.ma.array([9.0, 3.0], mask=[1, 0])}
     failed = read_result(masked, LIMITS, 0.0)
     assert failed.failure is not None and failed.failure.text == "the constraint mass is not finite"
@@ -149,11 +163,19 @@ def test_program_returns_constraints_as_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("output", "constraints", "text"),
     [
-        ('{"value": 2, "constraints": [1, 2]}', ("mass",), "1 numbers (mass)}, got 2 constraint values"),
+        (
+            '{"value": 2, "constraints": [1, 2]}',
+            ("mass",),
+            "1 numbers (mass)}, got 2 constraint values",
+        ),
         ('{"value": 2}', ("mass",), "1 numbers (mass)}, got dict"),
         ("2", ("mass",), "1 numbers (mass)}, got float"),
         ("", ("mass",), "expected a number, or JSON"),
-        ('{"value": 2, "constraints": [1]}', (), "the result has constraints, but task.constraints is null"),
+        (
+            '{"value": 2, "constraints": [1]}',
+            (),
+            "the result has constraints, but task.constraints is null",
+        ),
     ],
 )
 def test_program_with_other_constraints_than_declared_fails(
@@ -181,10 +203,18 @@ def half_sphere(x: Float64) -> dict[str, Any]:
 
 @pytest.mark.parametrize("handling", ["feasible_first", "augmented_lagrangian"])
 @pytest.mark.parametrize("kind", ["cma_es", "sep_cma_es"])
-@pytest.mark.parametrize(("function", "x0", "optimum"), [(tangent, [3.0, 0.0], 2.0), (half_sphere, [1.0] * 5, 1.0)])
-def test_known_optima_are_found(handling: str, kind: str, function: Any, x0: list[float], optimum: float) -> None:
+@pytest.mark.parametrize(
+    ("function", "x0", "optimum"), [(tangent, [3.0, 0.0], 2.0), (half_sphere, [1.0] * 5, 1.0)]
+)
+def test_known_optima_are_found(
+    handling: str, kind: str, function: Any, x0: list[float], optimum: float
+) -> None:
     names = ["wall"] if function is half_sphere else 1
-    options: dict[str, Any] = {"constraints": names, "constraint_handling": handling, "algorithm": kind}
+    options: dict[str, Any] = {
+        "constraints": names,
+        "constraint_handling": handling,
+        "algorithm": kind,
+    }
     best = hpc_es.minimize(function, x0, 1.0, seed=1, max_evaluations=3000, **options)
     assert best.violation == 0 and best.f == pytest.approx(optimum, rel=1e-3)
 
@@ -192,7 +222,11 @@ def test_known_optima_are_found(handling: str, kind: str, function: Any, x0: lis
 @pytest.mark.parametrize("kind", ["ars", "cr_fm_nes", "deep_ga", "pgpe", "snes", "xnes"])
 def test_augmented_lagrangian_suits_strategies_that_compare_one_generation(kind: str) -> None:
     """`deep_ga` evaluates its elite again in each generation."""
-    options: dict[str, Any] = {"constraints": 1, "constraint_handling": "augmented_lagrangian", "algorithm": kind}
+    options: dict[str, Any] = {
+        "constraints": 1,
+        "constraint_handling": "augmented_lagrangian",
+        "algorithm": kind,
+    }
     best = hpc_es.minimize(tangent, [3.0, 0.0], seed=1, max_evaluations=4000, **options)
     assert best.violation == 0 and best.f == pytest.approx(2, rel=1e-2)
 
@@ -200,14 +234,25 @@ def test_augmented_lagrangian_suits_strategies_that_compare_one_generation(kind:
 @pytest.mark.parametrize(
     ("algorithm", "text"),
     [
-        ({"kind": "deep_ga", "validation_episodes": 0}, "algorithm.validation_episodes: is 0, so the elite keeps"),
-        ({"kind": "novelty"}, "algorithm.kind: is 'novelty', which compares returns of different generations"),
+        (
+            {"kind": "deep_ga", "validation_episodes": 0},
+            "algorithm.validation_episodes: is 0, so the elite keeps",
+        ),
+        (
+            {"kind": "novelty"},
+            "algorithm.kind: is 'novelty', which compares returns of different generations",
+        ),
     ],
 )
 def test_constraints_are_refused_where_generations_are_compared(algorithm: Any, text: str) -> None:
     """Both ways to derive the fitness rank the jobs of one generation only."""
     for handling in ("feasible_first", "augmented_lagrangian"):
-        task = {"kind": "function", "function": "tests.helpers.toys:disc", "dimension": 4, "constraints": 2}
+        task = {
+            "kind": "function",
+            "function": "tests.helpers.toys:disc",
+            "dimension": 4,
+            "constraints": 2,
+        }
         task["constraint_handling"] = handling
         with pytest.raises(ConfigError) as caught:
             build_task(validate({"task": task, "algorithm": algorithm, "stop": {"generations": 1}}))
@@ -215,7 +260,9 @@ def test_constraints_are_refused_where_generations_are_compared(algorithm: Any, 
 
 
 def test_ask_and_tell_with_constraints_continues_after_a_load(tmp_path: Path) -> None:
-    es = hpc_es.Strategy(x0=[3.0, 0.0], sigma0=1.0, constraints=1, constraint_handling="augmented_lagrangian")
+    es = hpc_es.Strategy(
+        x0=[3.0, 0.0], sigma0=1.0, constraints=1, constraint_handling="augmented_lagrangian"
+    )
     with pytest.raises(ValueError, match="expected the constraints"):
         es.tell([1.0] * len(es.ask()))
     for generation in range(60):
@@ -224,9 +271,13 @@ def test_ask_and_tell_with_constraints_continues_after_a_load(tmp_path: Path) ->
             other = hpc_es.Strategy.load(tmp_path / "search.h5")
         for search in (es, other) if generation >= 30 else (es,):
             results = [tangent(x) for x in search.ask()]
-            search.tell([item["value"] for item in results], [item["constraints"] for item in results])
+            search.tell(
+                [item["value"] for item in results], [item["constraints"] for item in results]
+            )
     assert np.array_equal(es.theta, other.theta)
-    assert es.best is not None and es.best.violation == 0 and es.best.f == pytest.approx(2, rel=1e-3)
+    assert (
+        es.best is not None and es.best.violation == 0 and es.best.f == pytest.approx(2, rel=1e-3)
+    )
 
 
 def test_target_counts_feasible_vectors_only() -> None:

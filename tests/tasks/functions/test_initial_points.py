@@ -28,7 +28,11 @@ TYPED = {
 def config(path: Path, **task: Any) -> Config:
     options = {"dimension": 2} if "parameters" not in task else {}
     function = {"kind": "function", "function": "tests.helpers.toys:ellipsoid", **options, **task}
-    data = {"task": {**function, "initial_points": str(path)}, "algorithm": {"kind": "cma_es"}, "policy": None}
+    data = {
+        "task": {**function, "initial_points": str(path)},
+        "algorithm": {"kind": "cma_es"},
+        "policy": None,
+    }
     return validate({**data, "stop": {"generations": 1}})
 
 
@@ -44,7 +48,8 @@ def test_unknown_points_come_first_then_the_best_known_ones(tmp_path: Path) -> N
     read = points(tmp_path / "p.csv", text)
     assert read.vectors.tolist() == [[4, 3], [6, 5], [2, 1]] and read.unknown == 1
     assert [known.value for known in read.known.values()] == [-1.0, 5.0]
-    assert len(read.first_candidates(6)) == 3 and len(read.first_candidates(4)) == 2  # half of the population
+    # half of the population
+    assert len(read.first_candidates(6)) == 3 and len(read.first_candidates(4)) == 2
     assert points(tmp_path / "p.csv", text, goal="maximise").vectors[1].tolist() == [2, 1]
 
 
@@ -59,7 +64,10 @@ def test_typed_parameters_are_read_from_csv_and_json(tmp_path: Path) -> None:
     assert points(tmp_path / "p.csv", text, parameters=TYPED).vectors.tolist() == [
         pytest.approx(row) for row in expected
     ]
-    values = [dict(zip(TYPED, row, strict=True)) for row in ([2, 64, "cg", 0.5], [3, 16, 1, 1.0], [8, 32, True, 0.25])]
+    values = [
+        dict(zip(TYPED, row, strict=True))
+        for row in ([2, 64, "cg", 0.5], [3, 16, 1, 1.0], [8, 32, True, 0.25])
+    ]
     read = points(tmp_path / "p.json", json.dumps(values), parameters=TYPED)
     assert read.vectors.tolist() == [pytest.approx(row) for row in expected]
 
@@ -70,21 +78,65 @@ def test_typed_parameters_are_read_from_csv_and_json(tmp_path: Path) -> None:
         ("p.csv", "layers,grid,solver\n1,16,cg\n", "without rate"),
         ("p.csv", "layers,grid,solver,rate,x\n", "with x"),
         ("p.csv", "layers,grid,solver,rate,rate\n", "with rate twice"),
-        ("p.csv", "layers,grid,solver,rate\n2.5,16,cg,1\n", "layers is 2.5: expected a whole number from 1 to 8"),
-        ("p.csv", "layers,grid,solver,rate\n2,17,cg,1\n", r"grid is 17.0: expected one of \[16, 32, 64\]"),
-        ("p.csv", "layers,grid,solver,rate\n2,16,gmres,1\n", r'solver is "gmres": expected one of \["cg", 1, true\]'),
-        ("p.csv", "layers,grid,solver,rate\n2,16,cg,2\n", "line 2: rate is 2.0: expected a number from 0.0001 to 1"),
-        ("p.csv", "layers,grid,solver,rate,value\n2,16,cg,1,x\n", 'value is "x": expected a number'),
+        (
+            "p.csv",
+            "layers,grid,solver,rate\n2.5,16,cg,1\n",
+            "layers is 2.5: expected a whole number from 1 to 8",
+        ),
+        (
+            "p.csv",
+            "layers,grid,solver,rate\n2,17,cg,1\n",
+            r"grid is 17.0: expected one of \[16, 32, 64\]",
+        ),
+        (
+            "p.csv",
+            "layers,grid,solver,rate\n2,16,gmres,1\n",
+            r'solver is "gmres": expected one of \["cg", 1, true\]',
+        ),
+        (
+            "p.csv",
+            "layers,grid,solver,rate\n2,16,cg,2\n",
+            "line 2: rate is 2.0: expected a number from 0.0001 to 1",
+        ),
+        (
+            "p.csv",
+            "layers,grid,solver,rate,value\n2,16,cg,1,x\n",
+            'value is "x": expected a number',
+        ),
         ("p.csv", "layers,grid,solver,rate\n2,16,cg\n", "expected 4 cells, found 3"),
         ("p.csv", "layers,grid,solver,rate\n", "expected at least one point"),
-        ("p.csv", "layers,grid,solver,rate\nx,16,cg,1\n", 'line 2: layers is "x": expected a whole number from 1 to 8'),
+        (
+            "p.csv",
+            "layers,grid,solver,rate\nx,16,cg,1\n",
+            'line 2: layers is "x": expected a whole number from 1 to 8',
+        ),
         ("p.json", "{}", "expected a list of points"),
-        ("p.json", '[{"layers": 1, "grid": 16, "solver": "cg", "rate": "x"}]', 'rate is "x": expected a number'),
-        ("p.json", '[{"layers": [1], "grid": 16, "solver": "cg", "rate": 1}]', r"layers is \[1\]: expected a whole"),
-        ("p.json", '[{"layers": 1, "layers": 2, "grid": 16, "solver": "cg", "rate": 1}]', "'layers' stands twice"),
+        (
+            "p.json",
+            '[{"layers": 1, "grid": 16, "solver": "cg", "rate": "x"}]',
+            'rate is "x": expected a number',
+        ),
+        (
+            "p.json",
+            '[{"layers": [1], "grid": 16, "solver": "cg", "rate": 1}]',
+            r"layers is \[1\]: expected a whole",
+        ),
+        (
+            "p.json",
+            '[{"layers": 1, "layers": 2, "grid": 16, "solver": "cg", "rate": 1}]',
+            "'layers' stands twice",
+        ),
         ("p.json", "[7]", "point 0: expected an object .* or a list of numbers, found 7"),
-        ("p.json", '[{"layers": true, "grid": 16, "solver": "cg", "rate": 1}]', "layers is true: expected a whole"),
-        ("p.json", '[{"layers": 1, "grid": 16, "solver": "1", "rate": 1}]', r'solver is "1": expected one of'),
+        (
+            "p.json",
+            '[{"layers": true, "grid": 16, "solver": "cg", "rate": 1}]',
+            "layers is true: expected a whole",
+        ),
+        (
+            "p.json",
+            '[{"layers": 1, "grid": 16, "solver": "1", "rate": 1}]',
+            r'solver is "1": expected one of',
+        ),
         ("p.txt", "1 2\n", "expected the suffix .csv or .json"),
         ("p.json", "[", "cannot be read"),
     ],
@@ -107,7 +159,11 @@ def test_minimize_evaluates_points_first_and_takes_over_known_values(tmp_path: P
         calls.append(x.tolist())
         return toys.ellipsoid(x)
 
-    points: Any = [np.array([1.0, 2.0]), {"x0": np.float64(0.5), "x1": 3}, {"x": [0.25, 0.25], "value": -1.0}]
+    points: Any = [
+        np.array([1.0, 2.0]),
+        {"x0": np.float64(0.5), "x1": 3},
+        {"x": [0.25, 0.25], "value": -1.0},
+    ]
     options: dict[str, Any] = {"x0": [0.0, 0.0], "sigma0": 0.3, "max_evaluations": 6, "seed": 1}
     best = hpc_es.minimize(cost, initial_points=points, **options)
     assert calls[:2] == [[1.0, 2.0], [0.5, 3.0]] and len(calls) == 5
@@ -121,10 +177,16 @@ def test_minimize_evaluates_points_first_and_takes_over_known_values(tmp_path: P
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ([1.0, 2.0], "^initial_points: point 0: expected an object .* or a list of numbers, found 1.0"),
+        (
+            [1.0, 2.0],
+            "^initial_points: point 0: expected an object .* or a list of numbers, found 1.0",
+        ),
         ([[1.0]], r"^initial_points: point 0: expected 2 numbers as x, found \[1.0\]"),
         ([{"x0": 1.0, "x1": "a"}], '^initial_points: point 0: x1 is "a": expected a number'),
-        ([{"x0": 1.0, "x1": object()}], '^initial_points: point 0: x1 is "<object .*: expected a number'),
+        (
+            [{"x0": 1.0, "x1": object()}],
+            '^initial_points: point 0: x1 is "<object .*: expected a number',
+        ),
         ([], "^initial_points: expected at least one point"),
         ("nowhere.csv", "^initial_points: expected a CSV or JSON file .* No such file"),
         (np.zeros((7, 2)) + np.arange(7)[:, None], "^initial_points: has 7 points without a value"),
@@ -152,21 +214,35 @@ def built(path: Path, algorithm: dict[str, Any]) -> None:
 
 def _data(checked: Config) -> dict[str, Any]:
     task = {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 2}
-    return {"task": {**task, "initial_points": checked.task.initial_points}, "policy": None, "stop": {"generations": 1}}
+    return {
+        "task": {**task, "initial_points": checked.task.initial_points},
+        "policy": None,
+        "stop": {"generations": 1},
+    }
 
 
-def test_strategies_that_cannot_inject_and_too_many_unknown_points_are_config_errors(tmp_path: Path) -> None:
+def test_strategies_that_cannot_inject_and_too_many_unknown_points_are_config_errors(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "p.json"
     path.write_text(json.dumps([{"x": [1, n]} for n in range(7)]))
-    with pytest.raises(ConfigError, match=r"perturbations of its own: expected .*'cma_es' or 'sep_cma_es'"):
+    with pytest.raises(
+        ConfigError, match=r"perturbations of its own: expected .*'cma_es' or 'sep_cma_es'"
+    ):
         built(path, {"kind": "snes"})
-    with pytest.raises(ConfigError, match="7 points without a value, but the first generation has 6 candidates"):
+    with pytest.raises(
+        ConfigError, match="7 points without a value, but the first generation has 6 candidates"
+    ):
         built(path, {"kind": "cma_es"})
     built(path, {"kind": "cma_es", "population_size": 7})
 
 
-def test_values_of_an_earlier_run_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next run evaluates the unknown points, then takes over the three best of the earlier run."""
+def test_values_of_an_earlier_run_are_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run evaluates the unknown points,
+    then takes over the three best of the earlier run.
+    """
     data = {
         "seed": 1,
         "task": {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 3},
@@ -187,7 +263,12 @@ def test_values_of_an_earlier_run_are_taken_over(tmp_path: Path, monkeypatch: py
     earlier = np.genfromtxt(tmp_path / "earlier" / "evaluations.csv", delimiter=",", skip_header=1)
     best = earlier[np.argsort(earlier[:, 2], kind="stable")][:3]
     path = str(tmp_path / "earlier" / "evaluations.csv")
-    later = {**data, "seed": 2, "task": {**data["task"], "initial_points": path}, "stop": {"generations": 1}}  # type: ignore[dict-item]
+    later = {
+        **data,
+        "seed": 2,
+        "task": {**data["task"], "initial_points": path},
+        "stop": {"generations": 1},
+    }  # type: ignore[dict-item]
     rows = list(hpc_es.train(later, tmp_path / "later"))
     lines = np.genfromtxt(tmp_path / "later" / "evaluations.csv", delimiter=",", skip_header=1)
     assert len(lines) == 7 and len(calls) == 4  # of a population of 7, three are known
@@ -205,13 +286,15 @@ def test_points_are_evaluated_and_returned_as_they_are_given() -> None:
         return abs(flange - 0.0305)
 
     points = [{"flange": given[0]}, {"flange": given[1]}, {"flange": given[2], "value": 1.0}]
-    best = hpc_es.minimize(f, parameters={"flange": ranges}, initial_points=points, max_evaluations=6)
+    best = hpc_es.minimize(
+        f, parameters={"flange": ranges}, initial_points=points, max_evaluations=6
+    )
     assert seen[:2] == given[:2]
     assert (best.parameters, best.f) == ({"flange": 0.0305}, 0.0)
     known = [{"flange": given[0], "value": -1.0}]
-    assert hpc_es.minimize(f, parameters={"flange": ranges}, initial_points=known, max_evaluations=6).parameters == {
-        "flange": 0.0305
-    }
+    assert hpc_es.minimize(
+        f, parameters={"flange": ranges}, initial_points=known, max_evaluations=6
+    ).parameters == {"flange": 0.0305}
 
 
 @pytest.mark.parametrize(
@@ -232,7 +315,9 @@ def test_points_are_evaluated_and_returned_as_they_are_given() -> None:
         (4, 0, 6, "4 of 4 are among the 6 candidates of the first generation: 4 without a value"),
     ],
 )
-def test_text_says_which_points_are_used(unknown: int, known: int, population: int, text: str) -> None:
+def test_text_says_which_points_are_used(
+    unknown: int, known: int, population: int, text: str
+) -> None:
     vectors = np.arange(unknown + known, dtype=np.float64)[:, np.newaxis]
     results = {vector.tobytes(): Known(0.0) for vector in vectors[unknown:]}
     used = InitialPoints(vectors, vectors, unknown, results, {}).use_text(population)

@@ -13,7 +13,10 @@ from hpc_es.tasks.functions.journal import FOLDER, EvaluationJournal, Mode, remo
 from hpc_es.tasks.functions.results import EvaluationResult
 
 X = np.array([0.1, -0.0, 1 / 3])
-SLOW = [EvaluationResult(1 / 3, None, 2.0), EvaluationResult(math.nan, Failure("late", "time"), 2.0)]
+SLOW = [
+    EvaluationResult(1 / 3, None, 2.0),
+    EvaluationResult(math.nan, Failure("late", "time"), 2.0),
+]
 
 
 def opened(run: Path, mode: Mode = True, identity: str = "") -> EvaluationJournal:
@@ -33,7 +36,10 @@ def test_restart_reads_finished_evaluations(tmp_path: Path) -> None:
     (good, bad) = after.recorded(7, lambda: keys) or []
     assert good.value == 1 / 3 and good.failure is None
     assert math.isnan(bad.value) and bad.failure == Failure("late", "time")
-    assert after.recorded(8, lambda: keys) is None and after.recorded(7, lambda: [*keys, "another"]) is None
+    assert (
+        after.recorded(8, lambda: keys) is None
+        and after.recorded(7, lambda: [*keys, "another"]) is None
+    )
 
 
 @pytest.mark.parametrize("writes", [True, False])
@@ -66,8 +72,12 @@ def test_entries_of_another_job_vector_seed_or_source_are_ignored(tmp_path: Path
     assert key == journal.key("0", X.copy(), 5) and len({key, *keys}) == 5
 
 
-@pytest.mark.parametrize(("mode", "seconds", "written"), [("auto", 0.02, 1), ("auto", 0.001, 0), (True, 0, 1)])
-def test_cheap_evaluations_are_not_recorded(mode: Mode, seconds: float, written: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "seconds", "written"), [("auto", 0.02, 1), ("auto", 0.001, 0), (True, 0, 1)]
+)
+def test_cheap_evaluations_are_not_recorded(
+    mode: Mode, seconds: float, written: int, tmp_path: Path
+) -> None:
     opened(tmp_path, mode).add(0, lambda: ["a"], [EvaluationResult(1.0, None, seconds)])
     assert len(files(tmp_path)) == written
 
@@ -76,7 +86,10 @@ def test_disabled_journal_neither_writes_nor_reads(tmp_path: Path) -> None:
     opened(tmp_path).add(0, lambda: ["a"], SLOW[:1])
     journal = opened(tmp_path, False)
     journal.add(0, lambda: ["b"], SLOW[:1])
-    assert journal.recorded(0, lambda: ["a"]) is None and len(files(tmp_path)[0].read_bytes().splitlines()) == 1
+    assert (
+        journal.recorded(0, lambda: ["a"]) is None
+        and len(files(tmp_path)[0].read_bytes().splitlines()) == 1
+    )
 
 
 def test_incomplete_or_damaged_lines_are_ignored(tmp_path: Path) -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.tasks.functions.options import Bounds, Coordinates, apply_bounds, limits, named_coordinates
+from hpc_es.tasks.functions.options import (
+    Bounds,
+    Coordinates,
+    apply_bounds,
+    limits,
+    named_coordinates,
+)
 from hpc_es.tasks.functions.parameters import ParameterScale
 
 INF = np.inf
@@ -16,11 +22,14 @@ BOX = Bounds(np.array([0.0, -1.0, -INF, -INF]), np.array([1.0, INF, 2.0, INF]))
     ("how", "expected", "penalty"),
     [
         ("clip", [1.0, -1.0, 2.0, 9.0], 0.0),
-        ("reflect", [0.75, 1.0, 1.0, 9.0], 0.0),  # 1.25 -> 0.75, -3 -> 1 at the bound -1, 3 -> 1 at the bound 2
+        # 1.25 -> 0.75, -3 -> 1 at the bound -1, 3 -> 1 at the bound 2
+        ("reflect", [0.75, 1.0, 1.0, 9.0], 0.0),
         ("penalty", [1.0, -1.0, 2.0, 9.0], 0.5 * (0.25**2 + 2**2 + 1)),
     ],
 )
-def test_vectors_outside_the_bounds_are_moved_inside(how: str, expected: list[float], penalty: float) -> None:
+def test_vectors_outside_the_bounds_are_moved_inside(
+    how: str, expected: list[float], penalty: float
+) -> None:
     observed, added = apply_bounds(BOX, how, np.array([[1.25, -3.0, 3.0, 9.0]]), weight=0.5)  # type: ignore[arg-type]
     assert observed.tolist() == [expected]
     assert added.tolist() == [penalty]
@@ -46,11 +55,18 @@ def test_reflected_vectors_are_within_the_bounds() -> None:
 
 
 def test_transform_is_quadratic_at_the_bounds_and_turns_beyond_them() -> None:
-    """Quadratic within 1/20 of the range, or (1 + |bound|)/20 at a single bound: 0.05, 0.1 and 0.15."""
+    """Quadratic within 1/20 of the range, or (1 + |bound|)/20 at a single bound: 0.05,
+    0.1 and 0.15.
+    """
     far, _ = apply_bounds(BOX, "transform", np.array([[1.25, -3.0, 3.0, 9.0]]))
-    assert far[0] == pytest.approx([2.1 - 1.25, -2.2 + 3, 4.3 - 3, 9])  # turned at 1.05, -1.1 and 2.15
-    near, _ = apply_bounds(BOX, "transform", np.array([[0.0, -1.1, 1.85, 0.0], [1.05, -1.0, 2.0, 0.0]]))
-    assert near == pytest.approx(np.array([[0.05**2 / 0.2, -1, 1.85, 0], [1, -1 + 0.1**2 / 0.4, 2 - 0.15**2 / 0.6, 0]]))
+    # turned at 1.05, -1.1 and 2.15
+    assert far[0] == pytest.approx([2.1 - 1.25, -2.2 + 3, 4.3 - 3, 9])
+    near, _ = apply_bounds(
+        BOX, "transform", np.array([[0.0, -1.1, 1.85, 0.0], [1.05, -1.0, 2.0, 0.0]])
+    )
+    assert near == pytest.approx(
+        np.array([[0.05**2 / 0.2, -1, 1.85, 0], [1, -1 + 0.1**2 / 0.4, 2 - 0.15**2 / 0.6, 0]])
+    )
     steps, _ = apply_bounds(BOX, "transform", np.array([[0.06, 0.0, 0.0, 0.0]]) + np.zeros((3, 4)))
     assert (steps[:, 0] == 0.06).all()
 
@@ -77,11 +93,16 @@ def test_middle_of_the_bounds_is_finite() -> None:
     assert Bounds(np.array([3.0]), np.array([INF])).middle().tolist() == [3.0]
 
 
-RANGES = {"learning_rate": ParameterScale(1e-5, 1e-1, is_log=True), "momentum": ParameterScale(-1.0, 3.0)}
+RANGES = {
+    "learning_rate": ParameterScale(1e-5, 1e-1, is_log=True),
+    "momentum": ParameterScale(-1.0, 3.0),
+}
 
 
 def test_parameters_are_scaled_linearly_and_logarithmically() -> None:
-    observed, _ = named_coordinates(RANGES, "clip", 1.0).to_objective(np.array([[0.5, 0.25], [0.0, 1.0], [-1.0, 2.0]]))
+    observed, _ = named_coordinates(RANGES, "clip", 1.0).to_objective(
+        np.array([[0.5, 0.25], [0.0, 1.0], [-1.0, 2.0]])
+    )
     assert observed == pytest.approx(np.array([[1e-3, 0.0], [1e-5, 3.0], [1e-5, 3.0]]))
     assert observed[1:].tolist() == [[1e-5, 3.0], [1e-5, 3.0]]  # exactly the bounds
 
@@ -97,7 +118,8 @@ def test_scaled_values_are_within_their_range() -> None:
     one = ParameterScale(0.1, 0.3, is_log=True)
     values = [one.value(unit) for unit in np.linspace(0, 1, 1001)]
     assert min(values) == 0.1 and max(values) == 0.3
-    assert ParameterScale(0.026, 2.74, is_log=True).value(5e-324) == 0.026  # exp(log(0.026)) is less
+    # exp(log(0.026)) is less
+    assert ParameterScale(0.026, 2.74, is_log=True).value(5e-324) == 0.026
 
 
 def test_coordinates_without_names_pass_the_vector_through() -> None:

@@ -11,7 +11,13 @@ import pytest
 
 from hpc_es.tasks.command import Command
 from hpc_es.tasks.functions.options import named_coordinates
-from hpc_es.tasks.functions.parameters import Choices, OrderedValues, ParameterScale, WholeNumbers, scales_of
+from hpc_es.tasks.functions.parameters import (
+    Choices,
+    OrderedValues,
+    ParameterScale,
+    WholeNumbers,
+    scales_of,
+)
 from tests.helpers import toys
 
 DISCRETE = [
@@ -50,22 +56,32 @@ def test_whole_numbers_have_equal_shares_and_end_levels_beyond_the_ends() -> Non
 
 def test_logarithmic_whole_numbers_have_shares_of_the_logarithm() -> None:
     scale = WholeNumbers(1, 1000, is_log=True)
-    assert scale.thresholds(scale.unit(1))[1] == pytest.approx(math.log(3) / math.log(2001))  # 1.5 / 0.5, 1000.5 / 0.5
+    # 1.5 / 0.5, 1000.5 / 0.5
+    assert scale.thresholds(scale.unit(1))[1] == pytest.approx(math.log(3) / math.log(2001))
 
 
 def test_decoded_values_have_their_types() -> None:
     assert [type(scale.decoded(scale.value(0.4))) for scale in DISCRETE] == [int] * 4
     assert OrderedValues((1, 2.5)).decoded(2.5) == 2.5
     choices = Choices(("cg", 1, True, 0.5))
-    assert [choices.decoded(choices.value(unit)) for unit in (-3.0, 1.0, 2.0, 7.0)] == ["cg", 1, True, 0.5]
+    assert [choices.decoded(choices.value(unit)) for unit in (-3.0, 1.0, 2.0, 7.0)] == [
+        "cg",
+        1,
+        True,
+        0.5,
+    ]
     assert type(choices.decoded(2.0)) is bool
 
 
 def test_discrete_coordinates_are_not_reflected() -> None:
     scales = {"n": WholeNumbers(1, 4), "x": ParameterScale(0, 1), "c": Choices(("a", "b"))}
-    observed, penalties = named_coordinates(scales, "penalty", 1.0).to_objective(np.array([[1.2, 0.5, 1.0]]))
+    observed, penalties = named_coordinates(scales, "penalty", 1.0).to_objective(
+        np.array([[1.2, 0.5, 1.0]])
+    )
     assert observed.tolist() == [[4.0, 0.5, 1.0]] and penalties.tolist() == [0.0]
-    reflected, _ = named_coordinates(scales, "reflect", 1.0).to_objective(np.array([[1.6, 1.25, 0.0]]))
+    reflected, _ = named_coordinates(scales, "reflect", 1.0).to_objective(
+        np.array([[1.6, 1.25, 0.0]])
+    )
     assert reflected.tolist() == [[4.0, 0.75, 0.0]]
 
 

@@ -23,7 +23,9 @@ from tests.helpers.populations import centre, explicit
 X = np.array([[1.0, 2.0], [-3.0, 0.5]])
 
 
-def problem(function: Any = lambda x: float(x.sum()), batch: int = 0, **options: Any) -> ObjectiveProblem:
+def problem(
+    function: Any = lambda x: float(x.sum()), batch: int = 0, **options: Any
+) -> ObjectiveProblem:
     search = SearchOptions(dimension=2, **options)
     calls = PythonEvaluator(objective(function, {}), batch > 0)
     first = initial_vector(search, Path())
@@ -38,15 +40,22 @@ def evaluated(created: ObjectiveProblem, which: Jobs | None = None, vectors: Any
     return created.evaluate(explicit(vectors), which or jobs(), created.carried(), lambda: None)
 
 
-@pytest.mark.parametrize(("goal", "returns"), [("minimise", [-3.0, 2.5]), ("maximise", [3.0, -2.5])])
+@pytest.mark.parametrize(
+    ("goal", "returns"), [("minimise", [-3.0, 2.5]), ("maximise", [3.0, -2.5])]
+)
 def test_return_is_the_value_or_its_negative(goal: str, returns: list[float]) -> None:
     outcome = evaluated(problem(goal=goal))
     assert outcome.rows["return_"].tolist() == returns
-    assert outcome.rows["value"].tolist() == [3.0, -2.5] and outcome.rows["length"].tolist() == [1, 1]
+    assert outcome.rows["value"].tolist() == [3.0, -2.5] and outcome.rows["length"].tolist() == [
+        1,
+        1,
+    ]
     assert outcome.rows["return_"].dtype == outcome.arrays["seen"].dtype == np.float64
 
 
-@pytest.mark.parametrize(("goal", "returns"), [("minimise", [-2.0 - 0.5, 2.0 - 2.0]), ("maximise", [1.5, -4.0])])
+@pytest.mark.parametrize(
+    ("goal", "returns"), [("minimise", [-2.0 - 0.5, 2.0 - 2.0]), ("maximise", [1.5, -4.0])]
+)
 def test_penalty_makes_any_value_worse_and_is_not_recorded(goal: str, returns: list[float]) -> None:
     bounds = BoundsOptions(low=-1.0, high=1.0, keep="penalty", penalty_weight=0.5)
     outcome = evaluated(problem(lambda x: 2 * float(x[0]), goal=goal, bounds=bounds))
@@ -93,7 +102,9 @@ class Flaky:
         return np.full(len(x), self.calls) if x.ndim == 2 else self.calls
 
 
-@pytest.mark.parametrize(("retries", "value", "calls"), [(0, math.nan, 1), (1, math.nan, 2), (2, 3.0, 3), (9, 3.0, 3)])
+@pytest.mark.parametrize(
+    ("retries", "value", "calls"), [(0, math.nan, 1), (1, math.nan, 2), (2, 3.0, 3), (9, 3.0, 3)]
+)
 def test_failed_evaluations_are_retried(retries: int, value: float, calls: int) -> None:
     flaky = Flaky(2)
     outcome = evaluated(problem(flaky, retries=retries), jobs(1), X[:1])
@@ -134,7 +145,9 @@ def test_chunk_reports_its_best_vector_including_the_centre() -> None:
     units = evaluated(created, jobs(2)).learned
     assert [[BestVector.from_arrays(part).job for part in unit] for unit in units] == [[7]]
     state = State(4, {"theta": np.array([-5.0, 0.0])}, {})
-    at_centre = created.evaluate(centre(state.theta, 1), jobs(1, "evaluate"), created.carried(), lambda: None)
+    at_centre = created.evaluate(
+        centre(state.theta, 1), jobs(1, "evaluate"), created.carried(), lambda: None
+    )
     learned = [*map(created.unit, units), *created.evaluation_units(state, at_centre.rows)]
     best = BestVector.from_arrays(created.merge(created.carried(), learned).master)
     assert (best.value, best.x.tolist(), best.generation, best.job) == (-5.0, [-5.0, 0.0], 4, -1)
@@ -161,7 +174,8 @@ def test_chunk_of_failures_has_no_best_vector() -> None:
 
 
 @pytest.mark.parametrize(
-    ("goal", "target", "reached"), [("minimise", 2.0, True), ("minimise", 1.9, False), ("maximise", 2.0, True)]
+    ("goal", "target", "reached"),
+    [("minimise", 2.0, True), ("minimise", 1.9, False), ("maximise", 2.0, True)],
 )
 def test_target_has_the_sign_of_the_function(goal: str, target: float, reached: bool) -> None:
     created = problem(goal=goal)
@@ -174,7 +188,9 @@ def test_all_evaluations_are_recorded_in_order() -> None:
     created = problem()
     outcome = evaluated(created)
     state = State(4, {"theta": np.array([0.5, 0.5])}, {})
-    at_centre = created.evaluate(centre(state.theta, 1), jobs(1, "evaluate"), created.carried(), lambda: None)
+    at_centre = created.evaluate(
+        centre(state.theta, 1), jobs(1, "evaluate"), created.carried(), lambda: None
+    )
     rows = list(created.evaluations(state, Results(outcome.rows, [outcome.arrays]), at_centre.rows))
     assert rows == [(0, 3.0, [1.0, 2.0]), (1, -2.5, [-3.0, 0.5]), (-1, 1.0, [0.5, 0.5])]
 
@@ -218,7 +234,9 @@ def test_disabled_journal_computes_no_keys(tmp_path: Path, monkeypatch: Any) -> 
         ({"high": (1.25, 10.0)}, [1.0, 10.0], [1.25, 10.0]),
     ],
 )
-def test_initial_vector_is_drawn_within_the_region(region: dict[str, Any], low: list[float], high: list[float]) -> None:
+def test_initial_vector_is_drawn_within_the_region(
+    region: dict[str, Any], low: list[float], high: list[float]
+) -> None:
     bounds: dict[str, Any] = {"low": (1.0, 10.0), "high": (2.0, 20.0)}
     arguments: dict[str, Any] = {
         "bounds": BoundsOptions(**bounds),

@@ -23,7 +23,10 @@ SEEDS = (11, 12, 13)
 
 
 def values(function: Any, batch: bool = False, **more: Any) -> list[float]:
-    arguments, scales = more.pop("arguments", {}), dict.fromkeys(more.pop("names", ()), ParameterScale(0, 9))
+    arguments, scales = (
+        more.pop("arguments", {}),
+        dict.fromkeys(more.pop("names", ()), ParameterScale(0, 9)),
+    )
     calls = PythonEvaluator(objective(function, arguments, scales), batch, **more)
     actual = calls.evaluate(VECTORS, SEEDS, lambda: None)
     assert all((item.failure is None) == math.isfinite(item.value) for item in actual)
@@ -35,7 +38,9 @@ def test_function_is_called_with_one_vector_at_a_time() -> None:
 
 
 def test_named_parameters_and_seeds_are_keywords() -> None:
-    assert values(lambda *, seed, first, second: seed + first * second, names=("first", "second")) == [13, 24, 13]
+    assert values(
+        lambda *, seed, first, second: seed + first * second, names=("first", "second")
+    ) == [13, 24, 13]
 
 
 def test_batch_function_is_called_with_all_vectors() -> None:
@@ -95,7 +100,11 @@ def fails(result: Any, batch: bool = False) -> str:
 @pytest.mark.parametrize(
     ("function", "batch", "failure"),
     [
-        (lambda x: 1 / 0, False, r"ZeroDivisionError: division by zero \(test_python_evaluator.py:\d+ in <lambda>\)"),
+        (
+            lambda x: 1 / 0,
+            False,
+            r"ZeroDivisionError: division by zero \(test_python_evaluator.py:\d+ in <lambda>\)",
+        ),
         (lambda x: sys.exit("no"), False, "SystemExit: no"),
         (lambda x: next(iter(())), False, "StopIteration"),
         (ends(GeneratorExit), False, r"GeneratorExit \(test_python_evaluator.py:\d+ in function\)"),
@@ -113,7 +122,9 @@ def fails(result: Any, batch: bool = False) -> str:
         (lambda x: time.sleep(9), False, r"took longer than task.timeout_seconds: 0\.2"),
     ],
 )
-def test_failed_calls_are_reported_with_their_reason(function: Any, batch: bool, failure: str) -> None:
+def test_failed_calls_are_reported_with_their_reason(
+    function: Any, batch: bool, failure: str
+) -> None:
     assert re.search(failure, fails(function, batch))
 
 
@@ -131,8 +142,12 @@ def test_failed_calls_are_reported_with_their_reason(function: Any, batch: bool,
     ],
 )
 def test_every_real_number_is_a_value(result: Any, expected: float) -> None:
-    single = PythonEvaluator(objective(lambda x: result, {})).evaluate(VECTORS[:1], SEEDS[:1], lambda: None)
-    batch = PythonEvaluator(objective(lambda x: [result], {}), True).evaluate(VECTORS[:1], SEEDS[:1], lambda: None)
+    single = PythonEvaluator(objective(lambda x: result, {})).evaluate(
+        VECTORS[:1], SEEDS[:1], lambda: None
+    )
+    batch = PythonEvaluator(objective(lambda x: [result], {}), True).evaluate(
+        VECTORS[:1], SEEDS[:1], lambda: None
+    )
     limited = objective(lambda x: {"value": 0, "constraints": [result]}, {})
     evaluator = PythonEvaluator(limited, quantities=Quantities(constraints=("c",)))
     bound = evaluator.evaluate(VECTORS[:1], SEEDS[:1], lambda: None)
@@ -140,7 +155,9 @@ def test_every_real_number_is_a_value(result: Any, expected: float) -> None:
 
 
 def test_failed_call_does_not_affect_the_others() -> None:
-    actual = PythonEvaluator(objective(lambda x: 1 / float(x[0] - 3), {})).evaluate(VECTORS, SEEDS, lambda: None)
+    actual = PythonEvaluator(objective(lambda x: 1 / float(x[0] - 3), {})).evaluate(
+        VECTORS, SEEDS, lambda: None
+    )
     assert [item.value for item in actual] == pytest.approx([-0.5, math.nan, -1 / 3], nan_ok=True)
     assert [item.failure is None for item in actual] == [True, False, True]
 
@@ -154,7 +171,9 @@ def test_messages_are_answered_while_a_call_runs() -> None:
             pass
         return 0.0
 
-    PythonEvaluator(objective(spin, {})).evaluate(VECTORS[:1], SEEDS[:1], lambda: looks.append(time.perf_counter()))
+    PythonEvaluator(objective(spin, {})).evaluate(
+        VECTORS[:1], SEEDS[:1], lambda: looks.append(time.perf_counter())
+    )
     assert len(looks) >= 4
 
 

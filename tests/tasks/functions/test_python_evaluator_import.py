@@ -28,7 +28,9 @@ def named(learning_rate, momentum=0.0): return 0.0
 
 
 def resolve(text: str, arguments: dict[str, Any], names: tuple[str, ...] = ()) -> Objective:
-    return objective(import_function(text, KEY), arguments, dict.fromkeys(names, ParameterScale(0, 1)), text)
+    return objective(
+        import_function(text, KEY), arguments, dict.fromkeys(names, ParameterScale(0, 1)), text
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +57,12 @@ def test_function_is_imported_with_the_hash_of_its_source() -> None:
         ("my_broken:cost", {}, (), "fails when it is imported: ZeroDivisionError"),
         ("my_objectives:costs", {}, (), r"there is no 'costs' in my_objectives \(it has: .*cost"),
         ("my_objectives:constant", {}, (), "expected a function, found .* to be of type int"),
-        ("my_objectives:cost", {"offset": 1}, (), r"does not take the vector and the arguments offset"),
+        (
+            "my_objectives:cost",
+            {"offset": 1},
+            (),
+            r"does not take the vector and the arguments offset",
+        ),
         ("my_objectives:shifted", {}, (), "missing a required argument: 'offset'"),
         ("my_objectives:named", {}, ("rate",), "does not take rate as keywords"),
     ],

@@ -18,7 +18,12 @@ BEAM = Quantities(
     metrics=("calls",),
 )
 VALUE = Quantities(measures={"x": (0.0, 1.0)})
-WHOLE = {"objectives": [3, 4], "constraints": {"stress": -1}, "measures": {"y": 0.5, "x": 2}, "metrics": [math.nan]}
+WHOLE = {
+    "objectives": [3, 4],
+    "constraints": {"stress": -1},
+    "measures": {"y": 0.5, "x": 2},
+    "metrics": [math.nan],
+}
 
 
 def test_groups_are_lists_in_the_declared_order_or_mappings_by_name() -> None:
@@ -26,7 +31,9 @@ def test_groups_are_lists_in_the_declared_order_or_mappings_by_name() -> None:
     assert result.failure is None and (result.value, result.seconds) == (3.0, 0.5)
     assert result.numbers[:5] == (3.0, 4.0, -1.0, 2.0, 0.5) and math.isnan(result.numbers[5])
     assert read_result({"value": 7, "measures": 0.25}, VALUE, 0.0).numbers == (0.25,)
-    assert read_result({"value": 7, "ignored": "text", "metrics": [1]}, Quantities(), 0.0).value == 7.0
+    assert (
+        read_result({"value": 7, "ignored": "text", "metrics": [1]}, Quantities(), 0.0).value == 7.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,7 +44,9 @@ def test_groups_are_lists_in_the_declared_order_or_mappings_by_name() -> None:
         ({"measures": [0, math.nan]}, "the measure y is nan"),
     ],
 )
-def test_numbers_that_are_not_finite_fail_except_for_metrics(change: dict[str, Any], text: str) -> None:
+def test_numbers_that_are_not_finite_fail_except_for_metrics(
+    change: dict[str, Any], text: str
+) -> None:
     result = read_result({**WHOLE, **change}, BEAM, 0.0)
     assert result.failure is not None and result.failure.text == text and math.isnan(result.value)
 
@@ -48,19 +57,33 @@ def test_numbers_that_are_not_finite_fail_except_for_metrics(change: dict[str, A
         (1.0, BEAM, "objectives: 2 numbers (mass, range), constraints: 1 numbers (stress)"),
         ({**WHOLE, "objectives": [1, 2, 3]}, BEAM, "got 3 objectives"),
         ({**WHOLE, "measures": {"x": 1, "z": 2}}, BEAM, "got the names x, z"),
-        ({"value": 1.0, **WHOLE, "objectives": [[1, 2]]}, BEAM, "got objectives of the shape [1, 2]"),
+        (
+            {"value": 1.0, **WHOLE, "objectives": [[1, 2]]},
+            BEAM,
+            "got objectives of the shape [1, 2]",
+        ),
         ({"value": 1.0}, VALUE, "expected {value: number, measures: 1 numbers (x)}, got dict"),
         ({"measures": [1.0]}, VALUE, "got dict"),
-        ({"value": 1.0, "objectives": [1.0]}, Quantities(), "task.objectives is null: expected their names"),
+        (
+            {"value": 1.0, "objectives": [1.0]},
+            Quantities(),
+            "task.objectives is null: expected their names",
+        ),
         (
             {"value": 1.0, "measures": np.ones(2)},
             Quantities(),
             "task.measures is null: expected their names and ranges",
         ),
-        ({"value": 1.0, "measures": [1.0]}, Quantities(), "task.measures is null: expected their names and ranges"),
+        (
+            {"value": 1.0, "measures": [1.0]},
+            Quantities(),
+            "task.measures is null: expected their names and ranges",
+        ),
     ],
 )
-def test_other_results_than_declared_are_refused(result: Any, quantities: Quantities, text: str) -> None:
+def test_other_results_than_declared_are_refused(
+    result: Any, quantities: Quantities, text: str
+) -> None:
     with pytest.raises(ValueError) as error:
         read_result(result, quantities, 0.0)
     assert text in str(error.value)
@@ -74,7 +97,11 @@ def test_batches_have_arrays_in_place_of_numbers() -> None:
         "metrics": [[7], [8]],
     }
     first, second = read_batch(batch, BEAM, 2, 1.0)
-    assert (first.value, first.numbers, first.seconds) == (3.0, (3.0, 4.0, -1.0, 1.0, 2.0, 7.0), 0.5)
+    assert (first.value, first.numbers, first.seconds) == (
+        3.0,
+        (3.0, 4.0, -1.0, 1.0, 2.0, 7.0),
+        0.5,
+    )
     assert second.failure is not None and second.failure.text == "the objective range is nan"
     values = read_batch({"value": [1.0, math.nan], "measures": [[1], [2]]}, VALUE, 2, 0.0)
     assert values[0].numbers == (1.0,) and values[1].failure is not None

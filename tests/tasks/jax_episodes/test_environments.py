@@ -1,6 +1,8 @@
-"""The libraries behind the prefixes of `task.env_id`: Jumanji and Craftax themselves, and a stand-in for Playground.
+"""The libraries behind the prefixes of `task.env_id`: Jumanji and Craftax themselves, and a
+stand-in for Playground.
 
-Playground brings 470 MB, so what stands for it here is as its registry is: names, configs, environments with states.
+Playground brings 470 MB, so what stands for it here is as its registry is: names, configs,
+environments with states.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ SEEDS = [3, 4, 5]
 
 
 def checked(env_id: str, **task: Any) -> int:
-    config = {"task": {"kind": "jax_episodes", "env_id": env_id, **task}, "policy": {"hidden_dims": [4]}}
+    config = {
+        "task": {"kind": "jax_episodes", "env_id": env_id, **task},
+        "policy": {"hidden_dims": [4]},
+    }
     return checking.check(validate(config))
 
 
@@ -45,7 +50,11 @@ def refused(env_id: str, **task: Any) -> str:
 def assert_played_as_plainly(**options: Any) -> None:
     """The episodes are those of a Python loop over the library's own functions."""
     created = parts((("hidden_dims", (4,)),), **options)
-    theta = np.random.default_rng(1).standard_normal((len(SEEDS), created[1].layout.size)).astype(np.float32)
+    theta = (
+        np.random.default_rng(1)
+        .standard_normal((len(SEEDS), created[1].layout.size))
+        .astype(np.float32)
+    )
     result = played(created, theta, SEEDS).rows
     for index, seed in enumerate(SEEDS):
         return_, length, _ = plainly(created, theta[index], seed)
@@ -55,7 +64,9 @@ def assert_played_as_plainly(**options: Any) -> None:
 
 def test_states_can_contain_random_keys() -> None:
     """Refilled lanes too: each episode has its own random numbers."""
-    assert_played_as_plainly(env_id="tests.helpers.jax_walk:keyed", env_kwargs={"jitter": 0.3}, lanes=2)
+    assert_played_as_plainly(
+        env_id="tests.helpers.jax_walk:keyed", env_kwargs={"jitter": 0.3}, lanes=2
+    )
 
 
 def test_images_are_vectors_unless_they_keep_their_shape() -> None:
@@ -66,7 +77,9 @@ def test_images_are_vectors_unless_they_keep_their_shape() -> None:
     assert images.spaces.observations == ObservationSpec((10, 10, 4))
     vectors = build(Options(env_id="gymnax:CartPole-v1", flatten_observations=False))
     assert vectors.spaces.observations == ObservationSpec((4,))
-    assert "'mlp' takes flat observations, found float32[10, 10, 4]" in refused(breakout, flatten_observations=False)
+    assert "'mlp' takes flat observations, found float32[10, 10, 4]" in refused(
+        breakout, flatten_observations=False
+    )
 
 
 def test_integer_images_keep_their_dtype() -> None:
@@ -96,7 +109,10 @@ def test_missing_library_is_reported(module: str, monkeypatch: pytest.MonkeyPatc
     library = "playground" if module == "mujoco_playground" else module
     remedy = "'hpc_es[jax]'" if module in {"gymnax", "brax"} else library
     text = refused(f"{library}:Any-v1")
-    assert text == f"task.env_id: {library}:Any-v1 needs {module}, which is not installed: pip install {remedy}"
+    assert (
+        text
+        == f"task.env_id: {library}:Any-v1 needs {module}, which is not installed: pip install {remedy}"
+    )
 
 
 # Jumanji.
@@ -117,7 +133,9 @@ def test_time_limits_of_jumanji_are_read() -> None:
     task = build(Options(env_id="jumanji:Snake-v1", env_kwargs={"time_limit": 70}))
     assert task.time_limit == 70
     assert task.spaces.actions == Discrete(4)
-    assert "task.max_episode_steps: is null, but jumanji:TSP-v1 has no time limit" in refused("jumanji:TSP-v1")
+    assert "task.max_episode_steps: is null, but jumanji:TSP-v1 has no time limit" in refused(
+        "jumanji:TSP-v1"
+    )
 
 
 @pytest.mark.usefixtures("jumanji")
@@ -128,7 +146,10 @@ def test_time_limits_of_jumanji_are_read() -> None:
             "Tetris-v0",
             "an action of Tetris-v0 is int32[2], of [4, 10] values: expected one whole number, or real numbers",
         ),
-        ("MultiCVRP-v0", "an action of MultiCVRP-v0 is int16[2]: expected one whole number, or real numbers"),
+        (
+            "MultiCVRP-v0",
+            "an action of MultiCVRP-v0 is int16[2]: expected one whole number, or real numbers",
+        ),
         ("SearchAndRescue-v0", "the reward of a step is float32[2]: expected one number"),
         ("Snake-v2", "did you mean 'Snake-v1'?"),
     ],
@@ -145,7 +166,11 @@ def test_craftax_ends_at_its_time_limit() -> None:
     env_id = "craftax:Craftax-Classic-Symbolic-v1"
     assert checked(env_id) == 0
     task = build(Options(env_id=env_id, env_kwargs={"max_timesteps": 123}))
-    assert (task.time_limit, task.spaces.observations.size, task.spaces.actions) == (123, 1345, Discrete(17))
+    assert (task.time_limit, task.spaces.observations.size, task.spaces.actions) == (
+        123,
+        1345,
+        Discrete(17),
+    )
     assert "did you mean 'Craftax-Symbolic-v1'?" in refused("craftax:Craftax-Symbolc-v1")
 
 
@@ -172,9 +197,11 @@ class Cart:
         self._config = SimpleNamespace(**config)
 
     def _observed(self, x: Any) -> Any:
-        return {"array": x[None], "state": {"state": x[None], "privileged_state": jnp.zeros(5)}, "pixels": {"view": x}}[
-            self._config.observes
-        ]
+        return {
+            "array": x[None],
+            "state": {"state": x[None], "privileged_state": jnp.zeros(5)},
+            "pixels": {"view": x},
+        }[self._config.observes]
 
     def reset(self, key: Any) -> State:
         x = 0.1 * jax.random.normal(key)
@@ -182,7 +209,9 @@ class Cart:
 
     def step(self, state: State, action: Any) -> State:
         x = state.data + self._config.ctrl_dt * action[0]
-        return replace(state, data=x, obs=self._observed(x), reward=x, done=jnp.where(jnp.abs(x) > 1, 1.0, 0.0))
+        return replace(
+            state, data=x, obs=self._observed(x), reward=x, done=jnp.where(jnp.abs(x) > 1, 1.0, 0.0)
+        )
 
 
 def load(name: str, config: Any = None, config_overrides: Any = None) -> Cart:
@@ -199,7 +228,11 @@ def default_config(name: str) -> dict[str, Any]:
 @pytest.fixture
 def playground(monkeypatch: pytest.MonkeyPatch) -> None:
     registry: Any = ModuleType("mujoco_playground.registry")
-    registry.ALL_ENVS, registry.load, registry.get_default_config = ("Cart", "Go1"), load, default_config
+    registry.ALL_ENVS, registry.load, registry.get_default_config = (
+        ("Cart", "Go1"),
+        load,
+        default_config,
+    )
     package: Any = ModuleType("mujoco_playground")
     package.registry = registry
     monkeypatch.setitem(sys.modules, "mujoco_playground", package)

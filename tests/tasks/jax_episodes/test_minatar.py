@@ -19,14 +19,17 @@ BRICKS = 84  # in 1,000 steps, from both starts of the ball
 
 
 def task(**options: Any) -> JaxEpisodes:
-    return JaxEpisodes(Options(env_id="gymnax:Breakout-MinAtar", lanes=4, jobs_per_call=4, **options))
+    return JaxEpisodes(
+        Options(env_id="gymnax:Breakout-MinAtar", lanes=4, jobs_per_call=4, **options)
+    )
 
 
 def test_linear_policy_that_follows_the_ball_breaks_84_bricks() -> None:
     """The logit of right minus that of left is twice the ball's column minus the paddle's."""
     breakout = task()
     policy = mlp.build(mlp.Options(hidden_dims=()), breakout.spaces)
-    weights, biases = np.zeros((10, 10, 4, 3)), np.array([0.5, 0, 0])  # a tie below the ball: no move
+    # a tie below the ball: no move
+    weights, biases = np.zeros((10, 10, 4, 3)), np.array([0.5, 0, 0])
     columns = np.arange(10)
     weights[:, :, BALL, RIGHT], weights[:, :, PADDLE, RIGHT] = columns, -columns
     weights[:, :, BALL, LEFT], weights[:, :, PADDLE, LEFT] = -columns, columns
@@ -39,7 +42,9 @@ def test_linear_policy_that_follows_the_ball_breaks_84_bricks() -> None:
 def test_player_centred_network_follows_the_ball_with_one_weight_per_column(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Columns 0 to 8 of the weights are left of the paddle, 9 is above it, 10 to 18 are right of it."""
+    """Columns 0 to 8 of the weights are left of the paddle, 9 is above it,
+    10 to 18 are right of it.
+    """
     monkeypatch.syspath_prepend(str(ROOT / "configs"))
     breakout = task(flatten_observations=False)
     policy = network.build(network.Options(network="player_centred:build"), breakout.spaces)

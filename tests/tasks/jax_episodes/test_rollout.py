@@ -15,7 +15,15 @@ from hpc_es.core.policy import DIVERGED
 from hpc_es.core.population import Factorisation, LowRank
 from hpc_es.tasks.jax_episodes import task as tasks
 from hpc_es.tasks.observation_statistics import Deviations, Moments
-from tests.helpers.jax_playing import CONSTANT, constant, created, in_segments, parts, plainly, played
+from tests.helpers.jax_playing import (
+    CONSTANT,
+    constant,
+    created,
+    in_segments,
+    parts,
+    plainly,
+    played,
+)
 from tests.helpers.jax_walk import lengths
 
 SEEDS = np.random.default_rng(5).integers(2**31, size=24)
@@ -39,7 +47,9 @@ def test_returns_and_lengths_by_hand() -> None:
 
 
 def test_last_call_is_padded() -> None:
-    """11 jobs in calls of 8: the 3 of the last call equal those of a full one, and no others run."""
+    """11 jobs in calls of 8: the 3 of the last call equal those of a full one,
+    and no others run.
+    """
     whole, part = played(parts(), ALL, SEEDS), played(parts(), ALL[:11], SEEDS[:11])
     assert bytes_of(part) == bytes_of(whole)[:11]
     assert len(part.rows) == 11
@@ -68,13 +78,20 @@ def test_return_of_a_job_is_the_mean_of_its_episodes() -> None:
     n = lengths(SEEDS.reshape(12, 2))
     result = played(parts(episodes_per_job=2), ALL[:12], SEEDS.reshape(12, 2)).rows
     np.testing.assert_array_equal(result["length"], n.sum(axis=1))
-    np.testing.assert_allclose(result["return_"], BIASES[:12] * (n * (n + 1) / 2).mean(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(
+        result["return_"], BIASES[:12] * (n * (n + 1) / 2).mean(axis=1), rtol=1e-6
+    )
 
 
 def test_reward_offset_applies_in_training_only() -> None:
     created, n = parts(reward_offset=-1.0), lengths(SEEDS)
-    result, measured = played(created, ALL, SEEDS).rows, played(created, ALL, SEEDS, training=False).rows
-    np.testing.assert_allclose(result["return_"], BIASES * n * (n + 1) / 2 - n, rtol=1e-5, atol=1e-5)
+    result, measured = (
+        played(created, ALL, SEEDS).rows,
+        played(created, ALL, SEEDS, training=False).rows,
+    )
+    np.testing.assert_allclose(
+        result["return_"], BIASES * n * (n + 1) / 2 - n, rtol=1e-5, atol=1e-5
+    )
     np.testing.assert_allclose(measured["return_"], BIASES * n * (n + 1) / 2, rtol=1e-6)
 
 
@@ -104,7 +121,9 @@ def test_nan_fails_its_job_only(fault: str) -> None:
     what = "the observation is NaN" if fault == "nan_observation_at" else "the return is nan"
     assert (outcome.failures[0].position, outcome.failures[0].text) == (first, f"{what} at step 4")
     good = ~failed
-    np.testing.assert_allclose(outcome.rows["return_"][good], (BIASES * n * (n + 1) / 2)[good], rtol=1e-6)
+    np.testing.assert_allclose(
+        outcome.rows["return_"][good], (BIASES * n * (n + 1) / 2)[good], rtol=1e-6
+    )
 
 
 def test_nan_at_the_reset_fails_its_job() -> None:
@@ -116,12 +135,22 @@ def test_nan_at_the_reset_fails_its_job() -> None:
 def test_infinite_observation_fails_its_job_and_enters_no_statistics() -> None:
     """Walkers to the right observe it after their 4th step, if they get that far."""
     n, observe = lengths(SEEDS), np.ones(24, np.bool_)
-    outcome = played(parts(env_kwargs={"infinite_observation_at": 3}), ALL, SEEDS, NORMALISER, observe=observe, unit=24)
+    outcome = played(
+        parts(env_kwargs={"infinite_observation_at": 3}),
+        ALL,
+        SEEDS,
+        NORMALISER,
+        observe=observe,
+        unit=24,
+    )
     failed = (BIASES > 0) & (n > 3)
     np.testing.assert_array_equal(np.isnan(outcome.rows["return_"]), failed)
     assert outcome.failures[0].text == "the observation is infinite at step 4"
     arrays = outcome.learned[0][0]
-    assert arrays["observation_count"] == n[~failed].sum() and np.isfinite(arrays["observation_squares"]).all()
+    assert (
+        arrays["observation_count"] == n[~failed].sum()
+        and np.isfinite(arrays["observation_squares"]).all()
+    )
 
 
 @pytest.mark.parametrize("name", ["Box", "Discrete"])
@@ -133,13 +162,22 @@ def test_nan_action_fails_its_job(name: str) -> None:
     created = parts() if name == "Box" else parts(env_id="gymnax:CartPole-v1")
     outcome = played(created, thetas, SEEDS)
     assert np.flatnonzero(np.isnan(outcome.rows["return_"])).tolist() == [1]
-    assert outcome.failures[0].text == f"the action of the policy is not finite ({DIVERGED}) at step 1"
+    assert (
+        outcome.failures[0].text == f"the action of the policy is not finite ({DIVERGED}) at step 1"
+    )
 
 
 @pytest.mark.parametrize("episodes", [1, 2])
-def test_exception_in_called_code_fails_its_job_only(episodes: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The code raises beyond 3; the others have the bits that they have in calls without the failed jobs."""
-    created, jobs = parts(env_id="tests.helpers.jax_walk:called", episodes_per_job=episodes), 24 // episodes
+def test_exception_in_called_code_fails_its_job_only(
+    episodes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The code raises beyond 3; the others have the bits that
+    they have in calls without the failed jobs.
+    """
+    created, jobs = (
+        parts(env_id="tests.helpers.jax_walk:called", episodes_per_job=episodes),
+        24 // episodes,
+    )
     seeds, biases = SEEDS.reshape(jobs, episodes), BIASES[-jobs:]
     outcome = played(created, constant(*biases), seeds)
     x = np.cumsum(np.repeat(biases[:, None], 20, axis=1), axis=1, dtype=np.float32)
@@ -148,7 +186,9 @@ def test_exception_in_called_code_fails_its_job_only(episodes: int, caplog: pyte
     assert 3 < failed.sum() < jobs
     np.testing.assert_array_equal(np.isnan(outcome.rows["return_"]), failed)
     assert [failure.position for failure in outcome.failures] == np.flatnonzero(failed).tolist()
-    assert {failure.text.partition(" (")[0] for failure in outcome.failures} == {"ValueError: it diverged"}
+    assert {failure.text.partition(" (")[0] for failure in outcome.failures} == {
+        "ValueError: it diverged"
+    }
     good = played(created, constant(*biases[~failed]), seeds[~failed])
     assert bytes_of(good) == [row.tobytes() for row in outcome.rows[~failed]]
     assert not caplog.records
@@ -163,7 +203,9 @@ def test_on_failure_abort_raises() -> None:
 def test_behaviour_is_the_last_observation() -> None:
     n = lengths(SEEDS)
     created = parts(behaviour=tasks.FinalObservationOptions(final_observation=(0,)))
-    np.testing.assert_allclose(played(created, ALL, SEEDS).rows[BEHAVIOUR][:, 0], BIASES * n, rtol=1e-5)
+    np.testing.assert_allclose(
+        played(created, ALL, SEEDS).rows[BEHAVIOUR][:, 0], BIASES * n, rtol=1e-5
+    )
 
 
 NORMALISER = (np.zeros(2, np.float32), np.ones(2, np.float32), math.inf)
@@ -183,8 +225,12 @@ def test_observation_sums_cover_the_observed_jobs(offset: float) -> None:
     created = parts(env_kwargs={"offset": offset})
     ((unit,),) = played(created, ALL, SEEDS, NORMALISER, observe=observe, unit=24).learned
     expected = [sums_by_hand(job, offset) for job in np.flatnonzero(observe)]
-    np.testing.assert_allclose(unit["observation_sum"], sum(item[0] for item in expected), rtol=1e-6, atol=1e-4)
-    np.testing.assert_allclose(unit["observation_squares"], sum(item[1] for item in expected), rtol=1e-6)
+    np.testing.assert_allclose(
+        unit["observation_sum"], sum(item[0] for item in expected), rtol=1e-6, atol=1e-4
+    )
+    np.testing.assert_allclose(
+        unit["observation_squares"], sum(item[1] for item in expected), rtol=1e-6
+    )
     assert unit["observation_count"] == sum(item[2] for item in expected)
 
 
@@ -193,7 +239,9 @@ def test_sample_deviations_of_two_episodes_per_job() -> None:
     created = parts(env_kwargs={"offset": 1000.0}, episodes_per_job=2)
     observe = np.ones(12, np.bool_)
     pairs = SEEDS.reshape(12, 2)
-    ((unit,),) = played(created, ALL[:12], pairs, NORMALISER, observe=observe, unit=12, centred=True).learned
+    ((unit,),) = played(
+        created, ALL[:12], pairs, NORMALISER, observe=observe, unit=12, centred=True
+    ).learned
     observed = []
     for job, row in enumerate(lengths(pairs)):
         for n in row:
@@ -207,7 +255,9 @@ def test_sample_deviations_of_two_episodes_per_job() -> None:
 
 def test_failed_jobs_are_not_observed() -> None:
     created = parts(env_kwargs={"nan_at_reset": True})
-    ((unit,),) = played(created, ALL, SEEDS, NORMALISER, observe=np.ones(24, np.bool_), unit=24).learned
+    ((unit,),) = played(
+        created, ALL, SEEDS, NORMALISER, observe=np.ones(24, np.bool_), unit=24
+    ).learned
     n = lengths(SEEDS)
     assert Moments.from_arrays(unit).count == n[n % 2 == 0].sum()
 
@@ -224,7 +274,10 @@ def test_policy_observes_normalised_and_clipped_values() -> None:
 def test_action_noise_differs_by_job_and_applies_in_training_only() -> None:
     noisy = (*CONSTANT, ("action_noise_std", 0.1))
     theta, created = constant(*np.zeros(24)), parts(noisy, max_episode_steps=1)
-    first, again = played(created, theta, SEEDS).rows["return_"], played(created, theta, SEEDS).rows["return_"]
+    first, again = (
+        played(created, theta, SEEDS).rows["return_"],
+        played(created, theta, SEEDS).rows["return_"],
+    )
     np.testing.assert_array_equal(first, again)
     assert len(set(first.tolist())) == 24
     assert 0.05 < first.std() < 0.2
@@ -237,7 +290,11 @@ CASES = {
     "walk": ({"env_kwargs": {"jitter": 0.3}}, MLP, "mlp"),
     "cartpole": ({"env_id": "gymnax:CartPole-v1"}, MLP, "mlp"),
     "pendulum": ({"env_id": "gymnax:Pendulum-v1"}, MLP, "mlp"),
-    "acrobot lstm": ({"env_id": "gymnax:Acrobot-v1", "max_episode_steps": 100}, (("hidden_dims", (6,)),), "lstm"),
+    "acrobot lstm": (
+        {"env_id": "gymnax:Acrobot-v1", "max_episode_steps": 100},
+        (("hidden_dims", (6,)),),
+        "lstm",
+    ),
 }
 
 
@@ -249,7 +306,9 @@ def case(name: str, **more: Any) -> Any:
 
 
 def thetas(created: Any, jobs: int = 24) -> Any:
-    return 0.5 * np.random.default_rng(3).standard_normal((jobs, created[1].layout.size)).astype(np.float32)
+    return 0.5 * np.random.default_rng(3).standard_normal((jobs, created[1].layout.size)).astype(
+        np.float32
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -265,7 +324,9 @@ def test_results_of_a_job_do_not_depend_on_its_lane(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_results_of_a_job_do_not_depend_on_segments(name: str) -> None:
     created = case(name)
-    whole, short = (played(in_segments(created, steps), thetas(created), SEEDS) for steps in (1000, 7))
+    whole, short = (
+        played(in_segments(created, steps), thetas(created), SEEDS) for steps in (1000, 7)
+    )
     assert bytes_of(short) == bytes_of(whole)
 
 
@@ -273,7 +334,9 @@ def test_observation_sums_do_not_depend_on_segments() -> None:
     observe = np.ones(24, np.bool_)
     created = parts()
     units = [
-        played(in_segments(created, steps), ALL, SEEDS, NORMALISER, observe=observe, unit=24).learned[0][0]
+        played(
+            in_segments(created, steps), ALL, SEEDS, NORMALISER, observe=observe, unit=24
+        ).learned[0][0]
         for steps in (1000, 3)
     ]
     for name, array in units[0].items():
@@ -283,7 +346,9 @@ def test_observation_sums_do_not_depend_on_segments() -> None:
 @pytest.mark.parametrize("name", ["walk", "cartpole"])
 def test_results_of_a_job_do_not_depend_on_the_size_of_a_call(name: str) -> None:
     theta = thetas(case(name))
-    assert bytes_of(played(case(name, jobs_per_call=24), theta, SEEDS)) == bytes_of(played(case(name), theta, SEEDS))
+    assert bytes_of(played(case(name, jobs_per_call=24), theta, SEEDS)) == bytes_of(
+        played(case(name), theta, SEEDS)
+    )
 
 
 @pytest.mark.parametrize("name", ["walk", "cartpole", "pendulum", "acrobot lstm"])
@@ -307,13 +372,19 @@ LOW_RANK = {  # policies whose matrices have fewer factors than elements
 
 @pytest.mark.parametrize("name", LOW_RANK)
 def test_low_rank_candidates_play_as_formed_ones_in_any_lane(name: str) -> None:
-    """24 jobs in calls of 8; the common weights are shared by all lanes, and no candidate is formed."""
+    """24 jobs in calls of 8; the common weights are shared by all lanes,
+    and no candidate is formed.
+    """
     kind, options = LOW_RANK[name]
     task, policy = parts(options, kind)
     theta = policy.initial(np.random.default_rng(0))
     factorisation = Factorisation(policy.layout, 1)
     rows, scales = np.arange(24) // 2, np.where(np.arange(24) % 2, 0.2, -0.2).astype(np.float32)
-    numbers = np.random.default_rng(1).standard_normal((12, factorisation.compact.size)).astype(np.float32)
+    numbers = (
+        np.random.default_rng(1)
+        .standard_normal((12, factorisation.compact.size))
+        .astype(np.float32)
+    )
     candidates = LowRank(factorisation, theta, numbers, rows, scales)
     result = played((task, policy), candidates, SEEDS).rows
     formed = played((task, policy), candidates.stacked(), SEEDS).rows
@@ -327,7 +398,9 @@ def test_low_rank_candidates_play_as_formed_ones_in_any_lane(name: str) -> None:
     assert played((task, policy), turned, SEEDS[order]).rows.tobytes() == result[order].tobytes()
 
 
-def test_parameters_read_lane_by_lane_are_those_of_a_gather(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_read_lane_by_lane_are_those_of_a_gather(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from hpc_es.tasks.jax_episodes import rollout
 
     rng = np.random.default_rng(0)

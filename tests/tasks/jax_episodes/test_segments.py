@@ -58,20 +58,41 @@ class Player:
 
 def rows_of(rows: Any) -> list[tuple[float, int, int]]:
     """Return, steps of this segment, and length of the episode that ended in it."""
-    return list(zip(rows.return_.exactly().tolist(), rows.length.tolist(), rows.episode_length.tolist(), strict=True))
+    return list(
+        zip(
+            rows.return_.exactly().tolist(),
+            rows.length.tolist(),
+            rows.episode_length.tolist(),
+            strict=True,
+        )
+    )
 
 
 def test_episode_continues_in_the_next_segment() -> None:
-    """Five steps in segments of three: 10 + 11 + 12, then 13 + 14 and the end, then a new episode."""
+    """Five steps in segments of three: 10 + 11 + 12, then 13 + 14 and the end,
+    then a new episode.
+    """
     play = Player(created(), 3)
     recorded, rows = play()
     assert rows_of(rows) == [(33.0, 3, 0)] * 2
     assert recorded.inputs[:, 0, 0].tolist() == [0, 1, 2, 3]
-    assert recorded.rewards[:, 0].tolist() == [10, 11, 12, 0] and recorded.actions[:, 0].tolist() == [1, 1, 1, 0]
-    assert recorded.lives[:, 0].tolist() == [1, 1, 1, 0] and recorded.cuts[:, 0].tolist() == [0, 0, 0, 1]
+    assert recorded.rewards[:, 0].tolist() == [10, 11, 12, 0] and recorded.actions[
+        :, 0
+    ].tolist() == [1, 1, 1, 0]
+    assert recorded.lives[:, 0].tolist() == [1, 1, 1, 0] and recorded.cuts[:, 0].tolist() == [
+        0,
+        0,
+        0,
+        1,
+    ]
     recorded, rows = play()
     assert rows_of(rows) == [(60.0, 2, 5)] * 2
-    assert recorded.inputs[:2, 0, 0].tolist() == [3, 4] and recorded.rewards[:, 0].tolist() == [13, 14, 0, 0]
+    assert recorded.inputs[:2, 0, 0].tolist() == [3, 4] and recorded.rewards[:, 0].tolist() == [
+        13,
+        14,
+        0,
+        0,
+    ]
     assert recorded.lives[:, 0].tolist() == [1, 1, 0, 0] and not recorded.cuts.any()
     recorded, rows = play()
     assert rows_of(rows) == [(33.0, 3, 0)] * 2 and recorded.inputs[0, 0, 0] == 0
@@ -109,7 +130,10 @@ def test_two_segments_are_one_of_twice_the_steps() -> None:
     assert rows_of(rows)[0][0] == rows_of(expected)[0][0]
     joined = np.concatenate([first.rewards[:3], second.rewards[:3]])
     np.testing.assert_array_equal(joined, whole.rewards[:6])
-    assert len(set(whole.rewards[:6, 0].tolist())) == 6 and (whole.actions[:6, 0] != whole.actions[:6, 1]).any()
+    assert (
+        len(set(whole.rewards[:6, 0].tolist())) == 6
+        and (whole.actions[:6, 0] != whole.actions[:6, 1]).any()
+    )
 
 
 def test_reward_offset_is_added() -> None:
@@ -121,7 +145,11 @@ def test_failed_episode_counts_nothing_and_a_new_one_begins() -> None:
     play = Player(created(env_kwargs={"nan_at": 3}), 3)
     play()
     recorded, rows = play()
-    assert (rows.failed > 0).all() and rows.episode_length.tolist() == [0, 0] and rows.length.tolist() == [1, 1]
+    assert (
+        (rows.failed > 0).all()
+        and rows.episode_length.tolist() == [0, 0]
+        and rows.length.tolist() == [1, 1]
+    )
     for array in (recorded.rewards, recorded.lives, recorded.cuts):
         assert not array.any()
     assert rows_of(play()[1]) == [(33.0, 3, 0)] * 2
@@ -137,7 +165,9 @@ def test_lanes_are_restored_from_bytes() -> None:
     play.lanes = unpacked(template, stored)
     assert rows_of(play()[1]) == expected
     for row in (0, 1):  # those of any part of the jobs
-        np.testing.assert_array_equal(packed(unpacked(template, stored[row : row + 1])), stored[row : row + 1])
+        np.testing.assert_array_equal(
+            packed(unpacked(template, stored[row : row + 1])), stored[row : row + 1]
+        )
 
 
 def trajectories(**options: Any) -> Any:
@@ -150,7 +180,13 @@ def test_chunks_of_trajectories_are_calls() -> None:
 
 
 def test_options_for_other_algorithms_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"enabled: is true, but algorithms that differentiate trajectories do not"):
+    with pytest.raises(
+        ConfigError,
+        match=r"enabled: is true, but algorithms that differentiate trajectories do not",
+    ):
         trajectories(observation_normalization=ObservationNormalization(enabled=True))
-    with pytest.raises(ConfigError, match=r"task.behaviour: describes episodes for novelty search, .*: leave it out"):
+    with pytest.raises(
+        ConfigError,
+        match=r"task.behaviour: describes episodes for novelty search, .*: leave it out",
+    ):
         trajectories(behaviour=FinalObservationOptions())

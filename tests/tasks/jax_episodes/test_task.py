@@ -11,7 +11,13 @@ import pytest
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.devices import jax_setup
-from hpc_es.tasks.jax_episodes.task import FinalObservationOptions, Options, behaviour_indices, build, sources
+from hpc_es.tasks.jax_episodes.task import (
+    FinalObservationOptions,
+    Options,
+    behaviour_indices,
+    build,
+    sources,
+)
 from hpc_es.training import check as checking
 from hpc_es.training.compatibility import missing_for_task
 from tests.helpers.harness import python, script
@@ -20,7 +26,9 @@ WALK = "tests.helpers.jax_walk:walk"
 
 
 def config(**task: Any) -> Any:
-    return validate({"task": {"kind": "jax_episodes", "env_id": WALK, **task}, "policy": {"hidden_dims": [4]}})
+    return validate(
+        {"task": {"kind": "jax_episodes", "env_id": WALK, **task}, "policy": {"hidden_dims": [4]}}
+    )
 
 
 def refused(**task: Any) -> str:
@@ -33,12 +41,16 @@ def refused(**task: Any) -> str:
 def test_unknown_id_has_a_nearest_name() -> None:
     pytest.importorskip("gymnax", reason="gymnax is not installed here: make test-jax")
     text = refused(env_id="gymnax:Cartpole-v1")
-    assert text.startswith("task.env_id: expected an environment of gymnax, such as 'Acrobot-v1', found 'Cartpole-v1'")
+    assert text.startswith(
+        "task.env_id: expected an environment of gymnax, such as 'Acrobot-v1', found 'Cartpole-v1'"
+    )
     assert text.endswith("did you mean 'CartPole-v1'?")
 
 
 def test_id_without_a_library_is_refused() -> None:
-    assert "expected 'library:name' with a library of 'gymnax', 'brax'" in refused(env_id="CartPole-v1")
+    assert "expected 'library:name' with a library of 'gymnax', 'brax'" in refused(
+        env_id="CartPole-v1"
+    )
 
 
 def test_dictionary_observations_are_refused() -> None:
@@ -70,7 +82,9 @@ def test_policies_with_reference_observations_are_refused() -> None:
         initial = bind = with_reference = len
 
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
-    with pytest.raises(ConfigError, match=r"policy\.normalisation: is virtual_batch, .* expected layer or none"):
+    with pytest.raises(
+        ConfigError, match=r"policy\.normalisation: is virtual_batch, .* expected layer or none"
+    ):
         build(Options(env_id=WALK)).compiled(Referring())  # type: ignore[arg-type]
 
 
@@ -82,23 +96,33 @@ def test_video_of_compiled_episodes_is_refused() -> None:
 
 @pytest.mark.parametrize("key", ["wrappers", "episode_timeout_seconds", "fresh_environment"])
 def test_options_of_gymnasium_are_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"unknown key 'task.{key}'; it belongs to kind 'episodes'"):
+    with pytest.raises(
+        ConfigError, match=f"unknown key 'task.{key}'; it belongs to kind 'episodes'"
+    ):
         config(**{key: 1})
 
 
 def test_missing_jax_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     options = config()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jax" else object())
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "jax" else object()
+    )
     ((key, text),) = missing_for_task(options)
     assert key == "task.kind"
-    assert text == "is jax_episodes, which needs jax, which is not installed: pip install 'hpc_es[jax]'"
+    assert (
+        text
+        == "is jax_episodes, which needs jax, which is not installed: pip install 'hpc_es[jax]'"
+    )
 
 
-def test_check_traces_and_compiles_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_traces_and_compiles_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 
     monkeypatch.setattr(
-        "hpc_es.tasks.jax_episodes.program.CompiledCall._compile_segment", lambda self: pytest.fail("it was compiled")
+        "hpc_es.tasks.jax_episodes.program.CompiledCall._compile_segment",
+        lambda self: pytest.fail("it was compiled"),
     )
     assert checking.check(config()) == 0
     assert "observations 2, actions Box of 1, parameters 17" in capsys.readouterr().out
@@ -107,7 +131,10 @@ def test_check_traces_and_compiles_nothing(capsys: pytest.CaptureFixture[str], m
 def test_idle_lanes_are_warned_about() -> None:
     options = Options(env_id=WALK, lanes=16, jobs_per_call=2, episodes_per_job=3)
     assert list(options.warnings()) == [
-        ("lanes", "is 16, but a call has 6 episodes: the other lanes are unused (try jobs_per_call: 22)")
+        (
+            "lanes",
+            "is 16, but a call has 6 episodes: the other lanes are unused (try jobs_per_call: 22)",
+        )
     ]
     assert not list(dataclasses.replace(options, jobs_per_call=6).warnings())
 
@@ -139,14 +166,16 @@ def test_gpu_task_is_checked_anywhere_but_runs_on_gpus_only() -> None:
         print(error)
     """
     done = python(script(program), env={"CUDA_VISIBLE_DEVICES": ""})
-    assert done.stdout.startswith("task.platform: is gpu, but JAX already computes on the cpu in this process"), str(
-        done
-    )
+    assert done.stdout.startswith(
+        "task.platform: is gpu, but JAX already computes on the cpu in this process"
+    ), str(done)
 
 
 @pytest.mark.parametrize("command", ["check", "sbatch"])
 @pytest.mark.parametrize("kind", ["jax_episodes", "network"])
-def test_config_for_gpus_is_checked_where_jax_has_none(kind: str, command: str, tmp_path: Path) -> None:
+def test_config_for_gpus_is_checked_where_jax_has_none(
+    kind: str, command: str, tmp_path: Path
+) -> None:
     """Also that of a custom network, which a check otherwise lets act."""
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
     parts = {
@@ -160,5 +189,8 @@ def test_config_for_gpus_is_checked_where_jax_has_none(kind: str, command: str, 
     assert done.status == 0, str(done)
     assert "config is valid: gpu" in done.stdout + done.stderr
     if not jax_setup.has_cuda():
-        assert "WARNING: device is gpu, but JAX is installed here without CUDA support" in done.stdout + done.stderr
+        assert (
+            "WARNING: device is gpu, but JAX is installed here without CUDA support"
+            in done.stdout + done.stderr
+        )
     assert [item.name for item in tmp_path.iterdir()] == ["gpu.yaml"]

@@ -20,14 +20,20 @@ STEPS = 3_000_000  # of one episode: more than a second on any machine
 @pytest.fixture(scope="module")
 def endless() -> Any:
     """An episode in one segment, compiled already."""
-    created = parts(env_kwargs={"endless": True, "reward": 1.0}, max_episode_steps=STEPS, segment_steps=STEPS // 4)
+    created = parts(
+        env_kwargs={"endless": True, "reward": 1.0},
+        max_episode_steps=STEPS,
+        segment_steps=STEPS // 4,
+    )
     created[0].program(created[1], False).compile(lambda: None)
     return created
 
 
 @pytest.fixture
 def alarm() -> Iterator[list[float]]:
-    """Delays in seconds of the handling of SIGALRM; each is due 0.1 s after the previous one was handled."""
+    """Delays in seconds of the handling of SIGALRM;
+    each is due 0.1 s after the previous one was handled.
+    """
     late: list[float] = []
     due = time.perf_counter()
 
@@ -48,7 +54,9 @@ def alarm() -> Iterator[list[float]]:
 
 
 def test_signals_and_messages_are_handled_during_a_call(endless: Any, alarm: list[float]) -> None:
-    """A signal within 50 ms, a message (by `poll`) within 10 ms: medians, because the machine may be busy."""
+    """A signal within 50 ms, a message (by `poll`) within 10 ms: medians,
+    because the machine may be busy.
+    """
     polled: list[float] = []
     began = time.perf_counter()
     result = played(endless, constant(1.0), [1], poll=lambda: polled.append(time.perf_counter()))

@@ -1,4 +1,6 @@
-"""Models as users write them: parameters by name, scores in compiled calls of several candidates, batches."""
+"""Models as users write them: parameters by name,
+scores in compiled calls of several candidates, batches.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,29 @@ from hpc_es.tasks.quantities import MeasureOptions, ObjectiveOptions, SourceOpti
 from tests.helpers import own_models
 
 MODELS = "tests.helpers.own_models"
-POINTS = np.array([[2, -1, 1], [0, 0, 0], [1, 1, 0], [3, -1, 1], [2, 0, -1]], np.float32)  # slope and bias
+# slope and bias
+POINTS = np.array([[2, -1, 1], [0, 0, 0], [1, 1, 0], [3, -1, 1], [2, 0, -1]], np.float32)
 
 
 def task(name: str = "line", metrics: tuple[str, ...] = (), **settings: Any) -> ModelTask:
-    return build(Options(model=f"{MODELS}:{name}", **settings), info=dict.fromkeys(metrics, "final"))  # type: ignore[arg-type]
+    return build(
+        Options(model=f"{MODELS}:{name}", **settings), info=dict.fromkeys(metrics, "final")
+    )  # type: ignore[arg-type]
 
 
-def evaluated(created: ModelTask, vectors: Any, purpose: Any = "train", groups: Any = None, first: int = 0) -> Outcome:
+def evaluated(
+    created: ModelTask, vectors: Any, purpose: Any = "train", groups: Any = None, first: int = 0
+) -> Outcome:
     problem = created.problem("vectors", None, Keys(5), 16)
     numbers = range(first, first + len(vectors))
-    jobs = Jobs(3, numbers, [number // 2 for number in numbers] if groups is None else groups, purpose)
+    jobs = Jobs(
+        3, numbers, [number // 2 for number in numbers] if groups is None else groups, purpose
+    )
     return problem.evaluate(
-        Explicit(problem.layout, np.asarray(vectors, np.float32)), jobs, problem.carried(), lambda: None
+        Explicit(problem.layout, np.asarray(vectors, np.float32)),
+        jobs,
+        problem.carried(),
+        lambda: None,
     )
 
 
@@ -66,13 +78,18 @@ def test_parameters_of_a_seed_keep_float32_masters_of_half_precision() -> None:
     model = task("drawn").model
     first = model.initial(7)
     assert first.dtype == np.float32
-    assert first[1:].tolist() == np.asarray(jax.random.normal(jax.random.key(7), (2,), "bfloat16"), np.float32).tolist()
+    assert (
+        first[1:].tolist()
+        == np.asarray(jax.random.normal(jax.random.key(7), (2,), "bfloat16"), np.float32).tolist()
+    )
     assert model.initial(7).tobytes() == first.tobytes() != model.initial(8).tobytes()
     tree = model.parameters.restored(first)
     assert (str(tree["slope"].dtype), tree["offset"]["bias"].dtype) == ("bfloat16", np.float32)
 
 
-def test_memory_of_initial_parameters_is_returned_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_initial_parameters_is_returned_to_the_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[None] = []
     monkeypatch.setattr(jax_model, "return_freed_memory", lambda: calls.append(None))
     model = task().model
@@ -104,7 +121,9 @@ def test_keras_model_is_called_with_the_weights_of_the_candidate_and_without_dro
     x, y = own_models.points(batch_seed(4, 0))
     expected = -np.mean((np.tanh(x @ kernel + bias) @ last + offset - y[:, None]) ** 2)
     assert evaluated(created, [vector]).rows["return_"][0] == pytest.approx(expected, rel=1e-5)
-    assert created.model.initial(3).tobytes() == vector.tobytes() != created.model.initial(4).tobytes()
+    assert (
+        created.model.initial(3).tobytes() == vector.tobytes() != created.model.initial(4).tobytes()
+    )
     restored = created.model.parameters.restored(vector)
     assert np.asarray(restored.trainable_variables[0].value).tobytes() == kernel.tobytes()
 
@@ -115,15 +134,22 @@ def test_keras_model_is_called_with_the_weights_of_the_candidate_and_without_dro
 def test_candidates_of_a_generation_have_one_batch() -> None:
     outcome = evaluated(task(metrics=("absolute",), jobs_per_call=2), POINTS)
     batch = own_models.points(batch_seed(4, 0))
-    expected = [by_hand(vector[[1, 2, 0]], batch) for vector in POINTS]  # the bias comes first in the vector
-    assert outcome.rows["return_"] == pytest.approx([fitness for fitness, _ in expected], rel=1e-4, abs=1e-6)
-    assert outcome.rows["info"][:, 0] == pytest.approx([absolute for _, absolute in expected], rel=1e-4, abs=1e-6)
+    # the bias comes first in the vector
+    expected = [by_hand(vector[[1, 2, 0]], batch) for vector in POINTS]
+    assert outcome.rows["return_"] == pytest.approx(
+        [fitness for fitness, _ in expected], rel=1e-4, abs=1e-6
+    )
+    assert outcome.rows["info"][:, 0] == pytest.approx(
+        [absolute for _, absolute in expected], rel=1e-4, abs=1e-6
+    )
     assert outcome.rows["length"].tolist() == [1] * 5
 
 
 @pytest.mark.parametrize("batches", ["generation", "pair"])
 def test_low_rank_candidates_have_the_scores_of_formed_ones_in_any_place(batches: Any) -> None:
-    """7 candidates in calls of 4, of rank 2; kernels of loops and convolutions are formed in the call."""
+    """7 candidates in calls of 4, of rank 2;
+    kernels of loops and convolutions are formed in the call.
+    """
     created = task("layers", jobs_per_call=4, batches=batches)
     problem = created.problem("vectors", None, Keys(5), 16)
     factorisation = Factorisation(problem.layout, 2)
@@ -141,7 +167,8 @@ def test_low_rank_candidates_have_the_scores_of_formed_ones_in_any_place(batches
     created.close()  # deletes the call without factors
     assert set(factorisation.matrices) - set(problem.factored()) == {"kernel", "recurrent"}
     result = scores(candidates, rows)
-    np.testing.assert_allclose(result, expected, rtol=5e-3)  # products of bfloat16 are rounded elsewhere
+    # products of bfloat16 are rounded elsewhere
+    np.testing.assert_allclose(result, expected, rtol=5e-3)
     assert len(set(result.tolist())) == 7
     backwards = np.arange(7)[::-1]
     turned = LowRank(factorisation, theta, numbers, rows[backwards], scales[backwards])
@@ -156,16 +183,25 @@ def placed(vector: Any, start: int) -> Any:
 
 
 @pytest.mark.parametrize("purpose", ["train", "evaluate"])
-def test_calls_on_a_cpu_read_theta_in_place_where_it_is_aligned(purpose: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bias has 5 numbers and comes first, so that the matrices, of multiples of 16 numbers, are aligned after 11.
+def test_calls_on_a_cpu_read_theta_in_place_where_it_is_aligned(
+    purpose: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bias has 5 numbers and comes first, so that the matrices, of multiples of 16 numbers, are
+    aligned after 11.
 
-    An update overwrites theta: later calls have the scores of the new one, whether or not the old one was copied.
+    An update overwrites theta: later calls have the scores of the new one, whether or not the old
+    one was copied.
     """
     created = task("layers", jobs_per_call=2)
     problem = created.problem("vectors", None, Keys(5), 16)
-    factorisation, initial = Factorisation(problem.layout, 1), problem.initial(np.random.default_rng(0))
+    factorisation, initial = (
+        Factorisation(problem.layout, 1),
+        problem.initial(np.random.default_rng(0)),
+    )
     problem.use_factors(factorisation)
-    numbers = np.random.default_rng(1).standard_normal((1, factorisation.compact.size)).astype(np.float32)
+    numbers = (
+        np.random.default_rng(1).standard_normal((1, factorisation.compact.size)).astype(np.float32)
+    )
     arguments: list[Any] = []  # of the last call, by name
 
     def compute(call: Any, parts: Any, batch: Any, poll: Any, common: Any = None) -> Any:
@@ -202,18 +238,25 @@ def test_calls_on_a_cpu_read_theta_in_place_where_it_is_aligned(purpose: Any, mo
 
 @pytest.mark.parametrize("purpose", ["train", "evaluate"])
 def test_candidates_are_freed_when_their_scores_are_known(purpose: Any) -> None:
-    problem = task("large", model_kwargs={"size": 1000}, jobs_per_call=1).problem("vectors", None, Keys(5), 16)
+    problem = task("large", model_kwargs={"size": 1000}, jobs_per_call=1).problem(
+        "vectors", None, Keys(5), 16
+    )
     theta = placed(np.ones(1000), 0)
     memory = weakref.ref(theta.base)
     problem.evaluate(
-        Explicit(problem.layout, theta[np.newaxis]), Jobs(3, range(1), [0], purpose), problem.carried(), lambda: None
+        Explicit(problem.layout, theta[np.newaxis]),
+        Jobs(3, range(1), [0], purpose),
+        problem.carried(),
+        lambda: None,
     )
     del theta
     assert memory() is None
 
 
 def test_initial_parameters_are_aligned_and_theta_does_not_count_for_the_memory_of_a_call() -> None:
-    """An evaluation reads theta of 4 kB in place; a training call has two candidates of 4 kB each."""
+    """An evaluation reads theta of 4 kB in place;
+    a training call has two candidates of 4 kB each.
+    """
     created = task("large", model_kwargs={"size": 1000}, jobs_per_call=2)
     kept = [created.model.initial(seed) for seed in range(4)]
     assert not any(theta.ctypes.data % 64 for theta in kept)
@@ -222,7 +265,9 @@ def test_initial_parameters_are_aligned_and_theta_does_not_count_for_the_memory_
     assert created.training_call().argument_bytes == 8000 + batch
 
 
-def test_rank_that_gets_its_state_from_elsewhere_does_not_create_initial_parameters(tmp_path: Path) -> None:
+def test_rank_that_gets_its_state_from_elsewhere_does_not_create_initial_parameters(
+    tmp_path: Path,
+) -> None:
     for is_replaced, expected in ((True, 0.0), (False, np.float32(0.01))):
         problem = task("large", model_kwargs={"size": 4}).problem("vectors", None, Keys(5), 16)
         run = RunContext(tmp_path, 0, 1, lambda make: make(), is_state_replaced=is_replaced)
@@ -240,7 +285,9 @@ def test_each_pair_can_have_a_batch_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["line", "convolving"])
 @pytest.mark.parametrize("batches", ["generation", "pair"])
-def test_result_of_a_candidate_does_not_depend_on_its_place_and_neighbours(name: str, batches: Any) -> None:
+def test_result_of_a_candidate_does_not_depend_on_its_place_and_neighbours(
+    name: str, batches: Any
+) -> None:
     created = task(name, batches=batches, jobs_per_call=4)
     rng = np.random.default_rng(1)
     vectors = rng.standard_normal((4, created.model.layout.size)).astype(np.float32)
@@ -265,7 +312,9 @@ def test_evaluations_without_validation_data_have_further_batches() -> None:
     problem = created.problem("vectors", None, Keys(5), 16)
     vector = np.array([0, 1, 0], np.float32)  # the bias comes first
     jobs = Jobs(3, range(2), [0, 1], "evaluate")
-    rows = problem.evaluate(unperturbed(problem.layout, vector, 2), jobs, problem.carried(), lambda: None).rows
+    rows = problem.evaluate(
+        unperturbed(problem.layout, vector, 2), jobs, problem.carried(), lambda: None
+    ).rows
     for row in range(2):
         expected, _ = by_hand(vector[[1, 2, 0]], own_models.points(batch_seed(7, row)))
         assert rows["return_"][row] == pytest.approx(expected, rel=1e-4)
@@ -274,12 +323,16 @@ def test_evaluations_without_validation_data_have_further_batches() -> None:
 def test_candidate_with_an_infinite_score_is_dropped() -> None:
     outcome = evaluated(task("sometimes_infinite"), [[0, 1, 0], [0, -1, 0]])
     assert np.isnan(outcome.rows["return_"]).tolist() == [True, False]
-    assert [(failure.position, failure.text) for failure in outcome.failures] == [(0, "the score is inf")]
+    assert [(failure.position, failure.text) for failure in outcome.failures] == [
+        (0, "the score is inf")
+    ]
 
 
-# Exceptions in code of the user that runs in evaluations. `steep` are the candidates whose score raises.
+# Exceptions in code of the user that runs in evaluations. `steep` are the candidates whose score
+# raises.
 
-CALLED = np.array([[0, -1, 1], [0, 2, 1], [1, -3, 0], [0, -2, 1], [2, 1, 0], [0, 3, 3]], np.float32)  # bias, slope
+# bias, slope
+CALLED = np.array([[0, -1, 1], [0, 2, 1], [1, -3, 0], [0, -2, 1], [2, 1, 0], [0, 3, 3]], np.float32)
 STEEP = [False, True, False, False, True, True]
 
 
@@ -288,7 +341,9 @@ STEEP = [False, True, False, False, True, True]
 def test_exception_in_called_code_fails_its_candidate_only(
     method: str, batches: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In a full call and in one with padding; the others have the bits that they have without their neighbours."""
+    """In a full call and in one with padding;
+    the others have the bits that they have without their neighbours.
+    """
     created = task("calling", jobs_per_call=4, batches=batches, model_kwargs={"method": method})
     outcome = evaluated(created, CALLED)
     assert np.isnan(outcome.rows["return_"]).tolist() == STEEP
@@ -296,9 +351,11 @@ def test_exception_in_called_code_fails_its_candidate_only(
     for failure in outcome.failures:
         assert re.fullmatch(r"ValueError: too steep \(own_models\.py:\d+ in judged\)", failure.text)
         details = failure.details.splitlines()
-        assert (len(details), details[0]) == (4, "Traceback (most recent call last):")  # without the frames of JAX
+        # without the frames of JAX
+        assert (len(details), details[0]) == (4, "Traceback (most recent call last):")
         assert details[-2:] == ['    raise ValueError("too steep")', "ValueError: too steep"]
-    assert set(own_models.SEEN[method]) == set(CALLED[:, 1].tolist())  # padding is no other candidate
+    # padding is no other candidate
+    assert set(own_models.SEEN[method]) == set(CALLED[:, 1].tolist())
     for row in np.flatnonzero(~np.array(STEEP)).tolist():
         alone = evaluated(created, CALLED[row : row + 1], groups=[row // 2])
         assert alone.rows["return_"].tobytes() == outcome.rows["return_"][row : row + 1].tobytes()
@@ -309,20 +366,30 @@ def test_exception_in_called_code_fails_its_candidate_only(
 def test_exception_in_called_code_fails_an_evaluation(purpose: Any) -> None:
     outcome = evaluated(task("calling"), CALLED[:2], purpose)
     assert np.isnan(outcome.rows["return_"]).tolist() == STEEP[:2]
-    assert [(failure.position, failure.kind[:10]) for failure in outcome.failures] == [(1, "ValueError")]
+    assert [(failure.position, failure.kind[:10]) for failure in outcome.failures] == [
+        (1, "ValueError")
+    ]
 
 
 def test_exception_in_called_code_ends_the_run_with_abort() -> None:
     with pytest.raises(
-        RunError, match=r"task\.on_failed_evaluation is abort: job 1: ValueError: too steep \(own_models"
+        RunError,
+        match=r"task\.on_failed_evaluation is abort: job 1: ValueError: too steep \(own_models",
     ):
         evaluated(task("calling", on_failed_evaluation="abort"), CALLED)
 
 
-@pytest.mark.parametrize(("batches", "failed"), [("generation", [True] * 4), ("pair", [True, True, False, False])])
-def test_exception_in_batch_fails_the_candidates_with_this_batch(batches: Any, failed: list[bool]) -> None:
+@pytest.mark.parametrize(
+    ("batches", "failed"), [("generation", [True] * 4), ("pair", [True, True, False, False])]
+)
+def test_exception_in_batch_fails_the_candidates_with_this_batch(
+    batches: Any, failed: list[bool]
+) -> None:
     created = task("calling", batches=batches, model_kwargs={"batches_fail": True})
-    even, odd = (next(group for group in range(20) if batch_seed(4, group) % 2 == parity) for parity in (0, 1))
+    even, odd = (
+        next(group for group in range(20) if batch_seed(4, group) % 2 == parity)
+        for parity in (0, 1)
+    )
     assert even == 0  # the batch of a generation is that of its first pair
     outcome = evaluated(created, np.stack([CALLED[0]] * 4), groups=[even, even, odd, odd])
     assert np.isnan(outcome.rows["return_"]).tolist() == failed
@@ -333,12 +400,17 @@ def test_exception_in_batch_fails_the_candidates_with_this_batch(batches: Any, f
     )
 
 
-def test_score_that_jax_cannot_trace_is_refused_at_the_start_and_the_message_names_pure_callback() -> None:
+def test_score_that_jax_cannot_trace_is_refused_at_the_start_and_the_message_names_pure_callback() -> (
+    None
+):
     created = task("plain_python")
     with pytest.raises(ConfigError) as caught:
         created.training_call().compile(lambda: None)
     text = str(caught.value)
-    assert re.search(r"TracerArrayConversionError: The numpy.* with shape float32\[2\] \(own_models\.py:\d+ in", text)
+    assert re.search(
+        r"TracerArrayConversionError: The numpy.* with shape float32\[2\] \(own_models\.py:\d+ in",
+        text,
+    )
     assert text.endswith("or let it be called by jax.pure_callback (docs/guides/models.md)")
 
 
@@ -356,7 +428,10 @@ def test_score_that_jax_cannot_trace_is_refused_at_the_start_and_the_message_nam
             "keras_integers",
             "/steps' int32[3, 2] (24 bytes): keep other arrays outside of the parameters",
         ),
-        ("keras_frozen", "expected at least one parameter, a floating-point array, from tests.helpers"),
+        (
+            "keras_frozen",
+            "expected at least one parameter, a floating-point array, from tests.helpers",
+        ),
         (
             "keras_twins",
             "task.model: tests.helpers.own_models:keras_twins returns a Keras model with two variables of the path "
@@ -384,20 +459,41 @@ def test_wrong_model_is_refused_when_it_is_built(name: str, text: str) -> None:
             "found nan on validation(0) of tests.helpers.own_models:nan_score, (float32[100, 2], float32[100]) "
             "(1.2 kB): look for overflow, division by 0 and logarithms in score",
         ),
-        ("keras_nan_score", "found nan on batch(0) of tests.helpers.own_models:keras_nan_score, (float32[8, 2], "),
-        ("nan_batches", "correct them: 1 of 16 values of batch/x float32[8, 2] (64 bytes) are not finite"),
-        ("random_score", "two calls of score of tests.helpers.own_models:random_score with the same arguments return"),
+        (
+            "keras_nan_score",
+            "found nan on batch(0) of tests.helpers.own_models:keras_nan_score, (float32[8, 2], ",
+        ),
+        (
+            "nan_batches",
+            "correct them: 1 of 16 values of batch/x float32[8, 2] (64 bytes) are not finite",
+        ),
+        (
+            "random_score",
+            "two calls of score of tests.helpers.own_models:random_score with the same arguments return",
+        ),
         ("keras_random_score", "with the same arguments return"),
         (
             "growing_batches",
             "returns (float32[9, 2], float32[9]) (108 bytes), but an earlier call returned (float32[8, 2], float32[8]) "
             "(96 bytes): expected batches of one shape",
         ),
-        ("keras_growing_batches", "returns (float32[9, 2], float32[9]) (108 bytes), but an earlier call returned"),
-        ("keras_training", "keras_training changes sequential/norm/moving_mean, which compiled calls cannot keep"),
-        ("keras_dropping", "keras_dropping draws random numbers, which compiled calls cannot keep: expected no"),
+        (
+            "keras_growing_batches",
+            "returns (float32[9, 2], float32[9]) (108 bytes), but an earlier call returned",
+        ),
+        (
+            "keras_training",
+            "keras_training changes sequential/norm/moving_mean, which compiled calls cannot keep",
+        ),
+        (
+            "keras_dropping",
+            "keras_dropping draws random numbers, which compiled calls cannot keep: expected no",
+        ),
         ("keras_random_constants", "returns other parameters or batches when it is called again"),
-        ("random_batches", "two calls of batch(0) of tests.helpers.own_models:random_batches differ"),
+        (
+            "random_batches",
+            "two calls of batch(0) of tests.helpers.own_models:random_batches differ",
+        ),
         ("random_parameters", "returns other parameters or batches when it is called again"),
         (
             "failing_score",
@@ -414,28 +510,42 @@ def test_wrong_model_is_refused_by_check(name: str, text: str) -> None:
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["everything", "module", "weights", "nested", "function", "method", "score", "metric"])
+@pytest.mark.parametrize(
+    "name", ["everything", "module", "weights", "nested", "function", "method", "score", "metric"]
+)
 def test_objects_of_pytorch_are_refused_with_what_works(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         task("torch_objects", model_kwargs={"name": name}).training_call().trace()
     what = "module" if name in ("everything", "module", "method") else "tensor"
     assert f"{MODELS}:torch_objects returns a PyTorch {what} (torch." in str(caught.value)
     is_score = name in ("score", "metric")
-    remedy = "number that JAX computes" if is_score else "such as {name: value.float().numpy() for name, value"
+    remedy = (
+        "number that JAX computes"
+        if is_score
+        else "such as {name: value.float().numpy() for name, value"
+    )
     assert remedy in str(caught.value) and str(caught.value).endswith("(docs/guides/models.md)")
 
 
 def test_metric_that_differs_between_calls_is_refused() -> None:
-    problem = task("random_metrics", ("absolute",), jobs_per_call=2).problem("vectors", None, Keys(5), 16)
+    problem = task("random_metrics", ("absolute",), jobs_per_call=2).problem(
+        "vectors", None, Keys(5), 16
+    )
     with pytest.raises(ConfigError, match="with the same arguments return other metrics"):
         problem.check()
 
 
-def test_call_that_does_not_fit_the_memory_is_refused_before_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 candidates of a million numbers of 4 bytes are 64 MB; beside theta, 50 MB have room for 11."""
+def test_call_that_does_not_fit_the_memory_is_refused_before_it_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """16 candidates of a million numbers of 4 bytes are 64 MB; beside theta,
+    50 MB have room for 11.
+    """
     monkeypatch.setattr(machine, "memory_bytes", lambda: 50_000_000)
     with pytest.raises(ConfigError) as caught:
-        task("large", model_kwargs={"size": 1_000_000}).problem("vectors", None, Keys(5), 16).check()
+        task("large", model_kwargs={"size": 1_000_000}).problem(
+            "vectors", None, Keys(5), 16
+        ).check()
     assert str(caught.value) == (
         "task.jobs_per_call: is 16: expected a call that fits the memory of the machine, 50 MB, found parameters "
         "float32[1000000] 4 MB, a call of 16 candidates with its intermediate arrays 64 MB: try 11"
@@ -445,12 +555,16 @@ def test_call_that_does_not_fit_the_memory_is_refused_before_it_is_compiled(monk
 def test_intermediate_arrays_that_do_not_fit_the_memory_are_refused_before_the_score_is_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two arrays of 4 MB or more for each candidate, in a matrix product with what comes before and after it."""
+    """Two arrays of 4 MB or more for each candidate,
+    in a matrix product with what comes before and after it.
+    """
     monkeypatch.setattr(jax_model.ScoreCall, "compute", lambda *_: pytest.fail("score was called"))
     for memory, key in ((40_000_000, "task.jobs_per_call: is 8: "), (6_000_000, "task.model: ")):
         monkeypatch.setattr(machine, "memory_bytes", lambda memory=memory: memory)
         jobs = 8 if key.startswith("task.jobs_per_call") else 1
-        problem = task("huge", model_kwargs={"size": 1000}, jobs_per_call=jobs).problem("vectors", None, Keys(5), 16)
+        problem = task("huge", model_kwargs={"size": 1000}, jobs_per_call=jobs).problem(
+            "vectors", None, Keys(5), 16
+        )
         if jobs == 1:
             monkeypatch.setattr(problem._task.training_call(), "total_bytes", lambda poll: 0)
         with pytest.raises(ConfigError) as caught:
@@ -494,36 +608,51 @@ ENTRY %main (x: f32[3,4]) -> f32[] {
     assert jax_model.library_bytes("") == 0
 
 
-def test_check_announces_long_waits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_announces_long_waits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(model_task, "ANNOUNCED_SECONDS", 0.0)
-    task("huge", model_kwargs={"size": 100}, jobs_per_call=1).problem("vectors", None, Keys(5), 16).check()
+    task("huge", model_kwargs={"size": 100}, jobs_per_call=1).problem(
+        "vectors", None, Keys(5), 16
+    ).check()
     lines = capsys.readouterr().err.splitlines()
     name = "tests.helpers.own_models:huge"
     assert lines[:2] == [f"{name}: compilation took more than 0 s so far"] * 2
-    assert re.fullmatch(rf"{name}: two calls of score, which need [\d.]+ kB each, took more than 0 s so far", lines[2])
+    assert re.fullmatch(
+        rf"{name}: two calls of score, which need [\d.]+ kB each, took more than 0 s so far",
+        lines[2],
+    )
 
 
 def test_state_of_the_search_counts_for_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Theta and two arrays of Adam are 12 MB, so that 50 MB have room for 9 candidates."""
     monkeypatch.setattr(machine, "memory_bytes", lambda: 50_000_000)
-    problem = task("large", model_kwargs={"size": 1_000_000}, jobs_per_call=10).problem("vectors", None, Keys(5), 16)
+    problem = task("large", model_kwargs={"size": 1_000_000}, jobs_per_call=10).problem(
+        "vectors", None, Keys(5), 16
+    )
     problem.check()
     state = {name: np.zeros(1_000_000, np.float32) for name in ("theta", "adam_m", "adam_v")}
     with pytest.raises(ConfigError) as caught:
         problem.check_memory(state)
-    text = "parameters float32[1000000] 4 MB, other arrays of the search 8 MB, a call of 10 candidates"
+    text = (
+        "parameters float32[1000000] 4 MB, other arrays of the search 8 MB, a call of 10 candidates"
+    )
     assert text in str(caught.value) and str(caught.value).endswith(": try 9")
     monkeypatch.setattr(machine, "memory_bytes", lambda: 11_000_000)
     with pytest.raises(ConfigError) as caught:
         problem.check_memory(state)
-    assert str(caught.value).startswith("task.model: expected a search that fits the memory of this machine, 11 MB")
+    assert str(caught.value).startswith(
+        "task.model: expected a search that fits the memory of this machine, 11 MB"
+    )
 
 
 def test_unknown_metric_is_refused() -> None:
     problem = task(metrics=("absolut",)).problem("vectors", None, Keys(5), 16)
     with pytest.raises(ConfigError) as caught:
         problem.check()
-    assert str(caught.value).startswith("report.info: has 'absolut', which score of tests.helpers.own_models:line does")
+    assert str(caught.value).startswith(
+        "report.info: has 'absolut', which score of tests.helpers.own_models:line does"
+    )
     assert "did you mean 'absolute'?" in str(caught.value)
 
 
@@ -558,8 +687,11 @@ def test_quantities_are_the_score_and_metrics_of_a_call() -> None:
         assert row["objectives"] == pytest.approx([score], rel=1e-4, abs=1e-6)
         assert row["measures"] == row["constraints"] == pytest.approx([error], rel=1e-4, abs=1e-6)
     problem = created.problem("vectors", None, Keys(5), 16)
-    infeasible = -outcome.rows["constraints"][:, 0]  # none is feasible: the fitness is minus the violation
+    # none is feasible: the fitness is minus the violation
+    infeasible = -outcome.rows["constraints"][:, 0]
     assert problem.derives_fitness
-    assert problem.fitness(outcome.rows, problem.carried()).tolist() == pytest.approx(infeasible.tolist())
+    assert problem.fitness(outcome.rows, problem.carried()).tolist() == pytest.approx(
+        infeasible.tolist()
+    )
     with pytest.raises(ConfigError, match=r"task.measures: .*'slope'"):
         evaluated(task(measures={"slope": MeasureOptions(range=(0.0, 1.0))}), POINTS[:1])

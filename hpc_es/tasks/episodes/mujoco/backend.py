@@ -11,7 +11,13 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from hpc_es.core.data import Array, Float32, Float64, Keywords
-from hpc_es.tasks.episodes.environment_backend import Index, RowIndex, RunningEpisodes, StepClock, StepResult
+from hpc_es.tasks.episodes.environment_backend import (
+    Index,
+    RowIndex,
+    RunningEpisodes,
+    StepClock,
+    StepResult,
+)
 from hpc_es.tasks.episodes.environments import Environment
 from hpc_es.tasks.episodes.mujoco.models import Description, Setup, State
 
@@ -19,10 +25,13 @@ from hpc_es.tasks.episodes.mujoco.models import Description, Setup, State
 class Simulator:
     """Steps and resets MjData like Gymnasium's MujocoEnv.
 
-    `environment` is Gymnasium's environment without wrappers, whose MjModel is used; `options` are all its keywords.
+    `environment` is Gymnasium's environment without wrappers, whose MjModel is used; `options` are
+    all its keywords.
     """
 
-    def __init__(self, description: type[Description], environment: Environment, options: Keywords) -> None:
+    def __init__(
+        self, description: type[Description], environment: Environment, options: Keywords
+    ) -> None:
         self.model, self.frame_skip = environment.model, options["frame_skip"]
         new = mujoco.MjData(self.model)
         seconds = self.model.opt.timestep * self.frame_skip
@@ -45,7 +54,8 @@ class Simulator:
             simulation.derive()
 
     def step(self, simulations: Sequence[Simulation], actions: Array) -> dict[int, Exception]:
-        """Take a step of `frame_skip` timesteps in each simulation; actions are float32[simulations, actions].
+        """Take a step of `frame_skip` timesteps in each simulation; actions are
+        float32[simulations, actions].
 
         Returns the exceptions that MuJoCo raised, by the position of the simulation.
         """
@@ -79,7 +89,9 @@ class Simulation:
 
 
 class StackedState:
-    """The views of several simulations, copied into arrays with a row per simulation: `state.qpos` is [rows, nq]."""
+    """The views of several simulations, copied into arrays with a row per simulation:
+    `state.qpos` is [rows, nq].
+    """
 
     def __init__(self, simulations: Sequence[Simulation], widths: Mapping[str, int]) -> None:
         self._views = [view for simulation in simulations for view in simulation.views]
@@ -87,7 +99,10 @@ class StackedState:
         self._flat: Float64 = rows.reshape(-1)
         ends = np.cumsum(list(widths.values())).tolist()
         self.state: State = SimpleNamespace(
-            **{name: rows[:, end - width : end] for (name, width), end in zip(widths.items(), ends, strict=True)}
+            **{
+                name: rows[:, end - width : end]
+                for (name, width), end in zip(widths.items(), ends, strict=True)
+            }
         )
 
     def read(self) -> State:
@@ -97,7 +112,9 @@ class StackedState:
 
 
 class MujocoBackend:
-    """Steps one MjData per job. The state of an episode is kept per job, so that the episode can pause.
+    """Steps one MjData per job.
+
+    The state of an episode is kept per job, so that the episode can pause.
 
     `limit` is the time limit in steps; None: no limit.
     """
@@ -131,15 +148,21 @@ class MujocoBackend:
     def resume(self, job: int, seconds: float) -> None:
         """Do nothing: the state of the episode was kept."""
 
-    def advance(self, running: RunningEpisodes, actions: Array, observations: Float32, rewards: Float64) -> StepResult:
+    def advance(
+        self, running: RunningEpisodes, actions: Array, observations: Float32, rewards: Float64
+    ) -> StepResult:
         if self._index is None or self._index.running is not running:
-            self._index = _SimulationIndex(running, self._pool, self._simulator.widths, len(observations))
+            self._index = _SimulationIndex(
+                running, self._pool, self._simulator.widths, len(observations)
+            )
         index = self._index
         actions = np.ascontiguousarray(actions[index.rows])
         failed = self._simulator.step(index.simulations, actions)
         with np.errstate(all="ignore"):
             state = index.state.read()
-            rewards[index.rows], terminated = self._description.step(state, self._velocity(state, index.jobs), actions)
+            rewards[index.rows], terminated = self._description.step(
+                state, self._velocity(state, index.jobs), actions
+            )
             parts = self._description.observations(state)
             if index.are_all:
                 np.concatenate(parts, axis=1, out=observations, casting="same_kind")
@@ -169,7 +192,11 @@ class _SimulationIndex(RowIndex):
     """The running rows with their simulations."""
 
     def __init__(
-        self, running: RunningEpisodes, pool: list[Simulation], widths: dict[str, int], batch_rows: int
+        self,
+        running: RunningEpisodes,
+        pool: list[Simulation],
+        widths: dict[str, int],
+        batch_rows: int,
     ) -> None:
         super().__init__(running, batch_rows)
         self.simulations = [pool[job] for job in running.jobs]

@@ -1,13 +1,16 @@
-"""The MuJoCo environments: observations, rewards, terminations and random initial states, as in Gymnasium's -v5.
+"""The MuJoCo environments: observations, rewards, terminations and random initial states, as in
+Gymnasium's -v5.
 
-The formulas are computed for all rows at once and must be bit-identical to Gymnasium's, which are computed for one
-environment:
+The formulas are computed for all rows at once and must be bit-identical to Gymnasium's, which are
+computed for one environment:
 
-- elementwise sums, differences, products and squares do not depend on the number of rows, nor do sums along a
-  contiguous axis;
-- `np.vecdot` calls the same dot product per row as `np.linalg.norm` of a vector; a sum of squares does not;
-- `np.sin`, `np.cos` and `np.einsum` may depend on the position in the array, and `scalar ** 2` is not `array ** 2`:
-  such numbers are computed per MjData (`derived`), with the operations and array sizes of Gymnasium;
+- elementwise sums, differences, products and squares do not depend on the number of rows, nor do
+  sums along a contiguous axis;
+- `np.vecdot` calls the same dot product per row as `np.linalg.norm` of a vector; a sum of squares
+  does not;
+- `np.sin`, `np.cos` and `np.einsum` may depend on the position in the array, and `scalar ** 2` is
+  not `array ** 2`: such numbers are computed per MjData (`derived`), with the operations and array
+  sizes of Gymnasium;
 - actions are float32, and so are their squares, sums and costs.
 """
 
@@ -26,7 +29,8 @@ from hpc_es.core.data import Array, Float64, Keywords
 if TYPE_CHECKING:
     import mujoco
 
-State: TypeAlias = Any  # a namespace of the description's views with a row per job: float64[rows, numbers]
+# a namespace of the description's views with a row per job: float64[rows, numbers]
+State: TypeAlias = Any
 Velocity: TypeAlias = Any  # float64[rows] if `position` returns an array, else None
 Views: TypeAlias = dict[str, Float64]  # one-dimensional views of an MjData's memory by name
 
@@ -59,7 +63,9 @@ class Description(ABC):
         return {"qpos": data.qpos, "qvel": data.qvel}
 
     def derived(self, data: mujoco.MjData, views: Views) -> Callable[[], None] | None:
-        """Return a function that computes the views that MuJoCo does not have, called after each step and reset."""
+        """Return a function that computes the views that MuJoCo does not have,
+        called after each step and reset.
+        """
         return None
 
     @abstractmethod
@@ -67,7 +73,9 @@ class Description(ABC):
         """Return qpos [nq] and qvel [nv] at the start of an episode."""
 
     def position(self, s: State) -> Array | None:
-        """Return the position whose velocity `step` gets, float64[rows]; None: it gets no velocity."""
+        """Return the position whose velocity `step` gets, float64[rows]; None:
+        it gets no velocity.
+        """
         return None
 
     def observations(self, s: State) -> tuple[Array, ...]:
@@ -76,7 +84,10 @@ class Description(ABC):
 
     @abstractmethod
     def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
-        """Return the rewards and which episodes terminated (None: none), each [rows]. `actions` are contiguous."""
+        """Return the rewards and which episodes terminated (None: none), each [rows].
+
+        `actions` are contiguous.
+        """
 
     # Parts that several environments share.
 
@@ -93,10 +104,14 @@ class Description(ABC):
     def uniform_normal_reset(self, rng: np.random.Generator) -> tuple[Float64, Float64]:
         """Return qpos, float64[nq], with uniform noise and qvel, float64[nv], with normal noise."""
         qpos = self.setup.qpos + self.uniform(rng, self.setup.model.nq)
-        return qpos, self.setup.qvel + self.options.reset_noise_scale * rng.standard_normal(self.setup.model.nv)
+        return qpos, self.setup.qvel + self.options.reset_noise_scale * rng.standard_normal(
+            self.setup.model.nv
+        )
 
     def positions(self, s: State, skipped: int) -> Array:
-        """Return qpos, float64[rows, nq], without the first `skipped` elements unless the environment includes them."""
+        """Return qpos, float64[rows, nq], without the first `skipped`
+        elements unless the environment includes them.
+        """
         excluded = self.options.exclude_current_positions_from_observation
         positions: Array = s.qpos[:, skipped if excluded else 0 :]
         return positions
@@ -107,7 +122,9 @@ class Description(ABC):
         return cost
 
     def ends(self, healthy: Array) -> Array | None:
-        """Return which episodes terminate because they are not healthy, bool[rows]; None: none can."""
+        """Return which episodes terminate because they are not healthy, bool[rows]; None:
+        none can.
+        """
         return ~healthy if self.options.terminate_when_unhealthy else None
 
 
@@ -118,7 +135,9 @@ def sums_of_squares(rows: Array) -> Array:
 
 
 def within(limits: Sequence[float], values: Array) -> Array:
-    """Return which values are between low and high, excluding both and NaN; the shape is that of `values`."""
+    """Return which values are between low and high, excluding both and NaN;
+    the shape is that of `values`.
+    """
     low, high = limits
     inside: Array = (low < values) & (values < high)
     return inside
@@ -137,12 +156,19 @@ class InvertedPendulum(Description):
 
 
 class InvertedDoublePendulum(Description):
-    """InvertedDoublePendulum-v5: a reward for standing, minus penalties for the tip's distance and the velocities."""
+    """InvertedDoublePendulum-v5: a reward for standing,
+    minus penalties for the tip's distance and the velocities.
+    """
 
     def views(self, data: mujoco.MjData) -> Views:
         numbers = self.setup.model.nq - 1
         own = {"sin": np.zeros(numbers), "cos": np.zeros(numbers), "penalties": np.zeros(2)}
-        return {**super().views(data), "tip": data.site_xpos[0], "force": data.qfrc_constraint[:1], **own}
+        return {
+            **super().views(data),
+            "tip": data.site_xpos[0],
+            "force": data.qfrc_constraint[:1],
+            **own,
+        }
 
     def derived(self, data: mujoco.MjData, views: Views) -> Callable[[], None]:
         angles, tip, velocities = data.qpos[1:], views["tip"], data.qvel[1:3]
@@ -212,11 +238,15 @@ class Walker2d(Description):
 
 
 class Hopper(Walker2d):
-    """Hopper-v5: forward velocity, plus a reward while height, angle and all state but x are in their ranges."""
+    """Hopper-v5: forward velocity, plus a reward while height,
+    angle and all state but x are in their ranges.
+    """
 
     def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         limits = self.options.healthy_state_range
-        within_limits = within(limits, s.qpos[:, 2:]).all(axis=1) & within(limits, s.qvel).all(axis=1)
+        within_limits = within(limits, s.qpos[:, 2:]).all(axis=1) & within(limits, s.qvel).all(
+            axis=1
+        )
         return locomotion_step(self, s, velocity, actions, within_limits & is_upright(self, s))
 
 
@@ -242,7 +272,9 @@ def locomotion_step(
 
 
 class Ant(Description):
-    """Ant-v5: velocity of the main body and a reward for health, minus the costs of control and contact."""
+    """Ant-v5: velocity of the main body and a reward for health,
+    minus the costs of control and contact.
+    """
 
     @property
     def needs_contact_forces(self) -> bool:
@@ -251,7 +283,11 @@ class Ant(Description):
 
     def views(self, data: mujoco.MjData) -> Views:
         main_body = data.body(self.options.main_body).xpos[:2]
-        return {**super().views(data), "cfrc_ext": data.cfrc_ext.reshape(-1), "main_body": main_body}
+        return {
+            **super().views(data),
+            "cfrc_ext": data.cfrc_ext.reshape(-1),
+            "main_body": main_body,
+        }
 
     def reset(self, rng: np.random.Generator) -> tuple[Float64, Float64]:
         return self.uniform_normal_reset(rng)
@@ -282,11 +318,15 @@ class Ant(Description):
 
 
 class Humanoid(Description):
-    """Humanoid-v5: velocity of the centre of mass and a reward for health, minus the costs of control and contact."""
+    """Humanoid-v5: velocity of the centre of mass and a reward for health,
+    minus the costs of control and contact.
+    """
 
     @property
     def needs_contact_forces(self) -> bool:
-        return bool(self.options.include_cfrc_ext_in_observation or self.options.contact_cost_weight != 0)
+        return bool(
+            self.options.include_cfrc_ext_in_observation or self.options.contact_cost_weight != 0
+        )
 
     def views(self, data: mujoco.MjData) -> Views:
         return {**_humanoid_views(data), "centre": np.zeros(1)}
@@ -313,16 +353,22 @@ class Humanoid(Description):
     def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         o, healthy = self.options, within(self.options.healthy_z_range, s.qpos[:, 2])
         rewards = o.forward_reward_weight * velocity + healthy * o.healthy_reward
-        contact_cost = np.clip(o.contact_cost_weight * sums_of_squares(s.cfrc_ext), *o.contact_cost_range)
+        contact_cost = np.clip(
+            o.contact_cost_weight * sums_of_squares(s.cfrc_ext), *o.contact_cost_range
+        )
         return rewards - (self.control_cost(s.ctrl) + contact_cost), self.ends(healthy)
 
 
 class HumanoidStandup(Description):
-    """HumanoidStandup-v5: height over timestep, minus the costs of control and impact; it never terminates."""
+    """HumanoidStandup-v5: height over timestep, minus the costs of control and impact;
+    it never terminates.
+    """
 
     @property
     def needs_contact_forces(self) -> bool:
-        return bool(self.options.include_cfrc_ext_in_observation or self.options.impact_cost_weight != 0)
+        return bool(
+            self.options.include_cfrc_ext_in_observation or self.options.impact_cost_weight != 0
+        )
 
     def views(self, data: mujoco.MjData) -> Views:
         return _humanoid_views(data)
@@ -336,7 +382,9 @@ class HumanoidStandup(Description):
     def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         o = self.options
         height = (s.qpos[:, 2] - 0) / self.setup.model.opt.timestep
-        impact_cost = np.clip(o.impact_cost_weight * sums_of_squares(s.cfrc_ext), *o.impact_cost_range)
+        impact_cost = np.clip(
+            o.impact_cost_weight * sums_of_squares(s.cfrc_ext), *o.impact_cost_range
+        )
         return height - self.control_cost(s.ctrl) - impact_cost + 1, None
 
 
@@ -360,7 +408,9 @@ def _included_parts(options: SimpleNamespace, s: State) -> list[Array]:
         "qfrc_actuator": s.qfrc_actuator[:, 6:],
         "cfrc_ext": s.cfrc_ext[:, 6:],
     }
-    return [part for name, part in parts.items() if getattr(options, f"include_{name}_in_observation")]
+    return [
+        part for name, part in parts.items() if getattr(options, f"include_{name}_in_observation")
+    ]
 
 
 class Reacher(Description):
@@ -400,7 +450,9 @@ class Reacher(Description):
 
 
 class Pusher(Description):
-    """Pusher-v5: negative distances from arm to object and from object to goal, minus the control cost."""
+    """Pusher-v5: negative distances from arm to object and from object to goal,
+    minus the control cost.
+    """
 
     bodies = ("tips_arm", "object", "goal")
 
@@ -410,7 +462,9 @@ class Pusher(Description):
     def reset(self, rng: np.random.Generator) -> tuple[Float64, Float64]:
         qpos = self.setup.qpos.copy()
         while True:
-            cylinder = np.concatenate([rng.uniform(low=-0.3, high=0, size=1), rng.uniform(low=-0.2, high=0.2, size=1)])
+            cylinder = np.concatenate(
+                [rng.uniform(low=-0.3, high=0, size=1), rng.uniform(low=-0.2, high=0.2, size=1)]
+            )
             if np.linalg.norm(cylinder) > 0.17:  # from the goal
                 break
         qpos[-4:-2], qpos[-2:] = cylinder, 0
@@ -429,7 +483,9 @@ class Pusher(Description):
 
 
 def norms(rows: Array) -> Array:
-    """Return the Euclidean norm of each row, [rows], with the bits of np.linalg.norm of a vector."""
+    """Return the Euclidean norm of each row, [rows],
+    with the bits of np.linalg.norm of a vector.
+    """
     lengths: Array = np.sqrt(np.vecdot(rows, rows))
     return lengths
 

@@ -72,7 +72,11 @@ OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
         {"impact_cost_weight": 0.01},
         {"impact_cost_weight": 0.01, "impact_cost_range": (2.0, 3.0)},
     ),
-    "Reacher": ({"reward_dist_weight": 0.3}, {"reward_control_weight": 3}, {"frame_skip": 5, "max_episode_steps": 11}),
+    "Reacher": (
+        {"reward_dist_weight": 0.3},
+        {"reward_control_weight": 3},
+        {"frame_skip": 5, "max_episode_steps": 11},
+    ),
     "Pusher": (
         {"reward_near_weight": 2},
         {"reward_dist_weight": 0.3},
@@ -101,7 +105,9 @@ def test_thousand_native_steps_equal_gymnasiums(name: str) -> None:
 
 
 def test_squares_are_computed_as_in_gymnasium() -> None:
-    """About one in 1,300 squares differs in its last bit between `scalar ** 2` and `scalar * scalar`."""
+    """About one in 1,300 squares differs in its last bit
+    between `scalar ** 2` and `scalar * scalar`.
+    """
     arguments = "InvertedDoublePendulum-v5", {"healthy_reward": 0}, 4, 1500, 1.0
     assert difference(natively(*arguments), by_gymnasium(*arguments)) is None
 
@@ -130,7 +136,9 @@ def test_every_option_of_gymnasium_is_compared() -> None:
             "default_camera_config",
             "xml_file",
         }
-        compared = {option for options in OPTIONS[name] for option in options} - {"max_episode_steps"}
+        compared = {option for options in OPTIONS[name] for option in options} - {
+            "max_episode_steps"
+        }
         assert compared == known, name
 
 
@@ -158,13 +166,20 @@ def warned() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(("scale", "warning"), [(1e12, "CTRL"), (3e9, "QACC")])
-@pytest.mark.parametrize("name", ["HalfCheetah", "Ant", "Humanoid", "HumanoidStandup", "InvertedPendulum"])
+@pytest.mark.parametrize(
+    "name", ["HalfCheetah", "Ant", "Humanoid", "HumanoidStandup", "InvertedPendulum"]
+)
 def test_exploding_state_equals_gymnasiums(
     name: str, scale: float, warning: str, tmp_path: Path, warned: list[str]
 ) -> None:
     """Without control limits MuJoCo replaces huge controls by 0 or resets the state."""
     files = {"HalfCheetah": "half_cheetah.xml", "InvertedPendulum": "inverted_pendulum.xml"}
-    file = model_file(files.get(name, f"{name.lower()}.xml"), tmp_path, 'ctrllimited="true"', 'ctrllimited="false"')
+    file = model_file(
+        files.get(name, f"{name.lower()}.xml"),
+        tmp_path,
+        'ctrllimited="true"',
+        'ctrllimited="false"',
+    )
     arguments = f"{name}-v5", {"xml_file": file, "frame_skip": 2}, 2, 20, scale
     expected = by_gymnasium(*arguments)
     assert difference(natively(*arguments), expected) is None

@@ -57,7 +57,11 @@ class Other(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 FALLBACKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "old version": ("Hopper-v4", {}, "Hopper-v4 is not one of HalfCheetah-v5"),
-    "wrapper": ("Hopper-v5", {"wrappers": (f"{__name__}:Other",)}, "its wrapper Other needs Gymnasium"),
+    "wrapper": (
+        "Hopper-v5",
+        {"wrappers": (f"{__name__}:Other",)},
+        "its wrapper Other needs Gymnasium",
+    ),
     "two limits": (
         "Hopper-v5",
         {"wrappers": ({"gymnasium.wrappers:TimeLimit": {"max_episode_steps": 9}},)},
@@ -69,10 +73,22 @@ FALLBACKS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"env_kwargs": {"include_cvel_in_observation": 1}},
         "its keyword include_cvel_in_observation is 1",
     ),
-    "range": ("Ant-v5", {"env_kwargs": {"healthy_z_range": [0, 1, 2]}}, r"its keyword healthy_z_range is \[0, 1, 2\]"),
-    "body": ("Ant-v5", {"env_kwargs": {"main_body": "tail"}}, "it fails with this model or these keywords: KeyError"),
+    "range": (
+        "Ant-v5",
+        {"env_kwargs": {"healthy_z_range": [0, 1, 2]}},
+        r"its keyword healthy_z_range is \[0, 1, 2\]",
+    ),
+    "body": (
+        "Ant-v5",
+        {"env_kwargs": {"main_body": "tail"}},
+        "it fails with this model or these keywords: KeyError",
+    ),
     "info": ("Hopper-v5", {"behaviour": {"info": "x_position"}}, "task.behaviour needs the info"),
-    "time": ("Hopper-v5", {"episode_timeout_seconds": 60.0}, "task.episode_timeout_seconds needs Gymnasium's steps"),
+    "time": (
+        "Hopper-v5",
+        {"episode_timeout_seconds": 60.0},
+        "task.episode_timeout_seconds needs Gymnasium's steps",
+    ),
 }
 
 
@@ -83,10 +99,14 @@ def test_unknown_variants_are_stepped_by_gymnasium_with_a_warning(case: str) -> 
     task = episodes(env_id, **options)
     assert isinstance(task.new_backend(), GymnasiumBackend)
     (notice,) = task.notices
-    assert notice.startswith(f"task.stepping: {env_id} is stepped by Gymnasium, which is slower (about 1.2 times): ")
+    assert notice.startswith(
+        f"task.stepping: {env_id} is stepped by Gymnasium, which is slower (about 1.2 times): "
+    )
     remedy = "use Hopper-v5" if env_id == "Hopper-v4" else "change that"
     assert notice.endswith(f"; {remedy}, or accept it by task.stepping: gymnasium")
-    with pytest.raises(ConfigError, match=f"task.stepping: is native, which is not possible here: {reason}"):
+    with pytest.raises(
+        ConfigError, match=f"task.stepping: is native, which is not possible here: {reason}"
+    ):
         episodes(env_id, **options, stepping="native")
 
 
@@ -114,14 +134,27 @@ def test_reregistered_id_is_stepped_by_gymnasium(monkeypatch: pytest.MonkeyPatch
     (["task.stepping=auto"], 0, "WARNING: task.stepping: Hopper-v4 is stepped by Gymnasium, which is slower"),
     (["task.stepping=native"], 2, "hpc_es: task.stepping: is native, which is not possible here: Hopper-v4"),
 ])  # fmt: skip
-def test_check_reports_mujoco_stepping_by_gymnasium(arguments: list[str], status: int, text: str) -> None:
-    command = [sys.executable, "-m", "hpc_es.main", "configs/ars_hopper.yaml", "--check", "task.env_id=Hopper-v4"]
-    ran = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+def test_check_reports_mujoco_stepping_by_gymnasium(
+    arguments: list[str], status: int, text: str
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "hpc_es.main",
+        "configs/ars_hopper.yaml",
+        "--check",
+        "task.env_id=Hopper-v4",
+    ]
+    ran = subprocess.run(
+        [*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert ran.returncode == status
     assert text in ran.stdout + ran.stderr
 
 
-def test_log_reports_mujoco_stepping_by_gymnasium_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_log_reports_mujoco_stepping_by_gymnasium_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run_config(ROOT / "configs/ars_hopper.yaml", tmp_path / "run", ["task.env_id=Hopper-v4"])
     out, err = capfd.readouterr()
     assert (out + err).count("is stepped by Gymnasium") == 1
@@ -138,14 +171,20 @@ def outcomes(task: Episodes, chunks: list[Any], **keywords: Any) -> list[Outcome
     result = []
     for seeds in chunks:
         directions = rng.standard_normal((len(seeds), policy.layout.size)).astype(np.float32)
-        jobs = population(theta, directions, np.arange(len(seeds)), np.full(len(seeds), 1.0, np.float32))
+        jobs = population(
+            theta, directions, np.arange(len(seeds)), np.full(len(seeds), 1.0, np.float32)
+        )
         result.append(task.evaluate(policy.bind(jobs, None), batch(seeds, **keywords), nothing))
     return result
 
 
 def bits(result: list[Outcome]) -> list[Any]:
     """The content of an outcome without its times."""
-    learned = [[(name, array.tobytes()) for name, array in unit.items()] for item in result for (unit,) in item.learned]
+    learned = [
+        [(name, array.tobytes()) for name, array in unit.items()]
+        for item in result
+        for (unit,) in item.learned
+    ]
     return [[item.rows.tobytes() for item in result], learned, [item.failures for item in result]]
 
 
@@ -168,7 +207,9 @@ def test_outcomes_are_identical_with_and_without_gymnasium(case: str) -> None:
     options, keywords = CASES[case]
     options = with_behaviour({"max_episode_steps": 60, **options})
     episodes_per_job = options.get("episodes_per_job", 1)
-    chunks = [np.arange(first, first + 8 * episodes_per_job).reshape(8, -1).tolist() for first in (5, 50)]
+    chunks = [
+        np.arange(first, first + 8 * episodes_per_job).reshape(8, -1).tolist() for first in (5, 50)
+    ]
     native, theirs = (
         outcomes(episodes("Hopper-v5", stepping=stepping, **options), chunks, **keywords)
         for stepping in ("native", "gymnasium")
@@ -178,17 +219,28 @@ def test_outcomes_are_identical_with_and_without_gymnasium(case: str) -> None:
 
 
 def test_segments_are_identical_with_and_without_gymnasium() -> None:
-    """Segments of seven steps: episodes pause, continue and end within a segment; every step is recorded."""
+    """Segments of seven steps: episodes pause, continue and end within a segment;
+    every step is recorded.
+    """
     observed: dict[str, list[bytes]] = {"native": [], "gymnasium": []}
     for stepping, message in observed.items():
         task = episodes("Hopper-v5", stepping=stepping, max_episode_steps=30)
         policy = mlp.build(mlp.Options(hidden_dims=()), task.spaces)
-        directions = np.random.default_rng(0).standard_normal((5, policy.layout.size)).astype(np.float32)
+        directions = (
+            np.random.default_rng(0).standard_normal((5, policy.layout.size)).astype(np.float32)
+        )
         jobs = population(directions[0], directions, np.arange(5), np.ones(5, np.float32))
         segments = task.segments()
 
-        def on_step(jobs: Any, live: Any, observations: Any, rewards: Any, cut: Any, message: Any = message) -> None:
-            message += [observations.tobytes(), rewards[live].tobytes(), bytes(live), bytes(sorted(cut))]
+        def on_step(
+            jobs: Any, live: Any, observations: Any, rewards: Any, cut: Any, message: Any = message
+        ) -> None:
+            message += [
+                observations.tobytes(),
+                rewards[live].tobytes(),
+                bytes(live),
+                bytes(sorted(cut)),
+            ]
 
         for number in range(8):
             asked = dataclasses.replace(batch(range(number, number + 5)), on_step=on_step)
@@ -202,7 +254,11 @@ def test_segments_are_identical_with_and_without_gymnasium() -> None:
 def test_failure_of_mujoco_fails_its_job_only(monkeypatch: pytest.MonkeyPatch) -> None:
     import mujoco
 
-    task, step, calls = episodes("Hopper-v5", stepping="native", max_episode_steps=5), mujoco.mj_step, list[int]()
+    task, step, calls = (
+        episodes("Hopper-v5", stepping="native", max_episode_steps=5),
+        mujoco.mj_step,
+        list[int](),
+    )
 
     def failing(model: Any, data: Any, count: int) -> None:
         calls.append(1)
@@ -213,7 +269,9 @@ def test_failure_of_mujoco_fails_its_job_only(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(mujoco, "mj_step", failing)
     (outcome,) = outcomes(task, [[1, 2, 3, 4]])
     assert np.isnan(outcome.rows["return_"]).tolist() == [False, True, False, False]
-    assert outcome.failures[0].position == 1 and outcome.failures[0].text.startswith("FatalError: the arena is full")
+    assert outcome.failures[0].position == 1 and outcome.failures[0].text.startswith(
+        "FatalError: the arena is full"
+    )
     assert outcome.rows["length"].tolist() == [5, 1, 5, 5]  # steps that were taken
 
 
@@ -222,8 +280,17 @@ def test_failure_of_mujoco_fails_its_job_only(monkeypatch: pytest.MonkeyPatch) -
 
 def run_config(config: Path, run: Path, overrides: list[str]) -> None:
     small = [
-        *("algorithm.population_size=4", "mpi.chunk_size=4", "noise={kind: counter}", "stop={generations: 2}"),
-        *("evaluation={interval: 1, episodes: 2}", "report.plot_interval_seconds=0", "task.max_episode_steps=12"),
+        *(
+            "algorithm.population_size=4",
+            "mpi.chunk_size=4",
+            "noise={kind: counter}",
+            "stop={generations: 2}",
+        ),
+        *(
+            "evaluation={interval: 1, episodes: 2}",
+            "report.plot_interval_seconds=0",
+            "task.max_episode_steps=12",
+        ),
     ]
     if "min_timesteps_per_generation" in config.read_text():
         small.append("algorithm.min_timesteps_per_generation=60")
@@ -235,7 +302,9 @@ def run_config(config: Path, run: Path, overrides: list[str]) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_runs_of_committed_configs_are_identical_with_native_stepping(config: Path, tmp_path: Path) -> None:
+def test_runs_of_committed_configs_are_identical_with_native_stepping(
+    config: Path, tmp_path: Path
+) -> None:
     for stepping in ("native", "gymnasium"):
         run_config(config, tmp_path / stepping, [f"task.stepping={stepping}"])
     runs.assert_same(tmp_path / "native", tmp_path / "gymnasium")
