@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.campaign.clock import Clock
 from tests.campaign.disk import Disk
-from tests.campaign.kinds import KINDS, drawn
+from tests.campaign.kinds import KINDS, ON_A_DISK, beginning_with, drawn
 from tests.campaign.life import HungError, LateError, WrongError
 from tests.campaign.reference import Reference
 from tests.campaign.scene import Scene
@@ -52,7 +52,8 @@ def play(seed: int, number: int, out: Path, delayed: bool = False, only: str = "
     directory.mkdir(parents=True)
     (directory / "config.yaml").write_text(json.dumps(chosen.values, indent=1))
     reference, dice = Reference(out / "references", chosen), random.Random(f"case {seed} {number}")
-    disk = Disk(directory / "disk", is_small=dice.random() < 0.5)
+    needs_disk = bool(only) and any(kind in ON_A_DISK for kind in beginning_with(only))
+    disk = Disk(directory / "disk", is_small=dice.random() < 0.5 or needs_disk)
     with disk:
         scene = Scene(directory, chosen, dice, disk, Clock(out))
         records = list(_records(number, scene, reference, only))

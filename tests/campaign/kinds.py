@@ -46,13 +46,23 @@ IN_TROUBLE: dict[str, Event] = {
 KINDS = ANYWHERE | ON_A_DISK | IN_TROUBLE
 
 
+def beginning_with(only: str) -> list[str]:
+    """The kinds that begin with `only`; ValueError if there is none that every case can have."""
+    kinds = [kind for kind in ANYWHERE | ON_A_DISK if kind.startswith(only)]
+    if not kinds:
+        raise ValueError(
+            f"--only: expected the beginning of {[*ANYWHERE, *ON_A_DISK]}, found {only!r}"
+        )
+    return kinds
+
+
 def drawn(scene: Scene, only: str = "") -> str:
     """Kind of the next event; those that only some cases support are more frequent in these cases.
 
     `only`: the start of the kinds that are drawn, which all cases must support.
     """
     if only:
-        return scene.dice.choice([kind for kind in ANYWHERE if kind.startswith(only)])
+        return scene.dice.choice(beginning_with(only))
     rare = [
         *(ON_A_DISK if scene.disk.mounted else ()),
         *(IN_TROUBLE if scene.setting.troubled else ()),
