@@ -110,9 +110,10 @@ class _Worker:
 
     def end(self) -> str:
         """End the process; return how it ended."""
-        self.connection.close()
+        # While the connection is open, a reply that it is sending does not fail with a traceback.
         self._process.kill()
         self._process.join()
+        self.connection.close()
         code = self._process.exitcode or 0
         return f"signal {-code}" if code < 0 else f"exit status {code}"
 
@@ -170,7 +171,10 @@ def _serve(connection: Connection, recipe: Recipe, threads: int) -> None:
                 reply = str(error)
             except BaseException:
                 reply = f"a worker failed: {traceback.format_exc()}"
-            connection.send(reply)
+            try:
+                connection.send(reply)
+            except OSError:  # the main process has gone
+                os._exit(0)
 
 
 def _end_with_parent() -> None:

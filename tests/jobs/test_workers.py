@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 
 import hpc_es
 from hpc_es.core.errors import ConfigError, RunError, UserError
+from hpc_es.training import processes
 from tests.helpers import runs, worked
 from tests.helpers.harness import ROOT, mpiexec, python, script
 
@@ -133,6 +135,24 @@ def test_failures_of_workers_are_reported(capfd: pytest.CaptureFixture[str]) -> 
         hpc_es.minimize(worked.failing, **SEARCH)
     )
     assert capfd.readouterr().err.count("ValueError: no value here") == 2  # once for each search
+
+
+def test_worker_that_is_ended_while_it_replies_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    context = multiprocessing.get_context("forkserver")
+    kill, dead = context.Process.kill, threading.Event()
+
+    def kill_slowly(process: Any) -> None:
+        process.join(2)
+        kill(process)
+        dead.set()
+
+    monkeypatch.setattr(context.Process, "kill", kill_slowly)
+    worker = processes._Worker(context, "no recipe")  # type: ignore[arg-type]
+    worker.send("no item")  # type: ignore[arg-type]
+    assert worker.end() == "signal 9"
+    assert dead.is_set() and capfd.readouterr().err == ""
 
 
 def test_killed_job_leaves_no_worker_and_resumes_with_the_same_bits(tmp_path: Path) -> None:
