@@ -6,8 +6,6 @@ config = load(path, ["algorithm.sigma=0.1"])    read, override, validate; import
 Presets are defaults of other sections that an algorithm declares, such as a linear policy. They
 apply where the config sets no value, unless the task or policy has no such key, the policy is of
 another kind than the algorithm's default, or the section has `enabled: false`.
-
-`training.build.valid_config` also reports the mistakes that later stages find.
 """
 
 from __future__ import annotations
@@ -114,22 +112,19 @@ def _put_default(data: dict[str, Json], path: list[str], value: Json) -> None:
 
 
 def validate(data: ConfigData) -> Config:
-    """Return the config that `data` describes; raise ConfigError with every mistake.
-
-    Modules in its `directory` become importable. Imports pydantic.
-    """
-    config, problems = draft(data)
-    problems.raise_any()
+    """Return the config that `data` describes; raise ConfigError with every mistake."""
+    config = with_right_values(data)
+    Problems(validation.misfits(config)).raise_any()
     return config
 
 
-def draft(data: ConfigData) -> tuple[Config, Problems]:
-    """Return a draft of the config that `data` describes, and all mistakes; see
-    `config.validation`.
+def with_right_values(data: ConfigData) -> Config:
+    """Return the config that `data` describes; raise ConfigError with every wrong value.
 
-    `data` may have numbers and arrays of NumPy and other values of Python: see `core.plain`.
-    ConfigError for those that a config cannot hold. `output` and `directory` have ~ and variables
-    replaced; other paths where they are used.
+    Values that do not fit each other are left to `validation.misfits`. `data` may have numbers and
+    arrays of NumPy and other values of Python: see `core.plain`. `output` and `directory` have ~
+    and variables replaced; other paths where they are used. Modules in its `directory` become
+    importable. Imports pydantic.
     """
     data = plain(data)
     if isinstance(data, dict):
@@ -140,9 +135,9 @@ def draft(data: ConfigData) -> tuple[Config, Problems]:
     data, wrong = _with_directories(data)
     if isinstance(directory := data.get("directory"), str):
         user_code.add_importable(directory)
-    config, problems = validation.draft(Config, with_presets(Config, data))
-    problems += wrong
-    return config, problems
+    if wrong:
+        raise ConfigError(wrong)
+    return validation.with_right_values(Config, with_presets(Config, data))
 
 
 def _with_directories(data: ConfigData) -> tuple[ConfigData, list[ConfigProblem]]:

@@ -310,17 +310,10 @@ def with_paths(value: T, key: str) -> T:
         except ValueError as error:
             raise ConfigError([(key, str(error))]) from error
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # A draft (`config.validation`) lacks the wrong values, so it is copied without its
-        # constructor.
-        old = {
-            field.name: vars(value)[field.name]
-            for field in dataclasses.fields(value)
-            if field.name in vars(value)
-        }
-        new = {name: with_paths(item, join(key, name)) for name, item in old.items()}
-        if any(new[name] is not old[name] for name in new):
-            changed = object.__new__(type(value))
-            vars(changed).update(new)
+        names = [field.name for field in dataclasses.fields(value)]
+        new = {name: with_paths(getattr(value, name), join(key, name)) for name in names}
+        if any(new[name] is not getattr(value, name) for name in names):
+            changed = dataclasses.replace(value, **new)
     elif isinstance(value, Mapping):
         items = {name: with_paths(item, join(key, str(name))) for name, item in value.items()}
         changed = items if any(items[name] is not value[name] for name in items) else value

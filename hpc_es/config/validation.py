@@ -4,11 +4,9 @@ found, and a suggestion.
 pydantic validates the values of single fields. Sections, kinds and the wording of errors are
 handled here.
 
-A config with mistakes also gives a draft, so that later stages can look for further mistakes. In a
-draft the default replaces a wrong number, text or switch. A wrong value that may be a list, mapping
-or section, or that is required, has no replacement: reading it raises a ConfigError without
-problems, since they were reported before. A check that depends on such a value is skipped, so that
-no error is a consequence of another one.
+Validation has two stages, so that no error is a consequence of another one. First, each value must
+be what its field takes. If all are, the options look for mistakes that concern several fields
+(`problems`), and `training.build` for parts that do not fit each other.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import json
 import math
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypeVar, cast, get_args, get_origin
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 from hpc_es.config import registry
 from hpc_es.config.options import (
@@ -47,7 +45,6 @@ from hpc_es.core.errors import (
     found_text,
     join,
     nearest,
-    nearest_name,
 )
 from hpc_es.core.paths import expanded
 
@@ -69,72 +66,43 @@ class SchemaProblems(Problems):
 
 
 def validate(cls: type[C], data: ConfigData) -> C:
-    """Return the instance of the options class `cls` that `data` describes;
-    raise ConfigError with every mistake.
+    """Return the instance of the options class `cls` that `data` describes; raise ConfigError with
+    every mistake.
     """
-    config, problems = draft(cls, data)
-    problems.raise_any()
-    return config
+    options = with_right_values(cls, data)
+    Problems(misfits(options)).raise_any()
+    return options
 
 
-def draft(cls: type[C], data: ConfigData) -> tuple[C, Problems]:
-    """Return a draft of the options in `data`, and all mistakes."""
+def with_right_values(cls: type[C], data: ConfigData) -> C:
+    """Return the instance of `cls`, whose values are right one by one; raise ConfigError with all
+    that are not.
+    """
     problems = SchemaProblems(cls)
-    config: C = _section(cls, data, "", problems)
-    return config, problems
+    options: C = _section(cls, data, "", problems)
+    problems.raise_any()
+    return options
 
 
-def without(options: C, key: str) -> C:
-    """Return a draft of the options without the value of a dotted key,
-    which is wrong and was reported.
-    """
-    name, _, rest = key.partition(".")
-    name = name.partition("[")[0]  # without the index of an item
-    fields = {field.name: field for field in dataclasses.fields(cast(Any, options))}
-    values = {name: vars(options).get(name, _WRONG) for name in fields}
-    if values.get(name, _WRONG) is _WRONG:  # an unknown key, or reported before
-        return options
-    if rest and dataclasses.is_dataclass(values[name]):
-        values[name] = without(values[name], rest)
-    else:
-        values[name] = _replacement(fields[name], field_hints(type(options))[name])
-    return _draft_of(type(options), values)
-
-
-def _replacement(field: dataclasses.Field[object], hint: Hint) -> object:
-    """Return the default that replaces a wrong value, or _WRONG if there is none."""
-    members = union_members(hint)
-    may_be_empty = any(
-        get_origin(member) in LISTS | MAPPINGS or dataclasses.is_dataclass(member)
-        for member in members
-    )
-    if field.default is dataclasses.MISSING or (may_be_empty and not field.default):
-        return _WRONG
-    return field.default
-
-
-def _draft_of(cls: type[C], values: ConfigData) -> C:
-    """Return an instance of the options class;
-    reading a value that is _WRONG raises ConfigError.
-    """
-    wrong = [name for name, value in values.items() if value is _WRONG]
-    if not wrong:
-        return cls(**values)
-
-    def raise_reported(options: object) -> NoReturn:
-        raise ConfigError(())
-
-    instance: C = object.__new__(
-        type(cls.__name__, (cls,), dict.fromkeys(wrong, property(raise_reported)))
-    )
-    vars(instance).update({name: value for name, value in values.items() if name not in wrong})
-    return instance
+def misfits(options: object, key: str = "") -> Iterator[ConfigProblem]:
+    """Yield the mistakes that concern several fields of options or of their sections."""
+    if dataclasses.is_dataclass(options):
+        for field in dataclasses.fields(options):
+            yield from misfits(getattr(options, field.name), join(key, field.name))
+        for name, text in options.problems() if hasattr(options, "problems") else ():
+            yield join(key, name), text
+    elif isinstance(options, Mapping):
+        for name, item in options.items():
+            yield from misfits(item, join(key, str(name)))
+    elif isinstance(options, tuple):
+        for index, item in enumerate(options):
+            yield from misfits(item, f"{key}[{index}]")
 
 
 def _section(
     cls: OptionsClass, data: Json, key: str, problems: SchemaProblems, known: ConfigData = NO_VALUES
 ) -> Any:
-    """Return a draft of the options class `cls`, or _WRONG; add mistakes to `problems`.
+    """Return an instance of `cls`, or _WRONG if a field is wrong; add mistakes to `problems`.
 
     Values that are `known` are not validated.
     """
@@ -159,21 +127,7 @@ def _section(
         for name, field in validated.items()
     }
     values |= known
-    cross_field = _cross_field_problems(_draft_of(cls, values))
-    problems += [(join(key, name), text) for name, text in cross_field]
-    replaced = {
-        name: _replacement(fields[name], hints[name])
-        for name, value in values.items()
-        if value is _WRONG
-    }
-    section = _draft_of(cls, values | replaced)
-    intended = [nearest_name(name, validated) for name in unknown]
-    for name in (
-        *(name for name, _ in cross_field),
-        *(name for name in intended if name not in data),
-    ):
-        section = without(section, name)
-    return section
+    return _WRONG if unknown or _WRONG in values.values() else cls(**values)
 
 
 def _field(
@@ -226,17 +180,6 @@ def _kind_section(
     return _section(cls, data, key, problems, {"kind": name} if is_user_kind else NO_VALUES)
 
 
-def _cross_field_problems(section: object) -> Problems:
-    """Return the mistakes that `problems()` yields;
-    those that depend on a wrong field are left out.
-    """
-    result = Problems()
-    with result.collect():
-        for problem in section.problems() if hasattr(section, "problems") else ():
-            result.append(problem)
-    return result
-
-
 def _value(hint: Hint, value: Json, key: str, problems: SchemaProblems) -> object:
     """Return the value of a field as its hint says, or _WRONG."""
     cls = options_class(hint)
@@ -245,10 +188,11 @@ def _value(hint: Hint, value: Json, key: str, problems: SchemaProblems) -> objec
     member = union_members(hint)[0]
     item_class = options_class(get_args(member)[1]) if get_origin(member) in MAPPINGS else None
     if item_class and isinstance(value, Mapping):  # sections with names of the user's choice
-        return {
+        sections = {
             name: _section(item_class, item, join(key, name), problems)
             for name, item in value.items()
         }
+        return _WRONG if _WRONG in sections.values() else sections
     item_class = options_class(get_args(member)[0]) if get_origin(member) in LISTS else None
     if item_class and isinstance(value, list):  # a list of sections
         items = tuple(

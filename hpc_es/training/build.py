@@ -177,14 +177,15 @@ class BuiltTask(NamedTuple):
 def valid_config(data: ConfigData, output: Path | None = None) -> Config:
     """Return the config that `data` describes.
 
-    If validation fails, ConfigError also lists the problems that `preflight` finds; those of a
-    valid config are found by the caller's own call of `preflight` or `build_task`. `output`
-    replaces the run directory of the config.
+    If values do not fit each other, ConfigError also lists the problems that `preflight` finds;
+    those of a valid config are found by the caller's own call of `preflight` or `build_task`.
+    `output` replaces the run directory of the config.
     """
-    from hpc_es.config.loading import draft
+    from hpc_es.config.loading import with_right_values
+    from hpc_es.config.validation import misfits
 
-    config, problems = draft(data)
-    if problems:
+    config = with_right_values(data)
+    if problems := Problems(misfits(config)):
         preflight(config, output or Path(config.output or "."), problems)
         problems.raise_any()
     return config
@@ -193,8 +194,7 @@ def valid_config(data: ConfigData, output: Path | None = None) -> Config:
 def preflight(
     config: Config, directory: Path, problems: Problems, repetition: int = 0
 ) -> tuple[BuiltTask | None, State | None]:
-    """Check all that can be checked before a start, on rank 0, adding to `problems`; the config may
-    be a draft.
+    """Check all that can be checked before a start, on rank 0, adding to `problems`.
 
     Return the built task, None if it has problems, and the state of `policy.init_from` for a new
     run in `directory`.
@@ -245,45 +245,30 @@ def _check_output(directory: Path) -> None:
 
 
 def build_task(
-    config: Config, repetition: int = 0, problems: Sequence[tuple[str, str]] = ()
+    config: Config, repetition: int = 0, known: Sequence[tuple[str, str]] = ()
 ) -> BuiltTask:
     """Build task, policy and problem, which finds unknown environments and parts that do not fit
-    each other.
-
-    Raises ConfigError with all problems: an option with a problem is removed
-    (`config.validation.without`) and building is tried again. `problems` are those that are known
-    already if the config is a draft.
+    each other. Raises ConfigError with all problems, after those that are known.
     """
     set_config_directory(config.directory)
-    known = Problems(problems)
+    problems = Problems(known)
     for check in CONFIG_CHECKS:
-        with known.collect():
-            for problem in check(config):
-                known.append(problem)
-    with known.collect():
+        with problems.collect():
+            problems.extend(check(config))
+    with problems.collect():
         decide_device(config)
-    while True:
-        try:
+    built: BuiltTask | None = None
+    try:
+        with problems.collect():
             built = _build_once(config, repetition)
-        except ConfigError as error:
-            reported = {key for key, _ in known}
-            new = [(key, text) for key, text in error.problems if key not in reported]
-            if not new:
-                raise ConfigError(known) from error
-            known.extend(new)
-            from hpc_es.config.validation import without
-
-            for key, _ in new:
-                config = without(config, key)
-        except Exception as error:
-            if not known:
-                raise
-            raise ConfigError(known) from error  # code that expects a valid config received a draft
-        else:
-            break
-    if known:
-        close(built.task.name, built.task.close)
-        raise ConfigError(known)
+    except Exception as error:
+        if not problems:
+            raise
+        raise ConfigError(problems) from error  # its parts do not fit, so that code may fail
+    if built is None or problems:
+        if built is not None:
+            close(built.task.name, built.task.close)
+        raise ConfigError(problems)
     return built
 
 

@@ -404,8 +404,8 @@ def test_invalid_kind_is_refused_with_the_list_of_kinds(tmp_path: Path, kind: st
     assert "'mlp'" in message
 
 
-def test_all_errors_of_a_config_are_reported_at_once(tmp_path: Path) -> None:
-    text = "seed: x\nsed: 1\ntask: {env: a}\nalgorithm: {population_size: 7, sigma: 0}\nstop: {target_return: 1}\n"
+def test_all_wrong_values_of_a_config_are_reported_at_once(tmp_path: Path) -> None:
+    text = "seed: x\nsed: 1\ntask: {env: a}\nalgorithm: {population_size: 7, sigma: 0}\n"
     result = problems(tmp_path, text, ("evaluation.interval=0", "mpi.chunk_size=0"))
     assert [key for key, _ in result] == [
         "sed",
@@ -413,10 +413,16 @@ def test_all_errors_of_a_config_are_reported_at_once(tmp_path: Path) -> None:
         "task.env",
         "task.env_id",
         "algorithm.sigma",
-        "algorithm.population_size",
         "mpi.chunk_size",
-        "stop.target_return",
     ]
+
+
+def test_then_all_values_that_do_not_fit_each_other_are_reported(tmp_path: Path) -> None:
+    text = (
+        "task: {env_id: CartPole-v1}\nalgorithm: {population_size: 7}\nstop: {target_return: 1}\n"
+    )
+    result = problems(tmp_path, text, ("evaluation.interval=0",))
+    assert [key for key, _ in result] == ["algorithm.population_size", "stop.target_return"]
 
 
 def test_cross_field_checks_are_skipped_for_invalid_fields(tmp_path: Path) -> None:

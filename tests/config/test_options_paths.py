@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hpc_es.config import user_code
-from hpc_es.config.loading import draft, load, table, validate
+from hpc_es.config.loading import load, table, validate
 from hpc_es.config.options import build_kind, with_paths
 from hpc_es.config.resolved import dump, dump_json, identity, parse_resolved
 from hpc_es.core.errors import ConfigError
@@ -235,13 +235,3 @@ def test_entries_of_the_path_that_follow_the_current_directory_do_not_count(
     assert str(tmp_path) in sys.path
     user_code.make_importable()
     assert sys.path.count(str(tmp_path)) == 1
-
-
-def test_paths_of_a_draft(own: str) -> None:
-    """Other mistakes are found although an option of the kind is wrong."""
-    config, problems = draft(
-        {"task": {"env_id": "CartPole-v1"}, "policy": {"kind": own, "several": 3, "table": "~/x"}}
-    )
-    assert [key for key, _ in problems] == ["policy.several"]
-    built = build_kind("policies", config.policy)
-    assert built.table == Path("/home/me/x")

@@ -65,7 +65,7 @@ def test_search_has_the_seed_of_the_base_config(tmp_path: Path) -> None:
     assert one == same != load(written(tmp_path, text, TINY.replace("seed: 1", "seed: 2"))).table()
 
 
-def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
+def test_all_wrong_values_are_reported_at_once(tmp_path: Path) -> None:
     text = """
 base: tiny.yaml
 serach: grid
@@ -75,7 +75,6 @@ space:
   algorithm.population_size: [7, 8]
   algorithm.weight_decay: {uniform: [-2, 1]}
   task.max_episode_steps: []
-objective: {success_rate_weight: 2}
 repetitions: 0
 """
     said = refused(tmp_path, text, fixed=("foo", "algorithm.fitness_shaping=rank"))
@@ -83,16 +82,32 @@ repetitions: 0
         "--fixed foo: expected key=value",
         "unknown key 'serach'; did you mean 'search'?",
         "repetitions: expected a whole number of at least 1, or null, found 0",
-        "trials: search: random needs to know how many",
-        "objective: expected 'final_return', 'answer', 'best_reward' or {success_rate_weight: w} with w from 0 to 1",
         "space.task.max_episode_steps: expected a list of values",
         "unknown key 'algorithm.sigmaa'; did you mean 'sigma'?",
-        "algorithm.population_size: is 7",
         "algorithm.weight_decay: expected a number of at least 0, found -2.0",
         "algorithm.fitness_shaping: expected one of",
     ):
         assert expected in said
-    assert len(said.splitlines()) == 10
+    assert len(said.splitlines()) == 7
+
+
+def test_all_values_that_do_not_fit_each_other_are_reported_at_once(tmp_path: Path) -> None:
+    text = """
+base: tiny.yaml
+search: random
+sampler: cma_es
+space: {algorithm.population_size: [7, 8]}
+objective: {success_rate_weight: 2}
+"""
+    said = refused(tmp_path, text)
+    for expected in (
+        "trials: search: random needs to know how many",
+        "sampler: is cma_es, but search is random",
+        "objective: expected 'final_return', 'answer', 'best_reward' or {success_rate_weight: w} with w from 0 to 1",
+        "algorithm.population_size: is 7",
+    ):
+        assert expected in said
+    assert len(said.splitlines()) == 4
 
 
 def test_value_out_of_range_in_any_trial_is_reported(tmp_path: Path) -> None:
