@@ -108,6 +108,8 @@ def commands(text: str) -> list[str]:
 def parsed(line: str) -> argparse.Namespace | None:
     """The result of parsing a command line, or None for a pattern such as [--output DIR]."""
     words = shlex.split(line)
+    if words[-2:-1] == ["-c"] and "python" in words[-1]:  # of a shell that a launcher starts
+        words = shlex.split(words[-1])
     if "[" in line or words[-1:] == ["COMMAND"] or "..." in words:
         return None
     if "hpc_es.main" in words:

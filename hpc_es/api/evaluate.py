@@ -33,7 +33,7 @@ from hpc_es.core.policy import Actor, Batch, Episodic, Policy, Traits
 from hpc_es.core.population import unperturbed
 from hpc_es.core.quantities import CONSTRAINTS, means, violations
 from hpc_es.core.quiet import show_once
-from hpc_es.core.rank_output import say_error
+from hpc_es.core.streams import say_error
 from hpc_es.devices.backend import backend
 from hpc_es.devices.decision import decide
 from hpc_es.mpi.world import World

@@ -28,9 +28,9 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject, dataclass
 from hpc_es.core.errors import ConfigError, UserError, failure_from_error
 from hpc_es.core.paths import current_directory
-from hpc_es.core.rank_output import say, say_error
 from hpc_es.core.run_files import read_json, read_text
 from hpc_es.core.slurm import this_run
+from hpc_es.core.streams import say, say_error
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.launch import abandon_timeout

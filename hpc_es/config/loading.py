@@ -33,7 +33,7 @@ from hpc_es.core.declarations import Needs
 from hpc_es.core.errors import ConfigError, ConfigProblem, Problems, UserError
 from hpc_es.core.paths import absolute, expanded
 from hpc_es.core.plain import plain
-from hpc_es.core.rank_output import say_error
+from hpc_es.core.streams import say_error
 
 
 def with_presets(cls: OptionsClass, data: ConfigData) -> ConfigData:

@@ -118,6 +118,10 @@ def _damaged(error: Exception) -> ConfigError:
     )
 
 
+# by section; checkpoints of earlier versions may have them, and they changed no result
+FORMER_KEYS = {"report": ("rank_logs", "profile")}
+
+
 def rebuilt(data: ConfigData) -> Config:
     """Return the config of resolved data; a key that an earlier version did not have gets its
     default.
@@ -125,7 +129,12 @@ def rebuilt(data: ConfigData) -> Config:
     Raises TypeError, ValueError, AttributeError, KeyError or ConfigError for anything else, such as
     values of types that no valid config has.
     """
-    return Config(**_build_fields(Config, data))
+    sections = {
+        section: {key: item for key, item in data[section].items() if key not in keys}
+        for section, keys in FORMER_KEYS.items()
+        if isinstance(data.get(section), Mapping)
+    }
+    return Config(**_build_fields(Config, {**data, **sections}))
 
 
 def _build_fields(cls: OptionsClass, data: ConfigData) -> ConfigData:

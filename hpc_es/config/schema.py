@@ -227,16 +227,6 @@ class Report:
         "step of an episode, or a mapping such as {distance: final, speed: mean, cost: sum}",
         (),
     )
-    rank_logs: bool = option(
-        "write the output of your code and its child processes to logs/rank_NNNN.txt in the run directory, by rank; "
-        "progress stays on the terminal",
-        False,
-    )
-    profile: bool = option(
-        "measure the time of each function in evaluations on every rank, for profile.txt and profile/rank_NNNN.pstats "
-        "in the run directory; slows down Python code",
-        False,
-    )
     plot_interval_seconds: NonNegative = option(
         "seconds of training between updates of curve.png, which is also drawn at the end; 0: off",
         600.0,

@@ -13,7 +13,7 @@ from hpc_es.core.errors import Interruption, message_of, require_users
 from hpc_es.core.handlers import Handlers
 from hpc_es.core.machine import in_main_thread
 from hpc_es.core.quiet import is_first
-from hpc_es.core.rank_output import say_error
+from hpc_es.core.streams import say_error
 
 CLOSE_SECONDS = 10.0  # for an environment, or all environments of a rank, to close
 # for what did not close the last time, and between interruptions, since code may catch the first

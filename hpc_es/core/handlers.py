@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from hpc_es.core.rank_output import say_error
+from hpc_es.core.streams import say_error
 
 # by a run, apart from its timer
 HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)

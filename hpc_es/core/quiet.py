@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from hpc_es.core import rank_output, streams
+from hpc_es.core import streams
 
 _printed: set[str] = set()
 
@@ -18,11 +18,10 @@ _printed: set[str] = set()
 def quiet_stderr(quiet: bool = True, keep: Callable[[str], bool] | None = None) -> Iterator[None]:
     """Drop what Python or C code writes to standard error within this context.
 
-    Lines for which `keep` is true are written at the end. Exceptions pass. Nothing is dropped while
-    standard error is the log of this rank.
+    Lines for which `keep` is true are written at the end. Exceptions pass.
     """
     # then another file may have its descriptor
-    if not quiet or rank_output.is_open() or sys.__stderr__ is None:
+    if not quiet or sys.__stderr__ is None:
         yield
         return
     streams.flush(sys.stderr)

@@ -100,6 +100,21 @@ def write(stream: TextIO | None, text: str) -> None:
         stream.flush()
 
 
+def say(text: str) -> None:
+    """Write a message of hpc_es to standard output; never raises, whatever the stream is."""
+    write(sys.stdout, text)
+
+
+def say_error(text: str) -> None:
+    """Write a message of hpc_es to standard error; never raises, whatever the stream is."""
+    write(sys.stderr, text)
+
+
+def announce(text: str) -> None:
+    """Say what is being done before a wait, on rank 0."""
+    say(f"{text} ...\n")
+
+
 def flush(*streams: IO[str] | None) -> None:
     """Flush streams; those that cannot be flushed are left alone."""
     for stream in streams:

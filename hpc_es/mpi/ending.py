@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hpc_es.core import closing, streams
 from hpc_es.core.handlers import OwnProcess
-from hpc_es.core.rank_output import say_error
+from hpc_es.core.streams import say_error
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess

@@ -25,7 +25,7 @@ from hpc_es.core.errors import Exit, LaunchError, UserError, exits_as_errors
 from hpc_es.core.handlers import HANDLED, Handlers, OwnProcess, raised_exits
 from hpc_es.core.machine import in_main_thread
 from hpc_es.core.quiet import show_once
-from hpc_es.core.rank_output import say_error
+from hpc_es.core.streams import say_error
 from hpc_es.mpi.connect import joined
 from hpc_es.mpi.ending import ProgramEnd, end_children
 from hpc_es.mpi.launch import abort, by_srun, task_rank, tasks_started

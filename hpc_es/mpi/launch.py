@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpc_es.core import streams
-from hpc_es.core.rank_output import terminal_errors, terminal_output
 from hpc_es.mpi.ending import end_children
 
 # Variables with the number of tasks that were started together. Not SLURM_NTASKS, which is also set
@@ -186,7 +185,7 @@ def _number(text: str | None) -> int:
 def abort(status: int) -> NoReturn:
     """End this process and all other ranks immediately; needs no World."""
     end_children()
-    streams.flush(sys.stdout, sys.stderr, terminal_output(), terminal_errors())
+    streams.flush(sys.stdout, sys.stderr)
     time.sleep(FLUSH_SECONDS)
     mpi = sys.modules.get("mpi4py.MPI")
     if (

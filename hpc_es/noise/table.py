@@ -16,7 +16,7 @@ from hpc_es.core.data import Float32
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout
-from hpc_es.core.rank_output import announce
+from hpc_es.core.streams import announce
 from hpc_es.mpi.world import World
 from hpc_es.noise import BlockNoise, NoiseOptions
 from hpc_es.noise.counter import BLOCK

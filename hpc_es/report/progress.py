@@ -13,11 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from hpc_es.core import rank_output
 from hpc_es.core.declarations import Metric
 from hpc_es.core.quantities import Goal
 from hpc_es.core.run_files import open_file
-from hpc_es.core.streams import is_terminal
+from hpc_es.core.streams import is_terminal, say
 from hpc_es.storage.metrics_log import Number, Row
 
 if TYPE_CHECKING:
@@ -105,16 +104,12 @@ class Progress:
             from rich.console import Console
             from rich.live import Live
 
-            logged = rank_output.is_open()
             self._live = Live(
                 self,
-                console=Console(file=rank_output.terminal_errors())
-                if logged
-                else Console(stderr=True),
+                console=Console(stderr=True),
                 refresh_per_second=2,
                 # a stdout redirected to a file stays there
-                redirect_stdout=is_terminal(sys.stdout) and not logged,
-                redirect_stderr=not logged,
+                redirect_stdout=is_terminal(sys.stdout),
             )
             self._live.start()
 
@@ -147,7 +142,7 @@ class Progress:
             with contextlib.suppress(Exception):  # of a terminal that is gone
                 self._live.console.print(_text(text), soft_wrap=True)
         elif self._verbose:
-            rank_output.say(f"{text}\n")
+            say(f"{text}\n")
         self._append(text)
 
     def finish(self, text: str) -> None:
@@ -171,7 +166,7 @@ class Progress:
         self._printed = self._updated
         entries = [f"{name} {value}" for name, value in self.entries(0.0)]
         if self._live is None and self._verbose:
-            rank_output.say(f"{SEPARATOR.join(fitting(entries, _columns()))}\n")
+            say(f"{SEPARATOR.join(fitting(entries, _columns()))}\n")
         self._append(SEPARATOR.join(entries))
 
     def _append(self, text: str) -> None:
@@ -305,14 +300,14 @@ def _search_entries(row: Row) -> list[tuple[str, str | None]]:
 def on_terminal() -> bool:
     """Return whether stderr can show a live display."""
     capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown") and not os.environ.get("CI")
-    return capable and is_terminal(rank_output.terminal_errors())
+    return capable and is_terminal(sys.stderr)
 
 
 def _columns() -> int | None:
     """Return the width of the terminal that lines are printed on; None if they go elsewhere,
     such as into a file.
     """
-    stream = rank_output.terminal_output()
+    stream = sys.stdout
     if stream is None or not is_terminal(stream):
         return None
     try:

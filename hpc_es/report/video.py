@@ -17,7 +17,7 @@ from hpc_es.core.data import Array, Discrete, not_finite_text
 from hpc_es.core.errors import UserError, install_command, missing_package, require
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.policy import DIVERGED
-from hpc_es.core.rank_output import say_error
+from hpc_es.core.streams import say_error
 from hpc_es.storage.files import written
 from hpc_es.tasks.episodes.environments import Environment
 from hpc_es.tasks.episodes.returned_values import reset_values, step_values

@@ -45,7 +45,6 @@ from typing import Annotated, Literal
 
 from hpc_es.config.options import Limits, option, options
 from hpc_es.config.registry import config_directory
-from hpc_es.core import rank_output
 from hpc_es.core.data import ConfigData, Float64, Poll
 from hpc_es.core.declarations import Offers
 from hpc_es.core.errors import MAX_DETAILS, ConfigError, Failure, Problems, one_line
@@ -66,7 +65,7 @@ from hpc_es.tasks.functions.options import (
 )
 from hpc_es.tasks.functions.parameters import Scale, Value, decoded
 from hpc_es.tasks.functions.results import DECLARED, EvaluationResult, as_float, read_result
-from hpc_es.tasks.functions.supervisor import STDERR, STDOUT
+from hpc_es.tasks.functions.supervisor import STDERR
 
 OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True, metrics=OF_CONSTRAINTS)
 
@@ -391,7 +390,6 @@ class SubprocessEvaluator:
             if rank == str(run.rank) or (
                 run.rank == 0 and rank.isdigit() and int(rank) >= run.ranks
             ):
-                rank_output.add_files([old / STDOUT, old / STDERR])
                 shutil.rmtree(old, ignore_errors=True)
 
     def evaluate(
@@ -410,7 +408,6 @@ class SubprocessEvaluator:
         words = self._command.with_paths(parameters, result_file, seed)
         environment = program_environment(os.environ, self._command.environment)
         ended = self._runner.run(words, scratch, environment, self._command.timeout_seconds, poll)
-        rank_output.add_files([scratch / STDOUT, scratch / STDERR])
         try:
             self._check_exit(ended)
             seconds, quantities = time.monotonic() - since, self._command.quantities

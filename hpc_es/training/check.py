@@ -44,7 +44,7 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Layout, unperturbed
-from hpc_es.core.rank_output import say_error
+from hpc_es.core.streams import say_error
 from hpc_es.devices.decision import can_compute
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.tasks.episodes.infos import LONGEST, random_episode

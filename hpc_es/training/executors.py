@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -44,10 +43,6 @@ from hpc_es.training.messages import (
     unpacked_round,
 )
 from hpc_es.training.outcomes import StoredOutcomes
-
-if TYPE_CHECKING:
-    from hpc_es.core.rank_output import RankLog
-    from hpc_es.training.profiler import Profiler
 
 # Over the rounds of a generation.
 SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating", "given_up")
@@ -119,8 +114,6 @@ class Executor(ABC):
     ) -> None:
         self._signals, self.reports, self.clock = signals, reports, clock
         self._process = OwnProcess()
-        self.profiler: Profiler | None = None  # with `report.profile`
-        self.rank_log: RankLog | None = None  # with `report.rank_logs`
         self._round_started = self._last_chunk_ended = 0.0  # on this rank
         self._timed: dict[int, TimedChunk] = {}  # this generation's chunks, by index
         self._elapsed: dict[int, float] = {}  # seconds of this rank's chunks, by index
@@ -227,15 +220,10 @@ class Executor(ABC):
         """
 
     def _evaluate_chunk(self, generation: Generation, chunk: Chunk, poll: Poll) -> Outcome:
-        if self.rank_log is not None:
-            self.rank_log.check_space()
         since = time.perf_counter()
         self._process.end_forked()  # by a callback of the user
         try:
-            if self.profiler is None:
-                outcome = generation.evaluate(chunk, poll)
-            else:
-                outcome = self.profiler.evaluate(generation, chunk, poll)
+            outcome = generation.evaluate(chunk, poll)
         finally:
             self._process.end_forked()
         self.clock.add_outcome(outcome, since)

@@ -34,8 +34,6 @@ from hpc_es.training.phases import InStep, Learning, Phase, Replay
 from hpc_es.training.this_rank import MakeExecutor, ThisRank
 
 if TYPE_CHECKING:
-    from hpc_es.core.rank_output import RankLog
-    from hpc_es.training.profiler import Profiler
     from hpc_es.training.recorder import Recorder
     from hpc_es.training.recording import Recording
 
@@ -48,8 +46,6 @@ class Training:
     Args:
         signals: returns the number of signals received so far.
         after_train_step: of the caller; on rank 0.
-        profiler: with `report.profile`.
-        rank_log: with `report.rank_logs`.
         make_executor: of an executor in place of one for the ranks of the world, which then is a
             single one.
     """
@@ -64,8 +60,6 @@ class Training:
         recorder: Recorder | None,
         state: State,
         after_train_step: AfterTrainStep | None = None,
-        profiler: Profiler | None = None,
-        rank_log: RankLog | None = None,
         make_executor: MakeExecutor | None = None,
     ) -> None:
         self.config, self.world, self.parts, self.recorder = config, world, parts, recorder
@@ -79,9 +73,6 @@ class Training:
             make_executor=make_executor,
         )
         self._alone = Rank0Alone.from_config(config, world, parts, signals, rank.reports)
-        for executor in (rank.executor, *([self._alone.executor] if self._alone else [])):
-            executor.profiler, executor.rank_log = profiler, rank_log
-        self._profiler = profiler
         self._shared = SharedState(world, rank.is_replicated, state)
         self._commander: Commander | None = None
         self._recording: Recording | None = None
@@ -284,8 +275,6 @@ class Training:
             )
         if command.kind is Kind.EVALUATE:
             self._evaluate_at_end(command)
-        if self._profiler is not None:
-            self._profiler.write(self.recorder.message if self.recorder else lambda text: None)
         if self.recorder is None or self._commander is None:
             return
         reason = "a signal" if is_interrupted else self._commander.stop_reason() or "the caller"

@@ -201,10 +201,6 @@ def require_pool(config: Config) -> None:
         raise UserError(
             f"{why}: start the config with MPI instead of workers (mpiexec or srun hpc-es train)"
         )
-    for key, value in (
-        ("report.profile", config.report.profile),
-        ("report.rank_logs", config.report.rank_logs),
-        ("mpi.fault_tolerance", config.mpi.fault_tolerance),
-    ):
-        if value:
-            raise ConfigError([(key, "is true, which needs MPI: expected false with workers")])
+    if config.mpi.fault_tolerance:
+        text = "is true, which needs MPI: expected false with workers"
+        raise ConfigError([("mpi.fault_tolerance", text)])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from hpc_es.core.data import Arrays, JsonObject, Rows, State
-from hpc_es.core.rank_output import say_error
+from hpc_es.core.streams import say_error
 from hpc_es.training.collective import FailureReport
 from hpc_es.training.finished import FinishedGeneration, Measured
 from hpc_es.training.generation import Counters, MetricsRow

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -35,7 +34,7 @@ from hpc_es.core.interfaces import (
 from hpc_es.core.machine import keep_freed_memory, stepping_differences
 from hpc_es.core.paths import kept_directory
 from hpc_es.core.quiet import quiet_stderr
-from hpc_es.core.rank_output import RankLog, announce
+from hpc_es.core.streams import announce
 from hpc_es.devices.backend import backend
 from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.guard import Signals
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from hpc_es.training.collective import FailureReports
     from hpc_es.training.executors import Executor
     from hpc_es.training.pool import Workers
-    from hpc_es.training.profiler import Profiler
     from hpc_es.training.run_directory import OpenedRun, Resume
     from hpc_es.training.run_writer import RunWriter
     from hpc_es.training.triggers import IntervalTrigger
@@ -206,14 +204,6 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
     prepared, shared = on_rank_0(world, lambda: prepare_run(config, request), message)
     stepping_differences.update(shared["differences"])
     directory, config = Path(shared["directory"]), sized(config, shared["sizes"])
-    log: RankLog | None = None
-    if config.report.rank_logs:
-        from hpc_es.storage.status import now
-
-        title = (
-            f"=== {now()}: rank {world.rank} of {world.size} on {world.host}, process {os.getpid()}"
-        )
-        log = RankLog.open(directory, world.rank, title)
     try:
         parts = build_run(world, config, request, prepared.built if prepared else None)
 
@@ -231,18 +221,11 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
             is_replaced,
         )
         parts.problem.open(context)
-        profiler: Profiler | None = None
-        if config.report.profile:
-            from hpc_es.training.profiler import Profiler
-
-            profiler = Profiler(world, directory)
         if prepared is None:
-            return Run(world, signals, config, request, parts, parts.initial(), None, log, profiler)
+            return Run(world, signals, config, request, parts, parts.initial(), None)
         state, writer = start_writer(world, config, request, parts, prepared)
-        return Run(world, signals, config, request, parts, state, writer, log, profiler)
+        return Run(world, signals, config, request, parts, state, writer)
     except BaseException:
-        if log is not None:
-            log.close()
         if prepared is not None:
             prepared.opened.lock.release()  # after the loss of a rank this one may start again
         raise
@@ -355,8 +338,6 @@ class Run:
         parts: Parts,
         state: State,
         writer: RunWriter | None,
-        log: RankLog | None = None,
-        profiler: Profiler | None = None,
     ) -> None:
         self.world, self.config, self._request, self._parts, self._writer = (
             world,
@@ -365,7 +346,6 @@ class Run:
             parts,
             writer,
         )
-        self._log = log
         make_executor: Callable[[Work, FailureReports], Executor] | None = None
         if (workers := request.workers) is not None:
             from hpc_es.training.pool import PoolExecutor
@@ -381,8 +361,6 @@ class Run:
             recorder=writer,
             state=state,
             after_train_step=request.after_train_step,
-            profiler=profiler,
-            rank_log=log,
             make_executor=make_executor,
         )
         signals.abort_if_hung = self.training.abort_if_hung
@@ -513,8 +491,6 @@ class Run:
             task.close,
             stuck=(lambda: self.world.abort(status)) if self._request.ends_program else None,
         )
-        if self._log is not None:
-            self._log.close()
         self._polling.close()
 
     def __enter__(self) -> Run:

@@ -21,8 +21,8 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import RunError, UserError, require
 from hpc_es.core.paths import absolute, shown
-from hpc_es.core.rank_output import say, say_error
 from hpc_es.core.slurm import this_run
+from hpc_es.core.streams import say, say_error
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World

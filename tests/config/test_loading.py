@@ -291,7 +291,7 @@ ENV_ID = (
         (
             "report.xyz=1",
             "unknown key 'report.xyz'; valid keys are 'loggers', 'tensorboard', 'tensorboard_directory', 'mlflow', "
-            "'wandb', 'metrics_interval', 'columns', 'info', 'rank_logs', 'profile', 'plot_interval_seconds', "
+            "'wandb', 'metrics_interval', 'columns', 'info', 'plot_interval_seconds', "
             "'export_interval', 'export_numbered'",
         ),
         (
@@ -479,6 +479,14 @@ def test_optional_sections_and_pairs_are_validated_and_rebuilt() -> None:
 
 
 # Resolved, and back.
+
+
+def test_former_keys_of_earlier_checkpoints_are_left_out() -> None:
+    config = validate(minimal())
+    data = json.loads(dump_json(config))
+    data["report"] |= {"rank_logs": True, "profile": False}
+    assert parse_resolved(json.dumps(data)) == config
+
 
 EVERYTHING = {
     "name": "2026-01-31",

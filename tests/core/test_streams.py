@@ -14,7 +14,7 @@ import pytest
 import hpc_es
 from hpc_es.core import streams
 from hpc_es.core.quiet import quiet_stderr, show_once
-from hpc_es.core.rank_output import RankLog, say, say_error
+from hpc_es.core.streams import say, say_error
 from hpc_es.mpi import connect
 from hpc_es.report.progress import on_terminal
 from tests.helpers.harness import python
@@ -82,10 +82,6 @@ def test_messages_are_written_where_possible_and_otherwise_lost(
     with quiet_stderr():
         pass
     show_once(f"a line of {tmp_path}")
-    log = RankLog.open(tmp_path, 0, "title")
-    print("user")
-    if log is not None:
-        log.close()
     if isinstance(stream, Window):
         assert stream.text.startswith("one\ntwo\n")
 

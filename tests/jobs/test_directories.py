@@ -27,7 +27,6 @@ CONFIG = """
 task: {kind: function, function: "fn:cost", dimension: 3, initial: start.json}
 algorithm: {kind: cma_es, sigma: 0.5}
 stop: {generations: 5}
-report: {rank_logs: true}
 """
 LATE = "import os\nif os.environ.get('PMI_RANK') == '1': os.environ['NODE'] += '/second'\n"
 

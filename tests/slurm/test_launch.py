@@ -64,7 +64,7 @@ def cost(x, directory):
 """
 
 
-def test_logs_of_ranks_on_both_nodes_have_each_line_after_a_kill(
+def test_output_of_ranks_on_both_nodes_has_each_line_after_a_kill(
     cluster: Cluster, shared: Path
 ) -> None:
     (shared / "printing.py").write_text(PRINTING)
@@ -77,7 +77,6 @@ def test_logs_of_ranks_on_both_nodes_have_each_line_after_a_kill(
     config = {
         "task": task,
         "algorithm": {"kind": "snes", "population_size": 40},
-        "report": {"rank_logs": True},
     }
     (shared / "printing.yaml").write_text(json.dumps({**config, "stop": {"generations": 10_000}}))
     printed = [shared / f"rank_{rank}" for rank in range(4)]
@@ -89,17 +88,16 @@ def test_logs_of_ranks_on_both_nodes_have_each_line_after_a_kill(
         cluster,
         4,
         ["-m", "hpc_es.main", str(shared / "printing.yaml"), "--output", str(shared / "run")],
+        "-N2",
+        f"--output={shared}/rank_%t.txt",
+        env={"PYTHONUNBUFFERED": "1"},
     ) as job:
         runs.wait_for(lambda: all(len(lines(path)) > 50 for path in printed))
         job.kill()
-        assert "generation 1 of 10000" in job.stdout
-    hosts = set()
     for rank, path in enumerate(printed):
-        title, *log = lines(shared / "run" / "logs" / f"rank_{rank:04d}.txt")
-        assert f"rank {rank} of 4 on " in title
-        hosts.add(title.split(" on ")[1].partition(",")[0])
-        assert log[: len(lines(path))] == lines(path) and len(log) <= len(lines(path)) + 1
-    assert hosts == {"n1", "n2"} or not cluster.apart
+        log = lines(shared / f"rank_{rank}.txt")
+        assert set(lines(path)[:-1]) <= set(log)
+        assert any("generation 1 of 10000" in line for line in log) == (rank == 0)
 
 
 def test_mpiexec_inside_an_allocation_equals_one_process(

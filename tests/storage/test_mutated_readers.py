@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpc_es.config.config_strings import parse_settings
-from hpc_es.config.loading import draft
+from hpc_es.config.loading import validate
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.yaml_text import read_yaml
 from hpc_es.core.array_files import load_array, load_arrays
@@ -85,7 +85,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object], tuple[type[Exception], .
     "config of a run": ("run/config.yaml", lambda path: read_config(path.parent), ()),
     "config of the user": (
         "config.json",
-        lambda path: draft(read_yaml(path))[1].raise_any(),
+        lambda path: validate(read_yaml(path)),
         (UserError,),
     ),
     "config string": (

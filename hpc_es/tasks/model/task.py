@@ -58,7 +58,7 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy, Tree
 from hpc_es.core.population import Factorisation, Perturbed, Population, candidate_parts
 from hpc_es.core.quantities import fill_finite, fitness_of, ranked_by
-from hpc_es.core.rank_output import say_error
+from hpc_es.core.streams import say_error
 from hpc_es.devices import jax_setup
 from hpc_es.policies.network import restored_session, seed_generators
 from hpc_es.tasks.model.quantities import ModelQuantities, ModelQuantityOptions, declared
