@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -25,7 +25,7 @@ import numpy as np
 
 from hpc_es.config.resolved import completed, dump, identity, named_user_kinds, plain_data, resolved
 from hpc_es.config.schema import Config
-from hpc_es.core.data import JsonObject, dataclass
+from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import ConfigError, UserError, failure_from_error
 from hpc_es.core.paths import current_directory
 from hpc_es.core.run_files import read_json, read_text

@@ -17,6 +17,7 @@ import re
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -35,7 +36,7 @@ from typing import (
 )
 
 from hpc_es.config import registry
-from hpc_es.core.data import ConfigData, dataclass
+from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, found_text, join
 from hpc_es.core.paths import expanded
 

@@ -1,15 +1,12 @@
-"""Data types of a generation: rows, chunks, outcomes, state, results and spaces;
-how frozen dataclasses are defined.
-"""
+"""Data types of a generation: rows, chunks, outcomes, state, results and spaces."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +22,6 @@ Normaliser = tuple[Float32, Float32, float]  # mean, standard deviation and clip
 # answers messages of other ranks; call it every few milliseconds in long evaluations
 Poll = Callable[[], None]
 Prepared_co = TypeVar("Prepared_co", covariant=True)  # what an algorithm's `prepare` returns
-T = TypeVar("T")
-_Fields = tuple[dataclasses.Field[Any], ...]
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 # an object of a JSON file, whose nested values are read without checks
 JsonObject: TypeAlias = Mapping[str, Any]
@@ -56,108 +51,6 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     memory = np.empty(count + ALIGNMENT, np.uint8)
     start = -memory.__array_interface__["data"][0] % ALIGNMENT
     return memory[start : start + count].view(dtype).reshape(shape)
-
-
-# Frozen dataclasses.
-
-
-def frozen_dataclass(*, frozen: bool, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
-    """Return a decorator that does what `dataclasses.dataclass` does with the same arguments,
-    without compiling code.
-
-    `dataclasses.dataclass` generates and compiles the source of six methods for each class, which
-    takes 0.5 ms, and each rank defines about a hundred classes at its start. Here the methods are
-    closures that read the fields of the class. An instance takes 1.7 instead of 0.7 us, so classes
-    with an instance per step are made by `dataclasses`; so are base classes for users, since a
-    frozen dataclass of `dataclasses` can have only such bases.
-    """
-    assert frozen, "a class whose instances change is made by dataclasses"
-
-    def decorated(cls: type[T]) -> type[T]:
-        assert not hasattr(cls, "__post_init__"), "such a class is made by dataclasses"
-        dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
-        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-        methods = {"__init__": _initializer(fields), **_comparison(fields)}
-        methods |= {
-            "__repr__": _representation(fields),
-            "__setattr__": _refuse,
-            "__delattr__": _refuse,
-        }
-        for name, method in methods.items():
-            if name not in vars(cls):
-                setattr(cls, name, method)
-        return cls
-
-    return decorated
-
-
-# type checkers know the decorator of this name; with "as" other modules may import it from here
-if TYPE_CHECKING:
-    from dataclasses import dataclass as dataclass  # noqa: PLC0414
-else:
-    dataclass = frozen_dataclass
-
-
-def _initializer(fields: _Fields) -> Callable[..., None]:
-    names, set_attribute = [field.name for field in fields], object.__setattr__
-    positional = [field.name for field in fields if not field.kw_only]
-    all_names = set(names)
-    defaults = {
-        field.name: field.default for field in fields if field.default is not dataclasses.MISSING
-    }
-    factories = {
-        field.name: field.default_factory
-        for field in fields
-        if field.default_factory is not dataclasses.MISSING
-    }
-
-    def initialize(self: object, *args: object, **values: Any) -> None:
-        if args:
-            if len(args) > len(positional) or not values.keys().isdisjoint(positional[: len(args)]):
-                raise TypeError(f"{type(self).__name__}() has a value too many")
-            values |= zip(positional, args, strict=False)
-        if values.keys() != all_names:
-            values = {**defaults, **values}
-        if values.keys() != all_names:
-            values |= {name: make() for name, make in factories.items() if name not in values}
-            wrong = [f"lacks {name!r}" for name in names if name not in values]
-            wrong += [f"has no field {name!r}" for name in values if name not in all_names]
-            if wrong:
-                raise TypeError(f"{type(self).__name__}() {', '.join(wrong)}")
-        for name in names:
-            set_attribute(self, name, values[name])
-
-    return initialize
-
-
-def _representation(fields: _Fields) -> Callable[[object], str]:
-    def represent(self: object) -> str:
-        items = ", ".join(
-            f"{field.name}={getattr(self, field.name)!r}" for field in fields if field.repr
-        )
-        return f"{type(self).__qualname__}({items})"
-
-    return represent
-
-
-def _comparison(fields: _Fields) -> dict[str, Callable[..., Any]]:
-    compared = [field.name for field in fields if field.compare]
-
-    def values(instance: object) -> tuple[object, ...]:
-        return tuple([getattr(instance, name) for name in compared])
-
-    return {
-        "__eq__": lambda self, other: (
-            values(self) == values(other) if type(other) is type(self) else NotImplemented
-        ),
-        "__hash__": lambda self: hash(values(self)),
-    }
-
-
-def _refuse(self: object, name: str, value: object = None) -> NoReturn:
-    raise dataclasses.FrozenInstanceError(
-        f"cannot change {name!r}: {type(self).__name__} is frozen"
-    )
 
 
 # Rows: one per job, known to every rank.

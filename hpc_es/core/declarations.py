@@ -8,10 +8,10 @@ of a function of the kind: `needs(options)`, `offers(options)`, or `computes(opt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from hpc_es.core.data import Column, Json, dataclass
+from hpc_es.core.data import Column, Json
 from hpc_es.core.quantities import NONE, Goal, Quantities
 
 Searched = Literal["vectors", "programs", "trajectories"]

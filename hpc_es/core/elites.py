@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, dataclass
+from hpc_es.core.data import Array
 
 MEMBER = re.compile(r"g(\d+)j(\d+)")
 

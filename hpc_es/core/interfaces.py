@@ -26,7 +26,7 @@ others must know of it (`core.declarations`). That of an algorithm optionally ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import (
     Any,
@@ -58,7 +58,6 @@ from hpc_es.core.data import (
     Rows,
     Spaces,
     State,
-    dataclass,
 )
 from hpc_es.core.declarations import Searched
 from hpc_es.core.elites import Elites

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import enum
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-from hpc_es.core.data import JsonObject, dataclass
+from hpc_es.core.data import JsonObject
 
 
 class Purpose(enum.IntEnum):

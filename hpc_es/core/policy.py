@@ -8,14 +8,14 @@ if an algorithm learns from steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Float32, Float64, Normaliser, Outcome, Poll, Spaces, dataclass
+from hpc_es.core.data import Array, Float32, Float64, Normaliser, Outcome, Poll, Spaces
 from hpc_es.core.population import Layout, Population
 
 # A tree of arrays, such as the memory of a recurrent policy or the named parts of its parameters.

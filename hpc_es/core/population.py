@@ -7,6 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Protocol, runtime_checkable
@@ -14,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Float32, FloatDtype, aligned_empty, dataclass
+from hpc_es.core.data import Array, Float32, FloatDtype, aligned_empty
 
 Shape = tuple[int, ...]
 

@@ -10,13 +10,13 @@ columns themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from hpc_es.core.data import BEHAVIOUR, Column, Float64, Rows, dataclass
+from hpc_es.core.data import BEHAVIOUR, Column, Float64, Rows
 
 Goal = Literal["minimise", "maximise"]
 Group = Literal["objectives", "constraints", "measures", "metrics"]

@@ -13,12 +13,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from hpc_es.core.data import dataclass
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.devices.backend import backend, used
 from hpc_es.devices.placement import (

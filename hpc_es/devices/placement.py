@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hpc_es.core.data import dataclass
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.slurm import TABLE, variable_value
 

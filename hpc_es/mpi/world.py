@@ -17,13 +17,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, dataclass
+from hpc_es.core.data import Array
 from hpc_es.core.errors import Interruption
 from hpc_es.mpi.launch import abort
 from hpc_es.mpi.shared_memory import NodeMemory, Windows

@@ -17,6 +17,7 @@ the same episodes.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,6 @@ from hpc_es.core.data import (
     Float32,
     Float64,
     ObservationSpec,
-    dataclass,
 )
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from typing import Any, Literal
 
@@ -31,7 +32,6 @@ from hpc_es.core.data import (
     Results,
     Rows,
     State,
-    dataclass,
 )
 from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.interfaces import Cutting, Evaluation, MixedCoordinates, RunContext, VectorProblem

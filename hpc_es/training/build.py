@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from hpc_es.config.options import build_kind, with_paths
 from hpc_es.config.registry import is_user_kind, policy_builder, set_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.closing import close
-from hpc_es.core.data import ConfigData, ProblemState, State, dataclass, row_dtype
+from hpc_es.core.data import ConfigData, ProblemState, State, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import (
     Algorithm,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.options import build_kind
 from hpc_es.config.schema import USUAL_CHUNK, Config
-from hpc_es.core.data import NO_FITNESS, Chunk, Float64, Rows, State, dataclass, row_dtype
+from hpc_es.core.data import NO_FITNESS, Chunk, Float64, Rows, State, row_dtype
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Cutting, Problem
 from hpc_es.core.keys import Keys

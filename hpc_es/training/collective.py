@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from hpc_es.config import user_code
 from hpc_es.config.resolved import dump_json, parse_resolved, sources
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Array, Arrays, Chunk, JsonObject, State, aligned_empty, dataclass
+from hpc_es.core.data import Array, Arrays, Chunk, JsonObject, State, aligned_empty
 from hpc_es.core.errors import DeniedError, Exit, Failure, InUseError, UserError, exits_as_errors
 from hpc_es.core.paths import current_directory
 from hpc_es.mpi.world import Bytes, World

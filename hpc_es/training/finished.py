@@ -5,9 +5,9 @@ and what is recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from hpc_es.core.data import Arrays, State, dataclass
+from hpc_es.core.data import Arrays, State
 from hpc_es.training.generation import Evaluated
 
 # of the caller; called with (sample, loss)

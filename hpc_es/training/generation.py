@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ from hpc_es.core.data import (
     Rows,
     State,
     cut,
-    dataclass,
     numbered,
     without_info,
 )

@@ -9,12 +9,13 @@ an array in front of its own name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Purpose, Rows, dataclass
+from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Purpose, Rows
 from hpc_es.mpi.world import Bytes, Int64, decode, encode, from_words, to_words
 
 PURPOSES: tuple[Purpose, ...] = ("train", "probe", "evaluate")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpc_es.core.data import INFO, Array, Chunk, Outcome, Rows, dataclass
+from hpc_es.core.data import INFO, Array, Chunk, Outcome, Rows
 from hpc_es.core.errors import CheckpointError
 from hpc_es.mpi.world import Int64, decode, encode
 from hpc_es.training.messages import PURPOSES, packed_outcomes, unpacked_outcomes

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms.common import stopping
 from hpc_es.algorithms.common.injection import injected_in
-from hpc_es.core.data import Array, Arrays, Float64, State, dataclass
+from hpc_es.core.data import Array, Arrays, Float64, State
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.core.keys import Keys, Purpose
 

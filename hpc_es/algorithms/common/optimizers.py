@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.config.options import Count, Fraction, Positive, option, options, unused_of_kinds
-from hpc_es.core.data import Array, Arrays, Float32, Float64, dataclass
+from hpc_es.core.data import Array, Arrays, Float32, Float64
 from hpc_es.core.errors import RunError
 
 if TYPE_CHECKING:

@@ -5,11 +5,12 @@ with the names and defaults of pycma.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from hpc_es.config.options import Natural, NonNegative, option, options
-from hpc_es.core.data import Array, Arrays, Float64, dataclass
+from hpc_es.core.data import Array, Arrays, Float64
 
 MIN_HISTORY = 10  # generations before tolfun and tolfunhist are tested
 HISTORY_INTERVAL = 5  # generations between two entries of the long histories

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal, Protocol
 
@@ -20,7 +21,6 @@ from hpc_es.core.data import (
     MultiDiscrete,
     Normaliser,
     Spaces,
-    dataclass,
     flat_observations,
 )
 from hpc_es.core.errors import ConfigError

@@ -14,7 +14,7 @@ agree to about 1e-6 (tests/policies/test_mlp.py and test_lstm.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from types import ModuleType
@@ -23,7 +23,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Float32, Float64, dataclass
+from hpc_es.core.data import Float32, Float64
 from hpc_es.core.policy import Tensor
 from hpc_es.core.population import Layout, LowRank, Population, Shape
 

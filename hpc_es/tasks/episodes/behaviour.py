@@ -9,13 +9,14 @@ random actions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from hpc_es.config.options import Natural, option, options
 from hpc_es.config.registry import import_function
 from hpc_es.core.closing import closing
-from hpc_es.core.data import Array, Float64, dataclass
+from hpc_es.core.data import Array, Float64
 from hpc_es.core.errors import ConfigError, error_text, nearest, one_line
 from hpc_es.tasks.episodes.environments import Environment, Info, name_of
 from hpc_es.tasks.episodes.infos import random_episode

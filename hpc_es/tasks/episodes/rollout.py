@@ -10,6 +10,7 @@ import math
 import random
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,7 +29,6 @@ from hpc_es.core.data import (
     Poll,
     Rows,
     Spaces,
-    dataclass,
     not_finite_text,
     row_dtype,
     with_columns,

@@ -14,23 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import (
-    Array,
-    Arrays,
-    Float64,
-    Jobs,
-    Outcome,
-    Poll,
-    ProblemState,
-    Rows,
-    State,
-    dataclass,
-)
+from hpc_es.core.data import Array, Arrays, Float64, Jobs, Outcome, Poll, ProblemState, Rows, State
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Population
 from hpc_es.core.quantities import CONSTRAINTS, feasible_first, violations

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -25,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.config.registry import config_path
-from hpc_es.core.data import Float64, dataclass
+from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.quantities import CONSTRAINTS, MEASURES, METRICS, OBJECTIVES, Group, Quantities
 from hpc_es.tasks.functions.options import (

@@ -9,7 +9,7 @@ equal, except that vectors outside of the bounds are moved inside. Named paramet
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -25,7 +25,7 @@ from hpc_es.config.options import (
     option,
     options,
 )
-from hpc_es.core.data import Float64, dataclass
+from hpc_es.core.data import Float64
 from hpc_es.core.declarations import Metric, Offers, Requirement, Setting
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.core.quantities import Goal, Quantities

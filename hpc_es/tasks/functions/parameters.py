@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, Protocol, TypeGuard
 
 from hpc_es.config.options import option, options
-from hpc_es.core.data import ConfigData, dataclass
+from hpc_es.core.data import ConfigData
 
 Value = bool | int | float | str  # of a parameter
 LARGEST_WHOLE = 2**53  # whole numbers up to this one are exact as float64

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
@@ -31,7 +31,6 @@ from hpc_es.core.data import (
     Rows,
     State,
     behaviour,
-    dataclass,
     row_dtype,
 )
 from hpc_es.core.errors import GIVEN_UP, Failure, GenerationClosed, RunError, failure_from_text

@@ -18,13 +18,13 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
 
-from hpc_es.core.data import Array, Float64, Keywords, Poll, dataclass
+from hpc_es.core.data import Array, Float64, Keywords, Poll
 from hpc_es.core.errors import (
     ConfigError,
     Failure,
