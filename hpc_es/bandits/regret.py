@@ -28,6 +28,7 @@ from hpc_es.core.data import Float64, JsonObject, Keywords
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Policy
+from hpc_es.core.text_table import aligned
 from hpc_es.report.curves import shared_config
 from hpc_es.report.plot import DASHES, PALETTE, STYLE, SUFFIXES, UNDATED
 from hpc_es.report.saved_policy import ROWS, StoredPolicy
@@ -275,16 +276,12 @@ def regret_text(report: RegretReport) -> str:
     ]
     if report.exact is not None:
         lines.append(f"least possible regret {report.exact:.5f} (exact)")
-    names = [
-        score.agent + (f" ({score.runs} runs)" if score.runs > 1 else "") for score in report.scores
-    ]
-    width = max(map(len, names))
-    lines.append(f"{'agent':{width}}  {'regret':>15}  {'sub-optimal pulls':>17}  {'reward':>8}")
-    for name, score in zip(names, report.scores, strict=True):
-        regret, error = score.regret
-        pulls, reward = score.suboptimal_pulls, score.reward
-        lines.append(f"{name:{width}}  {regret:7.3f} ± {error:5.3f}  {pulls:17.2f}  {reward:8.2f}")
-    return "\n".join(lines) + "\n"
+    rows = [["agent", "regret", "sub-optimal pulls", "reward"]]
+    for score in report.scores:
+        name = score.agent + (f" ({score.runs} runs)" if score.runs > 1 else "")
+        regret = f"{score.regret[0]:.3f} ± {score.regret[1]:.3f}"
+        rows.append([name, regret, f"{score.suboptimal_pulls:.2f}", f"{score.reward:.2f}"])
+    return "\n".join([*lines, *aligned(rows, right=(1, 2, 3))]) + "\n"
 
 
 def matrix(reports: Sequence[RegretReport]) -> str:
@@ -296,12 +293,8 @@ def matrix(reports: Sequence[RegretReport]) -> str:
         [f"{score.regret[0]:.3f}" for score in report.scores if score.learned] for report in reports
     ]
     titles = ["regret of", *(report.distribution for report in reports)]
-    widths = [max(map(len, [title, *column])) for title, column in zip(titles, rows, strict=True)]
-    lines = [titles, *map(list, zip(*rows, strict=True))]
-    cells = (
-        [f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)] for line in lines
-    )
-    return "".join("  ".join(line) + "\n" for line in cells)
+    lines = aligned([titles, *zip(*rows, strict=True)], right=range(len(titles)))
+    return "".join(f"{line}\n" for line in lines)
 
 
 # Reference agents in the order of their colours, which are the same in all figures.

@@ -15,6 +15,7 @@ from hpc_es.bandits.regret import check as check_picture
 from hpc_es.cluster.measure import Cluster, MeasuredGeneration
 from hpc_es.cluster.predict import DELAYED_TIMESTEPS, WORTH, Prediction
 from hpc_es.core.data import JsonObject
+from hpc_es.core.text_table import aligned
 from hpc_es.report.plot import PALETTE, STYLE, UNDATED, label_log_axis
 from hpc_es.storage.files import written
 
@@ -40,7 +41,9 @@ def text(
         f"  theta {_bytes(costs.theta)} to all, rows {costs.row} bytes per job, sums {_bytes(costs.sums)} "
         f"to rank 0, memory {_bytes(costs.memory)} per rank",
         "",
-        *_table([COLUMNS, *(_row(prediction) for prediction in predictions)]),
+        *aligned(
+            [COLUMNS, *(_row(prediction) for prediction in predictions)], right=range(len(COLUMNS))
+        ),
         "",
         *(
             f"  {prediction.ranks} rank{'s' * (prediction.ranks > 1)}: {prediction.limit}"
@@ -112,14 +115,6 @@ def _row(prediction: Prediction) -> tuple[str, ...]:
         else f"{prediction.fitting_population:,} ({prediction.fitting_efficiency:.2f})",
         "-" if delay is None else f"{delay.delay} ({delay.efficiency:.2f})",
     )
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
 
 
 def _spread(lengths: Sequence[int]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_es.core.arguments import expanded_path
+from hpc_es.core.text_table import aligned
 
 if TYPE_CHECKING:
     from hpc_es.core.data import JsonObject
@@ -75,9 +76,8 @@ def _list_rows(directories: Sequence[Path]) -> list[JsonObject]:
 
 
 def _list_table(rows: Sequence[JsonObject]) -> str:
-    return aligned(
-        [list(LIST_COLUMNS), *([_list_cell(row, name) for name in LIST_COLUMNS] for row in rows)]
-    )
+    cells = ([_list_cell(row, name) for name in LIST_COLUMNS] for row in rows)
+    return "".join(f"{line}\n" for line in aligned([list(LIST_COLUMNS), *cells]))
 
 
 OF_AN_EXPERIMENT = re.compile(r"(repetition|trial)_\d+")
@@ -401,10 +401,10 @@ def inspect_text(content: JsonObject) -> str:
     for name, value in content.items():
         if name == "arrays":
             lines.append("arrays")
-            lines += [
-                f"  {a['name']:28} {a['dtype']}{a['shape']!s:16} {a['bytes']:>12,} bytes"
-                for a in value
+            rows = [
+                [a["name"], f"{a['dtype']}{a['shape']!s}", f"{a['bytes']:,} bytes"] for a in value
             ]
+            lines += [f"  {line}" for line in aligned(rows, right=[2])]
         elif isinstance(value, dict) and name in {"config", "provenance"}:
             body = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
             lines += [name, *("  " + line for line in body.splitlines())]
@@ -610,17 +610,8 @@ def _comparison(summaries: Mapping[str, JsonObject]) -> str:
     used = [
         index for index in range(len(table[0])) if any(line[index] != "-" for line in table[1:])
     ]
-    return aligned([[line[index] for index in used] for line in table])
-
-
-def aligned(table: list[list[str]]) -> str:
-    """Return a table as text with columns of equal width, two spaces between them."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        for line in table
-    ]
-    return "".join(line.rstrip() + "\n" for line in lines)
+    lines = aligned([[line[index] for index in used] for line in table])
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _statistics_cell(value: object) -> str:

@@ -30,6 +30,7 @@ from hpc_es.config.resolved import plain_data
 from hpc_es.core.errors import ConfigError, UserError, unreadable_reason
 from hpc_es.core.plain import spreadsheet_cell
 from hpc_es.core.run_files import LARGEST_CONFIG, exists, read_text
+from hpc_es.core.text_table import aligned
 from hpc_es.programs.coding_cases import COUNT, TASKS, Case
 from hpc_es.programs.coding_tasks import PAPER, CodingTask, make_task
 from hpc_es.report.plot import STYLE, SUFFIXES
@@ -237,11 +238,7 @@ def table_text(table: Table, rewards: bool = False) -> str:
             for algorithm in table.algorithms
         ]
         lines.append(["mean success rate", *(f"{mean:.2f}" for mean in means)])
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    text_lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
+    text_lines = aligned(lines)
     if any(cell.missing for cell in table.cells.values()):
         text_lines.append("* repetitions are missing")
     return "\n".join(text_lines) + "\n"

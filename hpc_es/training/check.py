@@ -45,6 +45,7 @@ from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Layout, unperturbed
 from hpc_es.core.streams import say_error
+from hpc_es.core.text_table import aligned
 from hpc_es.devices.decision import can_compute
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.tasks.episodes.infos import LONGEST, random_episode
@@ -166,11 +167,7 @@ def layer_lines(layout: Layout) -> list[str]:
         return []
     rows = [(name, str(list(shape)), f"{prod(shape):,}") for name, shape in layout.shapes.items()]
     hidden = rows[LAYERS:]
-    widths = [max(map(len, column)) for column in zip(*rows[:LAYERS], strict=True)]
-    lines = [
-        f"    {name:{widths[0]}}  {shape:{widths[1]}}  {size:>{widths[2]}}"
-        for name, shape, size in rows[:LAYERS]
-    ]
+    lines = [f"    {line}" for line in aligned(rows[:LAYERS], right=[2])]
     return [*lines, *([f"    and {len(hidden)} more"] if hidden else [])]
 
 

@@ -22,6 +22,7 @@ from hpc_es.config.yaml_text import Dumper
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import READING, UserError, unreadable_reason
 from hpc_es.core.plain import spreadsheet_cell
+from hpc_es.core.text_table import aligned
 from hpc_es.storage.answers import read_config
 from hpc_es.storage.files import write_text, written
 from hpc_es.tuning.plan import BY_NAME, MEASURES, WEIGHT, varied
@@ -157,11 +158,7 @@ def report_text(report: TuningReport) -> str:
     """Return the report for people."""
     head = ["trial", "state", "objective", *report.measures, *report.keys]
     cells = [[*_cells(row, report.measures, report.keys)] for row in report.rows]
-    widths = [max(len(line[column]) for line in [head, *cells]) for column in range(len(head))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        for line in [head, *cells]
-    ]
+    lines = aligned([head, *cells])
     states = Counter(row["state"] for row in report.rows)
     lines.append("  ".join(f"{states[state]} {state}" for state in ORDER if states[state]))
     lines += [
