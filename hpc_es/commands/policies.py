@@ -210,7 +210,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         type=expanded_path,
         help="run directory or checkpoint file",
     )
-    text = "file to write: .keras or .npz for a policy, .npy or .json for the best vector, such as its parameters"
+    text = "file to write: .keras, .py or .npz for a policy, .npy or .json for the best vector, such as its parameters"
     parser.add_argument("output", metavar="OUTPUT", type=written_file, help=text)
     add_which(parser)
     text = "environment that the model acts in: unwrapped, or with the wrappers of training (default: unwrapped)"
@@ -225,7 +225,10 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    """Export a trained policy as a Keras model or as named arrays, or the best vector.
+    """Export a trained policy as a Keras model, a Python file or named arrays, or the best vector.
+
+    A .py file has the weights of an mlp, lstm or cnn and a function policy(observation), and needs
+    NumPy alone; a recurrent policy also has reset(), to be called at the start of an episode.
 
     An .npz file has the parameters of any policy by name, as float32 arrays, and observation_mean,
     observation_std and observation_clip if observations are normalised.
@@ -249,15 +252,22 @@ def run_export(arguments: argparse.Namespace) -> int:
     With --all, OUTPUT is a directory with one file per checkpoint, and best.keras.
     """
     from hpc_es.report import export as exports
-    from hpc_es.report.export import ARRAYS_SUFFIX, SUFFIX, VECTOR_SUFFIXES, ExportOptions
+    from hpc_es.report.export import (
+        ARRAYS_SUFFIX,
+        NUMPY_SUFFIX,
+        SUFFIX,
+        VECTOR_SUFFIXES,
+        ExportOptions,
+    )
 
     output: Path = arguments.output
     options = ExportOptions(arguments.which, arguments.env, arguments.value, arguments.trust)
     if arguments.all:
         return _export_all(arguments.path, output, options)
-    if output.suffix not in (SUFFIX, ARRAYS_SUFFIX, *VECTOR_SUFFIXES):
+    if output.suffix not in (SUFFIX, NUMPY_SUFFIX, ARRAYS_SUFFIX, *VECTOR_SUFFIXES):
         vector = ", ".join(map(repr, VECTOR_SUFFIXES))
-        expected = f"expected {SUFFIX!r} or {ARRAYS_SUFFIX!r}, or {vector} for a vector"
+        policy = f"{SUFFIX!r}, {NUMPY_SUFFIX!r} or {ARRAYS_SUFFIX!r}"
+        expected = f"expected {policy}, or {vector} for a vector"
         raise UserError(f"{output}: the suffix is {output.suffix!r}, {expected}")
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no directory {output.parent}")
@@ -266,6 +276,8 @@ def run_export(arguments: argparse.Namespace) -> int:
         exports.export_vector(arguments.path, output, options)
     elif output.suffix == ARRAYS_SUFFIX:
         exports.export_arrays(arguments.path, output, options)
+    elif output.suffix == NUMPY_SUFFIX:
+        exports.export_numpy(arguments.path, output, options)
     else:
         note = exports.export(arguments.path, output, options)
     sys.stderr.write(f"{shown(output)} written{note and f'; {note}'}\n")

@@ -176,6 +176,13 @@ class VirtualBatchPolicy:
     def initial(self, rng: np.random.Generator) -> Float32:
         return self._network.initial(rng)
 
+    def folded(self, theta: Float32) -> tuple[NetworkPolicy, Float32]:
+        """Return the policy without normalisation that acts as this one with parameters
+        float32[params], and its parameters.
+        """
+        folded: Float32 = self._fold(theta[np.newaxis])[0]
+        return self._policy, folded
+
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
         return self.bind_with(self.head, parameters, normaliser)
 

@@ -33,13 +33,14 @@ from hpc_es.policies.networks.keras_models import (
     network_model,
 )
 from hpc_es.policies.networks.keras_networks import KerasNetwork
-from hpc_es.storage.files import write_json, written
+from hpc_es.storage.files import write_json, write_text, written
 
 if TYPE_CHECKING:
     from hpc_es.report.saved_policy import Env, LoadedPolicy, Selected
     from hpc_es.tasks.episodes.wrappers import AppliedWrappers, WrapperLayer
 
 SUFFIX = ".keras"  # of policies
+NUMPY_SUFFIX = ".py"  # of policies that need NumPy alone
 ARRAYS_SUFFIX = ".npz"  # of the named arrays of policies
 VECTOR_SUFFIXES = (".npy", ".json")  # of vectors
 
@@ -107,6 +108,35 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
     with written(output) as temporary:
         model.save(temporary)
     return _describe_logits(policy.spaces.actions)
+
+
+def export_numpy(path: Path, output: Path, options: ExportOptions) -> None:
+    """Write the policy of a run or checkpoint as a file of Python that needs NumPy alone."""
+    from hpc_es.report.numpy_file import KINDS, numpy_file
+    from hpc_es.report.saved_policy import load_policy, read_evaluated
+
+    if read_evaluated(path, options.which, options.trust).config.policy is None:
+        raise UserError(f"{path}: a run without a policy: {ARRAYS_SUFFIX} writes its parameters")
+    if options.value:
+        raise UserError(f"{output}: a {NUMPY_SUFFIX} file has actions only: leave --value out")
+    policy = load_policy(path, **options.selected, trust=options.trust, env=options.env)
+    kind = policy.config.policy.kind
+    if kind not in KINDS:
+        text = f"{path}: a policy of kind {kind!r} cannot be written with NumPy alone"
+        raise UserError(f"{text}, as {', '.join(KINDS)} can: {SUFFIX} or {ARRAYS_SUFFIX}")
+    around = (
+        _environment_transformations(policy.wrappers, policy.spaces) if policy.wrappers else None
+    )
+    text = numpy_file(
+        policy.policy,
+        policy.source.theta,
+        normaliser=policy.source.normaliser,
+        around=around,
+        spaces=policy.spaces,
+        title=f"Policy of {policy.config.name}: {policy.which}, generation {policy.generation}.",
+        module=output.stem,
+    )
+    write_text(output, text)
 
 
 def _export_model(path: Path, output: Path, options: ExportOptions) -> None:

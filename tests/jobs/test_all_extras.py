@@ -14,10 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from hpc_es import cli, load_policy
 from hpc_es.core.errors import EXTRAS
-from tests.helpers import runs
+from tests.helpers import harness, runs
 from tests.helpers.harness import ROOT, Job
 
 LEAN = os.environ.get("LEAN_PYTHON", "")
@@ -100,3 +102,36 @@ def test_cartpole_has_at_least_0_8_of_the_speed_of_the_lean_installation(tmp_pat
         if ratios[-1] >= 0.8:
             return
     pytest.fail(f"the speed of the lean installation times {ratios}")
+
+
+ACTED = """
+import sys
+import keras
+import numpy as np
+
+seen = np.load("seen.npy")
+np.save("acted.npy", np.asarray(keras.models.load_model("policy.keras")(seen)))
+assert keras.backend.backend() == sys.argv[1] and "hpc_es" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.parametrize("policy", [
+    "{kind: mlp, hidden_dims: [8]}",
+    "{kind: mlp, hidden_dims: [8], action_bounds: squash}",
+    "{kind: network, network: 'tests.helpers.own_networks:keras', backend: tensorflow}",
+])  # fmt: skip
+def test_exported_policy_acts_with_each_backend_of_keras(
+    policy: str, backend: str, tmp_path: Path
+) -> None:
+    config, run = runs.tiny(tmp_path), tmp_path / "run"
+    settings = ["task={env_id: Pendulum-v1, max_episode_steps: 20}", f"policy={policy}"]
+    runs.here(config, run, [*settings, *NOISE, "stop.generations=2"])
+    assert cli.run(["export", str(run), str(tmp_path / "policy.keras")]) == 0
+    observed = np.random.default_rng(1).normal(0, 2, (1000, 3)).astype(np.float32)
+    np.save(tmp_path / "seen.npy", observed)
+    environment = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
+    done = harness.python(["-c", ACTED, backend], env=environment, cwd=tmp_path)
+    assert done.status == 0, done
+    expected = load_policy(run, trust=True)(observed)
+    np.testing.assert_allclose(np.load(tmp_path / "acted.npy"), expected, atol=1e-5)

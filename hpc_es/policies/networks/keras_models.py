@@ -119,10 +119,21 @@ def transformed(keras: Any, x: Any, steps: Sequence[Transformation], is_sequence
         if isinstance(step, Affine):
             x = keras.layers.Rescaling(step.scale.tolist(), step.offset.tolist())(x)
         elif isinstance(step, Clip):
-            x = keras.ops.clip(x, step.low.tolist(), step.high.tolist())
+            x = clipped(keras, x, step.low, step.high)
         else:
             x = keras.layers.Reshape((-1, *step.shape) if is_sequence else step.shape)(x)
     return x
+
+
+def clipped(keras: Any, x: Any, low: Array, high: Array) -> Any:
+    """Return x clipped to [low, high], elementwise, by layers that load with every backend.
+
+    `keras.ops.clip` takes bounds per element as arrays, which a file cannot hold, or as lists,
+    which fail with JAX.
+    """
+    zeros = keras.ops.zeros_like(x)
+    lowest, highest = (keras.layers.Rescaling(1.0, bound.tolist())(zeros) for bound in (low, high))
+    return keras.layers.Minimum()([keras.layers.Maximum()([x, lowest]), highest])
 
 
 def normalised(keras: Any, inputs: Any, normaliser: Normaliser | None) -> Any:
@@ -151,7 +162,7 @@ def actions(keras: Any, head: Head, outputs: Any, is_sequence: bool) -> Any:
             outputs = keras.layers.Rescaling(half.tolist(), (space.low + half).tolist())(
                 keras.ops.tanh(outputs)
             )
-        return keras.ops.clip(outputs, space.low.tolist(), space.high.tolist())
+        return clipped(keras, outputs, space.low, space.high)
     split = keras.layers.Reshape((len(space.low), bins), name=None if is_sequence else "bins")
     if is_sequence:
         split = keras.layers.TimeDistributed(split, name="bins")
