@@ -55,6 +55,7 @@ COMMANDS: Mapping[str, str] = {  # command: its module
     "submit": "hpc_es.commands.batch",
     "requeue": "hpc_es.commands.cluster",
     "site": "hpc_es.commands.batch",
+    "compare": "hpc_es.commands.experiments",
     "tune": "hpc_es.commands.experiments",
     "tune-report": "hpc_es.commands.experiments",
     "run-program": "hpc_es.commands.programs_and_bandits",
@@ -192,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         streams.complete()
         # A lost line of progress must not end a run; the other commands exist for their output.
         streams.drop_errors(
-            "stderr", *(["stdout"] if arguments[:1] in (["train"], ["tune"]) else [])
+            "stderr", *(["stdout"] if arguments[:1] in (["train"], ["compare"], ["tune"]) else [])
         )
     try:
         with raised_exits(), exits_as_errors():

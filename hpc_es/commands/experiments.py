@@ -297,6 +297,52 @@ def _print_table(rows: Sequence[Row]) -> None:
     console.print(table)
 
 
+def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the config, the algorithms and the seeds."""
+    parser.add_argument(
+        "config", metavar="CONFIG", type=config_source, help="config of the task, with its limits"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+    text = "algorithms beside that of the config, such as random,cma_es,snes (default: random)"
+    parser.add_argument("--with", dest="kinds", metavar="KINDS", default="random", help=text)
+    text = "repetitions of each, with equal seeds (default: 3)"
+    parser.add_argument("--seeds", metavar="N", type=whole_number, default=3, help=text)
+    parser.add_argument(
+        "--output",
+        type=expanded_path,
+        metavar="DIR",
+        help="directory of the experiments (default: runs/<name>_compared)",
+    )
+
+
+def run_compare(arguments: argparse.Namespace) -> int:
+    """Compare algorithms on the task of a config: the same seeds and limits, a table at the end.
+
+    Each algorithm has its default options, that of the config those of the config. `random` is the
+    baseline: vectors drawn from the bounds, or networks with random weights. The same command again
+    goes on where it stopped. Under MPI (mpiexec -n 4 python -m hpc_es compare ...) all ranks work
+    on each repetition. Pictures: hpc-es plot DIR/*, hpc-es report DIR.
+
+    Exit status: as of train.
+    """
+    from hpc_es.mpi.guard import guarded
+
+    def body() -> int:
+        from hpc_es.api.comparison import compare
+        from hpc_es.commands.runs import run_results
+
+        kinds = [kind for kind in arguments.kinds.split(",") if kind]
+        status, directories = compare(
+            arguments.config, arguments.overrides, kinds, arguments.seeds, arguments.output
+        )
+        if directories:
+            table = argparse.Namespace(directories=directories, json=False, csv=False)
+            return run_results(table)
+        return status
+
+    guarded(body)
+
+
 def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the tuning file, the output and fixed settings."""
     parser.add_argument(

@@ -44,6 +44,7 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
         "random_search": "hpc_es.programs.random_search",
         "sep_cma_es": "hpc_es.algorithms.sep_cma_es",
         "snes": "hpc_es.algorithms.snes",
+        "random": "hpc_es.algorithms.random",
         "xnes": "hpc_es.algorithms.xnes",
     },
     "tasks": {
