@@ -32,6 +32,7 @@ from hpc_es.core.machine import __version__
 if TYPE_CHECKING:
     from hpc_es.api.minimize import minimize
     from hpc_es.api.strategy import Strategy
+    from hpc_es.api.tables import results
     from hpc_es.api.train import train
     from hpc_es.report.saved_policy import load_model, load_policy
     from hpc_es.training.triggers import IntervalTrigger
@@ -45,6 +46,7 @@ __all__ = [
     "load_policy",
     "minimize",
     "rank",
+    "results",
     "train",
 ]
 
@@ -54,6 +56,7 @@ _MODULES = {
     "load_model": "hpc_es.report.saved_policy",
     "load_policy": "hpc_es.report.saved_policy",
     "minimize": "hpc_es.api.minimize",
+    "results": "hpc_es.api.tables",
     "train": "hpc_es.api.train",
 }
 

@@ -157,7 +157,7 @@ def _tuning(path: Path, suffix: str) -> Iterator[Section]:
 
 def runs_below(directory: Path) -> list[Path]:
     """Return the directories of runs, repetitions and tunings at or below a directory, sorted."""
-    from hpc_es.commands.runs import find_runs
+    from hpc_es.storage.results import find_runs
 
     if (directory / "config.yaml").is_file() and not (directory / "status.json").is_file():
         return [directory]  # a run before its first checkpoint

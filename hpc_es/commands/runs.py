@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +70,8 @@ def _list_rows(directories: Sequence[Path]) -> list[JsonObject]:
             from hpc_es.core.errors import UserError
 
             raise UserError(f"{directory}: expected a directory, found none")
+    from hpc_es.storage.results import find_runs
+
     paths = dict.fromkeys(path for directory in directories for path in find_runs(directory))
     return [_list_row(path) for path in paths]
 
@@ -78,27 +79,6 @@ def _list_rows(directories: Sequence[Path]) -> list[JsonObject]:
 def _list_table(rows: Sequence[JsonObject]) -> str:
     cells = ([_list_cell(row, name) for name in LIST_COLUMNS] for row in rows)
     return "".join(f"{line}\n" for line in aligned([list(LIST_COLUMNS), *cells]))
-
-
-OF_AN_EXPERIMENT = re.compile(r"(repetition|trial)_\d+")
-
-
-def find_runs(directory: Path) -> Iterator[Path]:
-    """Yield the directories of runs, repetitions and tunings at or below a directory, sorted."""
-    waiting = [directory]
-    while waiting:
-        path = waiting.pop()
-        try:
-            is_run = any((path / name).is_file() for name in ("status.json", "trials.json"))
-            if is_run or any(path.glob("repetition_*/")):
-                yield path
-            # Also below it, since somebody may have put such a file into a directory of runs.
-            for other in sorted(path.iterdir(), reverse=True):
-                is_part = OF_AN_EXPERIMENT.fullmatch(other.name)
-                if other.is_dir() and not other.is_symlink() and not is_part:
-                    waiting.append(other)
-        except OSError:  # one that may not be read: its row says so
-            yield path
 
 
 def _list_row(path: Path) -> JsonObject:

@@ -113,6 +113,27 @@ class Shard:
         return range(start, start + size + (self.index < left))
 
 
+OF_AN_EXPERIMENT = re.compile(r"(repetition|trial)_\d+")
+
+
+def find_runs(directory: Path) -> Iterator[Path]:
+    """Yield the directories of runs, repetitions and tunings at or below a directory, sorted."""
+    waiting = [directory]
+    while waiting:
+        path = waiting.pop()
+        try:
+            is_run = any((path / name).is_file() for name in ("status.json", "trials.json"))
+            if is_run or any(path.glob("repetition_*/")):
+                yield path
+            # Also below it, since somebody may have put such a file into a directory of runs.
+            for other in sorted(path.iterdir(), reverse=True):
+                is_part = OF_AN_EXPERIMENT.fullmatch(other.name)
+                if other.is_dir() and not other.is_symlink() and not is_part:
+                    waiting.append(other)
+        except OSError:  # one that may not be read: its row says so
+            yield path
+
+
 def holds_repetitions(path: Path) -> bool:
     """Return whether this is a directory of repetitions rather than a run."""
     return path.is_dir() and any(path.glob("repetition_*/"))

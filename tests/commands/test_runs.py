@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hpc_es import cli
-from hpc_es.commands.runs import find_runs
 from hpc_es.core.errors import UserError
+from hpc_es.storage.results import find_runs
 from hpc_es.storage.status import STATUS
 from tests.helpers.trained import run
 

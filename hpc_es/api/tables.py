@@ -1,0 +1,170 @@
+"""`hpc_es.results(DIR)`: what runs have written, as NumPy arrays with named columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpc_es.core.data import Array, JsonObject
+from hpc_es.core.errors import UserError
+from hpc_es.core.paths import argument
+from hpc_es.core.run_files import exists, read_text
+from hpc_es.storage.answers import RESULT, number, read_config, read_found, read_object
+from hpc_es.storage.metrics_log import each_row
+from hpc_es.storage.results import find_runs, holds_repetitions
+from hpc_es.storage.status import run_state
+
+EVALUATIONS = "evaluations.csv"
+LARGEST_TABLE = 1 << 30  # bytes of evaluations.csv
+
+
+@dataclass(frozen=True)
+class Results:
+    """The runs at and below a directory; see `hpc_es.results`."""
+
+    paths: tuple[Path, ...]
+
+    @property
+    def runs(self) -> Array:
+        """One row per run: path, name, algorithm, task, seed, repetition, state, generations,
+        episodes, timesteps, seconds, goal, value, standard_error, evaluations, violation.
+
+        `value` is that of the answer, with the sign of the objective, from `evaluations`
+        evaluations; `episodes` are those of training, or the evaluations of an objective.
+        """
+        return table(map(_run_row, self.paths))
+
+    @property
+    def metrics(self) -> Array:
+        """One row per run and generation: path, and the columns of metrics.jsonl."""
+        return self._rows(each_row)
+
+    @property
+    def evaluations(self) -> Array:
+        """One row per evaluation of an objective: path, and the columns of evaluations.csv:
+        generation, job (-1: the centre), value, and the parameters by name.
+        """
+        return self._rows(_evaluations)
+
+    def _rows(self, read: Callable[[Path], Iterable[Mapping[str, object]]]) -> Array:
+        return table({"path": str(path), **row} for path in self.paths for row in read(path))
+
+
+def results(directory: str | Path) -> Results:
+    """Read the runs at and below a directory, which may be in progress.
+
+    The tables are structured arrays, which `pandas.DataFrame` takes as they are:
+
+        found = hpc_es.results("runs")
+        best = found.runs[found.runs["value"].argmax()]
+        frame = pandas.DataFrame(found.metrics)
+
+    Args:
+        directory: a run, the repetitions of an experiment, or a directory of such.
+
+    Returns:
+        An object with the tables `runs`, `metrics` and `evaluations`; numbers that are not known
+        are NaN, texts "".
+
+    Raises:
+        UserError: there is no run.
+    """
+    path = argument(directory, "directory")
+    paths = tuple(run for found in find_runs(path) for run in _single(found))
+    if not paths:
+        raise UserError(f"{path}: expected a run, or a directory of runs, found none")
+    return Results(paths)
+
+
+def table(rows: Iterable[Mapping[str, object]]) -> Array:
+    """Return rows as a structured array with the columns of all rows, in order of appearance.
+
+    A column is bool, int64, float64 or text by its values; where a row lacks it, it is NaN, or "".
+    """
+    values: dict[str, list[object]] = {}
+    count = 0
+    for row in rows:
+        for name in row:
+            values.setdefault(name, [None] * count)
+        for name, cells in values.items():
+            cells.append(row.get(name))
+        count += 1
+    columns = {name: _column(cells) for name, cells in values.items()}
+    array = np.empty(count, [(name, column.dtype) for name, column in columns.items()])
+    for name, column in columns.items():
+        array[name] = column
+    return array
+
+
+def _column(values: Sequence[object]) -> Array:
+    if all(isinstance(value, bool) for value in values):
+        return np.array(values, bool)
+    if all(isinstance(value, int) and abs(value) < 1 << 63 for value in values):
+        return np.array(values, np.int64)
+    if all(value is None or isinstance(value, int | float) for value in values):
+        return np.array([math.nan if value is None else value for value in values], np.float64)
+    return np.array(["" if value is None else str(value) for value in values], np.str_)
+
+
+def _single(path: Path) -> list[Path]:
+    """Return the runs of an experiment."""
+    return sorted(path.glob("repetition_*/")) if holds_repetitions(path) else [path]
+
+
+def _run_row(path: Path) -> JsonObject:
+    config, state, found = read_config(path), run_state(path), read_found(path)
+    result: Mapping[str, Any] = read_object(path / RESULT) if exists(path / RESULT) else {}
+    answer = found.answer
+    return {
+        "path": str(path),
+        "name": str(config.get("name") or ""),
+        "algorithm": _kind(config, "algorithm"),
+        "task": _kind(config, "task"),
+        "seed": _whole(config.get("seed")),
+        "repetition": _whole(result.get("repetition")),
+        "state": str(state["state"]),
+        "generations": _whole(state.get("generation")),
+        "episodes": _whole(result.get("episodes")),
+        "timesteps": _whole(result.get("timesteps")),
+        "seconds": number(result.get("seconds")),
+        "goal": found.goal,
+        "value": answer.value,
+        "standard_error": answer.standard_error,
+        "evaluations": answer.evaluations,
+        "violation": answer.violation,
+    }
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _kind(config: Mapping[str, Any], section: str) -> str:
+    value = config.get(section)
+    return str(value.get("kind") or "") if isinstance(value, Mapping) else ""
+
+
+def _evaluations(path: Path) -> Iterator[dict[str, object]]:
+    """Yield the rows of evaluations.csv; nothing if there is none."""
+    file = path / EVALUATIONS
+    if not exists(file):
+        return
+    for row in csv.DictReader(io.StringIO(read_text(file, most=LARGEST_TABLE))):
+        if None not in row and None not in row.values():  # a line that is being written
+            yield {name: _cell(text) for name, text in row.items()}
+
+
+def _cell(text: str) -> object:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text or None
