@@ -4,8 +4,8 @@ measures.
 A generation is added as one batch. All solutions are compared with the archive as it was before;
 of several that enter one cell, the best one stays, and of equally good ones the first in job order.
 A cell admits a solution whose objective exceeds its threshold. By default that is the objective of
-its elite. With a learning rate below 1 it follows the objectives slowly, so that a search keeps
-being rewarded for solutions around those that it has found (CMA-MAE, Fontaine & Nikolaidis 2023,
+its elite. With `SoftArchiveOptions` it follows the objectives slowly, so that a search keeps being
+rewarded for solutions around those that it has found (CMA-MAE, Fontaine & Nikolaidis 2023,
 arXiv:2205.10752):
 
     t <- (1 - a)^k t + (1 - (1 - a)^k) mean(o)
@@ -71,9 +71,7 @@ class ArchiveOptions(CellOptions):
 class SoftArchiveOptions(ArchiveOptions):
     """`algorithm.archive:` of algorithms whose thresholds follow the objectives slowly."""
 
-    learning_rate: Probability = option(
-        "a, the learning rate of the thresholds; 1: elites only", 0.01
-    )
+    learning_rate: Probability = option("a, the learning rate of the thresholds", 0.01)
     threshold_min: float = option(
         "threshold of an empty cell, such as the lowest objective; of minimised values the negative of it",
         0.0,
@@ -133,10 +131,6 @@ def raised(
     `cells` and `objective` are those of these solutions; `least` is the threshold of empty cells.
     """
     after: Float64 = thresholds.copy()
-    if learning_rate == 1:
-        best = best_of_cells(cells, objective)
-        after[cells[best]] = objective[best]
-        return after
     touched, inverse, counts = np.unique(cells, return_inverse=True, return_counts=True)
     means = np.bincount(inverse, objective, len(touched)) / counts
     ratio = (1.0 - learning_rate) ** counts
@@ -151,7 +145,7 @@ class Archive:
 
     State, shared:
         archive_value: float64[cells]; objective of the elite of each cell; NaN: the cell is empty
-        archive_threshold: float64[cells], if archive.learning_rate < 1; threshold of each cell;
+        archive_threshold: float64[cells], if kind is cma_mae; threshold of each cell;
             NaN: none has entered
         archive_centres: float64[cells, measures], if archive.kind is unstructured; measures of the
             solution that founded a cell; NaN before
@@ -178,7 +172,7 @@ class Archive:
     @property
     def is_soft(self) -> bool:
         """Whether cells have thresholds that differ from the objectives of their elites."""
-        return self.learning_rate != 1 or self.threshold_min != -np.inf
+        return self.threshold_min != -np.inf
 
     def initial(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the arrays (shared, master) of an empty archive."""
