@@ -29,6 +29,8 @@ from hpc_es.storage.files import replace_by, write_text
 
 STEMS: Mapping[Incumbent, str] = {"front": "front", "cells": "archive"}
 FIRST = ("member", "generation", "job")
+# what reading a file raises that is damaged, or was not written by `write_members`
+DAMAGE = (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, zipfile.BadZipFile)
 
 
 class Member(NamedTuple):
@@ -128,8 +130,13 @@ def require_no_members(run: Path, which: str | None) -> None:
 
 
 def read_member(run: Path, name: str) -> Member:
-    """Return a member of the front or archive of a run by its name;
-    CheckpointError if there is none.
+    """Return a member of the front or archive of a run; CheckpointError if there is none.
+
+    Args:
+        run: the run directory.
+        name: such as "g12j7"; of an archive also its cell, "cell=3,4", or the measures that are to
+            be near, "measures=0.2,0.5". Distances are those of measures with the range of all
+            members.
     """
     for stem in STEMS.values():
         path = run / f"{stem}.npz"
@@ -145,30 +152,69 @@ def _member(path: Path, name: str) -> Member:
     try:
         arrays = load_arrays(path)
         names = arrays["member"].tolist()
-        if name in names:
-            row = names.index(name)
+        row = _row(path, arrays, name)
+        if row is not None:
             vector = np.array(arrays["vectors"][row])
             if vector.ndim != 1 or vector.dtype.kind != "f":
                 raise ValueError(f"the vector of {name} is {vector.dtype}{list(vector.shape)}")
-            return Member(name, int(arrays["generation"][row]), vector)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        IndexError,
-        TypeError,
-        EOFError,
-        zipfile.BadZipFile,
-    ) as error:
+            return Member(str(names[row]), int(arrays["generation"][row]), vector)
+    except DAMAGE as error:
         raise CheckpointError(f"{path}: is damaged or not a file of members: {error}") from error
-    what = (
-        f"no member {name}"
-        if MEMBER.fullmatch(name)
-        else f"no member {name!r} (names are such as g12j7)"
-    )
+    what = f"no member {name}"
+    if "=" not in name and not MEMBER.fullmatch(name):
+        what = f"no member {name!r} (names are such as g12j7, cell=3,4 or measures=0.2,0.5)"
+    elif name.startswith("cell="):
+        what = f"no member in the cell {name.removeprefix('cell=')}"
     some = (
         f": {', '.join(names[:5])}{', ...' if len(names) > 5 else ''} ({path.stem}.csv lists all)"
         if names
         else ""
     )
     raise CheckpointError(f"{path}: there is {what} among {len(names)}{some}")
+
+
+def _row(path: Path, arrays: Mapping[str, Array], name: str) -> int | None:
+    """Return the row of a member by its name, by its cell, or by the nearest measures;
+    None if there is none.
+    """
+    how, _, text = name.partition("=")
+    names = arrays["member"].tolist()
+    if how == "cell" and text:
+        cells = _of_members(path, arrays, "cell", name)
+        wanted = np.array(_numbers(path, text, int), np.int64)
+        if len(wanted) != cells.shape[1]:
+            raise CheckpointError(
+                f"{path}: has {cells.shape[1]} numbers for each cell, found {name!r}"
+            )
+        same = np.flatnonzero((cells == wanted).all(axis=1))
+        return int(same[0]) if len(same) else None
+    if how == "measures" and text:
+        measures = _of_members(path, arrays, "measures", name)
+        point = np.array(_numbers(path, text, float))
+        if len(point) != measures.shape[1]:
+            raise CheckpointError(f"{path}: has {measures.shape[1]} measures, found {name!r}")
+        if not np.isfinite(point).all():
+            raise CheckpointError(f"{path}: expected finite numbers, found {name!r}")
+        widths = np.ptp(measures, axis=0) if len(measures) else np.ones(len(point))
+        distances = np.square((measures - point) / np.where(widths > 0, widths, 1.0)).sum(axis=1)
+        return int(distances.argmin()) if len(distances) else None
+    return names.index(name) if name in names else None
+
+
+def _of_members(path: Path, arrays: Mapping[str, Array], column: str, name: str) -> Array:
+    """Return a column of an archive, [members, numbers]; CheckpointError if it has none."""
+    if column not in arrays:
+        what = "cells" if column == "cell" else column
+        raise CheckpointError(
+            f"{path}: its members have no {what}: expected the name of a member, found {name!r}"
+        )
+    return arrays[column]
+
+
+def _numbers(path: Path, text: str, kind: type[int] | type[float]) -> list[float]:
+    """Return the numbers in a text such as "3,4"."""
+    try:
+        return [kind(word) for word in text.split(",")]
+    except ValueError:
+        what = "whole numbers such as 3,4" if kind is int else "numbers such as 0.2,0.5"
+        raise CheckpointError(f"{path}: expected {what}, found {text!r}") from None
