@@ -9,9 +9,22 @@ from dataclasses import field
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, dataclass
+from hpc_es.core.data import Array, Float64, dataclass
 
 MEMBER = re.compile(r"g(\d+)j(\d+)")
+
+
+@dataclass(frozen=True)
+class Division:
+    """How an archive divides the space of measures into cells."""
+
+    low: Float64  # float64[measures], ends of their ranges
+    high: Float64
+    count: int  # number of cells
+    # int64[axes], cells along each measure of a grid; empty: there is no grid
+    shape: npt.NDArray[np.int64]
+    # float64[cells, measures], of the cells that are not a grid; NaN: not yet known
+    centres: Float64
 
 
 @dataclass(frozen=True)
@@ -25,6 +38,7 @@ class Elites:
     # [members, ...].
     columns: Mapping[str, Array] = field(default_factory=dict)
     cells: npt.NDArray[np.int64] | None = None  # int64[members, axes], in an archive of cells
+    division: Division | None = None  # of such an archive
 
     def __len__(self) -> int:
         return len(self.vectors)

@@ -4,7 +4,8 @@ with the vectors.
 The columns of the table are member, generation, job, cell, the parameters (of functions and
 programs), the value or return, objectives, constraints, measures and metrics. The .npz file has
 `member`, `generation`, `job`, `cell` (int64), `vectors`, [members, params] as the search had them,
-and the columns of the rows.
+`value` as in the table, `value_sign` (-1 if lower is better), `measure_names`, the columns of the rows, and of an archive its division:
+`cells_low`, `cells_high`, `cells_count`, `cells_shape` and `cells_centres`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hpc_es.core.array_files import load_arrays
-from hpc_es.core.data import Array, Json
+from hpc_es.core.data import Array, Arrays, Float64, Json, dataclass
 from hpc_es.core.declarations import Incumbent
-from hpc_es.core.elites import MEMBER, Elites
+from hpc_es.core.elites import MEMBER, Division, Elites
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.plain import spreadsheet_cell
 from hpc_es.core.quantities import Goal, Quantities
@@ -73,9 +74,43 @@ def write_members(
         "job": elites.jobs,
         **cells,
         "vectors": elites.vectors,
+        "measure_names": np.array(list(quantities.measures), np.str_),
         **elites.columns,
+        **_divided(elites.division),
     }
+    if (values := _values(elites, quantities, goal)) is not None:
+        arrays |= {"value": values[1], "value_sign": np.array(values[2])}
     replace_by(run / f"{stem}.npz", lambda file: np.savez(file, **arrays), lambda _: None)  # type: ignore[arg-type]
+
+
+def _divided(division: Division | None) -> Arrays:
+    """Return a division as arrays."""
+    if division is None:
+        return {}
+    return {
+        "cells_low": division.low,
+        "cells_high": division.high,
+        "cells_count": np.array(division.count),
+        "cells_shape": division.shape,
+        "cells_centres": division.centres,
+    }
+
+
+def _values(
+    elites: Elites, quantities: Quantities, goal: Goal | None
+) -> tuple[str, Float64, int] | None:
+    """Return the name of the values of members, if they have one, the values as in the table,
+    float64[members], and -1 if lower is better, else 1.
+    """
+    if quantities.objectives:
+        (name, *others), columns = quantities.objectives, elites.columns.get("objectives")
+        if others or columns is None:
+            return None
+        return name, columns[:, 0], int(quantities.signs[0])
+    if "return_" not in elites.columns:
+        return None
+    sign = -1 if goal == "minimise" else 1
+    return "return" if goal is None else "value", sign * elites.columns["return_"], sign
 
 
 def _table(
@@ -96,9 +131,8 @@ def _table(
         listed.append(("cell", [" ".join(map(str, cell)) for cell in elites.cells.tolist()]))
     if parameters:
         listed += [(name, [row[name] for row in parameters]) for name in parameters[0]]
-    if not quantities.objectives and "return_" in columns:
-        sign = -1.0 if goal == "minimise" else 1.0
-        listed.append(("return" if goal is None else "value", (sign * columns["return_"]).tolist()))
+    if not quantities.objectives and (values := _values(elites, quantities, goal)) is not None:
+        listed.append((values[0], values[1].tolist()))
     for group, names in quantities.groups.items():
         if group in columns:
             listed += zip(names, columns[group].T.tolist(), strict=True)
@@ -116,6 +150,62 @@ def _table(
 
 def _cell(value: object) -> object:
     return repr(value) if isinstance(value, float) else spreadsheet_cell(value)
+
+
+@dataclass(frozen=True)
+class StoredArchive:
+    """An archive as a run has written it, without vectors."""
+
+    path: Path  # of the file
+    names: Sequence[str]  # of the members
+    generations: Array  # int64[members]
+    cells: Array  # int64[members, axes]
+    measures: Float64  # float64[members, measures]
+    measure_names: Sequence[str]
+    values: Float64  # float64[members], in the sign of the user
+    sign: int  # -1: lower is better
+    division: Division
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def read_archive(run: Path) -> StoredArchive:
+    """Return the archive of a run; CheckpointError if it has none, or if it is damaged."""
+    path = run / f"{STEMS['cells']}.npz"
+    if not path.is_file():
+        text = "expected the directory of a run whose algorithm keeps an archive of cells, found no"
+        raise CheckpointError(f"{run}: {text} {path.name}")
+    try:
+        arrays = load_arrays(path, leave_out=("vectors",))
+        names = [str(name) for name in arrays["member"]]
+        if "cells_low" not in arrays:
+            raise CheckpointError(f"{path}: its algorithm declares no cells (Elites.division)")
+        division = Division(
+            np.asarray(arrays["cells_low"], np.float64),
+            np.asarray(arrays["cells_high"], np.float64),
+            int(arrays["cells_count"]),
+            np.asarray(arrays["cells_shape"], np.int64),
+            np.asarray(arrays["cells_centres"], np.float64),
+        )
+        found = StoredArchive(
+            path,
+            names,
+            np.asarray(arrays["generation"], np.int64),
+            np.asarray(arrays["cell"], np.int64),
+            np.asarray(arrays["measures"], np.float64),
+            [str(name) for name in arrays["measure_names"]],
+            np.asarray(arrays["value"], np.float64),
+            int(arrays["value_sign"]),
+            division,
+        )
+        shapes = found.measures.shape, found.values.shape, found.cells.shape[:1]
+        expected = (len(names), len(found.measure_names)), (len(names),), (len(names),)
+        if shapes != expected or len(division.low) != len(found.measure_names):
+            raise ValueError(f"its arrays have the shapes {shapes}, not {expected}")
+    except DAMAGE as error:
+        raise CheckpointError(f"{path}: is damaged or not an archive of cells: {error}") from error
+    return found
 
 
 def require_no_members(run: Path, which: str | None) -> None:

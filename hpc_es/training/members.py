@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
 from hpc_es.config.schema import Config
 from hpc_es.core.data import State
+from hpc_es.core.errors import CheckpointError
 from hpc_es.core.interfaces import KeepsElites, NamesParameters
 from hpc_es.storage.members import table_name, write_members
 from hpc_es.training.build import Parts
@@ -26,6 +28,14 @@ class MembersWriter:
     def text(self) -> str:
         """What the files have, for the log."""
         return f"{table_name(self._incumbent)}: {self.count:,} member{'s' * (self.count != 1)}"
+
+    def draw(self, run: Path) -> None:
+        """Draw the archive that the files have; UserError if that fails."""
+        if self._incumbent == "cells" and (run / "archive.npz").is_file():
+            from hpc_es.report.archive_plot import plot_archive
+
+            with contextlib.suppress(CheckpointError):  # of a custom algorithm without a division
+                plot_archive(run, run / "archive.png")
 
     def write(self, run: Path, state: State) -> None:
         """Write the members of a state, unless it was the last one to be written;

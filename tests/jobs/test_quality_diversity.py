@@ -157,7 +157,10 @@ def test_members_that_are_not_there_are_refused(name: str, text: str, run: Path)
             "algorithm.archive.cells=[8]",
             "algorithm.archive.cells: has 1 number, but the task has 2",
         ),
-        ("algorithm.archive.cells=[8, 0]", "algorithm.archive.cells: expected a whole number of at least 1"),
+        (
+            "algorithm.archive.cells=[8, 0]",
+            "algorithm.archive.cells: expected a whole number of at least 1",
+        ),
         ("algorithm.archive.cells=[100000, 100000]", "bytes on rank 0, but this machine has"),
         ("task.measures=null", "which needs measures, but the task has none"),
         ("algorithm.archive={kind: cvt, cells: 9, distance: 0.1}", "algorithm.archive.distance"),

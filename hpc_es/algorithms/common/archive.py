@@ -329,7 +329,9 @@ class Archive:
             start += len(names)
         generations, jobs = master["elite_made"][filled].T
         vectors = master["elite_vectors"][master["elite_row"][filled]]
-        return Elites(vectors, generations, jobs, columns, self.cells.coordinates(filled))
+        division = self.cells.division(state.shared.get("archive_centres", np.zeros((0, 0))))
+        cells = self.cells.coordinates(filled)
+        return Elites(vectors, generations, jobs, columns, cells, division)
 
 
 def archive_mistakes(options: ArchiveOptions, problem: VectorProblem) -> Iterator[tuple[str, str]]:

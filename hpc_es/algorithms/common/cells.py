@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from hpc_es.config.options import Count, Positive, option, options, unused
 from hpc_es.core.data import Float64
+from hpc_es.core.elites import Division
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.quantities import Quantities
 
@@ -104,6 +105,10 @@ class Cells(Protocol):
         """
         ...
 
+    def division(self, centres: Float64) -> Division:
+        """Return how tables and pictures show the cells; `centres` are those of `locate`."""
+        ...
+
 
 @dataclass(frozen=True)
 class Space:
@@ -157,6 +162,11 @@ class Grid:
         shares: Float64 = (self.coordinates(cells) + 0.5) / np.array(self.shape)
         return self.space.low + shares * (self.space.high - self.space.low)
 
+    def division(self, centres: Float64) -> Division:
+        """Return the grid."""
+        shape, none = np.array(self.shape, np.int64), np.zeros((0, len(self.shape)))
+        return Division(self.space.low, self.space.high, self.count, shape, none)
+
 
 @dataclass(frozen=True)
 class Voronoi:
@@ -201,6 +211,11 @@ class Voronoi:
         """Return the centres of cells."""
         return self.space.low + self.centres[cells] * (self.space.high - self.space.low)
 
+    def division(self, centres: Float64) -> Division:
+        """Return the centres."""
+        middles = self.middles(np.arange(self.count))
+        return Division(self.space.low, self.space.high, self.count, NO_NUMBERS, middles)
+
 
 @dataclass(frozen=True)
 class Founded:
@@ -243,6 +258,22 @@ class Founded:
     def middles(self, cells: Int64) -> Float64:
         """Return no middle: the cells are where solutions were found."""
         return np.full((len(cells), len(self.space.low)), np.nan)
+
+    def division(self, centres: Float64) -> Division:
+        """Return the solutions that founded cells."""
+        return Division(self.space.low, self.space.high, self.count, NO_NUMBERS, centres)
+
+
+def cells_in(division: Division, measures: Float64) -> Int64:
+    """Return the cells of measures, float64[points, measures], in an archive whose cells are
+    known.
+    """
+    space = Space(division.low, division.high)
+    if len(division.shape):
+        grid = Grid(space, tuple(division.shape.tolist()))
+        return grid.locate(measures, NO_CENTRES).cells
+    known = division.centres[~np.isnan(division.centres[:, 0])]
+    return nearest_of(space.unit(measures), space.unit(known))[0]
 
 
 def nearest_of(points: Float64, centres: Float64) -> tuple[Int64, Float64]:
