@@ -4,8 +4,9 @@ with the vectors.
 The columns of the table are member, generation, job, cell, the parameters (of functions and
 programs), the value or return, objectives, constraints, measures and metrics. The .npz file has
 `member`, `generation`, `job`, `cell` (int64), `vectors`, [members, params] as the search had them,
-`value` as in the table, `value_sign` (-1 if lower is better), `measure_names`, the columns of the rows, and of an archive its division:
-`cells_low`, `cells_high`, `cells_count`, `cells_shape` and `cells_centres`.
+`value` as in the table, `value_sign` (-1 if lower is better), `measure_names`, the columns of the
+rows, and of an archive its division: `cells_low`, `cells_high`, `cells_count`, `cells_shape` and
+`cells_centres`.
 """
 
 from __future__ import annotations
