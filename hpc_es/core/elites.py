@@ -25,6 +25,7 @@ class Division:
     shape: npt.NDArray[np.int64]
     # float64[cells, measures], of the cells that are not a grid; NaN: not yet known
     centres: Float64
+    offset: float = 0.0  # objective from which the QD score counts, of maximised values
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ The columns of the table are member, generation, job, cell, the parameters (of f
 programs), the value or return, objectives, constraints, measures and metrics. The .npz file has
 `member`, `generation`, `job`, `cell` (int64), `vectors`, [members, params] as the search had them,
 `value` as in the table, `value_sign` (-1 if lower is better), `measure_names`, the columns of the
-rows, and of an archive its division: `cells_low`, `cells_high`, `cells_count`, `cells_shape` and
-`cells_centres`.
+rows, and of an archive its division: `cells_low`, `cells_high`, `cells_count`, `cells_shape`,
+`cells_centres` and `cells_offset`.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ def _divided(division: Division | None) -> Arrays:
         "cells_count": np.array(division.count),
         "cells_shape": division.shape,
         "cells_centres": division.centres,
+        "cells_offset": np.array(division.offset),
     }
 
 
@@ -188,6 +189,7 @@ def read_archive(run: Path) -> StoredArchive:
             int(arrays["cells_count"]),
             np.asarray(arrays["cells_shape"], np.int64),
             np.asarray(arrays["cells_centres"], np.float64),
+            float(arrays["cells_offset"]),
         )
         found = StoredArchive(
             path,
@@ -207,6 +209,19 @@ def read_archive(run: Path) -> StoredArchive:
     except DAMAGE as error:
         raise CheckpointError(f"{path}: is damaged or not an archive of cells: {error}") from error
     return found
+
+
+def read_vectors(archive: StoredArchive) -> Array:
+    """Return the vectors of all members, dtype[members, params]; CheckpointError if they are
+    damaged.
+    """
+    try:
+        vectors = load_arrays(archive.path)["vectors"]
+        if vectors.ndim != 2 or vectors.dtype.kind != "f" or len(vectors) != len(archive):
+            raise ValueError(f"the vectors are {vectors.dtype}{list(vectors.shape)}")
+    except DAMAGE as error:
+        raise CheckpointError(f"{archive.path}: is damaged: {error}") from error
+    return vectors
 
 
 def require_no_members(run: Path, which: str | None) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -330,6 +330,7 @@ class Archive:
         generations, jobs = master["elite_made"][filled].T
         vectors = master["elite_vectors"][master["elite_row"][filled]]
         division = self.cells.division(state.shared.get("archive_centres", np.zeros((0, 0))))
+        division = replace(division, offset=self.options.offset)
         cells = self.cells.coordinates(filled)
         return Elites(vectors, generations, jobs, columns, cells, division)
 
