@@ -197,3 +197,59 @@ def test_a_nan_measure_fails_its_evaluation_only(tmp_path: Path) -> None:
     (tmp_path / "here.py").write_text(FUNCTIONS.replace("x[0],", "x[0] if x[0] < 0.4 else np.nan,"))
     result = trained(2, file, tmp_path / "run", "task.on_failed_evaluation=drop")
     assert result["coverage"] > 0 and result["failed_episodes"] > 0
+
+
+EPISODES = """
+task:
+  kind: episodes
+  env_id: CartPole-v1
+  max_episode_steps: 40
+  measures:
+    position: {from: observation.0, range: [-2.4, 2.4]}
+    angle: {from: observation.2, range: [-0.21, 0.21]}
+policy: {kind: mlp, hidden_dims: []}
+algorithm: {kind: map_elites, population_size: 30, sigma: 0.3, archive: {cells: [6, 6]}}
+evaluation: {interval: 0}
+stop: {generations: 6}
+"""
+
+
+def test_all_members_are_evaluated_on_all_ranks_and_correct_the_score(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(EPISODES)
+    run = tmp_path / "run"
+    trained(2, str(tmp_path / "c.yaml"), run)
+    words = ["-m", "hpc_es", "eval", str(run), "--members", "all", "--episodes", "6", "--output"]
+    for ranks in (1, 3):
+        ended = mpiexec(ranks, [*words, str(tmp_path / f"{ranks}.csv")])
+        assert ended.status == 0, ended.stderr
+    assert (tmp_path / "1.csv").read_bytes() == (tmp_path / "3.csv").read_bytes()
+    members, rows = table(run / "archive.csv"), table(tmp_path / "1.csv")
+    assert [row["member"] for row in rows] == [row["member"] for row in members]
+    # the best mean return of each cell of the mean measures
+    best: dict[tuple[int, int], float] = {}
+    for row in rows:
+        place = tuple(
+            min(max(int((float(row[f"measure_{name}"]) + end) / (2 * end) * 6), 0), 5)
+            for name, end in (("position", 2.4), ("angle", 0.21))
+        )
+        best[place] = max(best.get(place, 0.0), float(row["return_mean"]))
+    assert f"corrected by 6 episodes: {len(best)} members" in ended.stderr
+    assert f"QD score {sum(best.values()):.6g}" in ended.stderr
+    one = python(["-m", "hpc_es", "eval", str(run), "--member", rows[1]["member"], "--episodes", "6", "--json"])  # fmt: skip
+    assert str(json.loads(one.stdout)["return_mean"]) == rows[1]["return_mean"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--members", "3x3"], "is a grid for a video: add --video FILE"),
+        (["--members", "3y3"], "expected all, or a grid such as 3x4"),
+        (["--members", "all", "--all"], "expected one of them"),
+        (["--members", "all", "--member", "g0j0"], "leave --which or --member out"),
+        (["--members", "all", "--video", "a.gif"], "leave --video out"),
+        (["--members", "all"], "holds no policy"),
+    ],
+)
+def test_wrong_members_of_eval_are_refused(words: list[str], text: str, run: Path) -> None:
+    ended = python(["-m", "hpc_es", "eval", str(run), *words])
+    assert ended.status == 2 and text in ended.stderr, ended
