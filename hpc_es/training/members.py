@@ -13,6 +13,9 @@ from hpc_es.core.interfaces import KeepsElites, NamesParameters
 from hpc_es.storage.members import table_name, write_members
 from hpc_es.training.build import Parts
 
+# numbers of all vectors up to which a table lists them; a text of more takes minutes
+MOST_LISTED = 2_000_000
+
 
 class MembersWriter:
     """Writes the files of `storage.members` for the states it is given."""
@@ -23,11 +26,16 @@ class MembersWriter:
         # the directory, and the generation of the files in it
         self._written: tuple[Path, int] | None = None
         self.count = 0  # of members in the files
+        self._is_listed = True  # whether the table has their parameters
 
     @property
     def text(self) -> str:
         """What the files have, for the log."""
-        return f"{table_name(self._incumbent)}: {self.count:,} member{'s' * (self.count != 1)}"
+        text = f"{table_name(self._incumbent)}: {self.count:,} member{'s' * (self.count != 1)}"
+        if self._is_listed:
+            return text
+        file = table_name(self._incumbent).replace(".csv", ".npz")
+        return f"{text}, without their parameters, which {file} has"
 
     def draw(self, run: Path) -> None:
         """Draw the archive that the files have; UserError if that fails."""
@@ -49,7 +57,9 @@ class MembersWriter:
         parameters = None
         if isinstance(problem, NamesParameters):
             elites = replace(elites, vectors=problem.evaluated_vectors(elites.vectors))
-            parameters = [problem.parameters(vector) for vector in elites.vectors]
+            self._is_listed = elites.vectors.size <= MOST_LISTED
+            if self._is_listed:
+                parameters = [problem.parameters(vector) for vector in elites.vectors]
         self.count = len(elites)
         write_members(run, self._incumbent, elites, problem.quantities, parameters, self._goal)
         self._written = run, state.generation

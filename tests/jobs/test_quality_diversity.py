@@ -185,6 +185,25 @@ def test_mistakes_are_found_before_a_run(more: str, text: str, tmp_path: Path) -
     assert text in ended.stderr + ended.stdout, ended
 
 
+def test_table_of_very_many_numbers_has_no_parameters(tmp_path: Path) -> None:
+    file = config(tmp_path, "map_elites")
+    (tmp_path / "here.py").write_text(FUNCTIONS.replace("x[1:]", "x[1:9]"))
+    run = tmp_path / "run"
+    trained(1, file, run, "task.dimension=200000", "stop.generations=2")
+    rows = table(run / "archive.csv")
+    assert len(rows) > 10 and list(rows[0]) == [
+        "member",
+        "generation",
+        "job",
+        "cell",
+        "value",
+        "a",
+        "b",
+    ]
+    assert "without their parameters, which archive.npz has" in (run / "log.txt").read_text()
+    assert read_member(run, rows[3]["member"]).vector.shape == (200_000,)
+
+
 def test_measures_outside_their_range_are_counted(tmp_path: Path) -> None:
     file = config(tmp_path, "map_elites")
     trained(1, file, tmp_path / "run", "task.measures={a: [-0.1, 0.1], b: [-1, 1]}")
