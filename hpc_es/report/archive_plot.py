@@ -17,7 +17,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import UserError
@@ -72,7 +72,8 @@ def growth(run: Path) -> dict[str, tuple[Float64, Float64]]:
 
 def figure(archive: StoredArchive, grown: dict[str, tuple[Float64, Float64]], title: str) -> Figure:
     """Return the figure at 150 dots per inch."""
-    result = Figure(figsize=(8.0, 5.0), dpi=150, layout="constrained")
+    result = Figure(figsize=(8.0, 4.8), dpi=150)
+    result.set_layout_engine("constrained", wspace=0.06)
     share = f"{len(archive):,} of {archive.division.count:,} cells"
     result.suptitle(f"{title}: {share}", fontsize=11)
     columns = (3, 1) if grown else (1,)
@@ -90,11 +91,16 @@ def figure(archive: StoredArchive, grown: dict[str, tuple[Float64, Float64]], ti
         small.set_ylim(bottom=0 if y.min() >= 0 else None)
         small.set_xlim(left=0)
         for axis in (small.xaxis, small.yaxis):
-            axis.set_major_formatter(EngFormatter(sep=""))
+            axis.set_major_formatter(FuncFormatter(_short))
         small.xaxis.set_major_locator(MaxNLocator(3))
         if row == len(grown) - 1:
             small.set_xlabel("evaluations")
     return result
+
+
+def _short(value: float, _: object) -> str:
+    """Return a number of an axis, such as 0.5 or 20k."""
+    return f"{value:g}" if abs(value) < 1_000 else EngFormatter(sep="")(value)
 
 
 def _norm(values: Float64, sign: int) -> Normalize:
