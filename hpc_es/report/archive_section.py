@@ -94,7 +94,10 @@ def _columns(
     """Return names and texts of the columns of archive.csv for these members; ([], []) if they are
     too many.
     """
-    with contextlib.suppress(OSError, ValueError), open_file(run / "archive.csv") as file:
+    with (
+        contextlib.suppress(OSError, ValueError, csv.Error),
+        open_file(run / "archive.csv") as file,
+    ):
         lines = csv.reader(line.decode("utf-8", "replace") for line in file)
         head = next(lines, [])[FIRST_COLUMNS:]
         if len(head) * len(shown) <= MOST_NUMBERS:

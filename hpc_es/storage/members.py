@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -202,13 +203,33 @@ def read_archive(run: Path) -> StoredArchive:
             int(arrays["value_sign"]),
             division,
         )
-        shapes = found.measures.shape, found.values.shape, found.cells.shape[:1]
-        expected = (len(names), len(found.measure_names)), (len(names),), (len(names),)
-        if shapes != expected or len(division.low) != len(found.measure_names):
-            raise ValueError(f"its arrays have the shapes {shapes}, not {expected}")
+        _require_consistent(found)
     except DAMAGE as error:
         raise CheckpointError(f"{path}: is damaged or not an archive of cells: {error}") from error
     return found
+
+
+def _require_consistent(archive: StoredArchive) -> None:
+    """Raise ValueError if the arrays of an archive do not fit each other."""
+    count, axes, division = len(archive), len(archive.measure_names), archive.division
+    shape = division.shape
+    if (archive.measures.shape, archive.values.shape) != ((count, axes), (count,)):
+        raise ValueError(f"its measures are {list(archive.measures.shape)} for {count} members")
+    if archive.cells.shape != (count, len(shape) or 1) or archive.generations.shape != (count,):
+        raise ValueError(f"its cells are {list(archive.cells.shape)} for {count} members")
+    if division.low.shape != (axes,) or division.high.shape != (axes,) or not axes:
+        raise ValueError(f"its ranges are {list(division.low.shape)} for {axes} measures")
+    finite = (archive.measures, archive.values, division.low, division.high)
+    if not all(np.isfinite(array).all() for array in finite):
+        raise ValueError("it has numbers that are not finite")
+    if not (division.low < division.high).all() or archive.sign not in (-1, 1):
+        raise ValueError("a range is empty, or the sign is none")
+    if len(shape):
+        inside = ((archive.cells >= 0) & (archive.cells < shape)).all()
+        if len(shape) != axes or not inside or math.prod(shape.tolist()) != division.count:
+            raise ValueError(f"its cells are not in a grid of {shape.tolist()}")
+    elif division.count < count or division.centres.shape != (division.count, axes):
+        raise ValueError(f"its centres are {list(division.centres.shape)}")
 
 
 def read_vectors(archive: StoredArchive) -> Array:

@@ -26,7 +26,8 @@ def archive(run: Path, measures: Any, cells: Any, shape: Any, goal: Any = "minim
     measures, count = np.array(measures, np.float64), len(measures)
     names = [f"m{number}" for number in range(measures.shape[1])]
     ends = np.zeros(len(names)), np.ones(len(names))
-    division = Division(*ends, int(np.prod(shape)), np.array(shape, np.int64), NONE)
+    size, centres = (int(np.prod(shape)), NONE) if shape else (count, measures)
+    division = Division(*ends, size, np.array(shape, np.int64), centres)
     sign = -1 if goal == "minimise" else 1
     columns = {"return_": sign * np.arange(count, dtype=float), "measures": measures}
     made = np.arange(count), np.zeros(count, np.int64)
