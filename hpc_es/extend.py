@@ -107,7 +107,7 @@ from hpc_es.core.data import (
     with_columns,
 )
 from hpc_es.core.declarations import Computes, Metric, Needs, Offers, Requirement, Setting
-from hpc_es.core.elites import Elites
+from hpc_es.core.elites import Division, Elites
 from hpc_es.core.errors import ConfigError, Failure, RunError, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import (
     Algorithm,
@@ -196,6 +196,7 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "Chunk",
     "Column",
     "Elites",
+    "Division",
     "Quantities",
     "CORRECT",
     "cut",

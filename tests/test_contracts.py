@@ -54,7 +54,37 @@ PROGRAMS = {"task": {"kind": "programs", "name": "reverse", "max_code_length": 3
 ANYWHERE = {"dimension": 3, "bounds": {"low": -2.0, "high": 2.0}, "initial": "random"}
 MARKS = ("{parameters}", "{seed}", "{result}")
 CHAOS = {"kind": "episodes", "env_id": "tests.helpers.toys:Chaos-v0"}
+MEASURED = {
+    **CHAOS,
+    "measures": {
+        "first": {"from": "observation.0", "range": [-1, 1]},
+        "second": {"from": "observation.1", "range": [-1, 1]},
+    },
+}
+CELLS = {"cells": [4, 5]}
 EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
+    ("algorithms", "map_elites"): {
+        "task": MEASURED,
+        "algorithm": {"kind": "map_elites", "population_size": 12, "archive": CELLS},
+    },
+    **{
+        ("algorithms", kind): {
+            "task": MEASURED,
+            "policy": {"kind": "mlp", "hidden_dims": []},
+            "algorithm": {
+                "kind": kind,
+                "population_size": 6,
+                "emitters": emitters,
+                "archive": CELLS,
+                **more,
+            },
+        }
+        for kind, emitters, more in (
+            ("cma_me", {"improvement": 1, "random_direction": 1, "optimising": 1}, {}),
+            ("cma_mae", 2, {}),
+            ("dms", 2, {"threshold_min": 0, "threshold_max": 10}),
+        )
+    },
     ("algorithms", "es"): {
         "task": {**CHAOS, "observation_normalization": {"enabled": True, "probability": 0.5}},
         "algorithm": {"kind": "es", "population_size": 12, "optimizer": {"kind": "adam"}},

@@ -187,6 +187,8 @@ LINE = re.compile(
 REFERENCE = re.compile(r"those of `([\w.]+)`")
 ARRAYS = "| Array | Rank | Type | Meaning |\n|---|---|---|---|\n"
 PARTS = {  # sources of arrays other than the class of an algorithm, and their headings
+    "hpc_es.algorithms.common.archive.Archive": "Archives",
+    "hpc_es.algorithms.common.emitters.EmitterStrategy": "Emitters",
     "hpc_es.algorithms.common.optimizers.initial_slots": "Optimizer",
     "hpc_es.algorithms.common.distribution.DistributionStrategy": "Distribution strategies",
     "hpc_es.algorithms.common.mixed.MixedVector": "Discrete parameters",

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
     from hpc_es.report.saved_policy import StoredPolicy
 
 
+GRID = re.compile("[1-9][0-9]?x[1-9][0-9]?")
+
+
 def add_which(parser: argparse.ArgumentParser) -> None:
     """Add --which and --member, which exclude each other."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--which", choices=("best", "last"), help=WHICH)
-    text = "a member of the front or archive of a run, such as g12j7, as front.csv or archive.csv lists them"
+    text = "a member of the front or archive of a run, such as g12j7, as front.csv or archive.csv lists them; of an "
+    text += "archive also cell=3,4 or measures=0.2,0.5"
     group.add_argument("--member", dest="which", type=member_name, metavar="NAME", help=text)
 
 
@@ -68,12 +73,22 @@ def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="evaluate every checkpoint of the run and best.h5, as CSV",
     )
-    parser.add_argument(
-        "--output", type=written_file, metavar="FILE", help="CSV file of --all (default: stdout)"
+    text = (
+        "evaluate all members of the archive, as CSV; with --video, a grid of members such as 3x4"
     )
+    parser.add_argument("--members", metavar="all|ROWSxCOLUMNS", type=members_text, help=text)
+    text = "CSV file of --all or --members all (default: stdout)"
+    parser.add_argument("--output", type=written_file, metavar="FILE", help=text)
     parser.add_argument(
         "--video", type=written_file, metavar="FILE", help="record the first episode: .gif or .mp4"
     )
+
+
+def members_text(text: str) -> str:
+    """Return "all", or a grid such as 3x4; raise argparse.ArgumentTypeError for other text."""
+    if text != "all" and not GRID.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"expected all, or a grid such as 3x4, found {text!r}")
+    return text
 
 
 def run_eval(arguments: argparse.Namespace) -> int:
@@ -82,14 +97,17 @@ def run_eval(arguments: argparse.Namespace) -> int:
     The same checkpoint, seed and number of episodes give the same numbers. Returns do not include
     `task.reward_offset`. Overrides change the task, such as task.max_episode_steps=200 or
     task.env_kwargs.gravity=5. --all evaluates every checkpoint; under MPI (mpiexec -n 4 python -m
-    hpc_es eval RUN --all) the ranks share them, and the numbers stay the same. Exit status 1: every
-    episode failed.
+    hpc_es eval RUN --all) the ranks share them, and the numbers stay the same. --members all does
+    the same with all members of an archive, and reports the score of the archive that the results
+    make. Exit status 1: every episode failed.
     """
     from hpc_es.report import video
 
     _require_compatible_options(arguments)
-    if arguments.all:
+    if arguments.all or arguments.members == "all":
         return _eval_all(arguments)
+    if arguments.members:
+        return _record_members(arguments)
     if arguments.video:
         video.prepare(arguments.video)  # before a simulator is imported
     from hpc_es.api.evaluate import EvaluationRequest, choose_device, evaluate, seeds
@@ -113,22 +131,39 @@ def run_eval(arguments: argparse.Namespace) -> int:
 
 
 def _require_compatible_options(arguments: argparse.Namespace) -> None:
-    for name in ("which", "json", "video"):
-        if arguments.all and getattr(arguments, name):
-            option = "--which or --member" if name == "which" else f"--{name}"
-            raise UserError(f"--all writes a table of all checkpoints: leave {option} out")
-    if arguments.output and not arguments.all:
-        raise UserError("--output is the table of --all: leave it out")
+    if arguments.all and arguments.members:
+        raise UserError("--all is for checkpoints, --members for members: expected one of them")
+    is_table, is_grid = arguments.all or arguments.members == "all", False
+    if arguments.members and not is_table:
+        is_grid = True
+        if not arguments.video:
+            text = f"--members {arguments.members} is a grid for a video: add --video FILE"
+            raise UserError(f"{text}, or use --members all")
+    given = {
+        "--which or --member": arguments.which and (is_table or is_grid),
+        "--json": arguments.json and (is_table or is_grid),
+        "--video": arguments.video and is_table,
+    }
+    for option in (name for name, is_wrong in given.items() if is_wrong):
+        what = "writes a table of all checkpoints" if arguments.all else "is for several members"
+        raise UserError(
+            f"{'--all' if arguments.all else f'--members {arguments.members}'} {what}: leave {option} out"
+        )
+    if arguments.output and not is_table:
+        raise UserError("--output is the table of --all and --members all: leave it out")
     if arguments.video and arguments.actions == "sampled":
         raise UserError("--video shows greedy actions: leave --actions sampled out")
 
 
 def _eval_all(arguments: argparse.Namespace) -> int:
-    """Evaluate every checkpoint on all ranks, inside the guard; rank 0 writes the table."""
+    """Evaluate every checkpoint, or every member of an archive, on all ranks, inside the guard;
+    rank 0 writes the table.
+    """
     from hpc_es.mpi.guard import guarded
 
     def body() -> int:
         from hpc_es.api.evaluate import EvaluationRequest, evaluate_all, prepare_all, table
+        from hpc_es.api.evaluate_members import evaluate_members, prepare_members, scores
         from hpc_es.mpi.connect import connect
         from hpc_es.storage.files import write_text
         from hpc_es.training.collective import CollectiveExit, on_rank_0
@@ -140,15 +175,22 @@ def _eval_all(arguments: argparse.Namespace) -> int:
         asked = EvaluationRequest(arguments.episodes, arguments.seed, arguments.actions)
         try:
             with stdout_to_stderr():
+                prepare = prepare_members if arguments.members else prepare_all
                 _, prepared = on_rank_0(
-                    world, lambda: prepare_all(arguments.path, changed, trust), dict
+                    world, lambda: prepare(arguments.path, changed, trust), dict
                 )
         except CollectiveExit as ended:
             if world.rank == 0:
                 sys.stderr.write(f"hpc-es: {ended.reason.text}\n")
             return ended.reason.status
         with stdout_to_stderr():
-            rows = evaluate_all(world, prepared, asked, changed)
+            evaluate = evaluate_members if arguments.members else evaluate_all
+            rows = evaluate(world, prepared, asked, changed)
+        if world.rank == 0 and arguments.members:
+            before, after = scores(arguments.path, rows)
+            sys.stderr.write(
+                f"archive: {before}\ncorrected by {asked.episodes} episodes: {after}\n"
+            )
         if world.rank == 0 and arguments.output:
             write_text(arguments.output, table(rows))
         elif world.rank == 0:
@@ -156,6 +198,36 @@ def _eval_all(arguments: argparse.Namespace) -> int:
         return 1 if all(row["failed"] == row["episodes"] for row in rows) else 0
 
     guarded(body)
+
+
+def _record_members(arguments: argparse.Namespace) -> int:
+    """Write a video of a grid of members of an archive."""
+    from hpc_es.report import video
+
+    rows, columns = map(int, arguments.members.split("x"))
+    video.prepare(arguments.video)
+    from hpc_es.api.evaluate import choose_device, seeds
+    from hpc_es.mpi.world import World
+    from hpc_es.report.archive_video import members_in_grid, write_grid
+    from hpc_es.report.saved_policy import read_evaluated
+    from hpc_es.storage.members import read_archive
+
+    with stdout_to_stderr():
+        archive = read_archive(arguments.path)
+        names = members_in_grid(archive, rows, columns)
+        first = with_overrides(
+            read_evaluated(arguments.path, next(filter(None, names)), arguments.trust),
+            arguments.overrides,
+        )
+        choose_device(World("none"), first.config)
+        write_grid(
+            first, archive, names, columns, seeds(arguments.seed, [0])[0], output=arguments.video
+        )
+    listed = ["-" if name is None else name for name in names]
+    for start in range(0, len(listed), columns):
+        sys.stderr.write(f"{'  '.join(listed[start : start + columns])}\n")
+    sys.stderr.write(f"{shown(arguments.video)} written\n")
+    return 0
 
 
 def with_overrides(source: StoredPolicy, overrides: Sequence[str]) -> StoredPolicy:

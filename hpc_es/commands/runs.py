@@ -644,6 +644,8 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--title", metavar="TEXT", help="title of the picture (default: the environment)"
     )
+    text = "the archive of one run: a heat map of two measures, or parallel axes of more"
+    parser.add_argument("--archive", action="store_true", help=text)
 
 
 def run_plot(arguments: argparse.Namespace) -> int:
@@ -651,10 +653,12 @@ def run_plot(arguments: argparse.Namespace) -> int:
 
     Runs that differ only in seed, name, output and the run that they start from are averaged into
     one line: the mean and its spread. Each task has its own chart. Copies of a run, with the same
-    seed and results, count once.
+    seed and results, count once. --archive draws the archive of a run of quality diversity instead.
     """
     from hpc_es.report.plot import plot
 
+    if arguments.archive:
+        return _plot_archive(arguments)
     unreadable: dict[Path, str] = {}
     copies = plot(arguments.runs, arguments.output, arguments.x, arguments.title, unreadable)
     for text in unreadable.values():
@@ -663,5 +667,16 @@ def run_plot(arguments: argparse.Namespace) -> int:
         sys.stderr.write(
             f"left out: {copy}, a copy of another run (the same config, seed and results)\n"
         )
+    sys.stderr.write(f"{arguments.output} written\n")
+    return 0
+
+
+def _plot_archive(arguments: argparse.Namespace) -> int:
+    from hpc_es.core.errors import UserError
+    from hpc_es.report.archive_plot import plot_archive
+
+    if len(arguments.runs) != 1 or arguments.x:
+        raise UserError("--archive draws one archive: expected one run, and no --x")
+    plot_archive(arguments.runs[0], arguments.output, arguments.title)
     sys.stderr.write(f"{arguments.output} written\n")
     return 0

@@ -139,9 +139,10 @@ def word(text: str) -> str:
 
 
 def member_name(text: str) -> str:
-    """Return the name of a member of a front or archive."""
+    """Return the name of a member of a front or archive, its cell, or measures near it."""
     from hpc_es.core.elites import MEMBER  # imports NumPy, which the command line does without
 
-    if not MEMBER.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"expected a name such as g12j7, found {text!r}")
+    if not MEMBER.fullmatch(text) and not text.startswith(("cell=", "measures=")):
+        expected = "a name such as g12j7, or of an archive cell=3,4 or measures=0.2,0.5"
+        raise argparse.ArgumentTypeError(f"expected {expected}, found {text!r}")
     return text

@@ -8,7 +8,7 @@ import contextlib
 import math
 import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,10 @@ def load_array(path: Path) -> Array:
         return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
-def load_arrays(path: Path) -> Arrays:
-    """Return the arrays of a .npz file by name; OSError or ValueError if it is none."""
+def load_arrays(path: Path, leave_out: Collection[str] = ()) -> Arrays:
+    """Return the arrays of a .npz file by name, except some; OSError or ValueError if it is
+    none.
+    """
     _require_file(path)
     with _damage_as_value_error():
         with zipfile.ZipFile(path) as archive:
@@ -38,7 +40,7 @@ def load_arrays(path: Path) -> Arrays:
             for member in archive.infolist():
                 _require_shape(archive, member)
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            return {name: file[name] for name in file.files if name not in leave_out}
 
 
 @contextlib.contextmanager

@@ -9,9 +9,23 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array
+from hpc_es.core.data import Array, Float64
 
 MEMBER = re.compile(r"g(\d+)j(\d+)")
+
+
+@dataclass(frozen=True)
+class Division:
+    """How an archive divides the space of measures into cells."""
+
+    low: Float64  # float64[measures], ends of their ranges
+    high: Float64
+    count: int  # number of cells
+    # int64[axes], cells along each measure of a grid; empty: there is no grid
+    shape: npt.NDArray[np.int64]
+    # float64[cells, measures], of the cells that are not a grid; NaN: not yet known
+    centres: Float64
+    offset: float = 0.0  # objective from which the QD score counts, of maximised values
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,7 @@ class Elites:
     # [members, ...].
     columns: Mapping[str, Array] = field(default_factory=dict)
     cells: npt.NDArray[np.int64] | None = None  # int64[members, axes], in an archive of cells
+    division: Division | None = None  # of such an archive
 
     def __len__(self) -> int:
         return len(self.vectors)

@@ -16,6 +16,7 @@ import yaml
 
 from hpc_es.config.yaml_text import Dumper
 from hpc_es.core.run_files import is_regular, read_bytes
+from hpc_es.report.archive_section import archive_sections
 from hpc_es.report.curves import VALUES, flat, shared_config, task_text
 from hpc_es.report.group_sections import (
     ReportedGroup,
@@ -66,6 +67,7 @@ def run_sections(runs: Sequence[RunSummary]) -> list[Section]:
         *_time(groups),
         *_failures(runs),
         Section("best", "Best solutions", _best(runs, ids)),
+        *archive_sections([run.path for run in runs], [_label(run, runs) for run in runs]),
         Section("details", "Runs in detail", _details(runs, ids)),
         *_environment(runs),
     ]

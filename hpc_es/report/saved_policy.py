@@ -247,7 +247,7 @@ def _of_member(path: Path, name: str, trust: Consent) -> tuple[Path, Snapshot, S
     check_snapshot(file, snapshot, trust)
     member, state = read_member(path, name), snapshot.state
     held = State(member.generation, {**state.shared, "theta": member.vector}, state.master)
-    return file, replace(snapshot, state=held), name
+    return file, replace(snapshot, state=held), member.name
 
 
 def stored_policy(path: Path, snapshot: Snapshot, which: Selected) -> StoredPolicy:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,14 +59,18 @@ def write_video(source: StoredPolicy, seed: int, output: Path) -> None:
     """
     from hpc_es.report.saved_policy import single_episodes
 
-    with closing("the task", single_episodes(source.config)) as task:
-        if not hasattr(task, "environment"):
-            raise UserError(
-                f"a task of kind {source.config.task.kind!r} has no environment to record: leave --video out"
-            )
-        with closing(task.name, task.environment()) as environment:
-            modes = list(environment.metadata.get("render_modes") or ())
-        images, seconds = _rendered(source, task, seed, output, modes)
+    with (
+        closing("the task", single_episodes(source.config)) as task,
+        rendering(task, output) as (environment, seconds),
+    ):
+        images = list(frames(source, task, environment, seed))
+    save(images, seconds, output)
+
+
+def save(images: Sequence[Array], seconds: float, output: Path) -> None:
+    """Write frames uint8[height, width, 3], each shown for so many seconds; the file is replaced
+    atomically.
+    """
     import imageio.v3 as iio
 
     with written(output) as temporary:
@@ -77,16 +82,16 @@ def write_video(source: StoredPolicy, seed: int, output: Path) -> None:
             iio.imwrite(temporary, images, fps=1 / seconds, plugin="FFMPEG", macro_block_size=2)
 
 
-def _rendered(
-    source: StoredPolicy, task: Any, seed: int, output: Path, modes: list[str]
-) -> tuple[list[Array], float]:
-    """Return the frames and the seconds per frame;
-    `modes` are the render modes that the environment declares.
-    """
+@contextlib.contextmanager
+def rendering(task: Any, output: Path) -> Iterator[tuple[Environment, float]]:
+    """Yield an environment that renders, and the seconds per frame; UserError if it cannot."""
+    if not hasattr(task, "environment"):
+        raise UserError(f"the task {task.name!r} has no environment to record: leave --video out")
+    with closing(task.name, task.environment()) as environment:
+        modes = list(environment.metadata.get("render_modes") or ())
     try:
         with closing(task.name, task.environment("rgb_array")) as environment:
-            images = list(frames(source, task, environment, seed))
-            return images, 1 / (environment.metadata.get("render_fps") or 1 / SECONDS_PER_FRAME)
+            yield environment, 1 / (environment.metadata.get("render_fps") or 1 / SECONDS_PER_FRAME)
     except Exception as error:  # renderers raise all kinds of errors
         if "rgb_array" not in modes:
             text = f"{task.name} renders no images: 'rgb_array' is not among its metadata['render_modes'], {modes}"

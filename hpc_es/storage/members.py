@@ -4,24 +4,28 @@ with the vectors.
 The columns of the table are member, generation, job, cell, the parameters (of functions and
 programs), the value or return, objectives, constraints, measures and metrics. The .npz file has
 `member`, `generation`, `job`, `cell` (int64), `vectors`, [members, params] as the search had them,
-and the columns of the rows.
+`value` as in the table, `value_sign` (-1 if lower is better), `measure_names`, the columns of the
+rows, and of an archive its division: `cells_low`, `cells_high`, `cells_count`, `cells_shape`,
+`cells_centres` and `cells_offset`.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from hpc_es.core.array_files import load_arrays
-from hpc_es.core.data import Array, Json
+from hpc_es.core.data import Array, Arrays, Float64, Json
 from hpc_es.core.declarations import Incumbent
-from hpc_es.core.elites import MEMBER, Elites
+from hpc_es.core.elites import MEMBER, Division, Elites
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.plain import spreadsheet_cell
 from hpc_es.core.quantities import Goal, Quantities
@@ -29,6 +33,8 @@ from hpc_es.storage.files import replace_by, write_text
 
 STEMS: Mapping[Incumbent, str] = {"front": "front", "cells": "archive"}
 FIRST = ("member", "generation", "job")
+# what reading a file raises that is damaged, or was not written by `write_members`
+DAMAGE = (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, zipfile.BadZipFile)
 
 
 class Member(NamedTuple):
@@ -71,9 +77,44 @@ def write_members(
         "job": elites.jobs,
         **cells,
         "vectors": elites.vectors,
+        "measure_names": np.array(list(quantities.measures), np.str_),
         **elites.columns,
+        **_divided(elites.division),
     }
+    if (values := _values(elites, quantities, goal)) is not None:
+        arrays |= {"value": values[1], "value_sign": np.array(values[2])}
     replace_by(run / f"{stem}.npz", lambda file: np.savez(file, **arrays), lambda _: None)  # type: ignore[arg-type]
+
+
+def _divided(division: Division | None) -> Arrays:
+    """Return a division as arrays."""
+    if division is None:
+        return {}
+    return {
+        "cells_low": division.low,
+        "cells_high": division.high,
+        "cells_count": np.array(division.count),
+        "cells_shape": division.shape,
+        "cells_centres": division.centres,
+        "cells_offset": np.array(division.offset),
+    }
+
+
+def _values(
+    elites: Elites, quantities: Quantities, goal: Goal | None
+) -> tuple[str, Float64, int] | None:
+    """Return the name of the values of members, if they have one, the values as in the table,
+    float64[members], and -1 if lower is better, else 1.
+    """
+    if quantities.objectives:
+        (name, *others), columns = quantities.objectives, elites.columns.get("objectives")
+        if others or columns is None:
+            return None
+        return name, columns[:, 0], int(quantities.signs[0])
+    if "return_" not in elites.columns:
+        return None
+    sign = -1 if goal == "minimise" else 1
+    return "return" if goal is None else "value", sign * elites.columns["return_"], sign
 
 
 def _table(
@@ -94,9 +135,8 @@ def _table(
         listed.append(("cell", [" ".join(map(str, cell)) for cell in elites.cells.tolist()]))
     if parameters:
         listed += [(name, [row[name] for row in parameters]) for name in parameters[0]]
-    if not quantities.objectives and "return_" in columns:
-        sign = -1.0 if goal == "minimise" else 1.0
-        listed.append(("return" if goal is None else "value", (sign * columns["return_"]).tolist()))
+    if not quantities.objectives and (values := _values(elites, quantities, goal)) is not None:
+        listed.append((values[0], values[1].tolist()))
     for group, names in quantities.groups.items():
         if group in columns:
             listed += zip(names, columns[group].T.tolist(), strict=True)
@@ -116,6 +156,96 @@ def _cell(value: object) -> object:
     return repr(value) if isinstance(value, float) else spreadsheet_cell(value)
 
 
+@dataclass(frozen=True)
+class StoredArchive:
+    """An archive as a run has written it, without vectors."""
+
+    path: Path  # of the file
+    names: Sequence[str]  # of the members
+    generations: Array  # int64[members]
+    cells: Array  # int64[members, axes]
+    measures: Float64  # float64[members, measures]
+    measure_names: Sequence[str]
+    values: Float64  # float64[members], in the sign of the user
+    sign: int  # -1: lower is better
+    division: Division
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def read_archive(run: Path) -> StoredArchive:
+    """Return the archive of a run; CheckpointError if it has none, or if it is damaged."""
+    path = run / f"{STEMS['cells']}.npz"
+    if not path.is_file():
+        text = "expected the directory of a run whose algorithm keeps an archive of cells, found no"
+        raise CheckpointError(f"{run}: {text} {path.name}")
+    try:
+        arrays = load_arrays(path, leave_out=("vectors",))
+        names = [str(name) for name in arrays["member"]]
+        if "cells_low" not in arrays:
+            raise CheckpointError(f"{path}: its algorithm declares no cells (Elites.division)")
+        division = Division(
+            np.asarray(arrays["cells_low"], np.float64),
+            np.asarray(arrays["cells_high"], np.float64),
+            int(arrays["cells_count"]),
+            np.asarray(arrays["cells_shape"], np.int64),
+            np.asarray(arrays["cells_centres"], np.float64),
+            float(arrays["cells_offset"]),
+        )
+        found = StoredArchive(
+            path,
+            names,
+            np.asarray(arrays["generation"], np.int64),
+            np.asarray(arrays["cell"], np.int64),
+            np.asarray(arrays["measures"], np.float64),
+            [str(name) for name in arrays["measure_names"]],
+            np.asarray(arrays["value"], np.float64),
+            int(arrays["value_sign"]),
+            division,
+        )
+        _require_consistent(found)
+    except DAMAGE as error:
+        raise CheckpointError(f"{path}: is damaged or not an archive of cells: {error}") from error
+    return found
+
+
+def _require_consistent(archive: StoredArchive) -> None:
+    """Raise ValueError if the arrays of an archive do not fit each other."""
+    count, axes, division = len(archive), len(archive.measure_names), archive.division
+    shape = division.shape
+    if (archive.measures.shape, archive.values.shape) != ((count, axes), (count,)):
+        raise ValueError(f"its measures are {list(archive.measures.shape)} for {count} members")
+    if archive.cells.shape != (count, len(shape) or 1) or archive.generations.shape != (count,):
+        raise ValueError(f"its cells are {list(archive.cells.shape)} for {count} members")
+    if division.low.shape != (axes,) or division.high.shape != (axes,) or not axes:
+        raise ValueError(f"its ranges are {list(division.low.shape)} for {axes} measures")
+    finite = (archive.measures, archive.values, division.low, division.high)
+    if not all(np.isfinite(array).all() for array in finite):
+        raise ValueError("it has numbers that are not finite")
+    if not (division.low < division.high).all() or archive.sign not in (-1, 1):
+        raise ValueError("a range is empty, or the sign is none")
+    if len(shape):
+        inside = ((archive.cells >= 0) & (archive.cells < shape)).all()
+        if len(shape) != axes or not inside or math.prod(shape.tolist()) != division.count:
+            raise ValueError(f"its cells are not in a grid of {shape.tolist()}")
+    elif division.count < count or division.centres.shape != (division.count, axes):
+        raise ValueError(f"its centres are {list(division.centres.shape)}")
+
+
+def read_vectors(archive: StoredArchive) -> Array:
+    """Return the vectors of all members, dtype[members, params]; CheckpointError if they are
+    damaged.
+    """
+    try:
+        vectors = load_arrays(archive.path)["vectors"]
+        if vectors.ndim != 2 or vectors.dtype.kind != "f" or len(vectors) != len(archive):
+            raise ValueError(f"the vectors are {vectors.dtype}{list(vectors.shape)}")
+    except DAMAGE as error:
+        raise CheckpointError(f"{archive.path}: is damaged: {error}") from error
+    return vectors
+
+
 def require_no_members(run: Path, which: str | None) -> None:
     """Raise CheckpointError for a run with a front, which has no best vector,
     unless the user has chosen one.
@@ -128,8 +258,13 @@ def require_no_members(run: Path, which: str | None) -> None:
 
 
 def read_member(run: Path, name: str) -> Member:
-    """Return a member of the front or archive of a run by its name;
-    CheckpointError if there is none.
+    """Return a member of the front or archive of a run; CheckpointError if there is none.
+
+    Args:
+        run: the run directory.
+        name: such as "g12j7"; of an archive also its cell, "cell=3,4", or the measures that are to
+            be near, "measures=0.2,0.5". Distances are those of measures with the range of all
+            members.
     """
     for stem in STEMS.values():
         path = run / f"{stem}.npz"
@@ -145,30 +280,69 @@ def _member(path: Path, name: str) -> Member:
     try:
         arrays = load_arrays(path)
         names = arrays["member"].tolist()
-        if name in names:
-            row = names.index(name)
+        row = _row(path, arrays, name)
+        if row is not None:
             vector = np.array(arrays["vectors"][row])
             if vector.ndim != 1 or vector.dtype.kind != "f":
                 raise ValueError(f"the vector of {name} is {vector.dtype}{list(vector.shape)}")
-            return Member(name, int(arrays["generation"][row]), vector)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        IndexError,
-        TypeError,
-        EOFError,
-        zipfile.BadZipFile,
-    ) as error:
+            return Member(str(names[row]), int(arrays["generation"][row]), vector)
+    except DAMAGE as error:
         raise CheckpointError(f"{path}: is damaged or not a file of members: {error}") from error
-    what = (
-        f"no member {name}"
-        if MEMBER.fullmatch(name)
-        else f"no member {name!r} (names are such as g12j7)"
-    )
+    what = f"no member {name}"
+    if "=" not in name and not MEMBER.fullmatch(name):
+        what = f"no member {name!r} (names are such as g12j7, cell=3,4 or measures=0.2,0.5)"
+    elif name.startswith("cell="):
+        what = f"no member in the cell {name.removeprefix('cell=')}"
     some = (
         f": {', '.join(names[:5])}{', ...' if len(names) > 5 else ''} ({path.stem}.csv lists all)"
         if names
         else ""
     )
     raise CheckpointError(f"{path}: there is {what} among {len(names)}{some}")
+
+
+def _row(path: Path, arrays: Mapping[str, Array], name: str) -> int | None:
+    """Return the row of a member by its name, by its cell, or by the nearest measures;
+    None if there is none.
+    """
+    how, _, text = name.partition("=")
+    names = arrays["member"].tolist()
+    if how == "cell" and text:
+        cells = _of_members(path, arrays, "cell", name)
+        wanted = np.array(_numbers(path, text, int), np.int64)
+        if len(wanted) != cells.shape[1]:
+            raise CheckpointError(
+                f"{path}: has {cells.shape[1]} numbers for each cell, found {name!r}"
+            )
+        same = np.flatnonzero((cells == wanted).all(axis=1))
+        return int(same[0]) if len(same) else None
+    if how == "measures" and text:
+        measures = _of_members(path, arrays, "measures", name)
+        point = np.array(_numbers(path, text, float))
+        if len(point) != measures.shape[1]:
+            raise CheckpointError(f"{path}: has {measures.shape[1]} measures, found {name!r}")
+        if not np.isfinite(point).all():
+            raise CheckpointError(f"{path}: expected finite numbers, found {name!r}")
+        widths = np.ptp(measures, axis=0) if len(measures) else np.ones(len(point))
+        distances = np.square((measures - point) / np.where(widths > 0, widths, 1.0)).sum(axis=1)
+        return int(distances.argmin()) if len(distances) else None
+    return names.index(name) if name in names else None
+
+
+def _of_members(path: Path, arrays: Mapping[str, Array], column: str, name: str) -> Array:
+    """Return a column of an archive, [members, numbers]; CheckpointError if it has none."""
+    if column not in arrays:
+        what = "cells" if column == "cell" else column
+        raise CheckpointError(
+            f"{path}: its members have no {what}: expected the name of a member, found {name!r}"
+        )
+    return arrays[column]
+
+
+def _numbers(path: Path, text: str, kind: type[int] | type[float]) -> list[float]:
+    """Return the numbers in a text such as "3,4"."""
+    try:
+        return [kind(word) for word in text.split(",")]
+    except ValueError:
+        what = "whole numbers such as 3,4" if kind is int else "numbers such as 0.2,0.5"
+        raise CheckpointError(f"{path}: expected {what}, found {text!r}") from None

@@ -598,7 +598,17 @@ class RunWriter:
             self._save(whole)
             if self._members is not None:
                 self._write_members()
+                self._draw_members(self._members)
                 self.message(self._members.text)
+
+    def _draw_members(self, members: MembersWriter) -> None:
+        """Draw the archive beside the learning curve; an error becomes a warning."""
+        if self.config.report.plot_interval_seconds:
+            try:
+                members.draw(self.directory)
+            except UserError as error:
+                self._warn(f"no picture of the archive: {error}")
+            gc.collect()
 
     def _write_members(self) -> None:
         """Write the front or archive of the state, which the last checkpoint has."""

@@ -83,6 +83,7 @@ VECTORS = [
     kind
     for kind in registry.kinds("algorithms")
     if registry.module("algorithms", kind).NEEDS.searches == "vectors"
+    and not registry.module("algorithms", kind).NEEDS.measures
 ]
 CASES = [
     *(Case(kind) for kind in registry.kinds("algorithms")),
@@ -109,6 +110,7 @@ CASES = [
         if registry.module("algorithms", kind).NEEDS.injects
     ),
     Case("deep_ga", {"parents": 3}, ONE_BEGIN),
+    Case("map_elites", {"archive": {"kind": "unstructured", "cells": 9}}),
     Case("policy_gradient", {"topk": 0, "topk_loss_hparam": 0.0, "alpha": 0.0}),
     Case("policy_gradient", {"alpha": 0.0, "ema_baseline_decay": 0.0, "topk_noise": 0.5}),
     Case("policy_gradient", {"entropy_target": 10.0, "restart_programs": 8}),
@@ -244,6 +246,8 @@ def test_every_growing_array_grows() -> None:
         Case("novelty"),
         Case("deep_ga"),
         Case("deep_ga", {"parents": 3}, ONE_BEGIN),
+        Case("map_elites"),
+        Case("cma_mae"),
     ):
         parts = built(case)
         run = states(parts)

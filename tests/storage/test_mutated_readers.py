@@ -17,10 +17,15 @@ from hpc_es.config.loading import validate
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.yaml_text import read_yaml
 from hpc_es.core.array_files import load_array, load_arrays
+from hpc_es.core.elites import Division, Elites
 from hpc_es.core.errors import UserError
+from hpc_es.core.quantities import Quantities
+from hpc_es.report.archive_plot import figure
+from hpc_es.report.archive_section import archive_sections
 from hpc_es.storage import checkpoint, line_logs, metrics_log, results
 from hpc_es.storage.answers import read_config, read_found, read_object
 from hpc_es.storage.keras_file import read_layers
+from hpc_es.storage.members import read_archive, read_member, write_members
 from hpc_es.storage.status import run_state, state_text
 from hpc_es.tasks.functions.initial_points import points_from
 from hpc_es.tuning.trials import Trial, read_table
@@ -49,6 +54,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "points.csv").write_text("x0,x1,value\n1,2,3\n0.5,-1,\n")
     (root / "points.json").write_text('[{"x": [1, 2], "value": 3}, {"x": [0, 1]}]')
     (root / "programs.jsonl").write_text('{"program": "+.", "reward": 1.5, "length": 2}\n' * 5)
+    grid = Division(np.zeros(2), np.ones(2), 6, np.array([2, 3]), np.zeros((0, 2)))
+    columns = {"return_": np.arange(2.0), "measures": np.array([[0.1, 0.1], [0.9, 0.1]])}
+    made = np.arange(2), np.arange(2)
+    elites = Elites(np.ones((2, 3)), *made, columns, np.array([[0, 0], [1, 0]]), grid)
+    quantities = Quantities(measures={"a": (0.0, 1.0), "b": (0.0, 1.0)})
+    write_members(root, "cells", elites, quantities, [{"x": 1.0}, {"x": 2.0}])
     model = {
         "class_name": "Sequential",
         "config": {"name": "m", "layers": [layer("dense", 3), layer("dense_1", 2)]},
@@ -73,6 +84,14 @@ def search_options() -> Any:
     from hpc_es.config.loading import validate
 
     return validate(json.loads(json.dumps(CONFIG))).task
+
+
+def drawn(run: Path) -> None:
+    """Read and show an archive."""
+    figure(read_archive(run), {}, "title")
+    archive_sections([run], ["name"])
+    read_member(run, "cell=0,0")
+    read_member(run, "measures=0.5,0.5")
 
 
 READERS: dict[str, tuple[str, Callable[[Path], object], tuple[type[Exception], ...]]] = {
@@ -117,6 +136,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object], tuple[type[Exception], .
     "points.json": ("points.json", lambda path: points_from(path, search_options()), (UserError,)),
     "npz": ("arrays.npz", load_arrays, (OSError, ValueError)),
     "npy": ("array.npy", load_array, (OSError, ValueError)),
+    "archive": ("archive.npz", lambda path: drawn(path.parent), (UserError,)),
     "Keras": ("model.h5", read_layers, (UserError,)),
 }
 

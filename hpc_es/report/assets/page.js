@@ -150,7 +150,151 @@
     }
   }
 
+  // The members of an archive as cells, points, or lines across parallel axes; a click shows one of them.
+  const VIRIDIS = ["#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725"]
+    .map((text) => [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16)));
+  const mix = (share) => {
+    const place = Math.min(Math.max(share, 0), 1) * (VIRIDIS.length - 1), left = Math.min(Math.floor(place), VIRIDIS.length - 2);
+    return `rgb(${VIRIDIS[left].map((part, index) => Math.round(part + (VIRIDIS[left + 1][index] - part) * (place - left)))})`;
+  };
+
+  class ArchiveMap {
+    constructor(figure) {
+      this.figure = figure;
+      this.data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
+      this.canvas = figure.querySelector("canvas");
+      this.selected = null;
+      const { names, shape, values, sign } = this.data;
+      this.kind = names.length > 2 ? "lines" : names.length === 2 && shape.length ? "cells" : "points";
+      const ordered = values.map((value) => sign * value).sort((a, b) => a - b);
+      this.worst = ordered[Math.floor(0.01 * ordered.length)] ?? 0;
+      this.best = ordered[ordered.length - 1] ?? 1;
+      this.canvas.addEventListener("click", (event) => {
+        const box = this.canvas.getBoundingClientRect();
+        this.choose(this.nearest(event.clientX - box.left, event.clientY - box.top));
+      });
+      this.canvas.addEventListener("keydown", (event) => this.key(event));
+      new ResizeObserver(() => { if (this.canvas.clientWidth !== this.width) this.draw(); }).observe(this.canvas);
+      this.draw();
+    }
+
+    share(axis, value) {
+      const { low, high } = this.data;
+      return Math.min(Math.max((value - low[axis]) / (high[axis] - low[axis]), 0), 1);
+    }
+
+    // The middle of a member in the picture; of a line, its height at each axis.
+    at(index) {
+      const { names, cells, shape, measures, values, sign } = this.data;
+      if (this.kind === "lines") return names.map((_, axis) => this.place(axis / (names.length - 1), this.share(axis, measures[index][axis])));
+      if (this.kind === "cells") return [this.place((cells[index][0] + 0.5) / shape[0], (cells[index][1] + 0.5) / shape[1])];
+      const height = names.length === 2 ? this.share(1, measures[index][1]) : (sign * values[index] - this.worst) / (this.best - this.worst || 1);
+      return [this.place(this.share(0, measures[index][0]), Math.min(Math.max(height, 0), 1))];
+    }
+
+    place(x, y) { return [this.left + x * this.inner[0], this.top + (1 - y) * this.inner[1]]; }
+
+    color(index) { return mix((this.data.sign * this.data.values[index] - this.worst) / (this.best - this.worst || 1)); }
+
+    draw() {
+      const { names, low, high, shape, members } = this.data, scale = devicePixelRatio || 1;
+      this.width = this.canvas.clientWidth || 600;
+      const height = Math.min(this.width, 480);
+      [this.left, this.top] = [64, 12];
+      this.inner = [this.width - this.left - 24, height - this.top - 44];
+      this.canvas.width = this.width * scale;
+      this.canvas.height = height * scale;
+      this.canvas.style.height = `${height}px`;
+      const pen = this.canvas.getContext("2d");
+      pen.scale(scale, scale);
+      pen.font = "13px system-ui, sans-serif";
+      const size = shape.length === 2 ? [this.inner[0] / shape[0], this.inner[1] / shape[1]] : [7, 7];
+      for (let index = members.length - 1; index >= 0; index -= 1) this.mark(pen, index, size, this.color(index), 1);
+      if (this.selected != null) this.mark(pen, this.selected, size.map((part) => part + 4), css("--text"), 3);
+      pen.strokeStyle = css("--dim");
+      pen.fillStyle = css("--dim");
+      pen.lineWidth = 1;
+      if (this.kind === "lines") {
+        names.forEach((name, axis) => {
+          const [x, y] = this.place(axis / (names.length - 1), 0);
+          pen.beginPath(); pen.moveTo(x, this.top); pen.lineTo(x, y); pen.stroke();
+          pen.textAlign = axis === 0 ? "left" : axis === names.length - 1 ? "right" : "center";
+          pen.fillText(`${name} ${number(low[axis])} to ${number(high[axis])}`, x, y + 18);
+        });
+      } else {
+        pen.strokeRect(this.left, this.top, ...this.inner);
+        const [left, bottom] = this.place(0, 0), [right, top] = this.place(1, 1);
+        pen.textAlign = "left"; pen.fillText(number(low[0]), left, bottom + 16);
+        pen.textAlign = "right"; pen.fillText(number(high[0]), right, bottom + 16);
+        pen.textAlign = "center"; pen.fillText(names[0], (left + right) / 2, bottom + 34);
+        pen.textAlign = "right";
+        const ends = names.length === 2 ? [low[1], high[1]] : [this.data.sign * this.worst, this.data.sign * this.best];
+        pen.fillText(number(ends[0]), left - 6, bottom); pen.fillText(number(ends[1]), left - 6, top + 12);
+        pen.save(); pen.translate(14, (top + bottom) / 2); pen.rotate(-Math.PI / 2); pen.textAlign = "center";
+        pen.fillText(names[1] ?? "value", 0, 0); pen.restore();
+      }
+      this.figure.dataset.drawn = String(members.length);
+    }
+
+    mark(pen, index, size, color, width) {
+      const points = this.at(index);
+      pen.fillStyle = pen.strokeStyle = color;
+      if (this.kind === "lines") {
+        pen.lineWidth = width;
+        pen.beginPath(); points.forEach(([x, y]) => pen.lineTo(x, y)); pen.stroke();
+      } else if (width > 1) {
+        pen.lineWidth = 2;
+        pen.strokeRect(points[0][0] - size[0] / 2, points[0][1] - size[1] / 2, ...size);
+      } else pen.fillRect(points[0][0] - size[0] / 2, points[0][1] - size[1] / 2, size[0] + 0.5, size[1] + 0.5);
+    }
+
+    nearest(x, y) {
+      let best = null, least = Infinity;
+      this.data.members.forEach((_, index) => {
+        for (const [px, py] of this.at(index)) {
+          const distance = (px - x) ** 2 + (py - y) ** 2;
+          if (distance < least) [best, least] = [index, distance];
+        }
+      });
+      return best;
+    }
+
+    choose(index) {
+      if (index == null) return;
+      this.selected = index;
+      const { members, values, names, measures, heads, rows, run } = this.data;
+      const pairs = heads.length ? heads.map((name, column) => [name, rows[index][column]])
+        : [["value", number(values[index])], ...names.map((name, axis) => [name, number(measures[index][axis])])];
+      const list = document.createElement("dl");
+      for (const [name, text] of [["member", members[index]], ...pairs]) {
+        const term = document.createElement("dt"), value = document.createElement("dd");
+        term.textContent = name;
+        value.textContent = text;
+        list.append(term, value);
+      }
+      const code = document.createElement("code");
+      code.textContent = `hpc-es export ${run} member.json --member ${members[index]}`;
+      this.figure.querySelector(".member").replaceChildren(list, code);
+      this.draw();
+    }
+
+    key(event) {
+      const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }, step = steps[event.key];
+      if (!step || !this.data.members.length) return;
+      event.preventDefault();
+      const [x, y] = this.at(this.selected ?? 0)[0];
+      let best = this.selected ?? 0, least = Infinity;
+      this.data.members.forEach((_, index) => {
+        const [px, py] = this.at(index)[0], along = (px - x) * step[0] + (py - y) * step[1];
+        const across = Math.abs((px - x) * step[1]) + Math.abs((py - y) * step[0]);
+        if (along > 0.5 && along + 3 * across < least) [best, least] = [index, along + 3 * across];
+      });
+      this.choose(best);
+    }
+  }
+
   const charts = [...document.querySelectorAll(".chart")].map((figure) => new Chart(figure));
+  charts.push(...[...document.querySelectorAll("figure.archive")].map((figure) => new ArchiveMap(figure)));
   const redraw = () => charts.forEach((chart) => chart.draw());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   addEventListener("beforeprint", () => { document.documentElement.dataset.theme = "light"; redraw(); });

@@ -204,16 +204,22 @@ class PythonEvaluator:
         self, vectors: Float64, seeds: Sequence[int], watch: Watch
     ) -> list[EvaluationResult]:
         count = len(vectors)
+        # drawing them takes longer than some functions
+        passed = np.array(seeds) if self._objective.takes_seed else np.zeros(0, np.int64)
         results, failure, seconds = self._try_call(
             vectors,
-            np.array(seeds),
+            passed,
             seeds[0],
             lambda result: read_batch(result, self._quantities, count, 0.0),
             watch.timed(0, self._call),
         )
         if results is None:
             return [EvaluationResult(math.nan, failure, seconds / count)] * count
-        return [result._replace(seconds=seconds / count) for result in results]
+        share = seconds / count
+        return [
+            EvaluationResult(result.value, result.failure, share, result.numbers)
+            for result in results
+        ]
 
     def _try_call(
         self,

@@ -97,6 +97,8 @@ def read_batch(
     table = np.concatenate(groups, axis=1) if groups else np.zeros((count, 0))
     values = table[:, 0].tolist() if quantities.objectives else as_numbers(result[VALUE], count)
     rows = zip(values, table.tolist(), strict=True)
+    if np.isfinite(table).all() and np.isfinite(values).all():  # the usual case, fast
+        return [EvaluationResult(value, None, share, tuple(numbers)) for value, numbers in rows]
     return [with_numbers(value, numbers, quantities, share) for value, numbers in rows]
 
 

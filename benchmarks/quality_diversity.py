@@ -1,0 +1,234 @@
+"""Quality diversity: scores and seconds on the domains of pyribs and of the paper of CMA-MAE.
+
+    python -m benchmarks.quality_diversity --generations 200 --trials 1          # minutes
+    python -m benchmarks.quality_diversity                                       # the whole table
+    python -m benchmarks.quality_diversity --only 'sphere/dms*' --trials 20
+
+A trial has 540 evaluations per generation in an archive of 100 x 100 cells and 100 dimensions. Its
+run directory is RESULTS/GENERATIONS/DOMAIN/NAME/SEED: the same command continues trials that were
+interrupted, and leaves out those that are finished. With the package ribs installed, `pyribs_...`
+runs the same with its emitters, and `pycma_...` with those of pycma, on one process; such a trial
+is one JSON file. Prints a table, and writes it as scores.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from benchmarks.jobs import ROOT, command, metrics
+
+RESULTS = ROOT / "benchmarks/results/quality_diversity"
+GENERATIONS, DIMENSIONS = 10_000, 100
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+CELLS = "archive: {cells: [100, 100]}"
+ALGORITHMS: Mapping[str, str] = {
+    "map_elites": f"kind: map_elites, population_size: 540, operator: gaussian, sigma: 0.5, {CELLS}",
+    "map_elites_line": f"kind: map_elites, population_size: 540, sigma: 0.5, sigma_line: 0.2, {CELLS}",
+    "cma_me_imp": f"kind: cma_me, sigma: 0.5, selection: filter, {CELLS}",
+    "cma_me_imp_mu": f"kind: cma_me, sigma: 0.5, {CELLS}",
+    "cma_me_rd_mu": "kind: cma_me, sigma: 0.5, emitters: {improvement: 0, random_direction: 15}, "
+    + CELLS,
+    "cma_me_opt": f"kind: cma_me, sigma: 0.5, emitters: {{improvement: 0, optimising: 15}}, {CELLS}",
+    "cma_mae": f"kind: cma_mae, sigma: 0.5, {CELLS}",
+    "cma_mae_active": f"kind: cma_mae, sigma: 0.5, active: true, {CELLS}",
+    "dms": f"kind: dms, sigma: 0.5, threshold_min: 0, threshold_max: 100, {CELLS}",
+}
+HALF = 5.12 * DIMENSIONS / 2  # largest sum of half of the coordinates
+DOMAINS: Mapping[str, str] = {
+    "sphere": f"{{a: [{-HALF}, {HALF}], b: [{-HALF}, {HALF}]}}",
+    "rastrigin": f"{{a: [{-HALF}, {HALF}], b: [{-HALF}, {HALF}]}}",
+    "arm": "{x: [-1, 1], y: [-1, 1]}",
+}
+# QD score and coverage in per cent, of pyribs' examples/sphere.py with 20 trials, and of the paper
+# of CMA-MAE
+PUBLISHED: Mapping[str, Mapping[str, tuple[float, float]]] = {
+    "sphere": {
+        "map_elites": (416_112, 50.72),
+        "map_elites_line": (491_014, 60.44),
+        "cma_me_imp": (456_678, 55.84),
+        "cma_me_imp_mu": (498_464, 61.11),
+        "cma_me_rd_mu": (512_693, 63.78),
+        "cma_me_opt": (57_518, 5.97),
+        "cma_mae": (633_369, 81.02),
+        "dms": (700_777, 95.99),
+    },
+    "rastrigin": {
+        "map_elites": (314_000, 47.9),
+        "map_elites_line": (383_000, 56.5),
+        "cma_me_imp_mu": (380_000, 53.1),
+        "cma_mae": (527_000, 80.5),
+    },
+    "arm": {
+        "map_elites": (714_000, 74.1),
+        "map_elites_line": (746_000, 75.6),
+        "cma_me_imp_mu": (758_000, 75.9),
+        "cma_mae": (790_000, 79.2),
+    },
+}
+PEERS = ("map_elites", "map_elites_line", "cma_me_imp_mu", "cma_me_rd_mu", "cma_mae")
+# 97.5 % quantiles of Student's t distribution by degrees of freedom
+T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 19: 2.093}
+
+
+class Trial(NamedTuple):
+    """One run."""
+
+    domain: str
+    name: str  # of the algorithm; with the library in front if it is not hpc_es
+    seed: int
+
+    @property
+    def path(self) -> Path:
+        """Where its results are, below the directory of a length."""
+        return Path(self.domain) / self.name / str(self.seed)
+
+
+class Score(NamedTuple):
+    """The result of a trial."""
+
+    qd_score: float
+    coverage: float  # in per cent
+    seconds: float  # per generation
+
+
+def trials(options: argparse.Namespace) -> Iterator[Trial]:
+    """Yield the trials of a command, seed by seed."""
+    peers = [f"pyribs_{name}" for name in PEERS]
+    peers += [f"pycma_{name}" for name in PEERS if name.startswith("cma")]
+    names = [*ALGORITHMS, *(peers if importlib.util.find_spec("ribs") else [])]
+    for seed in range(1, options.trials + 1):
+        for domain in DOMAINS:
+            for name in names:
+                if any(fnmatch(f"{domain}/{name}", glob) for glob in options.only):
+                    yield Trial(domain, name, seed)
+
+
+def run(trial: Trial, directory: Path, options: argparse.Namespace) -> Score:
+    """Run a trial unless it is finished; its score."""
+    if trial.name.partition("_")[0] in ("pyribs", "pycma"):
+        return of_peer(trial, directory, options)
+    output = directory / trial.path
+    result = output / "result.json"
+    if not result.is_file() or json.loads(result.read_text())["generations"] < options.generations:
+        overrides = (
+            f"seed={trial.seed}",
+            f"name={trial.domain}_{trial.name}",
+            f"task.function=archive_functions:{trial.domain}",
+            f"task.dimension={DIMENSIONS}",
+            f"task.measures={DOMAINS[trial.domain]}",
+            f"algorithm={{{ALGORITHMS[trial.name]}}}",
+            f"stop.generations={options.generations}",
+            "report.plot_interval_seconds=0",
+            "checkpoint.interval_seconds=120",
+        )
+        config = ROOT / "configs/cma_mae_rastrigin.yaml"
+        words = command(options.ranks, config, output, *overrides)
+        done = subprocess.run(
+            words,
+            check=False,
+            cwd=ROOT,
+            env={**os.environ, **ONE_THREAD},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            sys.exit(f"{trial.path}: exit status {done.returncode}\n{done.stderr[-2000:]}")
+    last = metrics(output)[-1]
+    seconds = last["seconds_total"] / (last["generation"] + 1)
+    return Score(last["qd_score"], 100 * last["coverage"], seconds)
+
+
+def of_peer(trial: Trial, directory: Path, options: argparse.Namespace) -> Score:
+    """Run a trial of pyribs unless it is finished; its score."""
+    file = directory / trial.path.with_suffix(".json")
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        words = [trial.domain, trial.name, str(trial.seed), str(options.generations), str(file)]
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.quality_diversity_peers", *words],
+            cwd=ROOT,
+            env={**os.environ, **ONE_THREAD},
+            check=True,
+        )
+    return Score(**json.loads(file.read_text()))
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return the mean, and the standard deviation of several values."""
+    text = f"{fmean(values):,.0f}"
+    return f"{text} ± {stdev(values):,.0f}" if len(values) > 1 else text
+
+
+def lower_bound(values: Sequence[float]) -> float:
+    """Return the lower end of the 95 % confidence interval of the mean."""
+    if len(values) < 2:
+        return math.nan
+    t = T.get(len(values) - 1, 1.96)
+    return fmean(values) - t * stdev(values) / len(values) ** 0.5
+
+
+def rows(scores: Mapping[tuple[str, str], Sequence[Score]]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table."""
+    for (domain, name), found in scores.items():
+        values = [score.qd_score for score in found]
+        published = PUBLISHED[domain].get(name.removeprefix("pyribs_"))
+        yield {
+            "domain": domain,
+            "algorithm": name,
+            "trials": len(found),
+            "qd_score": spread(values),
+            "lower_95": "" if len(found) < 2 else f"{lower_bound(values):,.0f}",
+            "coverage": f"{fmean(score.coverage for score in found):.2f}",
+            "published": "" if published is None else f"{published[0]:,.0f} / {published[1]}",
+            "ms_per_generation": f"{1e3 * fmean(score.seconds for score in found):.1f}",
+        }
+
+
+def main() -> int:
+    """Run the trials that are missing, and print the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.quality_diversity",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="DOMAIN/NAME")
+    parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--generations", type=int, default=GENERATIONS)
+    parser.add_argument("--ranks", type=int, default=2)
+    options = parser.parse_args()
+    directory = options.results / str(options.generations)
+    directory.mkdir(parents=True, exist_ok=True)
+    scores: dict[tuple[str, str], list[Score]] = {}
+    for trial in trials(options):
+        score = run(trial, directory, options)
+        scores.setdefault((trial.domain, trial.name), []).append(score)
+        text = f"QD score {score.qd_score:,.0f}  coverage {score.coverage:.2f} %"
+        print(f"{trial.path}  {text}  {1e3 * score.seconds:.1f} ms", file=sys.stderr, flush=True)
+    table = list(rows(scores))
+    if not table:
+        sys.exit(f"no trial matches {' '.join(options.only)}: expected such as 'sphere/cma_mae'")
+    with (directory / "scores.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, table[0])
+        writer.writeheader()
+        writer.writerows(table)
+    print(f"| {' | '.join(table[0])} |\n|{'---|' * len(table[0])}")
+    for row in table:
+        print(f"| {' | '.join(map(str, row.values()))} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""One trial of pyribs for `benchmarks.quality_diversity`, in a process of its own.
+
+    python -m benchmarks.quality_diversity_peers sphere pyribs_cma_mae 1 10000 result.json
+
+`pyribs_...` uses the CMA-ES of pyribs, `pycma_...` that of pycma.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.jobs import ROOT
+from benchmarks.quality_diversity import DIMENSIONS, HALF
+
+EMITTERS, BATCH, SIGMA = 15, 36, 0.5
+RANKERS = {"cma_me_imp_mu": "2imp", "cma_me_rd_mu": "2rd", "cma_mae": "imp"}
+RANGES = {"arm": [(-1.0, 1.0)] * 2}
+
+
+def scheduler_of(name: str, domain: str, seed: int) -> tuple[Any, Any]:
+    """Return the scheduler of an algorithm, and the archive of its results."""
+    from ribs.archives import GridArchive
+    from ribs.emitters import EvolutionStrategyEmitter, GaussianEmitter, IsoLineEmitter
+    from ribs.schedulers import Scheduler
+
+    library, _, algorithm = name.partition("_")
+    common = {
+        "solution_dim": DIMENSIONS,
+        "dims": (100, 100),
+        "ranges": RANGES.get(domain, [(-HALF, HALF)] * 2),
+        "seed": seed,
+    }
+    is_soft = algorithm == "cma_mae"
+    soft = {"learning_rate": 0.01, "threshold_min": 0.0} if is_soft else {}
+    archive = GridArchive(**common, **soft)
+    result = GridArchive(**common) if is_soft else None
+    x0 = np.zeros(DIMENSIONS)
+    emitters: list[Any]
+    if algorithm == "map_elites":
+        emitters = [GaussianEmitter(archive, x0=x0, sigma=SIGMA, batch_size=540, seed=seed)]
+    elif algorithm == "map_elites_line":
+        steps = {"iso_sigma": SIGMA, "line_sigma": 0.2}
+        emitters = [IsoLineEmitter(archive, x0=x0, **steps, batch_size=540, seed=seed)]
+    else:
+        emitters = [
+            EvolutionStrategyEmitter(
+                archive,
+                x0=x0,
+                sigma0=SIGMA,
+                ranker=RANKERS[algorithm],
+                selection_rule="mu",
+                restart_rule="basic" if is_soft else "no_improvement",
+                es="pycma_es" if library == "pycma" else "cma_es",
+                batch_size=BATCH,
+                seed=1000 * seed + number,
+            )
+            for number in range(EMITTERS)
+        ]
+    return Scheduler(
+        archive, emitters, result_archive=result
+    ), archive if result is None else result
+
+
+def main() -> int:
+    """Run a trial, and write its score."""
+    domain, name, seed, generations, file = sys.argv[1:]
+    sys.path.insert(0, str(ROOT / "configs"))
+    import archive_functions
+
+    function = vars(archive_functions)[domain]
+    scheduler, result = scheduler_of(name, domain, int(seed))
+    started = time.perf_counter()
+    for _ in range(int(generations)):
+        evaluated = function(scheduler.ask())
+        scheduler.tell(evaluated["value"], evaluated["measures"])
+    seconds = (time.perf_counter() - started) / int(generations)
+    score = {
+        "qd_score": float(result.stats.qd_score),
+        "coverage": 100 * float(result.stats.coverage),
+        "seconds": seconds,
+    }
+    temporary = Path(file).with_suffix(".part")
+    temporary.write_text(json.dumps(score))
+    temporary.replace(file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
