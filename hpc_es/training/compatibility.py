@@ -405,8 +405,9 @@ def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPr
 
 
 def mixed_strategies() -> list[str]:
-    """Return the kinds of algorithms that adapt to discrete parameters."""
-    return [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.mixed]
+    """Return the kinds of algorithms that perturb one solution and adapt to discrete parameters."""
+    needs = {kind: module("algorithms", kind).NEEDS for kind in kinds("algorithms")}
+    return [kind for kind, of in needs.items() if of.mixed and of.noise and of.incumbent == "one"]
 
 
 def points_text(config: Config, problem: Problem) -> str:
