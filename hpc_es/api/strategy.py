@@ -48,9 +48,9 @@ from hpc_es.core.plain import plain
 from hpc_es.core.population import Population, unperturbed
 from hpc_es.core.quantities import CONSTRAINTS, MEASURES, Group, Quantities
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
+from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.options import returned_quantities
 from hpc_es.tasks.functions.parameters import Value
-from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.results import EvaluationResult, with_numbers
 from hpc_es.training.build import Parts, build_noise
 from hpc_es.training.chunking import first_jobs

@@ -23,8 +23,8 @@ from hpc_es.storage.answers import (
     number,
 )
 from hpc_es.storage.status import is_surpassed
+from hpc_es.tasks.functions.best import BEST_AT, BEST_VALUE, BEST_X, best_report
 from hpc_es.tasks.functions.parameters import Scale, scales_of
-from hpc_es.tasks.functions.problem import BEST_AT, BEST_VALUE, BEST_X, best_report
 
 if TYPE_CHECKING:
     from hpc_es.storage.checkpoint import Best, Snapshot
