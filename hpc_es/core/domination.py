@@ -115,6 +115,18 @@ def crowding_by_front(costs: Float64, ranks: Indices) -> Float64:
     return crowding
 
 
+def without_crowded(costs: Float64, kept: int) -> Indices:
+    """Return the rows of `kept` members of a front, ascending, after the most crowded ones have
+    been removed one at a time; of equal ones the later goes first.
+    """
+    rows = np.arange(len(costs))
+    while len(rows) > kept:
+        crowding = crowding_distances(costs[rows])
+        least = np.flatnonzero(crowding == crowding.min())[-1]
+        rows = np.delete(rows, least)
+    return rows
+
+
 def normalised(costs: Float64) -> Float64:
     """Return the costs of a front with its ideal point at 0 and its nadir at 1; an objective
     without a range is 0.

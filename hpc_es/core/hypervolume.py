@@ -8,6 +8,7 @@ al. 2012). All sums are in a fixed order.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 
 import numpy as np
@@ -57,12 +58,12 @@ def _swept(costs: Float64, reference: Float64) -> float:
     """Return the volume of three objectives: the area of the first two, which grows along the
     third.
     """
-    right, top, end = reference.tolist()
+    right, top, end = (float(limit) for limit in reference)
     # The staircase of the members so far: ascending x, descending y, between two sentinels.
-    xs, ys = [-np.inf, right], [top, -np.inf]
-    area = volume = 0.0
-    ordered = costs[np.lexsort((costs[:, 1], costs[:, 0], costs[:, 2]))].tolist()
-    level: float = ordered[0][2]
+    xs, ys = [-math.inf, right], [top, -math.inf]
+    area, volume = 0.0, 0.0
+    ordered: list[list[float]] = costs[np.lexsort((costs[:, 1], costs[:, 0], costs[:, 2]))].tolist()
+    level = ordered[0][2]
     for x, y, z in ordered:
         volume, level = volume + area * (z - level), z
         place = bisect_left(xs, x)
@@ -132,16 +133,18 @@ def _contributions_of_two(front: Float64, reference: Float64) -> Float64:
 
 def without_least(costs: Float64, reference: Float64, kept: int) -> Indices:
     """Return the rows of `kept` members, ascending, after those with the least contributions have
-    been removed one at a time; of equal ones the later goes first.
+    been removed one at a time; of equal ones the later goes first. The first of the best members in
+    each objective stay if they can.
 
     A contribution only grows as others go, so that one of an earlier step is a lower bound.
     """
     rows = list(range(len(costs)))
-    bounds = contributions(costs, reference) if len(rows) > kept else np.zeros(0)
+    bounds = contributions(costs, reference) if len(rows) > kept else np.zeros(len(costs))
+    bounds[costs.argmin(axis=0)] = np.inf
     exact = np.full(len(costs), len(rows))  # number of members when it was computed
     while len(rows) > kept:
         row = min(rows, key=lambda row: (bounds[row], -row))
-        if exact[row] != len(rows):
+        if exact[row] != len(rows) and bounds[row] < np.inf:
             others = [other for other in rows if other != row]
             bounds[row] = exclusive(costs[row], costs[others], reference)
             exact[row] = len(rows)

@@ -164,6 +164,10 @@ class ObjectiveProblem(ProblemDefaults):
         if self._run is not None:
             remove_finished(self._run.directory, generation)
 
+    def search_bounds(self) -> tuple[Float64, Float64]:
+        """Return the ends of the search vectors, float64[size] each; infinite without bounds."""
+        return self.coordinates.ends
+
     def evaluated_vectors(self, vectors: Array) -> Float64:
         """Return search vectors as they are passed to the objective, float64[k, size] both."""
         return self.coordinates.to_objective(np.asarray(vectors, np.float64))[0]
