@@ -54,7 +54,16 @@ PROGRAMS = {"task": {"kind": "programs", "name": "reverse", "max_code_length": 3
 ANYWHERE = {"dimension": 3, "bounds": {"low": -2.0, "high": 2.0}, "initial": "random"}
 MARKS = ("{parameters}", "{seed}", "{result}")
 CHAOS = {"kind": "episodes", "env_id": "tests.helpers.toys:Chaos-v0"}
+OF_LENGTH_AND_STATE = {"length": "maximise", "end": {"from": "observation.0", "goal": "minimise"}}
 EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
+    ("algorithms", "nsga2"): {
+        "task": {**CHAOS, "objectives": OF_LENGTH_AND_STATE},
+        "algorithm": {"kind": "nsga2", "population_size": 6},
+    },
+    ("algorithms", "como_cma_es"): {
+        "task": {**CHAOS, "objectives": OF_LENGTH_AND_STATE},
+        "algorithm": {"kind": "como_cma_es", "kernels": 3, "population_size": 5},
+    },
     ("algorithms", "es"): {
         "task": {**CHAOS, "observation_normalization": {"enabled": True, "probability": 0.5}},
         "algorithm": {"kind": "es", "population_size": 12, "optimizer": {"kind": "adam"}},

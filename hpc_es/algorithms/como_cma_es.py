@@ -123,16 +123,17 @@ class Sweep(NamedTuple):
 class COMOCMAES(Strategy[Sequence[Ranked]]):
     """COMO-CMA-ES.
 
+    The arrays of the kernel in place I, those of `cma_es` or `sep_cma_es`, have the prefix
+    kernel/I/.
+
     State, shared:
         theta: dtype[params]; knee of the front; the initial vector before there is one
         active: bool[kernels]; which kernels have not converged
         settled: float64[settled, objectives], grows; objectives of the means of converged kernels
         extent: float64[3, objectives]; lowest and highest costs of the front, and the highest ones
             of any mean or member so far; NaN before
-        kernel/I/NAME: dtype[...], grows; the arrays of kernel I, see `cma_es` and `sep_cma_es`
     State, master:
         begun: int64[kernels]; kernels that have begun in each place
-        kernel/I/NAME: dtype[...], grows; the arrays of kernel I, see `cma_es` and `sep_cma_es`
         those of `hpc_es.algorithms.common.front.Front`
     """
 

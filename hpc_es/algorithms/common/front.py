@@ -78,9 +78,12 @@ class Front:
         front_vectors: dtype[members, params], grows; the non-dominated feasible vectors so far, the
             best of the first objective first
         front_objectives: float64[members, objectives], grows; what their evaluations returned
-        front_constraints: float64[members, constraints], grows, if the task has constraints
-        front_measures: float64[members, measures], grows, if the task has measures
-        front_metrics: float64[members, metrics], grows, if the task has metrics
+        front_constraints: float64[members, constraints], grows, if the task has constraints;
+            likewise
+        front_measures: float64[members, measures], grows, if the task has measures;
+            likewise
+        front_metrics: float64[members, metrics], grows, if the task has metrics;
+            likewise
         front_made: int64[members, 2], grows; generation and job of their evaluations
         front_reference: float64[objectives]; costs from which the hypervolume is measured; NaN
             before the first feasible vector, unless the task has them
