@@ -45,7 +45,7 @@ from hpc_es.algorithms.common.variation import SearchSpace
 from hpc_es.algorithms.sep_cma_es import Options as SepCMAOptions
 from hpc_es.algorithms.sep_cma_es import SepCMAES
 from hpc_es.config.options import Count, Limits, Positive, option, options
-from hpc_es.core.data import SCOPED, Array, Arrays, Chunk, Float64, Results, Rows, State
+from hpc_es.core.data import SCOPED, Array, Arrays, Chunk, Float64, Json, Results, Rows, State
 from hpc_es.core.declarations import Metric, Needs
 from hpc_es.core.domination import nondominated
 from hpc_es.core.elites import Elites
@@ -394,6 +394,10 @@ class COMOCMAES(Strategy[Sequence[Ranked]]):
     def elites(self, state: State) -> Elites:
         """Return the archive."""
         return self.front.elites(state.master)
+
+    def summary(self, state: State) -> Mapping[str, Json]:
+        """Return `front`: its size, hypervolume, ends and knee."""
+        return self.front.summary(state.master)
 
     def finished(self, state: State) -> str | None:
         """Return that all kernels have converged, if none begins in their place."""

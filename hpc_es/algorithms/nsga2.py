@@ -34,7 +34,7 @@ from hpc_es.algorithms.common.injection import INJECTED, with_injected
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.algorithms.common.variation import SearchSpace
 from hpc_es.config.options import Limits, NonNegative, Positive, Probability, option, options
-from hpc_es.core.data import Array, Arrays, Chunk, Float64, Results, Rows, State
+from hpc_es.core.data import Array, Arrays, Chunk, Float64, Json, Results, Rows, State
 from hpc_es.core.declarations import Needs
 from hpc_es.core.domination import constrained_ranks, crowding_by_front
 from hpc_es.core.elites import Elites
@@ -272,6 +272,10 @@ class NSGA2(Strategy[State]):
     def elites(self, state: State) -> Elites:
         """Return the archive."""
         return self.front.elites(state.master)
+
+    def summary(self, state: State) -> Mapping[str, Json]:
+        """Return `front`: its size, hypervolume, ends and knee."""
+        return self.front.summary(state.master)
 
 
 def needs(options: Options) -> Needs:

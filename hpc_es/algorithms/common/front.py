@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.config.options import Count, Natural, option, options
-from hpc_es.core.data import Array, Arrays, Float64, Rows, dataclass
+from hpc_es.core.data import Array, Arrays, Float64, Json, Rows, dataclass
 from hpc_es.core.declarations import Metric
 from hpc_es.core.domination import Indices, knee, nondominated, normalised, without_crowded
 from hpc_es.core.elites import Elites
@@ -49,6 +49,16 @@ class FrontOptions:
     )
 
 
+def has_front(arrays: Arrays) -> bool:
+    """Return whether these arrays of a state have an archive."""
+    return PREFIX + "made" in arrays
+
+
+def front_of(arrays: Arrays) -> tuple[int, float]:
+    """Return the number of members of an archive, and its hypervolume, NaN if it is not known."""
+    return len(arrays[PREFIX + "made"]), float(arrays[PREFIX + "hypervolume"])
+
+
 def costs_of(problem: VectorProblem, objectives: Float64) -> Float64:
     """Return the costs of objectives in the user's sign, float64[jobs, objectives] both."""
     return -problem.quantities.signs * objectives
@@ -68,6 +78,11 @@ def reference_beyond(costs: Float64) -> Float64:
     span = np.where(worst > best, worst - best, 1.0)
     beyond: Float64 = worst + MARGIN * span
     return beyond
+
+
+def finite_or_none(value: float) -> float | None:
+    """Return a number for JSON; None if it is not finite."""
+    return value if np.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -223,6 +238,29 @@ class Front:
             return None
         vector: Array = master[PREFIX + "vectors"][knee(costs)]
         return vector
+
+    def summary(self, master: Arrays) -> Mapping[str, Json]:
+        """Return what result.json and `hpc-es inspect` show: `front`, with the hypervolume, the
+        reference from which it is measured, the best of each objective, and the knee.
+        """
+        size, volume = front_of(master)
+        signs, names = self.problem.quantities.signs, self.problem.quantities.objectives
+        objectives = master[PREFIX + OBJECTIVES]
+        reference = -signs * master[PREFIX + "reference"]
+
+        def by_name(values: Float64) -> Json:
+            return dict(
+                zip(names, [finite_or_none(value) for value in values.tolist()], strict=True)
+            )
+
+        front: dict[str, Json] = {"members": size, "hypervolume": finite_or_none(volume)}
+        front["reference"] = by_name(reference)
+        if size:
+            row = knee(self.costs(master))
+            front["best"] = by_name(signs * (signs * objectives).max(axis=0))
+            of_knee = dict(zip(names, objectives[row].tolist(), strict=True))
+            front["knee"] = {"member": self.elites(master).names[row], **of_knee}
+        return {"front": front}
 
     def elites(self, master: Arrays) -> Elites:
         """Return the members."""
