@@ -142,6 +142,7 @@ def member_name(text: str) -> str:
     """Return the name of a member of a front or archive."""
     from hpc_es.core.elites import MEMBER  # imports NumPy, which the command line does without
 
-    if not MEMBER.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"expected a name such as g12j7, found {text!r}")
+    if not MEMBER.fullmatch(text) and text != "knee" and not text.startswith("best "):
+        names = "a name such as g12j7, or of a front knee or 'best OBJECTIVE'"
+        raise argparse.ArgumentTypeError(f"expected {names}, found {text!r}")
     return text

@@ -5,12 +5,14 @@ distances and the knee of a front.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.data import Float64
 
+KNEE = "knee"
 BLOCK = 1 << 22  # comparisons that are in memory at the same time
 
 Flags = npt.NDArray[np.bool_]
@@ -135,6 +137,19 @@ def normalised(costs: Float64) -> Float64:
     span = costs.max(axis=0) - low
     scaled: Float64 = (costs - low) / np.where(span > 0, span, 1.0)
     return scaled
+
+
+def choices(costs: Float64, names: Sequence[str]) -> list[str]:
+    """Return what speaks for each member of a front: "knee", "best NAME" of an objective, or "".
+
+    Of equal ones the first is named. `costs` are float64[members, objectives].
+    """
+    texts: list[list[str]] = [[] for _ in costs]
+    if len(costs):
+        texts[knee(costs)].append(KNEE)
+        for row, name in zip(costs.argmin(axis=0).tolist(), names, strict=True):
+            texts[row].append(f"best {name}")
+    return [", ".join(parts) for parts in texts]
 
 
 def knee(costs: Float64) -> int:

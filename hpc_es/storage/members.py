@@ -2,9 +2,10 @@
 with the vectors.
 
 The columns of the table are member, generation, job, cell, the parameters (of functions and
-programs), the value or return, objectives, constraints, measures and metrics. The .npz file has
-`member`, `generation`, `job`, `cell` (int64), `vectors`, [members, params] as the search had them,
-and the columns of the rows.
+programs), the value or return, objectives, constraints, measures and metrics, and of a front
+`choice`: "knee" or "best NAME" of members that stand out. The .npz file has `member`, `generation`,
+`job`, `cell` (int64), `choice`, `vectors`, [members, params] as the search had them, and the
+columns of the rows.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ import numpy as np
 from hpc_es.core.array_files import load_arrays
 from hpc_es.core.data import Array, Json
 from hpc_es.core.declarations import Incumbent
+from hpc_es.core.domination import choices
 from hpc_es.core.elites import MEMBER, Elites
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.plain import spreadsheet_cell
-from hpc_es.core.quantities import Goal, Quantities
+from hpc_es.core.quantities import OBJECTIVES, Goal, Quantities
 from hpc_es.storage.files import replace_by, write_text
 
 STEMS: Mapping[Incumbent, str] = {"front": "front", "cells": "archive"}
@@ -70,10 +72,18 @@ def write_members(
         "generation": elites.generations,
         "job": elites.jobs,
         **cells,
+        **_choice_arrays(elites, quantities),
         "vectors": elites.vectors,
         **elites.columns,
     }
     replace_by(run / f"{stem}.npz", lambda file: np.savez(file, **arrays), lambda _: None)  # type: ignore[arg-type]
+
+
+def _choice_arrays(elites: Elites, quantities: Quantities) -> dict[str, Array]:
+    """Return the array `choice`, so that a member can be named by what speaks for it."""
+    if elites.cells is not None or OBJECTIVES not in elites.columns:
+        return {}
+    return {"choice": np.array(choices_of(elites, quantities), np.str_)}
 
 
 def _table(
@@ -100,6 +110,8 @@ def _table(
     for group, names in quantities.groups.items():
         if group in columns:
             listed += zip(names, columns[group].T.tolist(), strict=True)
+    if elites.cells is None and OBJECTIVES in columns:
+        listed.append(("choice", choices_of(elites, quantities)))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([spreadsheet_cell(name) for name, _ in listed])
@@ -110,6 +122,12 @@ def _table(
         ]
     )
     return text.getvalue()
+
+
+def choices_of(elites: Elites, quantities: Quantities) -> list[str]:
+    """Return which members of a front are its knee, or the best of an objective, "" of others."""
+    costs = -quantities.signs * np.asarray(elites.columns[OBJECTIVES], np.float64)
+    return choices(costs, list(quantities.objectives))
 
 
 def _cell(value: object) -> object:
@@ -123,7 +141,7 @@ def require_no_members(run: Path, which: str | None) -> None:
     table = run / table_name("front")
     if which is None and table.is_file():
         raise CheckpointError(
-            f"{run}: has a front and no best vector: expected --member NAME; {table.name} lists them"
+            f"{run}: has a front and no best vector: expected --member knee or another NAME; {table.name} lists them"
         )
 
 
@@ -145,12 +163,16 @@ def _member(path: Path, name: str) -> Member:
     try:
         arrays = load_arrays(path)
         names = arrays["member"].tolist()
-        if name in names:
-            row = names.index(name)
+        chosen = (
+            [text.split(", ") for text in arrays["choice"].tolist()] if "choice" in arrays else []
+        )
+        row = next((row for row, texts in enumerate(chosen) if name in texts), None)
+        if name in names or row is not None:
+            row = names.index(name) if row is None else row
             vector = np.array(arrays["vectors"][row])
             if vector.ndim != 1 or vector.dtype.kind != "f":
                 raise ValueError(f"the vector of {name} is {vector.dtype}{list(vector.shape)}")
-            return Member(name, int(arrays["generation"][row]), vector)
+            return Member(names[row], int(arrays["generation"][row]), vector)
     except (
         OSError,
         ValueError,

@@ -17,7 +17,7 @@ from hpc_es.core.data import Json
 from hpc_es.core.quantities import Goal, Quantities
 
 MOST_OBJECTIVES = 8
-MEMBER_COLUMNS = ("member", "generation", "job", "cell")  # of front.csv and archive.csv
+MEMBER_COLUMNS = ("member", "generation", "job", "cell", "choice")  # of front.csv and archive.csv
 
 
 def _with_source(data: Json) -> Json:

@@ -524,6 +524,9 @@ def _quantity_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
     yield from name_problems(
         search, quantities, taken | dict.fromkeys(RESULT_COLUMNS, "a column of evaluations.csv")
     )
+    if len(search.objectives or ()) > 1 and search.bounds.keep == "penalty":
+        text = "is penalty, but there are several objectives, to which a penalty cannot be added"
+        yield "bounds.keep", f"{text}: expected reflect, clip or transform"
     if len(search.objectives or ()) > 1 and search.constraint_handling != "feasible_first":
         text = f"is {search.constraint_handling}, but there are several objectives: expected feasible_first"
         yield "constraint_handling", text
