@@ -39,7 +39,7 @@ class Front:
     parameters: Sequence[Mapping[str, Value]]  # x by name: x0, x1, ... unless they have names
     objectives: Sequence[str]  # their names, in the order of f
     names: Sequence[str]  # of members, such as "g12j7" for job 7 of generation 12
-    knee: int | None  # the member with the least sum of scaled objectives; None: there are none
+    knee: int | None  # the member whose worst scaled objective is best; None: there are none
     # from the references of the objectives; None: it is not known
     hypervolume: float | None
     evaluations: int

@@ -153,9 +153,11 @@ def choices(costs: Float64, names: Sequence[str]) -> list[str]:
 
 
 def knee(costs: Float64) -> int:
-    """Return the row of the knee of a front: the member with the least sum of normalised costs.
+    """Return the row of the knee of a front: the member whose worst normalised cost is the lowest,
+    of equal ones the one with the lowest sum, then the first.
 
-    It is the one that is farthest below the plane through the ends of the front, of equal ones the
-    first.
+    On a convex front it is close to the bend, and on a concave one in the middle, whereas the
+    member farthest below the plane through the ends is then one of the ends.
     """
-    return int(normalised(costs).sum(axis=1).argmin())
+    scaled = normalised(costs)
+    return int(np.lexsort((scaled.sum(axis=1), scaled.max(axis=1)))[0])

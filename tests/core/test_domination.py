@@ -55,8 +55,10 @@ def test_crowding_by_hand() -> None:
     assert crowding_by_front(both, ranks).tolist() == pytest.approx([inf, 1.0, 1.5, inf] * 2)
 
 
-def test_knee_is_farthest_below_the_line_between_the_ends() -> None:
+def test_knee_has_the_best_worst_objective() -> None:
     costs = np.array([[0, 1000], [1, 300], [2, 250], [10, 0]], np.float64)
-    # normalised sums: 1, 0.4, 0.45, 1
-    assert knee(costs) == 1
+    # the worse of both, normalised: 1, 0.3, 0.25, 1
+    assert knee(costs) == 2
+    circle = np.array([[0.0, 1.0], [0.6, 0.8], [0.8, 0.6], [0.7, 0.714], [1.0, 0.0]])
+    assert knee(circle) == 3
     assert knee(costs[:1]) == 0

@@ -125,7 +125,7 @@ def test_front_has_the_feasible_evaluations_that_none_dominates(text: str, tmp_p
     assert chosen.keys() == {"knee", "best a", "best b"}
     assert front[0]["choice"] == "best a" and front[-1]["choice"] == "best b"
     scaled = (points - points.min(axis=0)) / np.ptp(points, axis=0)
-    assert front[int(scaled.sum(axis=1).argmin())] == chosen["knee"]
+    assert front[int(scaled.max(axis=1).argmin())] == chosen["knee"]
     assert found["front"]["knee"]["member"] == chosen["knee"]["member"]
     last = (run / "log.txt").read_text().splitlines()[-1]
     assert f"front of {len(front)} members  hypervolume" in last and "return" not in last
