@@ -17,6 +17,7 @@ import yaml
 from hpc_es.config.yaml_text import Dumper
 from hpc_es.core.run_files import is_regular, read_bytes
 from hpc_es.report.curves import VALUES, flat, shared_config, task_text
+from hpc_es.report.front_sections import front_sections
 from hpc_es.report.group_sections import (
     ReportedGroup,
     comparison_sections,
@@ -60,6 +61,7 @@ def run_sections(runs: Sequence[RunSummary]) -> list[Section]:
     sections = [
         Section("summary", "Summary", [_tiles(runs, copies), *_alerts(runs, ids)]),
         *curve_sections(groups),
+        *front_sections(groups),
         Section("runs", "Runs", [_runs_table(groups, copies, ids)]),
         *comparison_sections(groups),
         *_settings(groups),
