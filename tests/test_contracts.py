@@ -62,6 +62,7 @@ MEASURED = {
     },
 }
 CELLS = {"cells": [4, 5]}
+OF_LENGTH_AND_STATE = {"length": "maximise", "end": {"from": "observation.0", "goal": "minimise"}}
 EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("algorithms", "map_elites"): {
         "task": MEASURED,
@@ -84,6 +85,14 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
             ("cma_mae", 2, {}),
             ("dms", 2, {"threshold_min": 0, "threshold_max": 10}),
         )
+    },
+    ("algorithms", "nsga2"): {
+        "task": {**CHAOS, "objectives": OF_LENGTH_AND_STATE},
+        "algorithm": {"kind": "nsga2", "population_size": 6},
+    },
+    ("algorithms", "como_cma_es"): {
+        "task": {**CHAOS, "objectives": OF_LENGTH_AND_STATE},
+        "algorithm": {"kind": "como_cma_es", "kernels": 3, "population_size": 5},
     },
     ("algorithms", "es"): {
         "task": {**CHAOS, "observation_normalization": {"enabled": True, "probability": 0.5}},

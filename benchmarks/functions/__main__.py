@@ -24,6 +24,7 @@ from benchmarks.functions import (
     constrained,
     contenders,
     cost,
+    front,
     mixed,
     profiles,
     ranks,
@@ -111,6 +112,22 @@ def parser() -> argparse.ArgumentParser:
         "--busy", action="store_true", help="evaluations compute instead of sleeping"
     )
     together.add_argument("--rounds", type=int, default=3)
+    fronts = commands.add_parser("front", help="hypervolumes with two and three objectives")
+    fronts.set_defaults(run=run_front)
+    fronts.add_argument("--runs", type=int, default=20, help="number of seeds")
+    fronts.add_argument("--evaluations", type=int, default=25_000)
+    fronts.add_argument(
+        "--only", nargs="+", default=list(front.CONTENDERS), choices=list(front.CONTENDERS)
+    )
+    fronts.add_argument(
+        "--functions", nargs="+", default=list(front.FUNCTIONS), choices=list(front.FUNCTIONS)
+    )
+    fronts.add_argument(
+        "--trials",
+        type=Path,
+        default=RESULTS / "front.jsonl",
+        help="file of the trials, one JSON line per trial, to continue",
+    )
     discrete = commands.add_parser(
         "mixed", help="evaluations on functions of numbers, integers and booleans"
     )
@@ -181,6 +198,15 @@ def show_tables(options: argparse.Namespace) -> int:
         options.csv.write_text(tables.csv_text(rows))
     if options.png:
         profiles.draw(rows, options.png)
+    return 0
+
+
+def run_front(options: argparse.Namespace) -> int:
+    """Run the searches for fronts that are missing in the file, and print the table."""
+    found = front.trials(
+        options.runs, options.evaluations, options.only, options.functions, options.trials
+    )
+    print(front.markdown(list(found)))
     return 0
 
 

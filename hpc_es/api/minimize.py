@@ -7,21 +7,23 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, overload
 from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.api.arguments import BoundsInput, argument_errors, in_arguments
+from hpc_es.api.front import Front, Objectives, front_in, objective_options
 from hpc_es.api.strategy import (
-    ALGORITHM,
     OUTSIDE,
     Parameters,
     Region,
     algorithm_options,
+    default_algorithm,
     parts_of,
     vector_options,
 )
@@ -31,6 +33,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import ConfigData, Float64, JsonObject
 from hpc_es.core.errors import Exit, RunFailedError, exits_as_errors
 from hpc_es.core.global_generators import GlobalGenerators
+from hpc_es.core.interfaces import KeepsElites
 from hpc_es.core.paths import argument
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
@@ -39,10 +42,11 @@ from hpc_es.mpi.world import World
 from hpc_es.report.progress import Progress
 from hpc_es.storage.files import finite
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
+from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.initial_points import Points, points_from
 from hpc_es.tasks.functions.options import returned_quantities
 from hpc_es.tasks.functions.parameters import Value
-from hpc_es.tasks.functions.problem import BestVector
+from hpc_es.tasks.functions.problem import ObjectiveProblem
 from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
 from hpc_es.training.budget import budget_warning
 from hpc_es.training.build import Parts
@@ -67,7 +71,7 @@ CONVERGENCE = (
         "tolflatfitness",
         "tolstagnation",
     ),
-    *("noeffectcoord", "noeffectaxis"),
+    *("noeffectcoord", "noeffectaxis", "the convergence of all kernels"),
 )
 SUCCESS, LIMIT, NOT_CONVERGED, CALLER, SIGNAL, RUNNING = 0, 1, 2, 3, 4, -1  # status of a search
 
@@ -117,9 +121,35 @@ class Minimum:
         """The reason why the search ended."""
         return self.reason
 
+    def data(self) -> JsonObject:
+        """Return the result as plain data, for the other ranks."""
+        return {**vars(self), "x": self.x.tolist()}
 
-# of an intermediate Minimum, or of x if its only parameter is named x or xk
+
+# of an intermediate Minimum or Front, or of x if its only parameter is named x or xk
 Callback = Callable[..., object]
+
+
+@overload
+def minimize(
+    f: Callable[..., object],
+    x0: npt.ArrayLike | None = None,
+    sigma0: float | None = None,
+    *,
+    objectives: None = None,
+    **more: Any,
+) -> Minimum: ...
+
+
+@overload
+def minimize(
+    f: Callable[..., object],
+    x0: npt.ArrayLike | None = None,
+    sigma0: float | None = None,
+    *,
+    objectives: Objectives,
+    **more: Any,
+) -> Front: ...
 
 
 def minimize(
@@ -129,7 +159,7 @@ def minimize(
     *,
     region: Region | None = None,
     parameters: Parameters | None = None,
-    algorithm: str = ALGORITHM,
+    algorithm: str | None = None,
     max_evaluations: int = EVALUATIONS,
     target: float | None = None,
     bounds: BoundsInput = None,
@@ -142,13 +172,15 @@ def minimize(
     callback: Callback | None = None,
     constraints: int | Sequence[str] | None = None,
     constraint_handling: str = "feasible_first",
+    objectives: Objectives | None = None,
+    reference: npt.ArrayLike | None = None,
     initial_points: str | Path | Points | None = None,
     verbose: bool = False,
     workers: Workers | None = None,
     **options: object,
-) -> Minimum:
+) -> Minimum | Front:
     """Minimise `f` from `x0` with step size `sigma0` on all ranks of the job, by default with
-    CMA-ES.
+    CMA-ES, or with NSGA-II for several objectives.
 
     - `f(x)` takes float64[size] and returns a number. With `batch=K` it takes up to K vectors,
       float64[<= K, size], and returns as many values. An exception, NaN or time-out is a failed
@@ -166,6 +198,11 @@ def minimize(
     - `constraints`: number or names of constraints; `f` then returns {"value": ..., "constraints":
       [...]}, and x is feasible where they are at most 0. `constraint_handling`: "feasible_first" or
       "augmented_lagrangian".
+    - `objectives`: their number, names, or goals by name such as {"cost": "minimise", "range":
+      "maximise"}. `f` then returns as many numbers, or {"objectives": [...]} with constraints
+      beside them, and the result is a `Front`. `reference`: a value for each objective that no
+      solution of interest is worse than, from which the hypervolume is measured. For nsga2 and
+      como_cma_es.
     - `initial_points`: vectors, float64[k, size], or mappings such as {"layers": 3, "solver":
       "cg"}, that are evaluated first; a mapping may also have `value` (and `constraints`), which
       are then taken over without an evaluation. Or a CSV or JSON file of points, as in
@@ -201,6 +238,7 @@ def minimize(
         task |= {
             "constraints": constraints,
             "constraint_handling": constraint_handling,
+            "objectives": objective_options(objectives, reference),
             "batch": batch,
             "timeout_seconds": timeout_seconds,
             # their names; f gets the values themselves
@@ -209,7 +247,9 @@ def minimize(
         return {
             "seed": seed,
             "task": task,
-            "algorithm": algorithm_options(algorithm, sigma0, options),
+            "algorithm": algorithm_options(
+                algorithm or default_algorithm(objectives), sigma0, options
+            ),
             "noise": {"kind": noise},
             "evaluation": {"interval": 0},
             "stop": {"episodes": max_evaluations, "target_value": target},
@@ -326,12 +366,18 @@ def _run(
     callback: Callback | None,
     generators: GlobalGenerators,
     verbose: bool,
-) -> Minimum:
+) -> Minimum | Front:
     state = parts.initial()
     recorder = MemoryRecorder(Standing(config, parts.problem, state)) if world.rank == 0 else None
     progress = None
     if verbose and recorder is not None:
-        progress = Progress(None, config.stop, goal="minimise", metrics=config.setup.metrics)
+        progress = Progress(
+            None,
+            config.stop,
+            goal="minimise",
+            metrics=config.setup.metrics,
+            objectives=tuple(parts.problem.quantities.objectives),
+        )
     if progress is not None and (text := points_text(config, parts.problem)):
         progress.message(text)
     training = Training(
@@ -371,33 +417,30 @@ def _run(
     def result() -> JsonObject:
         assert recorder is not None
         best = _so_far(config, parts, training, recorder, row)
-        if math.isnan(best.f):
+        if isinstance(best, Minimum) and math.isnan(best.f):
             raise RunFailedError(f"no evaluation succeeded; the search ended by {recorder.reason}")
         status = (
             CALLER
             if is_stopped
             else SIGNAL
             if training.exit_status
-            else _status(config, recorder, best.violation)
+            else _status(config, recorder, best.violation if isinstance(best, Minimum) else 0.0)
         )
         reason = "the callback raised StopIteration" if is_stopped else recorder.reason
-        return {
-            **vars(best),
-            "x": best.x.tolist(),
-            "reason": reason,
-            "status": status,
-            "metrics": finite(row),
-        }
+        ended = replace(best, reason=reason, status=status, metrics=finite(row))
+        return ended.message() if isinstance(ended, Front) else ended.data()
 
     try:
         with world.polling(training.check_messages):
             _, message = on_rank_0(world, result, dict)
     except CollectiveExit as ended:
         raise RunFailedError(ended.reason.text) from None
+    if config.setup.needs.objectives:
+        return Front.from_message(message, config.task.coordinates().size)
     return Minimum(**{**message, "x": np.array(message["x"])})
 
 
-def _with_scipy_arguments(callback: Callback) -> Callable[[Minimum], object]:
+def _with_scipy_arguments(callback: Callback) -> Callable[[Minimum | Front], object]:
     """Return a function that calls `callback` as SciPy does, by the names of its parameters."""
     try:
         names = list(inspect.signature(callback).parameters)
@@ -412,9 +455,14 @@ def _with_scipy_arguments(callback: Callback) -> Callable[[Minimum], object]:
 
 def _so_far(
     config: Config, parts: Parts, training: Training, recorder: MemoryRecorder, metrics: MetricsRow
-) -> Minimum:
-    """Return the best vector so far; NaN before the first successful evaluation."""
+) -> Minimum | Front:
+    """Return the best vector so far, NaN before the first successful evaluation; or the front."""
     found = recorder.standing.outcome  # of a generation that was cut short, too
+    if config.setup.needs.objectives:
+        evaluations = int(recorder.standing.counters["episodes"])
+        algorithm, problem = parts.algorithm, parts.problem
+        assert isinstance(algorithm, KeepsElites) and isinstance(problem, ObjectiveProblem)
+        return front_in(algorithm, problem, found, evaluations=evaluations, metrics=metrics)
     best = BestVector.from_arrays(parts.problem.carried().extract_from(found).master)
     coordinates = config.task.coordinates()
     values = [] if math.isnan(best.value) else coordinates.decoded(best.x)

@@ -24,6 +24,8 @@ from hpc_es.api.arguments import (
     read_bounds,
     require_algorithm,
 )
+from hpc_es.api.front import ALGORITHM as ALGORITHM_FOR_SEVERAL
+from hpc_es.api.front import Front, Objectives, front_in, objective_options
 from hpc_es.config.loading import validate
 from hpc_es.config.options import build_kind
 from hpc_es.config.registry import module
@@ -48,9 +50,9 @@ from hpc_es.core.plain import plain
 from hpc_es.core.population import Population, unperturbed
 from hpc_es.core.quantities import CONSTRAINTS, MEASURES, Group, Quantities
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
+from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.options import returned_quantities
 from hpc_es.tasks.functions.parameters import Value
-from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.results import EvaluationResult, with_numbers
 from hpc_es.training.build import Parts, build_noise
 from hpc_es.training.chunking import first_jobs
@@ -59,6 +61,13 @@ from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
 
 ALGORITHM = "cma_es"  # default
+
+
+def default_algorithm(objectives: object) -> str:
+    """Return the algorithm of searches that name none."""
+    return ALGORITHM if objectives is None else ALGORITHM_FOR_SEVERAL
+
+
 Region = tuple[npt.ArrayLike, npt.ArrayLike]  # low and high: two vectors, or a vector and a number
 # of the jobs: values, or [value, constraint, ...]
 RoundValues: TypeAlias = "list[float] | list[list[float]]"
@@ -218,7 +227,8 @@ class Strategy:
             es.tell([cost(x) for x in es.ask()])
         print(es.best.x, es.best.f)
 
-    - `algorithm`: a kind that searches vectors, by default CMA-ES.
+    - `algorithm`: a kind that searches vectors, by default CMA-ES, or NSGA-II with several
+      objectives.
     - `x0`: the first centre, float64[size]; `sigma0`: its step size.
     - `region`: (low, high), each float64[size] or a number, in place of `x0`; at least one is a
       vector. The first centre, and that of each restart, is drawn from it uniformly.
@@ -233,8 +243,10 @@ class Strategy:
     - `constraints`: number or names of constraints; `tell` then also takes their values, which are
       at most 0 where a vector is feasible. `constraint_handling`: "feasible_first" or
       "augmented_lagrangian".
-    - `objectives`: their goals by name, such as {"cost": "minimise", "mass": "minimise"}, for
-      algorithms with several. `measures`: the ranges of numbers that describe a vector, such as
+    - `objectives`: their number, names, or goals by name, such as {"cost": "minimise", "range":
+      "maximise"}, for algorithms with several. `tell` then takes a row for each vector, and `front`
+      has what was found. `reference`: a value for each from which the hypervolume is measured.
+      `measures`: the ranges of numbers that describe a vector, such as
       {"x": (0, 1)}, for novelty search and archives. `tell` takes both.
     - `max_evaluations` and `target` are limits that `stop` reports. If fewer evaluations are left
       than a generation has, `ask` returns only the first vectors, and after them, if the search
@@ -248,7 +260,7 @@ class Strategy:
 
     def __init__(
         self,
-        algorithm: str = ALGORITHM,
+        algorithm: str | None = None,
         *,
         x0: npt.ArrayLike | None = None,
         region: Region | None = None,
@@ -262,14 +274,14 @@ class Strategy:
         target: float | None = None,
         constraints: int | Sequence[str] | None = None,
         constraint_handling: str = "feasible_first",
-        objectives: Mapping[str, str] | None = None,
+        objectives: Objectives | None = None,
+        reference: npt.ArrayLike | None = None,
         measures: Mapping[str, Sequence[float]] | None = None,
         **options: object,
     ) -> None:
         limits = {
             "constraints": constraints,
             "constraint_handling": constraint_handling,
-            "objectives": plain(objectives, "task.objectives"),
             "measures": plain(measures, "task.measures"),
         }
         with argument_errors():
@@ -280,8 +292,11 @@ class Strategy:
                     "function": OUTSIDE,
                     **vector_options(x0, region, bounds, keep, parameters),
                     **limits,
+                    "objectives": objective_options(objectives, reference),
                 },
-                "algorithm": algorithm_options(algorithm, sigma0, options),
+                "algorithm": algorithm_options(
+                    algorithm or default_algorithm(objectives), sigma0, options
+                ),
                 "noise": {"kind": noise},
                 "stop": {"episodes": max_evaluations, "target_value": target},
             }
@@ -341,10 +356,30 @@ class Strategy:
 
     @property
     def best(self) -> Best | None:
-        """Best vector evaluated so far; None before the first value."""
+        """Best vector evaluated so far; None before the first value, and with several objectives,
+        which have a `front`.
+        """
+        if self._problem.record is None:
+            return None
         best = BestVector.from_arrays(self._carried().master)
         return (
             None if np.isnan(best.value) else Best(best.x.copy(), best.value, best.violation or 0.0)
+        )
+
+    @property
+    def front(self) -> Front:
+        """The front of a search with several objectives, after the last finished generation.
+
+        Raises ValueError if there is one objective.
+        """
+        if not self.config.setup.needs.objectives:
+            raise ValueError("the search has one objective: expected objectives, or use best")
+        return front_in(
+            self._algorithm,
+            self._problem,
+            self._state,
+            evaluations=self._evaluations,
+            metrics={},
         )
 
     def ask(self) -> Float64:

@@ -56,7 +56,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     the time of all ranks spent on evaluations), core hours until `stop`, memory per node, and the
     limiting factor. It writes only the file of --plot.
     """
-    from hpc_es.algorithms.common.delay import DelayOptions
+    from hpc_es.algorithms.common.delay import OverlapOptions
     from hpc_es.bandits.regret import check
     from hpc_es.cluster import plan_report
     from hpc_es.cluster.measure import Cluster, measure
@@ -79,7 +79,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     has_table = config.setup.needs.noise and config.noise.kind == "table"
     table_bytes = 4 * config.noise.table_size if has_table else 0
     mpi = config.mpi
-    can_delay = isinstance(config.algorithm, DelayOptions) and not mpi.fault_tolerance
+    can_delay = isinstance(config.algorithm, OverlapOptions) and not mpi.fault_tolerance
     can_delay = can_delay and (mpi.schedule, mpi.update) == ("on_demand", "gathered")
     predicted = predictions(measured, config.stop, arguments.ranks, cluster, table_bytes, can_delay)
     best = plan_report.chosen(predicted)

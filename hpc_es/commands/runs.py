@@ -283,7 +283,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
             f"{path}: its content is damaged: {unreadable_reason(error)}"
         ) from error
     if arguments.path.is_dir():
-        content = {**content, **read_found(arguments.path).data()}
+        content = {**content, **read_found(arguments.path).data(), **_front(arguments.path)}
     if (arguments.path / STATUS).exists():
         state = run_state(arguments.path)
         content = {"run": state if arguments.json else state_text(state), **content}
@@ -293,6 +293,14 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         else visible_lines(inspect_text(content))
     )
     return 0
+
+
+def _front(run: Path) -> JsonObject:
+    """Return what result.json says of the front of a finished run; {} if it has none."""
+    from hpc_es.storage.answers import RESULT, read_object
+
+    front = read_object(run / RESULT).get("front")
+    return {"front": front} if isinstance(front, dict) else {}
 
 
 def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
@@ -392,6 +400,8 @@ def inspect_text(content: JsonObject) -> str:
             lines.append(
                 f"{name:14} {_value_text({**value, 'x': x_text(value['x'], MOST_NUMBERS) or None})}"
             )
+        elif name == "front":
+            lines += ["front", *(f"  {key:12} {_value_text(item)}" for key, item in value.items())]
         elif name == "counters":
             rounded = {
                 key: round(count, 1) if key == "seconds" else count for key, count in value.items()

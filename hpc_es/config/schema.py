@@ -145,9 +145,13 @@ class Stop:
     target_value: float | None = option(
         "best value of an objective so far, including evaluations of the centre", None
     )
+    hypervolume: Positive | None = option(
+        "hypervolume of the front of several objectives, measured from their references (see task.objectives)",
+        None,
+    )
     patience: Count | None = option(
         "evaluations without improvement after which the run ends on a plateau: evaluations of the policy, whose mean "
-        "return counts (see evaluation.interval), or of an objective, whose best value so far counts",
+        "return counts (see evaluation.interval), or of an objective, whose best value so far counts, or of several, whose hypervolume counts",
         None,
     )
     min_improvement: NonNegative = option(
@@ -170,6 +174,7 @@ class Stop:
             "seconds",
             "target_return",
             "target_value",
+            "hypervolume",
             "patience",
         )
         return any(getattr(self, name) is not None for name in names)

@@ -142,7 +142,9 @@ def member_name(text: str) -> str:
     """Return the name of a member of a front or archive, its cell, or measures near it."""
     from hpc_es.core.elites import MEMBER  # imports NumPy, which the command line does without
 
-    if not MEMBER.fullmatch(text) and not text.startswith(("cell=", "measures=")):
-        expected = "a name such as g12j7, or of an archive cell=3,4 or measures=0.2,0.5"
-        raise argparse.ArgumentTypeError(f"expected {expected}, found {text!r}")
+    of_archives = text.startswith(("cell=", "measures="))
+    of_fronts = text == "knee" or text.startswith("best ")
+    if not MEMBER.fullmatch(text) and not of_archives and not of_fronts:
+        names = "of a front knee or 'best OBJECTIVE', of an archive cell=3,4 or measures=0.2,0.5"
+        raise argparse.ArgumentTypeError(f"expected a name such as g12j7, {names}, found {text!r}")
     return text

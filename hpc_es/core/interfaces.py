@@ -340,6 +340,17 @@ class NamesParameters(Protocol):
 
 
 @runtime_checkable
+class HasBounds(Protocol):
+    """A vector problem whose candidates have bounds."""
+
+    def search_bounds(self) -> tuple[Array, Array]:
+        """Return the lowest and highest candidates, dtype[size] each; infinite where there is no
+        bound, or where the coordinate is a choice.
+        """
+        ...
+
+
+@runtime_checkable
 class EvaluatesFactors(Protocol):
     """A compiled vector problem that can evaluate candidates from their low-rank factors."""
 

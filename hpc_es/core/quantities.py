@@ -40,6 +40,8 @@ class Quantities:
     constraints: tuple[str, ...] = ()
     measures: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # low and high
     metrics: tuple[str, ...] = ()
+    # values of objectives, by name, from which hypervolumes are measured; not of all of them
+    references: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def groups(self) -> dict[Group, tuple[str, ...]]:
@@ -68,6 +70,11 @@ class Quantities:
         1 or -1.
         """
         return np.array([1.0 if goal == "maximise" else -1.0 for goal in self.objectives.values()])
+
+    @cached_property
+    def reference(self) -> Float64:
+        """The references of the objectives, float64[objectives]; NaN where none was declared."""
+        return np.array([self.references.get(name, np.nan) for name in self.objectives])
 
     @cached_property
     def ranges(self) -> tuple[Float64, Float64]:

@@ -45,7 +45,7 @@ X_AXES: dict[X, tuple[str, tuple[tuple[float, str], ...]]] = {
 DRAWN = (
     *dict.fromkeys(COLUMNS.values()),
     *("return_mean", "return_std", "evaluation_return_mean", "best_value", "best_reward", "solved"),
-    *("restarts", "best_violation"),
+    *("restarts", "best_violation", "hypervolume", "front_size"),
 )
 MOST_POINTS = 2000  # per line; a panel is about 500 pixels wide
 # keys of `policy` that may name files, as init_from does
@@ -72,7 +72,12 @@ class Measure:
 RETURNS = Measure("return per episode", "return_mean", "return_std", ("timesteps", "seconds"))
 SCORES = Measure("score", "return_mean", "return_std", ("evaluations", "seconds"))
 VALUES = Measure("best value", "best_value", None, ("evaluations", "seconds"))
+FRONTS = Measure("hypervolume", "hypervolume", None, ("evaluations", "seconds"))
+FRONT_SIZES = Measure("members of the front", "front_size", None, ("evaluations", "seconds"))
 REWARDS = Measure("best reward", "best_reward", None, ("programs", "seconds"))
+
+
+OF_FRONTS = (FRONTS, FRONT_SIZES)
 
 
 class HasConfig(Protocol):
@@ -111,9 +116,9 @@ class RunCurves:
     @property
     def measure(self) -> Measure:
         """The measure to draw: only program searches have a best reward,
-        only objectives a best value.
+        only objectives a best value, and several of them a hypervolume.
         """
-        for measure in (REWARDS, VALUES):
+        for measure in (REWARDS, FRONTS, FRONT_SIZES, VALUES):
             if np.isfinite(self.columns[measure.y]).any():
                 return measure
         return SCORES if (self.config.get("task") or {}).get("kind") == "model" else RETURNS
@@ -442,11 +447,11 @@ def population(group: RunGroup, x: X) -> Curve:
 
 def evaluation(group: RunGroup, x: X) -> Curve | None:
     """Return the mean return of the unperturbed policy over the runs with evaluations;
-    None if no run has any.
+    None if no run has any, or fronts are compared.
     """
     series = [run.series(COLUMNS[x], "evaluation_return_mean") for run in group.runs]
     series = [points for points in series if points[0].size]
-    if not series:
+    if not series or group.measure in OF_FRONTS:
         return None
     return (
         without_spread(*series[0])

@@ -272,8 +272,8 @@ def describe_best(master: Arrays, config: ConfigData) -> ConfigData:
     `config` is the config as plain data; its `task.parameters` has names and types of the elements
     of the vector.
     """
+    from hpc_es.tasks.functions.best import best_report, has_best
     from hpc_es.tasks.functions.parameters import scales_of
-    from hpc_es.tasks.functions.problem import best_report, has_best
 
     if not has_best(master):
         return {}
@@ -303,7 +303,7 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
     from hpc_es.storage.checkpoint_directory import find
     from hpc_es.storage.members import require_no_members
     from hpc_es.storage.results import require_run
-    from hpc_es.tasks.functions.problem import BestVector, has_best
+    from hpc_es.tasks.functions.best import BestVector, has_best
 
     require_run(path)
     newest = load(find(path))

@@ -17,6 +17,7 @@ import numpy as np
 from hpc_es.core.data import ConfigData, Float64
 from hpc_es.report.curves import (
     COLUMNS,
+    OF_FRONTS,
     REWARDS,
     VALUES,
     X_AXES,
@@ -155,7 +156,7 @@ def _measure_chart(
             else ", higher is better"
         )
     several = any(len(group.runs) > 1 for group in groups)
-    if measure in (VALUES, REWARDS):
+    if measure in (VALUES, REWARDS, *OF_FRONTS):
         note = "Bands: ± standard deviation over the runs." if several else ""
     else:
         note = "Bold: evaluations of the unperturbed parameters; thin: mean of the population. "

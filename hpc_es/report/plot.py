@@ -2,7 +2,8 @@
 configuration.
 
 Objectives show the best value so far against evaluations, and finished ones the best parameters if
-they have names; program searches the best reward against the number of programs executed. The runs
+they have names; several objectives the hypervolume of the front, and the fronts below; program
+searches the best reward against the number of programs executed. The runs
 of a group (`curves.grouped`) are averaged, and the shade is their standard deviation (n - 1); for a
 single run it is the standard deviation over the population.
 
@@ -33,6 +34,8 @@ from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, NullFormatter
 
 from hpc_es.core.errors import READING, UserError, unreadable_reason
 from hpc_es.report.curves import (
+    FRONTS,
+    OF_FRONTS,
     REWARDS,
     VALUES,
     X_AXES,
@@ -50,6 +53,7 @@ from hpc_es.report.curves import (
     restarts,
     task_name,
 )
+from hpc_es.report.fronts import DrawnFront, draw_fronts, height_of, read_front
 from hpc_es.storage.answers import stated_goal, x_text
 from hpc_es.storage.files import run_error, written
 from hpc_es.storage.metrics_log import JSONL
@@ -184,17 +188,50 @@ def figure(groups: Sequence[RunGroup], panels: Sequence[X], title: str | None) -
     A chart has 1200 x 500 pixels, or 1200 x 750 with a lower row of diagnostics.
     """
     tasks = by_task(groups)
+    fronts = {name: _fronts(same) for name, same in tasks.items()}
     heights = [
-        5.0 if any(_diagnostics(group) for group in same) else 10 / 3 for same in tasks.values()
+        (5.0 if any(_diagnostics(group) for group in same) else 10 / 3)
+        + height_of([drawn.front for drawn in fronts[name]])
+        for name, same in tasks.items()
     ]
     result = Figure(figsize=(8.0, sum(heights)), dpi=150, layout="constrained")
     if len(tasks) == 1:
-        _draw_chart(result, groups, panels, title or _subject(groups))
+        (of_task,) = fronts.values()
+        _draw_task(result, groups, panels, title or _subject(groups), of_task)
         return result
     charts = result.subfigures(len(tasks), 1, squeeze=False, height_ratios=heights).flat
     for chart, (name, same) in zip(charts, tasks.items(), strict=True):
-        _draw_chart(chart, same, panels, f"{title}: {name}" if title else name)
+        _draw_task(chart, same, panels, f"{title}: {name}" if title else name, fronts[name])
     return result
+
+
+def _fronts(groups: Sequence[RunGroup]) -> list[DrawnFront]:
+    """Return the fronts of the runs on one task that have the objectives of the first one."""
+    drawn: list[DrawnFront] = []
+    for index, group in enumerate(groups):
+        for run in group.runs if group.measure in OF_FRONTS else ():
+            front = read_front(run.path, run.config)
+            if front is not None and (not drawn or front.names == drawn[0].front.names):
+                drawn.append(DrawnFront(front, _look(index)[0]))
+    return drawn
+
+
+def _draw_task(
+    target: Figure | SubFigure,
+    groups: Sequence[RunGroup],
+    panels: Sequence[X],
+    title: str,
+    fronts: Sequence[DrawnFront],
+) -> None:
+    """Draw the curves of the runs on one task, and below them their fronts."""
+    if not fronts:
+        _draw_chart(target, groups, panels, title)
+        return
+    curves = 5.0 if any(_diagnostics(group) for group in groups) else 10 / 3
+    heights = (curves, height_of([drawn.front for drawn in fronts]))
+    above, below = target.subfigures(2, 1, squeeze=False, height_ratios=heights).flat
+    _draw_chart(above, groups, panels, title)
+    draw_fronts(below, fronts)
 
 
 def _draw_chart(
@@ -363,6 +400,8 @@ def _direction(groups: Sequence[RunGroup]) -> str:
     """Return " (lower is better)" or " (higher is better)" for objectives with the same goal,
     else "".
     """
+    if groups[0].measure in OF_FRONTS:
+        return " (higher is better)" if groups[0].measure is FRONTS else ""
     goals = {stated_goal(group.runs[0].config) for group in groups}
     words = {"minimise": " (lower is better)", "maximise": " (higher is better)", None: ""}
     return words[goals.pop()] if len(goals) == 1 else ""
@@ -378,7 +417,7 @@ def _value_key(groups: Sequence[RunGroup]) -> list[Line2D | Patch]:
 def _return_key(groups: Sequence[RunGroup]) -> list[Line2D | Patch]:
     several = [len(group.runs) > 1 for group in groups]
     key: list[Line2D | Patch] = []
-    if groups[0].measure is REWARDS:
+    if groups[0].measure in (REWARDS, *OF_FRONTS):
         key.append(
             Line2D(
                 [], [], color=GREY, lw=2.0, label="best so far" + ", mean over runs" * any(several)

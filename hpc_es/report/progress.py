@@ -45,7 +45,8 @@ class Progress:
     disk or a closed terminal never ends the run: output that cannot be written is dropped. With the
     `goal` of an objective, rows are printed as values and evaluations; with `scores`, as scores and
     evaluations, such as those of a model. `metrics` are those that the algorithm and the task
-    declare. Of several `objectives` the means are printed, by name.
+    declare. Of several `objectives` the best ones of the front are printed, by name, and the
+    means if there is no front.
     """
 
     def __init__(
@@ -201,6 +202,9 @@ class Progress:
     def _result_entries(self, row: Row) -> list[tuple[str, str | None]]:
         if "best_reward" in row:
             return _search_entries(row)
+        if self._objectives and "front_size" in row:
+            best = [(f"best {name}", number(row.get(f"best_{name}"))) for name in self._objectives]
+            return [*self._declared_entries(row), *best, *_evaluation_counts(row)]
         if self._objectives:
             means = [(name, number(row.get(f"objective_{name}"))) for name in self._objectives]
             return [*means, *self._declared_entries(row), *_evaluation_counts(row)]

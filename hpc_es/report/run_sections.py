@@ -18,6 +18,7 @@ from hpc_es.config.yaml_text import Dumper
 from hpc_es.core.run_files import is_regular, read_bytes
 from hpc_es.report.archive_section import archive_sections
 from hpc_es.report.curves import VALUES, flat, shared_config, task_text
+from hpc_es.report.front_sections import front_sections
 from hpc_es.report.group_sections import (
     ReportedGroup,
     comparison_sections,
@@ -61,6 +62,7 @@ def run_sections(runs: Sequence[RunSummary]) -> list[Section]:
     sections = [
         Section("summary", "Summary", [_tiles(runs, copies), *_alerts(runs, ids)]),
         *curve_sections(groups),
+        *front_sections(groups),
         Section("runs", "Runs", [_runs_table(groups, copies, ids)]),
         *comparison_sections(groups),
         *_settings(groups),

@@ -49,7 +49,7 @@ from hpc_es.core.policy import DIVERGED, Actor, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
 from hpc_es.storage.checkpoint import Snapshot, damage_named, load
 from hpc_es.storage.checkpoint_directory import BEST, find
-from hpc_es.storage.members import read_member
+from hpc_es.storage.members import read_member, require_no_members
 from hpc_es.storage.results import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
 from hpc_es.storage.stepping_cache import remembered
@@ -213,6 +213,7 @@ def read_theta(
     require_run(path)
     if which is not None and which not in get_args(Which):
         return _of_member(path, which, trust)
+    require_no_members(path, which)
     if which is None and path.is_file():
         which = "best" if path.name == BEST else "last"
     file = newest = find(path)

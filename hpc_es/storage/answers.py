@@ -11,7 +11,8 @@ the numbers from there.
 
 | kind | answer | |---|---| | evaluation | an objective: the best of all evaluated vectors | |
 centre | a policy, a model, a vector with returns: the parameters with the best evaluation, the
-final one included | | member | a search for programs: the program with the best reward |
+final one included | | member | a search for programs: the program with the best reward | | front |
+several objectives: the hypervolume of the front, whose members are in front.csv |
 
 Values have the sign of the user's function: minimised ones are as the function returned them.
 """
@@ -34,7 +35,7 @@ from hpc_es.core.run_files import LARGEST_CONFIG, read_json, read_text
 from hpc_es.storage.metrics_log import last_row
 from hpc_es.storage.status import FINISHED, STATUS, run_state
 
-Kind = Literal["centre", "evaluation", "member"]
+Kind = Literal["centre", "evaluation", "member", "front"]
 
 RESULT = "result.json"  # of one run, in its directory
 MOST_NUMBERS = 24  # of a vector in a text
@@ -45,6 +46,7 @@ NAMES: Mapping[Kind, str] = {
     "centre": "best return",
     "evaluation": "best value",
     "member": "best reward",
+    "front": "hypervolume",
 }
 
 
@@ -58,7 +60,8 @@ class Answer:
     # the parameters.
     x: Json = None
     standard_error: float | None = None  # of the value; None: unknown, as after one evaluation
-    evaluations: int = 0  # that the value is the mean of: episodes of a policy, 1 for an objective
+    # that the value is the mean of: episodes of a policy, 1 for an objective; members of a front
+    evaluations: int = 0
     # sum of the positive constraint values; None: there are no constraints
     violation: float | None = None
 

@@ -2,11 +2,12 @@
 with the vectors.
 
 The columns of the table are member, generation, job, cell, the parameters (of functions and
-programs), the value or return, objectives, constraints, measures and metrics. The .npz file has
-`member`, `generation`, `job`, `cell` (int64), `vectors`, [members, params] as the search had them,
-`value` as in the table, `value_sign` (-1 if lower is better), `measure_names`, the columns of the
-rows, and of an archive its division: `cells_low`, `cells_high`, `cells_count`, `cells_shape`,
-`cells_centres` and `cells_offset`.
+programs), the value or return, objectives, constraints, measures and metrics, and of a front
+`choice`: "knee" or "best NAME" of members that stand out. The .npz file has `member`, `generation`,
+`job`, `cell` (int64), `choice`, `vectors`, [members, params] as the search had them, `value` as in
+the table, `value_sign` (-1 if lower is better), `measure_names`, the columns of the rows, and of an
+archive its division: `cells_low`, `cells_high`, `cells_count`, `cells_shape`, `cells_centres` and
+`cells_offset`.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ import numpy as np
 from hpc_es.core.array_files import load_arrays
 from hpc_es.core.data import Array, Arrays, Float64, Json
 from hpc_es.core.declarations import Incumbent
+from hpc_es.core.domination import choices
 from hpc_es.core.elites import MEMBER, Division, Elites
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.plain import spreadsheet_cell
-from hpc_es.core.quantities import Goal, Quantities
+from hpc_es.core.quantities import OBJECTIVES, Goal, Quantities
 from hpc_es.storage.files import replace_by, write_text
 
 STEMS: Mapping[Incumbent, str] = {"front": "front", "cells": "archive"}
@@ -76,6 +78,7 @@ def write_members(
         "generation": elites.generations,
         "job": elites.jobs,
         **cells,
+        **_choice_arrays(elites, quantities),
         "vectors": elites.vectors,
         "measure_names": np.array(list(quantities.measures), np.str_),
         **elites.columns,
@@ -117,6 +120,13 @@ def _values(
     return "return" if goal is None else "value", sign * elites.columns["return_"], sign
 
 
+def _choice_arrays(elites: Elites, quantities: Quantities) -> dict[str, Array]:
+    """Return the array `choice`, so that a member can be named by what speaks for it."""
+    if elites.cells is not None or OBJECTIVES not in elites.columns:
+        return {}
+    return {"choice": np.array(choices_of(elites, quantities), np.str_)}
+
+
 def _table(
     elites: Elites,
     quantities: Quantities,
@@ -140,6 +150,8 @@ def _table(
     for group, names in quantities.groups.items():
         if group in columns:
             listed += zip(names, columns[group].T.tolist(), strict=True)
+    if elites.cells is None and OBJECTIVES in columns:
+        listed.append(("choice", choices_of(elites, quantities)))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([spreadsheet_cell(name) for name, _ in listed])
@@ -150,6 +162,12 @@ def _table(
         ]
     )
     return text.getvalue()
+
+
+def choices_of(elites: Elites, quantities: Quantities) -> list[str]:
+    """Return which members of a front are its knee, or the best of an objective, "" of others."""
+    costs = -quantities.signs * np.asarray(elites.columns[OBJECTIVES], np.float64)
+    return choices(costs, list(quantities.objectives))
 
 
 def _cell(value: object) -> object:
@@ -253,7 +271,7 @@ def require_no_members(run: Path, which: str | None) -> None:
     table = run / table_name("front")
     if which is None and table.is_file():
         raise CheckpointError(
-            f"{run}: has a front and no best vector: expected --member NAME; {table.name} lists them"
+            f"{run}: has a front and no best vector: expected --member knee or another NAME; {table.name} lists them"
         )
 
 
@@ -302,8 +320,8 @@ def _member(path: Path, name: str) -> Member:
 
 
 def _row(path: Path, arrays: Mapping[str, Array], name: str) -> int | None:
-    """Return the row of a member by its name, by its cell, or by the nearest measures;
-    None if there is none.
+    """Return the row of a member by its name, by what speaks for it, by its cell, or by the nearest
+    measures; None if there is none.
     """
     how, _, text = name.partition("=")
     names = arrays["member"].tolist()
@@ -326,7 +344,10 @@ def _row(path: Path, arrays: Mapping[str, Array], name: str) -> int | None:
         widths = np.ptp(measures, axis=0) if len(measures) else np.ones(len(point))
         distances = np.square((measures - point) / np.where(widths > 0, widths, 1.0)).sum(axis=1)
         return int(distances.argmin()) if len(distances) else None
-    return names.index(name) if name in names else None
+    if name in names:
+        return int(names.index(name))
+    texts = arrays["choice"].tolist() if "choice" in arrays else []
+    return next((row for row, text in enumerate(texts) if name in text.split(", ")), None)
 
 
 def _of_members(path: Path, arrays: Mapping[str, Array], column: str, name: str) -> Array:

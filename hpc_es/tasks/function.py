@@ -41,7 +41,7 @@ from hpc_es.tasks.functions.options import (
     offers_of_search,
     returned_quantities,
 )
-from hpc_es.tasks.functions.problem import ObjectiveProblem, SeveralObjectives
+from hpc_es.tasks.functions.problem import ObjectiveProblem
 from hpc_es.tasks.functions.python_evaluator import KEY, Evaluator, PythonEvaluator, objective
 
 RANDOM = "random"
@@ -226,9 +226,10 @@ class ObjectiveTask:
         self, searched: Searched, policy: Policy | None, keys: Keys, unit: int
     ) -> ObjectiveProblem:
         """Return the problem of maximising this objective."""
-        kind = ConstrainedProblem if self._search.constraint_names else ObjectiveProblem
-        if len(self._search.quantities.objectives) > 1:
-            kind = SeveralObjectives
+        # With several objectives, constraints are columns that algorithms read.
+        is_single = len(self._search.quantities.objectives) < 2
+        is_constrained = bool(self._search.constraint_names) and is_single
+        kind = ConstrainedProblem if is_constrained else ObjectiveProblem
         coordinates, points = self._search.coordinates(), self._points
         return kind(
             self._search, coordinates, self._initial, self._evaluator, keys, self._batch, points

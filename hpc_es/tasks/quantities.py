@@ -17,7 +17,7 @@ from hpc_es.core.data import Json
 from hpc_es.core.quantities import Goal, Quantities
 
 MOST_OBJECTIVES = 8
-MEMBER_COLUMNS = ("member", "generation", "job", "cell")  # of front.csv and archive.csv
+MEMBER_COLUMNS = ("member", "generation", "job", "cell", "choice")  # of front.csv and archive.csv
 
 
 def _with_source(data: Json) -> Json:
@@ -48,6 +48,11 @@ class ObjectiveOptions(SourceOptions):
     """An item of `task.objectives:`, or its goal."""
 
     goal: Goal = option("direction of the optimisation", "minimise")
+    reference: float | None = option(
+        "a value that no solution of interest is worse than, from which the hypervolume of the front is measured; "
+        "null: a tenth of the range beyond the worst value of the first generation with feasible candidates",
+        None,
+    )
 
     @staticmethod
     def _written_out(data: Json) -> Json:
@@ -99,6 +104,11 @@ def quantities_of(
         tuple(constraints),
         {name: item.range for name, item in (options.measures or {}).items()},
         tuple(metrics),
+        {
+            name: item.reference
+            for name, item in (options.objectives or {}).items()
+            if item.reference is not None
+        },
     )
 
 

@@ -153,7 +153,7 @@ def patience_mismatches(config: Config) -> Iterator[ConfigProblem]:
     neither evaluations nor the values of an objective.
     """
     offered = config.setup.offers
-    if config.stop.patience is None or offered.values:
+    if config.stop.patience is None or offered.values or config.setup.needs.objectives:
         return
     if offered.problems == ("programs",):
         text = f"the task {config.task.kind!r} has neither evaluations nor an objective value: expected null"
@@ -320,20 +320,47 @@ def quantity_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProb
     count = len(quantities.objectives)
     if count > 1 and not needs.objectives:
         text = f"has {count} objectives, but {kind!r} ranks by one number: expected one objective"
-        yield "task.objectives", f"{text}, or an algorithm for several"
+        yield (
+            "task.objectives",
+            f"{text}, or algorithm.kind: {_either(of_several_objectives())}",
+        )
     if needs.objectives and count < 2:
         text = f"is {kind!r}, which needs several objectives, but the task has {count or 'none'}: expected "
         yield "algorithm.kind", f"{text}task.objectives, such as {{cost: minimise, mass: minimise}}"
     if needs.measures and not quantities.measures:
         text = f"is {kind!r}, which needs measures, but the task has none: expected task.measures, such as "
         yield "algorithm.kind", f"{text}{{x: [0, 1], y: [0, 1]}}"
-    if count > 1:
-        for name in ("target_value", "patience"):
-            if getattr(config.stop, name) is not None:
-                yield (
-                    f"stop.{name}",
-                    "compares one number, but there are several objectives: expected null",
-                )
+    yield from _limit_mismatches(config, problem)
+
+
+def _limit_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
+    """Yield a problem for each limit of `stop:` that does not fit the number of objectives."""
+    stop, quantities = config.stop, problem.quantities
+    has_volume = "hypervolume" in config.setup.needs.metrics
+    if len(quantities.objectives) > 1:
+        other = "stop.hypervolume or stop.patience" if has_volume else "another limit"
+        if stop.target_value is not None:
+            text = "compares one number, but there are several objectives: expected null"
+            yield "stop.target_value", f"{text}, or {other}"
+        if stop.patience is not None and not has_volume:
+            text = f"needs a hypervolume, which {config.algorithm.kind!r} does not compute"
+            yield "stop.patience", f"{text}: expected null"
+    if stop.hypervolume is None:
+        return
+    if not has_volume:
+        text = f"is {stop.hypervolume:g}, but {config.algorithm.kind!r} has no front: expected null"
+        yield "stop.hypervolume", f"{text}, or algorithm.kind: {_either(of_several_objectives())}"
+    elif missing := [name for name in quantities.objectives if name not in quantities.references]:
+        text = (
+            f"is measured from the references of the objectives, but {', '.join(missing)} has none"
+        )
+        example = f"task.objectives.{missing[0]}: {{goal: minimise, reference: 10}}"
+        yield "stop.hypervolume", f"{text}: expected one for each, such as {example}"
+
+
+def of_several_objectives() -> list[str]:
+    """Return the kinds of algorithms that rank by several objectives."""
+    return [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.objectives]
 
 
 def closing_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
@@ -352,7 +379,7 @@ def fitness_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProbl
     """Yield a problem if `stop.patience` would compare evaluations
     that the task does not compare by their return.
     """
-    if config.stop.patience is None or config.setup.offers.values:
+    if config.stop.patience is None or config.setup.offers.values or config.setup.needs.objectives:
         return
     if problem.evaluation_episodes == 0:
         yield "stop.patience", f"the task {config.task.kind!r} has no evaluations: expected null"

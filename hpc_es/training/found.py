@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpc_es.algorithms.common.front import front_of, has_front
 from hpc_es.core.data import Array, Arrays, ConfigData, Float64, Json, Rows
 from hpc_es.core.quantities import Goal
 from hpc_es.programs import best_programs
@@ -23,8 +24,8 @@ from hpc_es.storage.answers import (
     number,
 )
 from hpc_es.storage.status import is_surpassed
+from hpc_es.tasks.functions.best import BEST_AT, BEST_VALUE, BEST_X, best_report
 from hpc_es.tasks.functions.parameters import Scale, scales_of
-from hpc_es.tasks.functions.problem import BEST_AT, BEST_VALUE, BEST_X, best_report
 
 if TYPE_CHECKING:
     from hpc_es.storage.checkpoint import Best, Snapshot
@@ -93,6 +94,9 @@ def found_by(
             return Found(goal, answer)
         generation, job = np.asarray(master[BEST_AT]).tolist()
         return Found(goal, answer, BestEvaluation(value, x, generation, job, violation))
+    if has_front(master):
+        members, volume = front_of(master)
+        return Found("maximise", Answer("front", number(volume), None, None, members))
     if best_programs.has_best_programs(master):
         found = best_programs.summary(master)
         value = number(found["best_reward"])

@@ -23,8 +23,8 @@ class MembersWriter:
     def __init__(self, config: Config, parts: Parts) -> None:
         self._incumbent, self._parts = config.setup.needs.incumbent, parts
         self._goal = config.setup.offers.goal
-        # the directory, and the generation of the files in it
-        self._written: tuple[Path, int] | None = None
+        # the directory, the generation of the files in it, and their members
+        self._written: tuple[Path, int, list[str]] | None = None
         self.count = 0  # of members in the files
         self._is_listed = True  # whether the table has their parameters
 
@@ -51,9 +51,10 @@ class MembersWriter:
         """
         algorithm, problem = self._parts.algorithm, self._parts.problem
         assert isinstance(algorithm, KeepsElites)  # as the checks before a run have seen
-        if self._written == (run, state.generation):
-            return
         elites = algorithm.elites(state)
+        written = run, state.generation, elites.names
+        if self._written == written:
+            return
         parameters = None
         if isinstance(problem, NamesParameters):
             elites = replace(elites, vectors=problem.evaluated_vectors(elites.vectors))
@@ -62,4 +63,4 @@ class MembersWriter:
                 parameters = [problem.parameters(vector) for vector in elites.vectors]
         self.count = len(elites)
         write_members(run, self._incumbent, elites, problem.quantities, parameters, self._goal)
-        self._written = run, state.generation
+        self._written = written

@@ -613,7 +613,7 @@ class RunWriter:
     def _write_members(self) -> None:
         """Write the front or archive of the state, which the last checkpoint has."""
         if self._members is not None:
-            self._members.write(self.directory, self.standing.state)
+            self._members.write(self.directory, self.standing.outcome)
 
     def measured_at_end(self, units: Sequence[Arrays]) -> None:
         """Save what the problem learned from the final evaluation, apart from the state,
@@ -682,6 +682,8 @@ class RunWriter:
         standing, target = self.standing, self.config.stop.target_value
         found = standing.found(final)
         success = {} if target is None else {"success": standing.is_reached(target)}
+        if (volume := self.config.stop.hypervolume) is not None:
+            success = {"success": standing.is_front_reached(volume)}
         members = {} if self._members is None else {"members": self._members.count}
         result = results.result(
             self.config,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Counters of `stop.patience`: evaluations since the last improvement, the value then (higher is
 # better), and the sum of its constraint violations. Only runs with a patience have them.
 PLATEAU = ("evaluations_without_improvement", "improved_value", "improved_violation")
+HYPERVOLUME = "hypervolume"  # counter of runs with `stop.hypervolume`: that of the newest front
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,14 @@ class StopRule:
         remove them.
 
         Values are compared with the last one that was an improvement, so that slow progress adds
-        up. With constraints, a smaller violation of the best vector is an improvement too, and so
+        up. With several objectives, the hypervolume of the front is the value. With constraints, a
+        smaller violation of the best vector is an improvement too, and so
         is the first feasible vector.
         """
         stop = self.stop
+        counters.pop(HYPERVOLUME, None)
+        if stop.hypervolume is not None and (volume := row.get("hypervolume")) is not None:
+            counters[HYPERVOLUME] = volume
         if stop.patience is None:
             for name in PLATEAU:
                 counters.pop(name, None)
@@ -56,6 +61,9 @@ class StopRule:
                 float(row.get("best_violation") or 0),
             )
             value *= self.sign
+        elif "hypervolume" in row:
+            evaluations, violation = int(row["episodes_this_generation"] or 0), 0.0
+            value = row["hypervolume"]
         else:
             evaluations, violation, value = (
                 int(bool(row["evaluation_episodes"])),
@@ -95,6 +103,8 @@ class StopRule:
             return f"stop.target_return: {stop.target_return:g}"
         if stop.target_value is not None and standing.is_reached(stop.target_value):
             return f"stop.target_value: {stop.target_value:g}"
+        if (volume := stop.hypervolume) is not None and standing.is_front_reached(volume):
+            return f"stop.hypervolume: {volume:g}"
         if stop.patience is not None and counters.get(PLATEAU[0], 0) >= stop.patience:
             return f"stop.patience: {stop.patience}"
         return None
@@ -156,6 +166,10 @@ class Standing:
     def is_reached(self, target: float) -> bool:
         """Return whether the best value is as good as `target`."""
         return self.problem.is_reached(self.carried(), target)
+
+    def is_front_reached(self, volume: float) -> bool:
+        """Return whether the hypervolume of the front is at least this one."""
+        return self.counters.get(HYPERVOLUME, -math.inf) >= volume
 
     def is_better(self, state: State, evaluation: Rows) -> bool:
         """Return whether an evaluation of the centre of this state is better than the best one so
@@ -225,6 +239,9 @@ class Standing:
         if answer.kind == "evaluation":
             best = "" if answer.value is None else f"  best value {answer.value + 0.0:.4g}"
             best += f" (violation {answer.violation:.4g})" if answer.violation else ""
+        if answer.kind == "front":
+            best = f"  front of {answer.evaluations:,} member{'s' * (answer.evaluations != 1)}"
+            best += "" if answer.value is None else f"  hypervolume {answer.value:.6g}"
         if status == "failed":
             return f"failed after {work}{best}: {reason}"
         final_text = (

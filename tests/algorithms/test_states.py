@@ -48,6 +48,19 @@ POINTS: Mapping[str, Any] = {
     "task": {**MIXED["task"], "initial_points": str(ROOT / "tests/helpers/mixed_points.csv")},
     "policy": None,
 }
+TWO: Mapping[str, str] = {"a": "minimise", "b": "minimise"}
+OF_TWO: Mapping[str, Any] = {
+    "task": {
+        "kind": "function",
+        "function": "tests.helpers.toys:two_costs",
+        "dimension": 3,
+        "objectives": TWO,
+        "constraints": ["ball"],
+        "measures": {"x": {"from": "parameter.x0", "range": [0, 1]}},
+        "metrics": ["sum"],
+    },
+    "policy": None,
+}
 ONE_BEGIN = {**FUNCTION, "task": {**FUNCTION["task"], "initial": 1.0}}
 _ = closed_at_the_end  # a fixture of every test here
 
@@ -71,6 +84,18 @@ class Case(NamedTuple):
         )
 
 
+def searched(kind: str, others: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of a task, with several objectives if the algorithm needs them."""
+    if not registry.module("algorithms", kind).NEEDS.objectives:
+        return others
+    if others is FUNCTION:
+        return OF_TWO
+    costs: dict[str, Any] = {"function": "tests.helpers.toys:mixed_costs", "objectives": TWO}
+    if "initial_points" in others["task"]:
+        costs |= {"initial_points": str(ROOT / "tests/helpers/mixed_costs_points.csv")}
+    return {**others, "task": {**others["task"], **costs}}
+
+
 def normalised(deviation: str) -> Mapping[str, Any]:
     """A task whose observations are normalised."""
     task = {"kind": "episodes", "env_id": "tests.helpers.toys:Chaos-v0"}
@@ -87,7 +112,7 @@ VECTORS = [
 ]
 CASES = [
     *(Case(kind) for kind in registry.kinds("algorithms")),
-    *(Case(kind, others=FUNCTION) for kind in VECTORS if kind != "novelty"),
+    *(Case(kind, others=searched(kind, FUNCTION)) for kind in VECTORS if kind != "novelty"),
     *(
         Case(kind, {"optimizer": {"kind": optimizer}})
         for kind in ("es", "pgpe", "novelty")
@@ -99,13 +124,13 @@ CASES = [
         for how in ("ipop", "bipop")
     ),
     *(
-        Case(kind, others=MIXED)
+        Case(kind, others=searched(kind, MIXED))
         for kind in VECTORS
         if registry.module("algorithms", kind).NEEDS.mixed
     ),
     Case("cma_es", others=LAGRANGIAN),
     *(
-        Case(kind, others=POINTS)
+        Case(kind, others=searched(kind, POINTS))
         for kind in VECTORS
         if registry.module("algorithms", kind).NEEDS.injects
     ),
@@ -147,10 +172,15 @@ def documented(parts: Parts) -> dict[tuple[str, str], Any]:
 
 
 def arrays(state: State) -> dict[tuple[str, str], Array]:
-    """The arrays of a state, by group and name."""
+    """The arrays of a state, by group and name, without those of the scopes of other strategies,
+    which document them.
+    """
     groups: Mapping[str, Arrays] = {"shared": state.shared, "master": state.master}
     return {
-        (group, name): array for group, members in groups.items() for name, array in members.items()
+        (group, name): array
+        for group, members in groups.items()
+        for name, array in members.items()
+        if "/" not in name
     }
 
 

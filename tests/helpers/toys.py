@@ -428,6 +428,21 @@ def mixed(
     )
 
 
+def two_costs(x: Array) -> dict[str, Any]:
+    """Squared distances from 0 and from 1, outside of a ball around the middle."""
+    time.sleep(0.0002)
+    return {
+        "objectives": [float(x @ x), float((x - 1) @ (x - 1))],
+        "constraints": [0.01 - float((x - 0.5) @ (x - 0.5))],
+        "metrics": [float(x.sum())],
+    }
+
+
+def mixed_costs(**parameters: Any) -> dict[str, Any]:
+    """`mixed`, and the number of nodes."""
+    return {"objectives": [mixed(**parameters), float(parameters["nodes"])]}
+
+
 def disc(x: Array) -> dict[str, Any]:
     """The least sum in the disc of radius sqrt(n) around 0, right of -1/2;
     every coordinate then is -1/2.

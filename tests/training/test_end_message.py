@@ -10,7 +10,7 @@ import pytest
 from hpc_es.config.loading import validate
 from hpc_es.core.data import State
 from hpc_es.storage.checkpoint import Best
-from hpc_es.tasks.functions.problem import BestVector
+from hpc_es.tasks.functions.best import BestVector
 from hpc_es.training.standing import Standing
 
 

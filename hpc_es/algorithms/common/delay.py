@@ -26,14 +26,24 @@ EARLIER = "delayed/"  # prefix of the arrays of earlier states: delayed/I/NAME, 
 
 
 @options
-class DelayOptions:
-    """Options of algorithms that can be delayed."""
+class OverlapOptions:
+    """Options of algorithms whose generations can overlap."""
 
     delay: Literal[0, 1, 2] = option(
         "updates that a generation does without, so that ranks need not wait for the longest jobs of the previous one; "
         "learning may need more timesteps",
         0,
     )
+
+    def looks_ahead(self) -> bool:
+        """Return False: a generation is drawn around the state that is known."""
+        return False
+
+
+@options
+class DelayOptions(OverlapOptions):
+    """Options of algorithms that can be delayed, and may extrapolate theta."""
+
     lookahead: bool | None = option(
         "extrapolation of theta by the last step times the delay; null: true if the optimizer has momentum",
         None,
@@ -71,7 +81,7 @@ def needs_of_overlapping(needs: Needs, because: Setting) -> Needs:
     return replace(needs, in_flight=because, requires=(*needs.requires, *requires))
 
 
-def needs_of_delayed(needs: Needs, options: DelayOptions) -> Needs:
+def needs_of_delayed(needs: Needs, options: OverlapOptions) -> Needs:
     """Return the requirements of an algorithm that can be delayed."""
     return (
         needs_of_overlapping(needs, Setting("algorithm.delay", str(options.delay)))
@@ -94,7 +104,7 @@ class DelayLine:
     @staticmethod
     def of(algorithm: object) -> DelayLine | None:
         """Return the line of the options of an algorithm, None without a delay."""
-        if isinstance(algorithm, DelayOptions) and algorithm.delay:
+        if isinstance(algorithm, OverlapOptions) and algorithm.delay:
             return DelayLine(algorithm.delay, algorithm.looks_ahead())
         return None
 

@@ -318,6 +318,21 @@
     }));
   }
 
+  // Limits of a front leave out members that are worse in one objective.
+  for (const figure of document.querySelectorAll(".front")) {
+    const limits = [...figure.querySelectorAll("input[type=range]")];
+    const items = [...figure.querySelectorAll("[data-shares]")].map((item) => [item, item.dataset.shares.split(" ").map(Number)]);
+    const update = () => {
+      for (const limit of limits) {
+        const [worst, best, share] = [limit.dataset.worst, limit.dataset.best, limit.value].map(Number);
+        limit.previousElementSibling.textContent = number(worst + share * (best - worst));
+      }
+      for (const [item, shares] of items) item.classList.toggle("left-out", limits.some((limit, i) => shares[i] < Number(limit.value) - 1e-4));
+      figure.querySelector(".kept").textContent = figure.querySelectorAll("tbody tr:not(.left-out)").length;
+    };
+    limits.forEach((limit) => limit.addEventListener("input", update));
+  }
+
   // Links to a run open its block.
   const reveal = () => {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));

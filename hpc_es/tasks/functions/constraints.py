@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Arrays, Float64, Jobs, Outcome, Poll, ProblemState, Rows, State
+from hpc_es.core.data import Array, Arrays, Float64, Jobs, Outcome, Poll, ProblemState, Rows
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Population
 from hpc_es.core.quantities import CONSTRAINTS, feasible_first, violations
 from hpc_es.tasks.functions.initial_points import InitialPoints
 from hpc_es.tasks.functions.options import Bounds, Coordinates, SearchOptions
-from hpc_es.tasks.functions.problem import CENTRE, BestVector, ObjectiveProblem
+from hpc_es.tasks.functions.problem import ObjectiveProblem
 from hpc_es.tasks.functions.python_evaluator import Evaluator
 
 # of the jobs of a chunk, for the update of the coefficients
@@ -165,8 +165,6 @@ class ConstrainedProblem(ObjectiveProblem):
     is one.
 
     State, master:
-        best_violation: float64[]; sum of the positive constraint values of best_x; NaN before the
-            first evaluation
         feasible_share: float64[]; share of feasible vectors in the last generation; NaN before the
             first one
     State, shared:
@@ -215,35 +213,18 @@ class ConstrainedProblem(ObjectiveProblem):
         }
         return replace(outcome, learned=[[{**outcome.learned[0][0], **values}]])
 
-    def _best(self, vectors: Float64, rows: Rows, jobs: Jobs) -> list[list[Arrays]]:
-        violation = violations(rows[CONSTRAINTS])
-        order = np.lexsort((-self._search.sign * rows["value"], violation))  # NaN last
-        row = int(order[0])
-        if np.isnan(rows["value"][row]):
-            return []
-        number = jobs.numbers[row] if jobs.purpose == "train" else CENTRE
-        value = float(rows["value"][row])
-        return [
-            [
-                BestVector(
-                    vectors[row], value, jobs.generation, number, float(violation[row])
-                ).arrays()
-            ]
-        ]
-
     def carried(self) -> ProblemState:
-        best = self.first_best()
+        best = super().carried()
         shared, master = self._lagrangian_arrays(Lagrangian.initial(len(self._names), self.size))
-        return ProblemState(shared, {**best.arrays(), "feasible_share": np.array(np.nan), **master})
+        return ProblemState(shared, {**best.master, "feasible_share": np.array(np.nan), **master})
 
     def _lagrangian_arrays(self, lagrangian: Lagrangian) -> tuple[Arrays, Arrays]:
         return lagrangian.arrays() if self.changing_fitness else ({}, {})
 
     def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
-        best = BestVector.from_arrays(carried.master)
-        best = best.better(map(BestVector.from_arrays, units), self._search.sign)
         trained = [unit for unit in units if COSTS in unit]
-        shared, master = carried.shared, {**carried.master, **best.arrays()}
+        best = super().merge(carried, units)
+        shared, master = carried.shared, {**carried.master, **best.master}
         if trained:
             costs = np.concatenate([unit[COSTS] for unit in trained])
             g = np.concatenate([unit[VIOLATED] for unit in trained])
@@ -255,22 +236,8 @@ class ConstrainedProblem(ObjectiveProblem):
         return ProblemState(shared, master)
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:
-        """Return `best_value` and its `best_violation`, and `feasible_share`,
-        that of the generation.
-        """
-        names = ("best_violation", "feasible_share")
-        return {**super().metrics(carried), **{name: float(carried.master[name]) for name in names}}
-
-    def is_reached(self, carried: ProblemState, target: float) -> bool:
-        return float(carried.master["best_violation"]) == 0 and super().is_reached(carried, target)
-
-    def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
-        centre = self.coordinates.to_objective(state.theta[np.newaxis])[0][0]
-        numbered = zip(
-            evaluation["value"].tolist(), violations(evaluation[CONSTRAINTS]).tolist(), strict=True
-        )
-        return [
-            BestVector(centre, value, state.generation, CENTRE, violation).arrays()
-            for value, violation in numbered
-            if not math.isnan(value)
-        ]
+        """Return those of the best vector, and `feasible_share`, that of the generation."""
+        return {
+            **super().metrics(carried),
+            "feasible_share": float(carried.master["feasible_share"]),
+        }

@@ -193,6 +193,18 @@ class Coordinates:
             np.where(discrete, np.inf, self.bounds.high),
         )
 
+    @cached_property
+    def ends(self) -> tuple[Float64, Float64]:
+        """The lowest and the highest search vectors, float64[size] each; infinite where there are
+        no bounds, and for choices.
+        """
+        infinite = np.full(self.size, np.inf)
+        if self.bounds is None:
+            return -infinite, infinite
+        low, high = self.before_transform(self.bounds.low), self.before_transform(self.bounds.high)
+        is_choice = np.isin(np.arange(self.size), [*self.mixed.choices] if self.mixed else [])
+        return np.where(is_choice, -np.inf, low), np.where(is_choice, np.inf, high)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the parameters, or x0, x1, ... if they have none."""
@@ -512,6 +524,9 @@ def _quantity_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
     yield from name_problems(
         search, quantities, taken | dict.fromkeys(RESULT_COLUMNS, "a column of evaluations.csv")
     )
+    if len(search.objectives or ()) > 1 and search.bounds.keep == "penalty":
+        text = "is penalty, but there are several objectives, to which a penalty cannot be added"
+        yield "bounds.keep", f"{text}: expected reflect, clip or transform"
     if len(search.objectives or ()) > 1 and search.constraint_handling != "feasible_first":
         text = f"is {search.constraint_handling}, but there are several objectives: expected feasible_first"
         yield "constraint_handling", text

@@ -9,8 +9,8 @@ the state, so that it does not depend on the number of ranks or on restarts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
@@ -37,6 +37,7 @@ from hpc_es.core.errors import GIVEN_UP, Failure, GenerationClosed, RunError, fa
 from hpc_es.core.interfaces import Evaluation, RunContext
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout, Population
+from hpc_es.tasks.functions.best import CENTRE, BestRecord
 from hpc_es.tasks.functions.initial_points import InitialPoints
 from hpc_es.tasks.functions.journal import EvaluationJournal, remove_finished
 from hpc_es.tasks.functions.options import (
@@ -46,88 +47,9 @@ from hpc_es.tasks.functions.options import (
     parameter_of,
     returned_quantities,
 )
-from hpc_es.tasks.functions.parameters import Scale, decoded
 from hpc_es.tasks.functions.python_evaluator import Evaluator
 from hpc_es.tasks.functions.results import EvaluationResult
 from hpc_es.tasks.problems import ProblemDefaults
-
-BEST_X, BEST_VALUE, BEST_AT = "best_x", "best_value", "best_at"
-BEST_VIOLATION = "best_violation"  # only with constraints
-CENTRE = -1  # in place of a job's number: the evaluation of the centre
-
-
-@dataclass(frozen=True)
-class BestVector:
-    """The best vector so far, as passed to the objective, and its value in the user's sign."""
-
-    x: Float64  # float64[size]; NaN before the first evaluation
-    value: float = math.nan
-    generation: int = -1
-    job: int = -1
-    # sum of the positive constraint values; None: there are no constraints
-    violation: float | None = None
-
-    def arrays(self) -> dict[str, Array]:
-        """Return arrays of the state."""
-        at = np.array([self.generation, self.job], np.int64)
-        violation = {} if self.violation is None else {BEST_VIOLATION: np.array(self.violation)}
-        return {
-            BEST_X: self.x,
-            BEST_VALUE: np.array(self.value, np.float64),
-            BEST_AT: at,
-            **violation,
-        }
-
-    @staticmethod
-    def from_arrays(arrays: Arrays) -> BestVector:
-        """Return the best vector from the result of `arrays`."""
-        generation, job = arrays[BEST_AT].tolist()
-        violation = float(arrays[BEST_VIOLATION]) if BEST_VIOLATION in arrays else None
-        return BestVector(
-            np.array(arrays[BEST_X], np.float64),
-            float(arrays[BEST_VALUE]),
-            generation,
-            job,
-            violation,
-        )
-
-    def better(self, others: Iterable[BestVector], sign: float) -> BestVector:
-        """Return the best of this and the others, of equal ones the first; `sign` is -1 for
-        minimisation.
-
-        A smaller violation is better than a better value.
-        """
-        best = self
-        for other in others:
-            old, new = best.violation or 0.0, other.violation or 0.0
-            is_better = new < old if new != old else not sign * other.value <= sign * best.value
-            if not math.isnan(other.value) and (is_better or math.isnan(best.value)):
-                best = other
-        return best
-
-
-def has_best(arrays: Arrays) -> bool:
-    """Return whether these arrays of a state have a best vector."""
-    return BEST_X in arrays and not math.isnan(float(arrays[BEST_VALUE]))
-
-
-def best_report(arrays: Arrays, scales: Mapping[str, Scale]) -> Mapping[str, Json]:
-    """Return the best vector as plain data: value, x (a list, or values by name),
-    generation and job; {} if none.
-    """
-    best = BestVector.from_arrays(arrays)
-    if math.isnan(best.value):
-        return {}
-    x: Json = decoded(scales, best.x.tolist()) if scales else best.x.tolist()
-    violation = {} if best.violation is None else {"violation": best.violation}
-    return {
-        "value": best.value,
-        **violation,
-        "x": x,
-        "generation": best.generation,
-        "job": best.job,
-    }
-
 
 VALUE = Column("value", "<f8")  # of the objective, without sign and penalty
 EVALUATED = "seen"  # the evaluated vectors, float64[jobs, size]
@@ -149,19 +71,18 @@ class Seeds(Sequence[int]):
 
 
 class ObjectiveProblem(ProblemDefaults):
-    """The search for the vector with the best value.
+    """The search for the vector with the best value, or for those that are good in several
+    objectives.
+
+    No vector is the best one of several objectives, so none is kept (`record` is None). The return
+    of a job is then its first objective.
 
     State, master:
-        best_x: float64[params]; best vector so far, as passed to the objective; NaN before the
-            first evaluation
-        best_value: float64[]; value of the objective for best_x; NaN before the first evaluation
-        best_at: int64[2]; its generation and job; job -1: an evaluation of the centre; -1, -1: a
-            known point, or none
+        those of `hpc_es.tasks.functions.best.BestRecord`
     """
 
     dtype = np.dtype(np.float64)
     is_objective = True
-    evaluation_episodes: int | None = 1
 
     def __init__(
         self,
@@ -186,6 +107,10 @@ class ObjectiveProblem(ProblemDefaults):
         self._run: RunContext | None = None
         self.size = coordinates.size
         self.quantities, self._returned = search.quantities, returned_quantities(search)
+        is_single = len(self.quantities.objectives) < 2
+        self.record = BestRecord(search, coordinates, points) if is_single else None
+        # the centre of a search for several objectives is no solution
+        self.evaluation_episodes: int | None = int(is_single)
         # which are the newer form
         self._described = search.vector_behaviour and not search.measures
         described = (behaviour(self.size),) if self._described else ()
@@ -239,6 +164,10 @@ class ObjectiveProblem(ProblemDefaults):
         if self._run is not None:
             remove_finished(self._run.directory, generation)
 
+    def search_bounds(self) -> tuple[Float64, Float64]:
+        """Return the ends of the search vectors, float64[size] each; infinite without bounds."""
+        return self.coordinates.ends
+
     def evaluated_vectors(self, vectors: Array) -> Float64:
         """Return search vectors as they are passed to the objective, float64[k, size] both."""
         return self.coordinates.to_objective(np.asarray(vectors, np.float64))[0]
@@ -272,9 +201,8 @@ class ObjectiveProblem(ProblemDefaults):
             else {}
         )
         seconds = {"environment": sum(result.seconds for result in results)}
-        return Outcome(
-            rows, arrays, seconds, self._failures(jobs, results), self._best(vectors, rows, jobs)
-        )
+        learned = [] if self.record is None else self.record.units(vectors, rows, jobs)
+        return Outcome(rows, arrays, seconds, self._failures(jobs, results), learned)
 
     def _numbers(self, results: Sequence[EvaluationResult], vectors: Float64) -> Float64:
         """Return the quantities of all jobs, float64[jobs, names]; NaN for failed evaluations.
@@ -406,59 +334,27 @@ class ObjectiveProblem(ProblemDefaults):
             raise RunError(f"an evaluation failed and task.on_failed_evaluation is abort: {first}")
         return failures
 
-    def _best(self, vectors: Float64, rows: Rows, jobs: Jobs) -> list[list[Arrays]]:
-        """Return the best vector of a chunk, of equal ones the first;
-        [] if all evaluations failed.
-        """
-        values = np.where(np.isnan(rows["value"]), -np.inf, self._search.sign * rows["value"])
-        row = int(values.argmax())
-        if values[row] == -np.inf:
-            return []
-        number = jobs.numbers[row] if jobs.purpose == "train" else CENTRE
-        return [
-            [BestVector(vectors[row], float(rows["value"][row]), jobs.generation, number).arrays()]
-        ]
-
-    def first_best(self) -> BestVector:
-        """Return the best of the initial points with a known value, as generation -1,
-        or no vector.
-        """
-        best = (
-            next(iter(self.initial_points.known.items()), None)
-            if self.initial_points is not None
-            else None
-        )
-        violation = math.nan if self._search.constraint_names else None
-        if best is None:
-            return BestVector(np.full(self.size, np.nan), violation=violation)
-        violation = None if violation is None else best[1].violation
-        return BestVector(np.frombuffer(best[0], np.float64), best[1].value, violation=violation)
-
     def carried(self) -> ProblemState:
-        return ProblemState({}, self.first_best().arrays())
+        return ProblemState({}, {} if self.record is None else self.record.first().arrays())
 
     def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
-        best = BestVector.from_arrays(carried.master)
-        return ProblemState(
-            {}, best.better(map(BestVector.from_arrays, units), self._search.sign).arrays()
-        )
+        if self.record is None:
+            return carried
+        return ProblemState({}, self.record.merged(carried.master, units))
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:
-        """Return `best_value`, the best value so far."""
-        return {"best_value": BestVector.from_arrays(carried.master).value}
+        """Return those of the best vector so far."""
+        return {} if self.record is None else self.record.metrics(carried.master)
 
     def is_reached(self, carried: ProblemState, target: float) -> bool:
-        sign = self._search.sign
-        return sign * BestVector.from_arrays(carried.master).value >= sign * target
+        return self.record is not None and self.record.is_reached(carried.master, target)
 
     def summary(self, carried: ProblemState) -> Mapping[str, Json]:
-        """Return `best`: the best vector so far."""
-        return {"best": best_report(carried.master, self.coordinates.scales)}
+        """Return `best`, the best vector so far, if there is one."""
+        return {} if self.record is None else self.record.summary(carried.master)
 
     def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
-        values = [float(value) for value in evaluation["value"] if not math.isnan(value)]
-        centre = self.coordinates.to_objective(state.theta[np.newaxis])[0][0]
-        return [BestVector(centre, value, state.generation, CENTRE).arrays() for value in values]
+        return () if self.record is None else self.record.of_centre(state, evaluation)
 
     def evaluations(
         self, state: State, results: Results[object], evaluation: Rows
@@ -484,34 +380,3 @@ class ObjectiveProblem(ProblemDefaults):
                 evaluation["value"], self.quantities.of(evaluation).tolist(), strict=True
             ):
                 yield CENTRE, float(value), [*centre, *of_centre]
-
-
-class SeveralObjectives(ObjectiveProblem):
-    """The search for vectors that are good in several objectives: no vector is the best one, so
-    none is kept.
-
-    The return of a job is its first objective. Constraint values are columns that algorithms read.
-    """
-
-    evaluation_episodes = 0
-
-    def _best(self, vectors: Float64, rows: Rows, jobs: Jobs) -> list[list[Arrays]]:
-        return []
-
-    def carried(self) -> ProblemState:
-        return ProblemState()
-
-    def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
-        return carried
-
-    def metrics(self, carried: ProblemState) -> Mapping[str, float]:
-        return {}
-
-    def is_reached(self, carried: ProblemState, target: float) -> bool:
-        return False
-
-    def summary(self, carried: ProblemState) -> Mapping[str, Json]:
-        return {}
-
-    def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
-        return ()

@@ -52,6 +52,7 @@ def read_result(result: object, quantities: Quantities, seconds: float) -> Evalu
 
     Raises ValueError for anything but what the quantities declare.
     """
+    result = _with_names(result, quantities)
     if not isinstance(result, Mapping):
         if quantities.names:
             raise ValueError(f"{expected(quantities)}, got {_found(result)}")
@@ -85,6 +86,7 @@ def read_batch(
     ValueError likewise.
     """
     share = seconds / count
+    result = _with_names(result, quantities)
     if not isinstance(result, Mapping):
         if quantities.names:
             raise ValueError(f"{expected(quantities, count)}, got {_found(result)}")
@@ -113,6 +115,12 @@ def expected(quantities: Quantities, count: int | None = None) -> str:
         )
         parts.append(f"{group}: {size} ({listed})")
     return f"expected {{{', '.join(parts)}}}"
+
+
+def _with_names(result: object, quantities: Quantities) -> object:
+    """Return the mapping that numbers stand for if there are objectives only."""
+    is_plain = not isinstance(result, Mapping) and list(quantities.groups) == [OBJECTIVES]
+    return {OBJECTIVES: result} if is_plain else result
 
 
 def _require_declared(

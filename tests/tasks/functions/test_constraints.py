@@ -20,8 +20,8 @@ from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.quantities import Quantities
 from hpc_es.tasks.command import Command, SubprocessEvaluator
+from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.constraints import Lagrangian, feasible_first, lagrangian_terms
-from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
 from hpc_es.tasks.functions.results import EvaluationResult, read_result
 from hpc_es.training.build import build_task
@@ -289,6 +289,6 @@ def test_target_counts_feasible_vectors_only() -> None:
 
 def test_report_has_the_violation() -> None:
     arrays = BestVector(np.zeros(1), 2.0, 3, 4, 0.5).arrays()
-    from hpc_es.tasks.functions.problem import best_report
+    from hpc_es.tasks.functions.best import best_report
 
     assert json.loads(json.dumps(best_report(arrays, {})))["violation"] == 0.5

@@ -1,0 +1,226 @@
+"""Hypervolumes of fronts, beside pymoo (NSGA-II), cmaes (COMOCatCMAwM) and comocma.
+
+ZDT1 to 4 and 6 (Zitzler, Deb & Thiele 2000) and DTLZ1, 2 and 7 (Deb et al. 2002) with 25,000
+evaluations, reference point 1.1 (DTLZ1: 1, DTLZ7: 1.1, 1.1 and 6.6). Two hypervolumes are
+recorded: `all`, of all evaluated vectors, and `population`, of the last population of a genetic
+algorithm with 100 members. Hypervolumes do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import hpc_es
+from hpc_es.core.data import Float64
+from hpc_es.core.hypervolume import hypervolume
+
+POPULATION, KERNELS = 100, 10
+Objectives = Callable[[Float64], Float64]
+# contender, function, seed, evaluations, all, population
+Trial = dict[str, Any]
+
+
+def zdt(number: int, x: Float64) -> Float64:
+    """Return the two objectives of ZDT1, 2, 3, 4 or 6; x is scaled to 0 .. 1."""
+    first, rest = float(x[0]), x[1:]
+    if number == 6:
+        first = 1 - np.exp(-4 * x[0]) * np.sin(6 * np.pi * x[0]) ** 6
+        g = 1 + 9 * float(rest.mean()) ** 0.25
+    elif number == 4:
+        y = 10 * rest - 5
+        g = 1 + 10 * len(rest) + float((y**2 - 10 * np.cos(4 * np.pi * y)).sum())
+    else:
+        g = 1 + 9 * float(rest.mean())
+    share = first / g
+    shapes = {2: 1 - share**2, 6: 1 - share**2}
+    shape = shapes.get(number, 1 - np.sqrt(share))
+    if number == 3:
+        shape -= share * np.sin(10 * np.pi * first)
+    return np.array([first, g * shape])
+
+
+def dtlz(number: int, x: Float64) -> Float64:
+    """Return the three objectives of DTLZ1, 2 or 7."""
+    a, b, rest = float(x[0]), float(x[1]), x[2:]
+    if number == 7:
+        g = 1 + 9 * float(rest.mean())
+        h = 3 - sum(f / (1 + g) * (1 + np.sin(3 * np.pi * f)) for f in (a, b))
+        return np.array([a, b, (1 + g) * h])
+    y = rest - 0.5
+    if number == 1:
+        g = 100 * (len(y) + float((y**2 - np.cos(20 * np.pi * y)).sum()))
+        return 0.5 * (1 + g) * np.array([a * b, a * (1 - b), 1 - a])
+    g, s, t = float(y @ y), a * np.pi / 2, b * np.pi / 2
+    return (1 + g) * np.array([np.cos(s) * np.cos(t), np.cos(s) * np.sin(t), np.sin(s)])
+
+
+# The objectives, the number of parameters, and the reference point.
+FUNCTIONS: Mapping[str, tuple[Objectives, int, tuple[float, ...]]] = {
+    **{
+        f"ZDT{number}": (partial(zdt, number), 30 if number < 4 else 10, (1.1, 1.1))
+        for number in (1, 2, 3, 4, 6)
+    },
+    "DTLZ1": (partial(dtlz, 1), 7, (1.0, 1.0, 1.0)),
+    "DTLZ2": (partial(dtlz, 2), 12, (1.1, 1.1, 1.1)),
+    "DTLZ7": (partial(dtlz, 7), 22, (1.1, 1.1, 6.6)),
+}
+
+
+class Recorded:
+    """A function that keeps the objectives of all evaluations."""
+
+    def __init__(self, f: Objectives) -> None:
+        self._f, self.values = f, list[Float64]()
+
+    def __call__(self, x: Float64) -> Float64:
+        self.values.append(self._f(np.clip(x, 0, 1)))
+        return self.values[-1]
+
+
+def ours(algorithm: str, f: Recorded, name: str, seed: int, evaluations: int) -> Float64 | None:
+    """Run one of our strategies; return its last population, if it has one."""
+    _, size, reference = FUNCTIONS[name]
+    options: dict[str, Any] = {"population_size": POPULATION}
+    keep = "reflect"
+    if algorithm == "como_cma_es":
+        options, keep = {"kernels": KERNELS, "reference": reference}, "clip"
+    es = hpc_es.Strategy(
+        algorithm,
+        region=(np.zeros(size), np.ones(size)),
+        bounds=(0, 1),
+        keep=keep,
+        objectives=len(reference),
+        seed=seed,
+        max_evaluations=evaluations,
+        hypervolume_interval=0,
+        **options,
+    )
+    while not es.stop():
+        es.tell([f(x) for x in es.ask()])
+    return es._state.master["objectives"] if algorithm == "nsga2" else None
+
+
+def pymoo(f: Recorded, name: str, seed: int, evaluations: int) -> Float64:
+    from pymoo.algorithms.moo.nsga2 import NSGA2
+    from pymoo.core.problem import ElementwiseProblem
+    from pymoo.optimize import minimize
+
+    _, size, reference = FUNCTIONS[name]
+
+    class Problem(ElementwiseProblem):  # type: ignore[misc]
+        def _evaluate(self, x: Float64, out: dict[str, Any], *_: Any, **__: Any) -> None:
+            out["F"] = f(x)
+
+    problem = Problem(n_var=size, n_obj=len(reference), xl=0.0, xu=1.0)
+    found = minimize(problem, NSGA2(POPULATION), ("n_eval", evaluations), seed=seed)
+    population: Float64 = found.pop.get("F")
+    return population
+
+
+def cmaes(f: Recorded, name: str, seed: int, evaluations: int) -> None:
+    from cmaes import COMOCatCMAwM
+
+    size = FUNCTIONS[name][1]
+    search = COMOCatCMAwM(x_space=[[0.0, 1.0]] * size, kernel_size=KERNELS, seed=seed + 1)
+    while len(f.values) < evaluations:
+        told = []
+        for _ in range(search.ask_queue_size):
+            solution = search.ask()
+            told.append((solution, f(solution.x).tolist()))
+        search.tell(told)
+
+
+def comocma(f: Recorded, name: str, seed: int, evaluations: int) -> None:
+    import comocma as library
+
+    _, size, reference = FUNCTIONS[name]
+    starts = np.random.default_rng(seed).random((KERNELS, size)).tolist()
+    inner = {"bounds": [0, 1], "verbose": -9, "seed": seed + 1}
+    kernels = library.get_cmas(starts, 0.3, inopts=inner)
+    search = library.Sofomore(kernels, reference_point=list(reference), opts={"verb_filename": ""})
+    while len(f.values) < evaluations and not search.stop():
+        vectors = search.ask("all")
+        search.tell(vectors, [f(np.array(x)).tolist() for x in vectors])
+
+
+CONTENDERS: Mapping[str, tuple[Callable[..., Float64 | None], str | None, int]] = {
+    # how it runs, the package that it needs, and the most objectives
+    "nsga2": (partial(ours, "nsga2"), None, 8),
+    "pymoo": (pymoo, "pymoo", 8),
+    "como_cma_es": (partial(ours, "como_cma_es"), None, 8),
+    "cmaes": (cmaes, "cmaes", 2),
+    "comocma": (comocma, "comocma", 2),
+}
+
+
+def trial(contender: str, name: str, seed: int, evaluations: int) -> Trial:
+    """Run a contender once."""
+    f, _, reference = FUNCTIONS[name]
+    recorded = Recorded(f)
+    population = CONTENDERS[contender][0](recorded, name, seed, evaluations)
+    values, point = np.array(recorded.values[:evaluations]), np.array(reference)
+    last = None if population is None else hypervolume(np.asarray(population), point)
+    found = {"all": hypervolume(values, point), "population": last}
+    return {
+        "contender": contender,
+        "function": name,
+        "seed": seed,
+        "evaluations": evaluations,
+        **found,
+    }
+
+
+def trials(
+    runs: int, evaluations: int, contenders: Sequence[str], functions: Sequence[str], path: Path
+) -> Iterator[Trial]:
+    """Run the trials that the file lacks, and append each to it; yield all."""
+    known = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    done = {
+        tuple(one[key] for key in ("contender", "function", "seed", "evaluations")) for one in known
+    }
+    yield from (one for one in known if one["evaluations"] == evaluations)
+    for seed in range(runs):
+        for name in functions:
+            for contender in contenders:
+                _, package, most = CONTENDERS[contender]
+                key = (contender, name, seed, evaluations)
+                if key in done or len(FUNCTIONS[name][2]) > most:
+                    continue
+                if package is not None and find_spec(package) is None:
+                    print(f"{contender} is left out: {package} is not installed")
+                    continue
+                result = trial(*key)
+                with path.open("a") as file:
+                    file.write(json.dumps(result) + "\n")
+                yield result
+
+
+def markdown(found: Sequence[Trial]) -> str:
+    """Return a table with the median and the range of the hypervolumes."""
+    lines = [
+        "| function | contender | runs | all evaluations | last population |",
+        "|---|---|---|---|---|",
+    ]
+    names = list(dict.fromkeys(one["function"] for one in found))
+    for name in names:
+        for contender in CONTENDERS:
+            own = [one for one in found if (one["function"], one["contender"]) == (name, contender)]
+            if own:
+                cells = [_range([one[key] for one in own]) for key in ("all", "population")]
+                lines.append(f"| {name} | {contender} | {len(own)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _range(values: Sequence[float | None]) -> str:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return ""
+    return f"{median(numbers):.4f} ({min(numbers):.4f} to {max(numbers):.4f})"

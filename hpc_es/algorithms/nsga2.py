@@ -1,0 +1,302 @@
+"""NSGA-II (Deb et al. 2002, "A fast and elitist multiobjective genetic algorithm: NSGA-II"): a
+genetic algorithm for several objectives.
+
+A generation has as many children as there are parents. Two parents win binary tournaments, by front
+and then by crowding distance, and have two children by simulated binary crossover and polynomial
+mutation. Of parents and children together the best remain: whole fronts, and of the last front the
+least crowded. Feasible candidates are before infeasible ones (section VI).
+
+Children that equal a parent are drawn again, and of equal children one remains. All feasible
+non-dominated candidates are in an archive, which is the result: see `common/front.py`.
+
+A child follows from the parents and its number alone. With `delay` the parents are those of an
+earlier generation, and survivors are selected as soon as a generation is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal
+
+import numpy as np
+
+from hpc_es.algorithms.common.delay import OverlapOptions, needs_of_delayed
+from hpc_es.algorithms.common.front import (
+    OF_FRONT,
+    Front,
+    FrontOptions,
+    costs_of,
+    violations_of,
+)
+from hpc_es.algorithms.common.injection import INJECTED, with_injected
+from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.variation import SearchSpace
+from hpc_es.config.options import Limits, NonNegative, Positive, Probability, option, options
+from hpc_es.core.data import Array, Arrays, Chunk, Float64, Json, Results, Rows, State
+from hpc_es.core.declarations import Needs
+from hpc_es.core.domination import constrained_ranks, crowding_by_front
+from hpc_es.core.elites import Elites
+from hpc_es.core.interfaces import StartsFromPoints, VectorProblem
+from hpc_es.core.keys import Purpose
+from hpc_es.core.population import Explicit, Population
+from hpc_es.core.quantities import OBJECTIVES
+
+ATTEMPTS = 20  # to draw a child that equals no parent
+
+NEEDS = Needs(
+    metrics=OF_FRONT,
+    searches="vectors",
+    growing=True,
+    mixed=True,
+    injects=True,
+    objectives=True,
+    incumbent="front",
+)
+
+
+@options
+class Options(FrontOptions, OverlapOptions):
+    """`algorithm:` with `kind: nsga2`."""
+
+    kind: Literal["nsga2"] = option("name of the algorithm", "nsga2")
+    population_size: Annotated[int, Limits(ge=4)] = option(
+        "number of parents, and of children per generation", 100
+    )
+    sigma: Positive | None = option(
+        "standard deviation of the first generation around the initial vector; null: uniform between the bounds, without "
+        "them 0.3, for policies 0.1",
+        None,
+    )
+    crossover_probability: Probability = option("share of pairs of children by crossover", 0.9)
+    crossover_eta: NonNegative = option(
+        "distribution index of the crossover; larger: children are closer to their parents", 15.0
+    )
+    mutation_probability: Probability | None = option(
+        "probability with which a coordinate mutates; null: 1 / parameters", None
+    )
+    mutation_eta: NonNegative = option(
+        "distribution index of mutations; larger: they are smaller", 20.0
+    )
+
+
+class Known:
+    """The parents of the newest state, for the search of equal children."""
+
+    def __init__(self) -> None:
+        self._vectors, self._found = np.zeros((0, 0)), frozenset[bytes]()
+
+    def among(self, vectors: Array) -> frozenset[bytes]:
+        """Return the bytes of each vector, dtype[parents, params]."""
+        if vectors is not self._vectors:
+            self._vectors, self._found = vectors, frozenset(row.tobytes() for row in vectors)
+        return self._found
+
+
+@dataclass(frozen=True)
+class NSGA2(Strategy[State]):
+    """NSGA-II.
+
+    State, shared:
+        theta: dtype[params]; knee of the front; the initial vector before there is one
+        vectors: dtype[parents, params], grows; the parents, the best first
+        order: int64[parents], grows; their places by front and crowding, equal for equal ones
+        those of `hpc_es.algorithms.common.injection.injected_in`
+    State, master:
+        objectives: float64[parents, objectives], grows; what their evaluations returned
+        violation: float64[parents], grows; sum of their positive constraint values
+        those of `hpc_es.algorithms.common.front.Front`
+    """
+
+    options: Options
+    problem: VectorProblem
+
+    @cached_property
+    def front(self) -> Front:
+        """The archive."""
+        return Front(self.options, self.problem)
+
+    @cached_property
+    def space(self) -> SearchSpace:
+        """The coordinates of candidates."""
+        return SearchSpace.of(self.problem, self.options.sigma)
+
+    @cached_property
+    def _known(self) -> Known:
+        return Known()
+
+    @cached_property
+    def _mutation_probability(self) -> float:
+        given = self.options.mutation_probability
+        return 1 / self.problem.size if given is None else given
+
+    def initial(self) -> State:
+        """Return no parents: the first children are samples."""
+        size, objectives = self.problem.size, len(self.problem.quantities.objectives)
+        shared = {
+            "theta": self.first_theta(),
+            "vectors": np.zeros((0, size), self.problem.dtype),
+            "order": np.zeros(0, np.int64),
+        }
+        points = self.problem.first_candidates(self.options.population_size)
+        if points is not None:
+            shared[INJECTED] = points
+        parents = {"objectives": np.zeros((0, objectives)), "violation": np.zeros(0)}
+        return State(0, shared, {**parents, **self.front.initial()})
+
+    # Children.
+
+    def child(self, state: State, job: int) -> Array:
+        """Return the vector of a child, dtype[params]; one that equals a parent is drawn again."""
+        known = self._known.among(state.shared["vectors"])
+        for attempt in range(ATTEMPTS):
+            child = self._drawn(state, job, attempt).astype(self.problem.dtype)
+            if child.tobytes() not in known:
+                break
+        return child
+
+    def _drawn(self, state: State, job: int, attempt: int) -> Float64:
+        """Return a child: children 2 i and 2 i + 1 have the same parents."""
+        vectors, order, options = state.shared["vectors"], state.shared["order"], self.options
+        if not len(vectors):
+            rng = self.keys.borrowed(Purpose.GENETICS, state.generation, job, attempt)
+            return self.space.sampled(rng, state.theta, options.sigma)
+        rng = self.keys.borrowed(Purpose.GENETICS, state.generation, job // 2, 2 * attempt)
+        pairs = rng.integers(len(vectors), size=(2, 2))
+        first, second = (vectors[pair[order[pair].argmin()]] for pair in pairs)
+        children = self.space.crossed(
+            rng,
+            first,
+            second,
+            probability=options.crossover_probability,
+            eta=options.crossover_eta,
+        )
+        rng = self.keys.borrowed(Purpose.GENETICS, state.generation, job, 2 * attempt + 1)
+        return self.space.mutated(
+            rng,
+            children[job % 2],
+            probability=self._mutation_probability,
+            eta=options.mutation_eta,
+        )
+
+    def children(self, state: State, jobs: Sequence[int]) -> Array:
+        """Return the candidates of ascending jobs, dtype[jobs, params]."""
+        vectors = np.zeros((len(jobs), self.problem.size), self.problem.dtype)
+        for row, job in enumerate(jobs):
+            own = with_injected(state.shared, range(job, job + 1), self._place)
+            vectors[row] = self.child(state, job) if own is self._place else self.snapped(own[0])
+        return vectors
+
+    @cached_property
+    def _place(self) -> Array:
+        """A vector in the place of one that is not injected, dtype[1, params]."""
+        return np.zeros((1, self.problem.size), self.problem.dtype)
+
+    def snapped(self, vector: Array) -> Array:
+        """Return a vector from elsewhere as a candidate, dtype[params]."""
+        snapped: Array = self.space.snapped(vector.astype(np.float64)).astype(self.problem.dtype)
+        return snapped
+
+    def candidates(self, state: State, chunk: Chunk) -> Population:
+        """Return the children of a chunk."""
+        return Explicit(self.problem.layout, self.children(state, chunk.job_numbers))
+
+    # The update.
+
+    def prepare(self, state: State, rows: Rows, fitness: Float64) -> State:
+        """Return the state that the children were drawn from: with a delay it is not the newest."""
+        return state
+
+    def blocks(self, state: State) -> int:
+        """Return 0: nothing is summed."""
+        return 0
+
+    def tell(self, state: State, results: Results[State]) -> tuple[State, Mapping[str, float]]:
+        """Return the survivors of parents and children, and the archive with the children."""
+        rows, drawn = results.rows, results.prepared
+        succeeded = np.flatnonzero(np.isfinite(rows["return_"]))
+        children = self.children(drawn, succeeded.tolist())
+        vectors = np.concatenate([state.shared["vectors"], children])
+        violation = violations_of(self.problem, rows, len(rows))[succeeded]
+        union: Arrays = {
+            "objectives": np.concatenate([state.master["objectives"], rows[OBJECTIVES][succeeded]]),
+            "violation": np.concatenate([state.master["violation"], violation]),
+        }
+        kept, order = self._survivors(vectors, union)
+        shared = {**state.shared, "vectors": vectors[kept], "order": order}
+        if INJECTED in shared:
+            shared[INJECTED] = shared[INJECTED][:0]
+
+        def of_jobs(jobs: Sequence[int]) -> Array:
+            return children[np.searchsorted(succeeded, jobs)]
+
+        archive = self.front.after(state.master, drawn.generation, rows, of_jobs)
+        archive = self.front.measured(archive, state.generation)
+        knee = self.front.knee(archive)
+        shared["theta"] = state.theta if knee is None else knee
+        master = {**state.master, **{name: union[name][kept] for name in union}, **archive}
+        return State(state.generation + 1, shared, master), self.metrics(master, rows)
+
+    def _survivors(self, vectors: Array, union: Arrays) -> tuple[Array, Array]:
+        """Return the rows that survive, the best first, and their places."""
+        _, first = np.unique(vectors, axis=0, return_index=True)
+        rows = np.sort(first)
+        costs = costs_of(self.problem, union["objectives"][rows])
+        ranks = constrained_ranks(costs, union["violation"][rows])
+        crowding = crowding_by_front(costs, ranks)
+        order = np.lexsort((-crowding, ranks))[: self.options.population_size]
+        ranks, crowding = ranks[order], crowding[order]
+        is_new = (ranks[1:] != ranks[:-1]) | (crowding[1:] != crowding[:-1])
+        return rows[order], np.cumsum(np.insert(is_new, 0, False)[: len(order)])
+
+    def metrics(self, master: Arrays, rows: Rows) -> dict[str, float]:
+        """Return those of the front, and the share of feasible children."""
+        metrics = self.front.metrics(master)
+        if self.problem.quantities.constraints:
+            succeeded = rows[np.isfinite(rows["return_"])]
+            feasible = violations_of(self.problem, succeeded, len(succeeded)) == 0
+            metrics["feasible_share"] = float(feasible.mean()) if len(feasible) else np.nan
+        return metrics
+
+    def recorded(self, state: State, results: Results[State]) -> tuple[State, Mapping[str, float]]:
+        """Return the state with what the children of a generation that was cut short have found."""
+        drawn = state if results.prepared is None else results.prepared
+        archive = self.front.after(
+            state.master, drawn.generation, results.rows, lambda jobs: self.children(drawn, jobs)
+        )
+        archive = self.front.measured(archive, state.generation)
+        master = {**state.master, **archive}
+        return State(state.generation, state.shared, master), self.metrics(master, results.rows)
+
+    def elites(self, state: State) -> Elites:
+        """Return the archive."""
+        return self.front.elites(state.master)
+
+    def summary(self, state: State) -> Mapping[str, Json]:
+        """Return `front`: its size, hypervolume, ends and knee."""
+        return self.front.summary(state.master)
+
+
+def needs(options: Options) -> Needs:
+    """Return the requirements under these options."""
+    return needs_of_delayed(NEEDS, options)
+
+
+def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
+    """Yield reasons why the problem does not fit the options: (key, text)."""
+    yield from too_many_points(options.population_size, problem)
+
+
+def too_many_points(population: int, problem: VectorProblem) -> Iterator[tuple[str, str]]:
+    """Yield (key, text) if not all initial points without a value are candidates."""
+    unknown = problem.unknown_points() if isinstance(problem, StartsFromPoints) else None
+    if unknown is not None and unknown > population:
+        text = f"has {unknown:,} points without a value, but the first generation has {population:,} candidates"
+        yield (
+            "task.initial_points",
+            f"{text}: remove points, or raise algorithm.population_size",
+        )
+
+
+build = NSGA2
