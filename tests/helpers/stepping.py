@@ -34,10 +34,10 @@ from hpc_es.training.build import Parts
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation
 
+NEEDS = {kind: registry.module("algorithms", kind).NEEDS for kind in registry.kinds("algorithms")}
+# that search for the best of one value
 KINDS = [
-    kind
-    for kind in registry.kinds("algorithms")
-    if registry.module("algorithms", kind).NEEDS.searches == "vectors"
+    kind for kind, needs in NEEDS.items() if needs.searches == "vectors" and not needs.objectives
 ]
 
 
