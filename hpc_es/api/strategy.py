@@ -63,9 +63,10 @@ from hpc_es.training.generation import Generation, update_state
 ALGORITHM = "cma_es"  # default
 
 
-def default_algorithm(objectives: object) -> str:
+def default_algorithm(objectives: Objectives | None) -> str:
     """Return the algorithm of searches that name none."""
-    return ALGORITHM if objectives is None else ALGORITHM_FOR_SEVERAL
+    is_one = objectives is None or (not isinstance(objectives, int) and len(objectives) == 1)
+    return ALGORITHM if is_one else ALGORITHM_FOR_SEVERAL
 
 
 Region = tuple[npt.ArrayLike, npt.ArrayLike]  # low and high: two vectors, or a vector and a number

@@ -419,7 +419,8 @@ def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPr
     if unknown is None:
         return
     if not config.setup.needs.injects:
-        others = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.injects]
+        needs = {kind: module("algorithms", kind).NEEDS for kind in kinds("algorithms")}
+        others = [kind for kind, of in needs.items() if of.injects and not of.objectives]
         text = (
             f"is set, but the candidates of {config.algorithm.kind!r} are perturbations of its own"
         )

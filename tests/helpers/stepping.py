@@ -34,12 +34,13 @@ from hpc_es.training.build import Parts
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation
 
-# Those that need measures have tests of their own: test_map_elites.py, test_emitters.py.
+NEEDS = {kind: registry.module("algorithms", kind).NEEDS for kind in registry.kinds("algorithms")}
+# that search for the best of one value; those that need measures have tests of their own:
+# test_map_elites.py, test_emitters.py
 KINDS = [
     kind
-    for kind in registry.kinds("algorithms")
-    if registry.module("algorithms", kind).NEEDS.searches == "vectors"
-    and not registry.module("algorithms", kind).NEEDS.measures
+    for kind, needs in NEEDS.items()
+    if needs.searches == "vectors" and not needs.objectives and not needs.measures
 ]
 
 

@@ -258,7 +258,8 @@ def test_ask_and_tell_takes_measures_and_objectives() -> None:
     with pytest.raises(ValueError, match=r"expected the measures \['x', 'y'\] of"):
         es.tell((x**2).sum(axis=1))
     with pytest.raises(ConfigError, match="ranks by one number"):
-        hpc_es.Strategy(x0=np.zeros(2), sigma0=0.1, objectives={"a": "minimise", "b": "maximise"})
+        goals = {"a": "minimise", "b": "maximise"}
+        hpc_es.Strategy(x0=np.zeros(2), sigma0=0.1, algorithm="cma_es", objectives=goals)
     one: Any = hpc_es.Strategy(
         x0=np.zeros(2), sigma0=0.1, objectives={"a": "maximise"}, max_evaluations=60
     )
