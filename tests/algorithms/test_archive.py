@@ -97,6 +97,13 @@ def test_far_solutions_found_cells_in_job_order() -> None:
     assert second.cells.tolist() == [2, 0, 2, 2] and second.numbers.tolist() == [2]
 
 
+def test_cell_that_is_founded_takes_later_solutions_only() -> None:
+    options = CellOptions(kind="unstructured", cells=9, distance=0.2)
+    cells = cells_of(options, Quantities(measures={"a": (0.0, 1.0)}), Keys(1))
+    located = cells.locate(np.array([[0.1], [0.29], [0.31], [0.28]]), np.full((9, 1), np.nan))
+    assert located.cells.tolist() == [0, 0, 1, 1]
+
+
 def test_nearest_centre_is_the_first_of_equally_near_ones() -> None:
     nearest, distances = nearest_of(np.array([[0.0], [3.0]]), np.array([[1.0], [-1.0], [4.0]]))
     assert nearest.tolist() == [0, 2] and distances.tolist() == [1, 1]
@@ -179,6 +186,7 @@ def test_state_before_a_batch_is_not_changed_unless_it_may_be() -> None:
     of = archive()
     state = after(of, empty(of), [5.0], [[0, 0]])
     before = {name: array.copy() for name, array in {**state.shared, **state.master}.items()}
+    after(of, state, [1.0, 6.0], [[0, 0], [0, 0]])
     after(of, state, [6.0, 1.0], [[0, 0], [0.9, 0.9]])
     for name, array in {**state.shared, **state.master}.items():
         assert array.tobytes() == before[name].tobytes(), name
