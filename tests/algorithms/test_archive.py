@@ -17,7 +17,8 @@ from hpc_es.algorithms.common.archive import (
     best_of_cells,
     raised,
 )
-from hpc_es.algorithms.common.cells import CellOptions, cells_of, nearest_of
+from hpc_es.algorithms.common.cells import CellOptions, cells_of
+from hpc_es.algorithms.common.nearest import nearest_of
 from hpc_es.core.data import State
 from hpc_es.core.keys import Keys
 from hpc_es.core.quantities import Quantities
@@ -107,6 +108,27 @@ def test_cell_that_is_founded_takes_later_solutions_only() -> None:
 def test_nearest_centre_is_the_first_of_equally_near_ones() -> None:
     nearest, distances = nearest_of(np.array([[0.0], [3.0]]), np.array([[1.0], [-1.0], [4.0]]))
     assert nearest.tolist() == [0, 2] and distances.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("form", ["uniform", "clusters", "grid", "line"])
+def test_nearest_of_many_centres_is_that_of_all_distances(axes: int, form: str) -> None:
+    rng = np.random.default_rng(7)
+    centres = rng.random((300, axes))
+    if form == "clusters":
+        centres = centres * 1e-3 + rng.integers(2, size=(300, 1))
+    elif form == "grid":  # with ties
+        centres = (centres * 8).round() / 8
+    elif form == "line":
+        centres[:, -1] = 0.5
+    points = np.concatenate([rng.uniform(-0.5, 1.5, (400, axes)), centres[:20]])
+    points = (points * 16).round() / 16 if form == "grid" else points
+    squares = np.zeros((len(points), 300))
+    for axis in range(axes):
+        squares += np.square(points[:, axis : axis + 1] - centres[:, axis])
+    nearest, distances = nearest_of(points, centres)
+    assert nearest.tolist() == squares.argmin(axis=1).tolist()
+    assert distances.tobytes() == np.sqrt(squares.min(axis=1)).tobytes()
 
 
 # Batches.
