@@ -34,17 +34,17 @@ GENERATIONS, DIMENSIONS = 10_000, 100
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 CELLS = "archive: {cells: [100, 100]}"
 ALGORITHMS: Mapping[str, str] = {
-    "map_elites": f"kind: map_elites, population_size: 540, operator: gaussian, sigma: 0.5, {CELLS}",
-    "map_elites_line": f"kind: map_elites, population_size: 540, sigma: 0.5, sigma_line: 0.2, {CELLS}",
-    "cma_me_imp": f"kind: cma_me, sigma: 0.5, selection: filter, {CELLS}",
-    "cma_me_imp_mu": f"kind: cma_me, sigma: 0.5, {CELLS}",
-    "cma_me_rd_mu": "kind: cma_me, sigma: 0.5, emitters: {improvement: 0, random_direction: 15}, "
-    + CELLS,
-    "cma_me_opt": f"kind: cma_me, sigma: 0.5, emitters: {{improvement: 0, optimising: 15}}, {CELLS}",
-    "cma_mae": f"kind: cma_mae, sigma: 0.5, {CELLS}",
-    "cma_mae_active": f"kind: cma_mae, sigma: 0.5, active: true, {CELLS}",
-    "dms": f"kind: dms, sigma: 0.5, threshold_min: 0, threshold_max: 100, {CELLS}",
+    "map_elites": f"kind: map_elites, population_size: 540, operator: gaussian, {CELLS}",
+    "map_elites_line": f"kind: map_elites, population_size: 540, sigma_line: 0.2, {CELLS}",
+    "cma_me_imp": f"kind: cma_me, selection: filter, {CELLS}",
+    "cma_me_imp_mu": f"kind: cma_me, {CELLS}",
+    "cma_me_rd_mu": "kind: cma_me, emitters: {improvement: 0, random_direction: 15}, " + CELLS,
+    "cma_me_opt": f"kind: cma_me, emitters: {{improvement: 0, optimising: 15}}, {CELLS}",
+    "cma_mae": f"kind: cma_mae, {CELLS}",
+    "cma_mae_active": f"kind: cma_mae, active: true, {CELLS}",
+    "dms": f"kind: dms, threshold_min: 0, threshold_max: 100, {CELLS}",
 }
+SIGMA = {"sphere": 0.5, "rastrigin": 0.5, "arm": 0.2}  # of mutations and emitters
 HALF = 5.12 * DIMENSIONS / 2  # largest sum of half of the coordinates
 DOMAINS: Mapping[str, str] = {
     "sphere": f"{{a: [{-HALF}, {HALF}], b: [{-HALF}, {HALF}]}}",
@@ -129,6 +129,7 @@ def run(trial: Trial, directory: Path, options: argparse.Namespace) -> Score:
             f"task.dimension={DIMENSIONS}",
             f"task.measures={DOMAINS[trial.domain]}",
             f"algorithm={{{ALGORITHMS[trial.name]}}}",
+            f"algorithm.sigma={SIGMA[trial.domain]}",
             f"stop.generations={options.generations}",
             "report.plot_interval_seconds=0",
             "checkpoint.interval_seconds=120",

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.jobs import ROOT
-from benchmarks.quality_diversity import DIMENSIONS, HALF
+from benchmarks.quality_diversity import DIMENSIONS, HALF, SIGMA
 
-EMITTERS, BATCH, SIGMA = 15, 36, 0.5
+EMITTERS, BATCH = 15, 36
 RANKERS = {"cma_me_imp_mu": "2imp", "cma_me_rd_mu": "2rd", "cma_mae": "imp"}
 RANGES = {"arm": [(-1.0, 1.0)] * 2}
 
@@ -43,16 +43,16 @@ def scheduler_of(name: str, domain: str, seed: int) -> tuple[Any, Any]:
     x0 = np.zeros(DIMENSIONS)
     emitters: list[Any]
     if algorithm == "map_elites":
-        emitters = [GaussianEmitter(archive, x0=x0, sigma=SIGMA, batch_size=540, seed=seed)]
+        emitters = [GaussianEmitter(archive, x0=x0, sigma=SIGMA[domain], batch_size=540, seed=seed)]
     elif algorithm == "map_elites_line":
-        steps = {"iso_sigma": SIGMA, "line_sigma": 0.2}
+        steps = {"iso_sigma": SIGMA[domain], "line_sigma": 0.2}
         emitters = [IsoLineEmitter(archive, x0=x0, **steps, batch_size=540, seed=seed)]
     else:
         emitters = [
             EvolutionStrategyEmitter(
                 archive,
                 x0=x0,
-                sigma0=SIGMA,
+                sigma0=SIGMA[domain],
                 ranker=RANKERS[algorithm],
                 selection_rule="mu",
                 restart_rule="basic" if is_soft else "no_improvement",

@@ -56,7 +56,7 @@ class CMAMAE(EmitterStrategy):
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
-    yield from emitters.emitter_mistakes("cma_mae", options.archive, problem)
+    yield from emitters.emitter_mistakes("cma_mae", options.emitters, options.archive, problem)
 
 
 build = CMAMAE

@@ -31,9 +31,14 @@ class EmitterCounts:
     random_direction: Natural = option("along a random direction of the measures", 0)
     optimising: Natural = option("by their objective", 0)
 
+    @property
+    def total(self) -> int:
+        """Number of emitters."""
+        return self.improvement + self.random_direction + self.optimising
+
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) if there are none."""
-        if not self.improvement + self.random_direction + self.optimising:
+        if not self.total:
             yield "improvement", "is 0, as are all others: expected at least one emitter"
 
 
@@ -82,7 +87,7 @@ class CMAME(EmitterStrategy):
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
-    yield from emitters.emitter_mistakes("cma_me", options.archive, problem)
+    yield from emitters.emitter_mistakes("cma_me", options.emitters.total, options.archive, problem)
 
 
 build = CMAME

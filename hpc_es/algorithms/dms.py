@@ -206,7 +206,7 @@ class DiscountModelSearch(EmitterStrategy):
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
-    yield from emitters.emitter_mistakes("dms", options.archive, problem)
+    yield from emitters.emitter_mistakes("dms", options.emitters, options.archive, problem)
     if options.archive.kind == "unstructured":
         text = "is unstructured, which has no empty cells, but dms learns that these have a low threshold"
         yield "algorithm.archive.kind", f"{text}: expected grid or cvt"

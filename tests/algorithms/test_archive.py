@@ -17,7 +17,8 @@ from hpc_es.algorithms.common.archive import (
     best_of_cells,
     raised,
 )
-from hpc_es.algorithms.common.cells import CellOptions, cells_of, nearest_of
+from hpc_es.algorithms.common.cells import CellOptions, cells_of
+from hpc_es.algorithms.common.nearest import nearest_of
 from hpc_es.core.data import State
 from hpc_es.core.keys import Keys
 from hpc_es.core.quantities import Quantities
@@ -97,9 +98,37 @@ def test_far_solutions_found_cells_in_job_order() -> None:
     assert second.cells.tolist() == [2, 0, 2, 2] and second.numbers.tolist() == [2]
 
 
+def test_cell_that_is_founded_takes_later_solutions_only() -> None:
+    options = CellOptions(kind="unstructured", cells=9, distance=0.2)
+    cells = cells_of(options, Quantities(measures={"a": (0.0, 1.0)}), Keys(1))
+    located = cells.locate(np.array([[0.1], [0.29], [0.31], [0.28]]), np.full((9, 1), np.nan))
+    assert located.cells.tolist() == [0, 0, 1, 1]
+
+
 def test_nearest_centre_is_the_first_of_equally_near_ones() -> None:
     nearest, distances = nearest_of(np.array([[0.0], [3.0]]), np.array([[1.0], [-1.0], [4.0]]))
     assert nearest.tolist() == [0, 2] and distances.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("form", ["uniform", "clusters", "grid", "line"])
+def test_nearest_of_many_centres_is_that_of_all_distances(axes: int, form: str) -> None:
+    rng = np.random.default_rng(7)
+    centres = rng.random((300, axes))
+    if form == "clusters":
+        centres = centres * 1e-3 + rng.integers(2, size=(300, 1))
+    elif form == "grid":  # with ties
+        centres = (centres * 8).round() / 8
+    elif form == "line":
+        centres[:, -1] = 0.5
+    points = np.concatenate([rng.uniform(-0.5, 1.5, (400, axes)), centres[:20]])
+    points = (points * 16).round() / 16 if form == "grid" else points
+    squares = np.zeros((len(points), 300))
+    for axis in range(axes):
+        squares += np.square(points[:, axis : axis + 1] - centres[:, axis])
+    nearest, distances = nearest_of(points, centres)
+    assert nearest.tolist() == squares.argmin(axis=1).tolist()
+    assert distances.tobytes() == np.sqrt(squares.min(axis=1)).tobytes()
 
 
 # Batches.
@@ -179,6 +208,7 @@ def test_state_before_a_batch_is_not_changed_unless_it_may_be() -> None:
     of = archive()
     state = after(of, empty(of), [5.0], [[0, 0]])
     before = {name: array.copy() for name, array in {**state.shared, **state.master}.items()}
+    after(of, state, [1.0, 6.0], [[0, 0], [0, 0]])
     after(of, state, [6.0, 1.0], [[0, 0], [0.9, 0.9]])
     for name, array in {**state.shared, **state.master}.items():
         assert array.tobytes() == before[name].tobytes(), name

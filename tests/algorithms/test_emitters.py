@@ -146,6 +146,13 @@ def test_emitter_without_a_usable_distribution_starts_again_at_an_elite(kind: st
     assert theta in of.elites(state).vectors.tolist()
 
 
+def test_emitter_whose_candidates_are_equally_good_starts_again() -> None:
+    of = created("cma_me", emitters={"improvement": 0, "optimising": 2})
+    of.problem._cost = lambda x: 1.0
+    state = following(of, of.initial())
+    assert state.shared["emitter_restarts"].tolist() == [1, 1]
+
+
 def test_failed_candidates_are_no_parents() -> None:
     """Half of the candidates fail, and the mean moves towards the others."""
     of = created()

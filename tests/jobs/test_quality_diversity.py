@@ -83,8 +83,8 @@ def test_archive_is_the_same_on_any_ranks_and_after_resuming_from_rows(
 
 @pytest.mark.parametrize("kind", ["map_elites", "cma_mae"])
 def test_archive_is_the_same_after_kills(kind: str, tmp_path: Path) -> None:
-    """kill -9 of each rank in turn, at different times."""
-    file, run = config(tmp_path, kind), tmp_path / "run"
+    """kill -9 of each rank in turn, at different times; most checkpoints have rows only."""
+    file, run = config(tmp_path, kind, increments=True), tmp_path / "run"
     slow = FUNCTIONS.replace("import numpy as np", "import time\nimport numpy as np")
     slow = slow.replace("    return", "    time.sleep(0.002)\n    return")
     options = ("checkpoint.interval=1", "stop.generations=40")
@@ -166,6 +166,10 @@ def test_members_that_are_not_there_are_refused(name: str, text: str, run: Path)
         ("algorithm.archive={kind: cvt, cells: 9, distance: 0.1}", "algorithm.archive.distance"),
         ("algorithm={kind: cma_me, emitters: {improvement: 0}}", "expected at least one emitter"),
         ("algorithm={kind: cma_mae} task.dimension=3000", "whose covariance has the square of"),
+        (
+            "algorithm={kind: cma_mae, emitters: 100000} task.dimension=2000",
+            "algorithm.emitters: are 100,000 with 2,000 parameters, whose covariances need",
+        ),
         ("algorithm={kind: dms, threshold_min: 0, threshold_max: 0}", "expected a higher number"),
         ("algorithm={kind: dms, threshold_max: 0}", "algorithm.threshold_min"),
         (

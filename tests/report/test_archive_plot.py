@@ -16,7 +16,7 @@ from hpc_es.core.quantities import Quantities
 from hpc_es.report.archive_plot import figure, plot_archive
 from hpc_es.report.archive_section import archive_sections
 from hpc_es.report.archive_video import _tiled, members_in_grid
-from hpc_es.storage.members import read_archive, write_members
+from hpc_es.storage.members import read_archive, read_member, write_members
 
 NONE = np.zeros((0, 2))
 
@@ -58,6 +58,12 @@ def test_heat_map_has_the_value_of_each_filled_cell(tmp_path: Path) -> None:
         for goal in ("minimise", "maximise")
     ]
     assert colors[0].cmap(0.0) == colors[1].cmap(1.0)
+
+
+def test_nearest_member_is_that_of_measures_with_equal_ranges(tmp_path: Path) -> None:
+    run = archive(tmp_path / "run", [[0, 0], [1, 0.001], [0, 0.002]], [[0], [1], [2]], [])
+    # 0.4 and a half of the range away from the second member, 0.6 and nothing from the third
+    assert read_member(run, "measures=0.6,0.002").name == "g2j0"
 
 
 def test_more_measures_are_parallel_axes(tmp_path: Path) -> None:

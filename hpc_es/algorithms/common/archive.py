@@ -26,14 +26,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.algorithms.common.cells import (
-    CellOptions,
-    Cells,
-    Int64,
-    Located,
-    cell_mistakes,
-    cells_of,
-)
+from hpc_es.algorithms.common.cells import CellOptions, Cells, Located, cell_mistakes, cells_of
+from hpc_es.algorithms.common.nearest import Int64
 from hpc_es.config.options import Probability, option, options
 from hpc_es.core.data import Array, Arrays, Float64, Rows, State
 from hpc_es.core.declarations import Metric

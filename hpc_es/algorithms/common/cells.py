@@ -14,18 +14,15 @@ from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from hpc_es.algorithms.common.nearest import Int64, nearest_of
 from hpc_es.config.options import Count, Positive, option, options, unused
 from hpc_es.core.data import Float64
 from hpc_es.core.elites import Division
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.quantities import Quantities
 
-Int64 = npt.NDArray[np.int64]
-
 EPSILON = 1e-6  # cells; a measure that lies on an edge up to rounding belongs to the cell above it
-PAIRS = 1 << 21  # distances that are computed at once, 16 MB
 LLOYD_STEPS = 30  # at most, of the k-means that places the centres of a CVT
 STILL = 1e-3  # movement of all centres, as a fraction of the range, at which it ends early
 
@@ -274,25 +271,6 @@ def cells_in(division: Division, measures: Float64) -> Int64:
         return grid.locate(measures, NO_CENTRES).cells
     known = division.centres[~np.isnan(division.centres[:, 0])]
     return nearest_of(space.unit(measures), space.unit(known))[0]
-
-
-def nearest_of(points: Float64, centres: Float64) -> tuple[Int64, Float64]:
-    """Return the nearest centre of each point, int64[points], of equally near ones the first, and
-    its distance.
-
-    Points and centres are float64[.., measures].
-    """
-    nearest, distances = np.empty(len(points), np.int64), np.empty(len(points))
-    step = max(1, PAIRS // max(len(centres), 1))
-    for start in range(0, len(points), step):
-        part = points[start : start + step]
-        squares = np.zeros((len(part), len(centres)))
-        for mine, theirs in zip(part.T, centres.T, strict=True):
-            squares += np.square(mine[:, np.newaxis] - theirs)
-        found = squares.argmin(axis=1)
-        nearest[start : start + step] = found
-        distances[start : start + step] = np.sqrt(squares[np.arange(len(part)), found])
-    return nearest, distances
 
 
 def cells_of(options: CellOptions, quantities: Quantities, keys: Keys) -> Cells:

@@ -46,6 +46,7 @@ from hpc_es.core.declarations import Metric, Needs
 from hpc_es.core.elites import Elites
 from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Purpose
+from hpc_es.core.machine import memory_bytes
 from hpc_es.core.population import Explicit, Noise, Population
 
 Ranking = Literal["improvement", "random_direction", "optimising", "value"]
@@ -65,6 +66,7 @@ NEEDS = Needs(
     presets={"noise.kind": "counter"},
 )
 PREFIX = "emitter_"
+MATRICES = 4  # of an emitter in memory: covariance and its root, before and after an update
 DIRECTION, RESTART = 2, 3  # blocks of random numbers of an emitter
 # An emitter starts again beyond these, as in pyribs.
 MAX_CONDITION = 1e14
@@ -411,8 +413,16 @@ def ranked(batch: Batch, part: slice, numbers: Float64, by_status: bool) -> Orde
 
 
 def emitter_mistakes(
-    kind: str, archive: ArchiveOptions, problem: VectorProblem
+    kind: str, emitters: int, archive: ArchiveOptions, problem: VectorProblem
 ) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit an algorithm with emitters: (key, text)."""
     yield from archive_mistakes(archive, problem)
     yield from too_large(kind, problem.size)
+    needed = MATRICES * emitters * problem.size**2 * np.dtype(np.float64).itemsize
+    memory = memory_bytes()
+    if needed > memory:
+        text = f"are {emitters:,} with {problem.size:,} parameters, whose covariances need {needed:,} bytes"
+        yield (
+            "algorithm.emitters",
+            f"{text}, but this machine has {memory:,}: expected fewer emitters, or algorithm.kind: map_elites",
+        )
