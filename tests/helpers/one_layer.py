@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.algorithms.actor_critic.episodes import Trajectories
+from hpc_es.actor_critic.episodes import Trajectories
 from hpc_es.core.population import Layout
 
 INPUTS, UNITS, ACTIONS = 3, 4, 2

@@ -12,12 +12,12 @@ import h5py
 import numpy as np
 import pytest
 
-from hpc_es.config.config_strings import parse_settings
 from hpc_es.config.loading import draft
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.yaml_text import read_yaml
 from hpc_es.core.array_files import load_array, load_arrays
 from hpc_es.core.errors import UserError
+from hpc_es.programs.config_strings import parse_settings
 from hpc_es.storage import checkpoint, line_logs, metrics_log, results
 from hpc_es.storage.answers import read_config, read_found, read_object
 from hpc_es.storage.keras_file import read_layers

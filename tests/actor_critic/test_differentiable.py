@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.actor_critic.differentiable import GraphPolicy
-from hpc_es.algorithms.actor_critic.loss import Loss, Weights
+from hpc_es.actor_critic.differentiable import GraphPolicy
+from hpc_es.actor_critic.loss import Loss, Weights
 from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
 from tests.helpers.one_layer import ACTIONS, INPUTS, UNITS, OneLayer, episodes, in_graph
 
@@ -46,7 +46,7 @@ class Normalised(TensorFlowLayer):
 
 
 def gradient(network: Any, loss: Loss, memory: Any = None) -> Any:
-    from hpc_es.algorithms.actor_critic.differentiable import TensorFlowPolicy
+    from hpc_es.actor_critic.differentiable import TensorFlowPolicy
 
     policy = TensorFlowPolicy(network)
     weights = Weights(

@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.actor_critic.differentiable import (
+from hpc_es.actor_critic.differentiable import (
     Loss,
-    bandit_episodes,
-    bandit_observations,
-    bandits_graph,
     episodes_graph,
     loss_gradient,
     loss_terms,
     losses,
+    tabulated_episodes,
+    tabulated_graph,
+    tabulated_observations,
 )
-from hpc_es.algorithms.actor_critic.episodes import potential_rewards
-from hpc_es.bandits.setting import BanditInputs, Lockstep, setting
+from hpc_es.bandits.setting import Lockstep, setting
 from hpc_es.core.data import Box, Discrete, Spaces, flat_observations
+from hpc_es.core.tabulated import LastStepInputs
 from hpc_es.policies.lstm import LSTM
 from hpc_es.policies.lstm import Options as LSTMOptions
 from hpc_es.policies.mlp import MLP
@@ -290,10 +290,10 @@ def test_bandit_episodes_in_tensorflow_equal_those_in_numpy(name: str) -> None:
     network = DifferentiableNetwork((problem.inputs.width, 6, problem.family.arms), None)
     theta = normal(size(network)).astype(np.float32)
     uniforms = RNG.random((problem.num_trials, 3)).astype(np.float32)
-    actions, rewards = bandit_episodes(
-        tf, network, problem.inputs, tf.constant(theta), potential_rewards(drawn), uniforms
+    actions, rewards = tabulated_episodes(
+        tf, network, problem.inputs, tf.constant(theta), drawn.potential_rewards(), uniforms
     )
-    observed = bandit_observations(tf, problem.inputs, actions, rewards).numpy()
+    observed = tabulated_observations(tf, problem.inputs, actions, rewards).numpy()
     lockstep = Lockstep(problem, drawn)
     for t in range(problem.num_trials):
         np.testing.assert_allclose(observed[t], lockstep.observations, atol=1e-6)
@@ -305,20 +305,22 @@ def test_bandit_episodes_in_tensorflow_equal_those_in_numpy(name: str) -> None:
 @pytest.mark.parametrize(
     "inputs",
     [
-        BanditInputs(3, 4),
-        BanditInputs(3, 4, "one_hot", time="number"),
-        BanditInputs(3, 4, "none", False),
-        BanditInputs(3, 4, reward_clip=0.5),
-        BanditInputs(3, 4, "one_hot", reward_clip=0.5),
+        LastStepInputs(3, 4),
+        LastStepInputs(3, 4, "one_hot", time="number"),
+        LastStepInputs(3, 4, "none", False),
+        LastStepInputs(3, 4, reward_clip=0.5),
+        LastStepInputs(3, 4, "one_hot", reward_clip=0.5),
     ],
 )
-def test_bandit_inputs_are_reward_and_action_of_the_previous_step(inputs: BanditInputs) -> None:
+def test_bandit_inputs_are_reward_and_action_of_the_previous_step(inputs: LastStepInputs) -> None:
     """For the rewards [1, 0, 1] the policy observes [none yet, 1, 0]."""
     actions, rewards = (
         np.array([[2], [0], [1]], np.int32),
         np.array([[1.0], [0.0], [1.0]], np.float32),
     )
-    observed = bandit_observations(tf, inputs, tf.constant(actions), tf.constant(rewards)).numpy()
+    observed = tabulated_observations(
+        tf, inputs, tf.constant(actions), tf.constant(rewards)
+    ).numpy()
     expected = [inputs.first(1), inputs.after(0, np.array([2]), np.ones(1, np.float32))]
     expected.append(inputs.after(1, np.array([0]), np.zeros(1, np.float32)))
     np.testing.assert_array_equal(observed, expected)
@@ -326,13 +328,13 @@ def test_bandit_inputs_are_reward_and_action_of_the_previous_step(inputs: Bandit
 
 def test_actions_are_drawn_from_the_softmax() -> None:
     """A zero network with the output bias ln p: uniforms below p_0 give action 0, and so on."""
-    inputs = BanditInputs(3, 1)
+    inputs = LastStepInputs(3, 1)
     network = DifferentiableNetwork((inputs.width, 1, 3), None)
     theta = np.zeros(size(network), np.float32)
     theta[-3:] = np.log([0.2, 0.5, 0.3])
     uniforms = np.array([[0.0, 0.19, 0.21, 0.69, 0.71, 0.999]], np.float32)
     rewards = np.zeros((1, 6, 3), np.float32)
-    actions, _ = bandit_episodes(tf, network, inputs, tf.constant(theta), rewards, uniforms)
+    actions, _ = tabulated_episodes(tf, network, inputs, tf.constant(theta), rewards, uniforms)
     assert actions.numpy().tolist() == [[0, 0, 1, 1, 2, 2]]
 
 
@@ -342,14 +344,14 @@ def test_bandit_gradient_equals_that_of_recorded_episodes() -> None:
     theta, value = normal(size(network)).astype(np.float32), normal(7).astype(np.float32)
     uniforms, paid = (
         RNG.random((6, 3)).astype(np.float32),
-        potential_rewards(problem.episodes_of_seeds([3, 4, 5])),
+        problem.table([3, 4, 5]).rewards,
     )
     beta = np.float32(0.1)
-    result, sums, actions, rewards = bandits_graph(network, PLAIN, problem.inputs)(
+    result, sums, actions, rewards = tabulated_graph(network, PLAIN, problem.inputs)(
         theta, value, beta, paid, uniforms
     )
     lives = np.ones((6, 3), np.float32)
-    observed = bandit_observations(tf, problem.inputs, actions, rewards)
+    observed = tabulated_observations(tf, problem.inputs, actions, rewards)
     expected = gradient(network, PLAIN, theta, value, observed, actions, rewards, lives, 0 * lives)
     np.testing.assert_allclose(result, expected[0], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(sums, expected[1], rtol=1e-4)

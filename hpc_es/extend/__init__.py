@@ -1,5 +1,5 @@
-"""The public module for user-defined tasks, policies, algorithms and noises; other modules of
-hpc_es may change.
+"""The public module for user-defined tasks, policies, algorithms and noises, and for packages that
+bring some; other modules of hpc_es may change.
 
 **Contracts.** The interfaces between the parts of a run. `Algorithm`, `Task`, `Problem` and its
 three kinds, `Policy`, `Actor` and `Noise` are protocols: a class needs their methods, but need not
@@ -29,6 +29,10 @@ noises.
 **Parts of policies and strategies.** `Head` maps the outputs of a network to actions, `normalise`
 maps observations to inputs. `Pairs`, ranks and utilities, and optimizers are the building blocks of
 the package's own strategies.
+
+**Packages.** An `Extension` declares the kinds and commands of a package. What its commands and
+pictures need is in `hpc_es.extend.runs` and `hpc_es.extend.reports`; what few kinds need is in
+`hpc_es.extend.optimizers`, `.episodes` and `.compiled`.
 
 Importing this module imports neither TensorFlow, JAX, h5py nor mpi4py. `Strategy` is not
 `hpc_es.Strategy`, the ask-and-tell interface.
@@ -107,12 +111,21 @@ from hpc_es.core.data import (
     with_columns,
 )
 from hpc_es.core.declarations import Computes, Metric, Needs, Offers, Requirement, Setting
-from hpc_es.core.elites import Elites
-from hpc_es.core.errors import ConfigError, Failure, RunError, failure_from_error, failure_from_text
+from hpc_es.core.elites import BestMember, Elites
+from hpc_es.core.errors import (
+    ConfigError,
+    Failure,
+    RunError,
+    UserError,
+    failure_from_error,
+    failure_from_text,
+)
+from hpc_es.core.extensions import Extension, purpose_number
 from hpc_es.core.interfaces import (
     Algorithm,
     AutomaticSizes,
     ClosableProblem,
+    CompiledEpisodes,
     GradientAlgorithm,
     KeepsElites,
     NamesParameters,
@@ -153,6 +166,7 @@ from hpc_es.core.population import (
     unperturbed,
 )
 from hpc_es.core.quantities import Quantities, feasible_first, measures_of, merits, violations
+from hpc_es.core.tabulated import LastStepInputs, RewardTable, TabulatedEpisodes
 from hpc_es.noise import BlockNoise, NoiseOptions
 from hpc_es.policies.networks.feed_forward import FeedForwardPolicy
 from hpc_es.policies.networks.heads import ActionHead, Head, normalise, normalised, require_flat
@@ -191,11 +205,16 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "Traits",
     "TrajectoryProblem",
     "VectorProblem",
+    "CompiledEpisodes",
+    "TabulatedEpisodes",
+    "RewardTable",
+    "LastStepInputs",
     # Data: jobs and their results.
     "ProblemState",
     "Chunk",
     "Column",
     "Elites",
+    "BestMember",
     "Quantities",
     "CORRECT",
     "cut",
@@ -256,6 +275,7 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "Positive",
     "Probability",
     "RunError",
+    "UserError",
     "option",
     "options",
     "unused",
@@ -279,6 +299,9 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     # Randomness.
     "Keys",
     "Purpose",
+    "purpose_number",
+    # Packages.
+    "Extension",
     # Parts of policies.
     "ActionHead",
     "Head",

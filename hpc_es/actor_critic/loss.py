@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from hpc_es.algorithms.actor_critic.episodes import Trajectories
+from hpc_es.actor_critic.episodes import Trajectories
 from hpc_es.core.data import Array, Float32, Float64
 from hpc_es.core.policy import Tensor
 

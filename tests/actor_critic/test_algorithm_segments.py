@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.algorithms.actor_critic.algorithm import SUMS, ActorCritic
-from hpc_es.algorithms.actor_critic.differentiable import Loss, episodes_graph, segments_graph
-from hpc_es.algorithms.actor_critic.episodes import MAX_FAILURES
+from hpc_es.actor_critic.algorithm import SUMS, ActorCritic
+from hpc_es.actor_critic.differentiable import Loss, episodes_graph, segments_graph
+from hpc_es.actor_critic.episodes import MAX_FAILURES
 from hpc_es.algorithms.common.optimizers import GRADIENT
 from hpc_es.config.loading import validate
 from hpc_es.config.schema import Config

@@ -14,17 +14,17 @@ pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 import jax
 import jax.numpy as jnp
 
-from hpc_es.algorithms.actor_critic import jax_gradient
-from hpc_es.algorithms.actor_critic.differentiable import differentiable
-from hpc_es.algorithms.actor_critic.episodes import Trajectories
-from hpc_es.algorithms.actor_critic.jax_gradient import (
+from hpc_es.actor_critic import jax_gradient
+from hpc_es.actor_critic.differentiable import differentiable
+from hpc_es.actor_critic.episodes import Trajectories
+from hpc_es.actor_critic.jax_gradient import (
     JaxPolicy,
     LinearValue,
     loss_gradient,
     loss_terms,
     value_network,
 )
-from hpc_es.algorithms.actor_critic.loss import Loss, Weights
+from hpc_es.actor_critic.loss import Loss, Weights
 from hpc_es.core.data import Discrete, ObservationSpec, Spaces
 from hpc_es.devices.jax_setup import configured_jax
 from hpc_es.policies import cnn
@@ -75,7 +75,7 @@ def test_gradient_equals_that_of_lstm_and_mlp_in_tensorflow(
     pytest.importorskip(
         "tensorflow", reason="TensorFlow is not installed here: make test-all-extras"
     )
-    from hpc_es.algorithms.actor_critic.differentiable import GraphPolicy
+    from hpc_es.actor_critic.differentiable import GraphPolicy
     from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
 
     network, widths = JaxLayer(is_recurrent), (INPUTS, UNITS, ACTIONS)

@@ -8,8 +8,8 @@ steps of
 
 R are discounted returns and A advantages (`loss.py`); if a time limit ends an episode, the value of
 its last state is added. The value V is a linear function of the inputs of the policy's output
-layer. Episodes of bandits are computed in one compiled TensorFlow graph with the gradient. Episodes
-of Gymnasium environments are recorded, then differentiated.
+layer. Tabulated episodes, such as those of bandits, are computed in one compiled TensorFlow graph
+with the gradient. Episodes of Gymnasium environments are recorded, then differentiated.
 
 With `update_every`, an update uses this number of steps of each of a rank's environments, and
 episodes continue in the next update.
@@ -26,21 +26,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.algorithms.actor_critic.episodes import (
+from hpc_es.actor_critic.episodes import (
     MEMORY,
     EpisodeRecorder,
-    SamplingActor,
     SegmentPlayer,
     Trajectories,
-    bandit_trajectories,
     concatenated,
-    potential_rewards,
-    sampling_actor,
+    tabulated_trajectories,
 )
-from hpc_es.algorithms.actor_critic.loss import DifferentiablePolicy, Loss, Weights
-from hpc_es.algorithms.common import optimizers
-from hpc_es.algorithms.common.strategy import Strategy
-from hpc_es.bandits.setting import BanditSetting
+from hpc_es.actor_critic.loss import DifferentiablePolicy, Loss, Weights
 from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options, unused
 from hpc_es.core.callbacks import callback_errors
 from hpc_es.core.data import (
@@ -67,14 +61,16 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.declarations import Needs, with_asynchronous_updates
 from hpc_es.core.errors import RunError, UserError
-from hpc_es.core.interfaces import TrajectoryProblem
+from hpc_es.core.interfaces import CompiledEpisodes, TrajectoryProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.core.policy import Actor, Batch, OnStep, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
-from hpc_es.tasks.jax_episodes.call_shape import CompiledEpisodes
+from hpc_es.core.tabulated import TabulatedEpisodes
+from hpc_es.extend import Strategy, optimizers
+from hpc_es.policies.sampling import SamplingActor, sampling_actor
 
 if TYPE_CHECKING:
-    from hpc_es.algorithms.actor_critic.jax_gradient import CompiledUpdates
+    from hpc_es.actor_critic.jax_gradient import CompiledUpdates
 
 
 @options
@@ -197,13 +193,13 @@ def _segment_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[t
         and not isinstance(problem.compiled, CompiledEpisodes)
     ):
         text = f"is {options.update_every}, but {problem.name} supports whole episodes only: expected null"
-        if problem.compiled is not None:
-            text += ", or task: {kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0'}"
+        if isinstance(problem.compiled, TabulatedEpisodes):
+            text += f", or task: {problem.compiled.one_by_one}"
         yield "algorithm.update_every", text
 
 
 def _policy_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tuple[str, str]]:
-    from hpc_es.algorithms.actor_critic.differentiable import differentiable
+    from hpc_es.actor_critic.differentiable import differentiable
 
     policy = problem.policy
     network = differentiable(policy)
@@ -218,12 +214,9 @@ def _policy_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tu
     elif isinstance(problem.compiled, CompiledEpisodes) and not hasattr(network, "value_network"):
         text = f"is {type(policy).__name__}, whose gradient TensorFlow computes, but the environment is compiled by JAX"
         yield "policy.kind", f"{text}: expected 'cnn' or 'network'"
-    elif isinstance(problem.compiled, BanditSetting) and not hasattr(network, "bandits"):
-        text = "is not one of those that play bandits in a compiled graph: expected the kind 'lstm' or 'mlp', or"
-        yield (
-            "policy.kind",
-            f"{text} task: {{kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0'}}",
-        )
+    elif isinstance(problem.compiled, TabulatedEpisodes) and not hasattr(network, "tabulated"):
+        text = f"is not one of those that play {problem.name} in a compiled graph: expected the kind 'lstm' or 'mlp', or"
+        yield "policy.kind", f"{text} task: {problem.compiled.one_by_one}"
 
 
 NEEDS = Needs(
@@ -231,6 +224,7 @@ NEEDS = Needs(
     policy="lstm",
     backends=("tensorflow", "jax"),  # the keys of DIFFERENTIATED, whose module is not imported here
     gradients=True,
+    learns_from_samples=True,
     columns=(EPISODE_LENGTH,),
     stochastic=True,
     value=True,
@@ -300,7 +294,7 @@ class ActorCritic(Strategy[None]):
 
     @cached_property
     def _network(self) -> DifferentiablePolicy:
-        from hpc_es.algorithms.actor_critic.differentiable import differentiable
+        from hpc_es.actor_critic.differentiable import differentiable
 
         network = differentiable(self.policy)
         assert network
@@ -326,49 +320,48 @@ class ActorCritic(Strategy[None]):
             outcome = self.problem.play(
                 self._evaluation_actor(state, chunk), self._batch(state, chunk), poll
             )
-        elif isinstance(self.problem.compiled, BanditSetting):
-            outcome = self._train_bandits(self.problem.compiled, state, chunk, poll)
+        elif isinstance(self.problem.compiled, TabulatedEpisodes):
+            outcome = self._train_tabulated(self.problem.compiled, state, chunk, poll)
         else:
             outcome = self._train_episodes(state, chunk, poll)
         return replace(
             outcome, rows=with_columns(outcome.rows, {EPISODE_LENGTH: outcome.rows["length"]})
         )
 
-    def _train_bandits(
-        self, setting: BanditSetting, state: State, chunk: Chunk, poll: Poll
+    def _train_tabulated(
+        self, episodes: TabulatedEpisodes, state: State, chunk: Chunk, poll: Poll
     ) -> Outcome:
-        """Play and differentiate whole episodes of bandits in one compiled graph."""
-        network: Any = self._network  # with the method `bandits`, see `incompatibilities`
+        """Play and differentiate whole tabulated episodes in one compiled graph."""
+        network: Any = self._network  # with the method `tabulated`, see `incompatibilities`
         poll()
         start = time.perf_counter()
-        episodes = setting.episodes_of_seeds(self._seeds(state, chunk)[:, 0])
-        trials = setting.num_trials
+        table = episodes.table(self._seeds(state, chunk)[:, 0])
+        steps = episodes.inputs.steps
         uniforms = self._random_numbers(
             Purpose.POLICY_SAMPLING,
             state,
             chunk,
-            lambda rng: rng.random((JOBS_PER_GENERATOR, trials), np.float32),
+            lambda rng: rng.random((JOBS_PER_GENERATOR, steps), np.float32),
         )
         environment_seconds = time.perf_counter() - start
-        potential = potential_rewards(episodes)
-        gradient, sums, actions, rewards = network.bandits(
-            self._loss, self._weights(state), setting.inputs, potential, uniforms.T
+        gradient, sums, actions, rewards = network.tabulated(
+            self._loss, self._weights(state), episodes.inputs, table.rewards, uniforms.T
         )
         rows = np.zeros(chunk.jobs, row_dtype(self.problem.columns))
         values = rewards.astype(np.float64)
         rows["return_"], rows["sign_return"] = values.sum(axis=0), np.sign(values).sum(axis=0)
-        rows["length"] = trials
-        if setting.info:
-            rows[INFO] = setting.info_values(episodes.arms, actions.T.astype(np.int64))
+        rows["length"] = steps
+        if table.info_values is not None:
+            rows[INFO] = table.info_values(actions.T.astype(np.int64))
         policy_seconds = time.perf_counter() - start - environment_seconds
         seconds = {
             "environment": environment_seconds,
             "policy": policy_seconds,
-            "policy_calls": float(trials),
+            "policy_calls": float(steps),
         }
         arrays = {optimizers.GRADIENT: gradient, SUMS: sums}
         if self.keeps_samples:
-            arrays |= self._sample(bandit_trajectories(setting.inputs, actions, rewards))
+            arrays |= self._sample(tabulated_trajectories(episodes.inputs, actions, rewards))
         return Outcome(rows, arrays, seconds)
 
     def _train_episodes(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
@@ -433,7 +426,7 @@ class ActorCritic(Strategy[None]):
 
     @cached_property
     def _updates(self) -> CompiledUpdates:
-        from hpc_es.algorithms.actor_critic.jax_gradient import CompiledUpdates
+        from hpc_es.actor_critic.jax_gradient import CompiledUpdates
 
         network: Any = self._network  # a `JaxPolicy`, see `incompatibilities`
         episodes, steps = self.problem.compiled, self.options.update_every
@@ -530,7 +523,7 @@ class ActorCritic(Strategy[None]):
 
     def _random_numbers(
         self,
-        purpose: Purpose,
+        purpose: int,
         state: State,
         chunk: Chunk,
         draw: Callable[[np.random.Generator], Array],

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 import hpc_es
-from hpc_es.config.config_strings import is_config_string, parse_config_string, parse_settings
 from hpc_es.config.loading import load, validate
 from hpc_es.config.resolved import resolved
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.paths import is_config_string
+from hpc_es.programs.config_strings import parse_config_string, parse_settings
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, python
 

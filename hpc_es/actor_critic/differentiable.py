@@ -13,11 +13,11 @@ from types import ModuleType
 
 import numpy as np
 
-from hpc_es.algorithms.actor_critic.episodes import Trajectories
-from hpc_es.algorithms.actor_critic.loss import DifferentiablePolicy, Loss, Weights, later, targets
-from hpc_es.bandits.setting import REWARD_SLOTS, BanditInputs
+from hpc_es.actor_critic.episodes import Trajectories
+from hpc_es.actor_critic.loss import DifferentiablePolicy, Loss, Weights, later, targets
 from hpc_es.core.data import Array, Float32, Float64
 from hpc_es.core.policy import Policy, Tensor
+from hpc_es.core.tabulated import REWARD_SLOTS, LastStepInputs
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.policies.networks.layers import Memory, normalised_columns
 from hpc_es.policies.networks.network import Network
@@ -70,21 +70,21 @@ class GraphPolicy:
             )
         return gradient.numpy(), sums.numpy().astype(np.float64)
 
-    def bandits(
+    def tabulated(
         self,
         loss: Loss,
         weights: Weights,
-        inputs: BanditInputs,
+        inputs: LastStepInputs,
         potential_rewards: Float32,
         uniforms: Float32,
     ) -> tuple[Float32, Float64, Array, Float32]:
-        """Play whole episodes of bandits; return gradient and sums as `gradient` does, actions and
+        """Play whole tabulated episodes; return gradient and sums as `gradient` does, actions and
         rewards.
 
-        See `bandits_graph` for the arguments; actions are int32[trials, rows], rewards
-        float32[trials, rows].
+        See `tabulated_graph` for the arguments; actions are int32[steps, rows], rewards
+        float32[steps, rows].
         """
-        graph = bandits_graph(self._network, loss, inputs)
+        graph = tabulated_graph(self._network, loss, inputs)
         gradient, sums, actions, rewards = graph(*weights, potential_rewards, uniforms)
         return gradient.numpy(), sums.numpy().astype(np.float64), actions.numpy(), rewards.numpy()
 
@@ -154,23 +154,25 @@ def segments_graph(
 
 
 @functools.cache
-def bandits_graph(
-    network: DifferentiableNetwork, loss: Loss, inputs: BanditInputs
+def tabulated_graph(
+    network: DifferentiableNetwork, loss: Loss, inputs: LastStepInputs
 ) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Compile (theta, value, beta, potential_rewards, uniforms) -> (gradient, sums, actions,
     rewards).
 
-    It plays whole episodes. potential_rewards are [trials, rows, arms], the reward that each arm
-    would give; uniforms are [trials, rows], from U[0, 1), and select the arms. actions are
-    int32[trials, rows], rewards [trials, rows].
+    It plays whole episodes. potential_rewards are [steps, rows, actions], the reward that each
+    action would give; uniforms are [steps, rows], from U[0, 1), and select the actions. actions
+    are int32[steps, rows], rewards [steps, rows].
     """
     tf = tensorflow()
 
     def graph(
         theta: Tensor, value: Tensor, beta: Tensor, potential_rewards: Tensor, uniforms: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        actions, rewards = bandit_episodes(tf, network, inputs, theta, potential_rewards, uniforms)
-        observations = bandit_observations(tf, inputs, actions, rewards)
+        actions, rewards = tabulated_episodes(
+            tf, network, inputs, theta, potential_rewards, uniforms
+        )
+        observations = tabulated_observations(tf, inputs, actions, rewards)
         lives = tf.ones_like(rewards)
         episodes = (observations, actions, rewards, lives, tf.zeros_like(lives))
         return *loss_gradient(tf, network, loss, theta, value, beta, *episodes), actions, rewards
@@ -263,51 +265,51 @@ def losses(
     return policy, squares, entropy
 
 
-# Episodes of bandits.
+# Tabulated episodes, such as those of bandits.
 
 
-def bandit_episodes(
+def tabulated_episodes(
     tf: ModuleType,
     network: DifferentiableNetwork,
-    inputs: BanditInputs,
+    inputs: LastStepInputs,
     theta: Tensor,
     potential_rewards: Tensor,
     uniforms: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return int32 actions and rewards of whole episodes, each [trials, rows];
-    arguments as in `bandits_graph`.
+    """Return int32 actions and rewards of whole episodes, each [steps, rows];
+    arguments as in `tabulated_graph`.
     """
-    trials, rows, arms = potential_rewards.shape
+    steps, rows, choices = potential_rewards.shape
     dtype = potential_rewards.dtype
     memory = network.memory(tf, rows, theta.dtype)
 
-    def trial(
+    def step(
         t: Tensor, memory: Tensor, observations: Tensor, actions: Tensor, rewards: Tensor
     ) -> tuple[Tensor, ...]:
         logits, memory = network.step(tf, theta, observations, memory)
         cumulative = tf.cumsum(tf.nn.softmax(logits), axis=1)[:, :-1]
         action = tf.reduce_sum(tf.cast(cumulative <= uniforms[t][:, tf.newaxis], tf.int32), 1)
-        reward = tf.reduce_sum(tf.one_hot(action, arms, dtype=dtype) * potential_rewards[t], 1)
+        reward = tf.reduce_sum(tf.one_hot(action, choices, dtype=dtype) * potential_rewards[t], 1)
         observations = inputs_after(tf, inputs, tf.cast(t + 1, theta.dtype), action, reward)
         return t + 1, memory, observations, actions.write(t, action), rewards.write(t, reward)
 
     first = tf.convert_to_tensor(inputs.first(rows), theta.dtype)
     outputs = [
-        tf.TensorArray(element, trials, element_shape=(rows,)) for element in (tf.int32, dtype)
+        tf.TensorArray(element, steps, element_shape=(rows,)) for element in (tf.int32, dtype)
     ]
     state = (0, memory, first, *outputs)
-    result = tf.while_loop(lambda t, *_: t < trials, trial, state, maximum_iterations=trials)
+    result = tf.while_loop(lambda t, *_: t < steps, step, state, maximum_iterations=steps)
     return result[-2].stack(), result[-1].stack()
 
 
-def bandit_observations(
-    tf: ModuleType, inputs: BanditInputs, actions: Tensor, rewards: Tensor
+def tabulated_observations(
+    tf: ModuleType, inputs: LastStepInputs, actions: Tensor, rewards: Tensor
 ) -> Tensor:
-    """Return the observation before each trial, [trials, rows, width],
-    of int32 actions and rewards, [trials, rows].
+    """Return the observation before each step, [steps, rows, width],
+    of int32 actions and rewards, [steps, rows].
     """
-    trials, rows = actions.shape
-    times = tf.range(1, trials + 1, dtype=rewards.dtype)[:, tf.newaxis] * tf.ones(
+    steps, rows = actions.shape
+    times = tf.range(1, steps + 1, dtype=rewards.dtype)[:, tf.newaxis] * tf.ones(
         (1, rows), rewards.dtype
     )
     first = tf.convert_to_tensor(inputs.first(rows)[None], rewards.dtype)
@@ -315,10 +317,10 @@ def bandit_observations(
 
 
 def inputs_after(
-    tf: ModuleType, inputs: BanditInputs, trials: Tensor, actions: Tensor, rewards: Tensor
+    tf: ModuleType, inputs: LastStepInputs, steps: Tensor, actions: Tensor, rewards: Tensor
 ) -> Tensor:
-    """Return `BanditInputs.after` for tensors [...], [..., width];
-    `trials` is the number of trials so far.
+    """Return `LastStepInputs.after` for tensors [...], [..., width];
+    `steps` is the number of steps so far.
     """
     dtype, parts = rewards.dtype, []
     if inputs.reward_clip is not None:
@@ -329,10 +331,10 @@ def inputs_after(
         slots = tf.cast(tf.clip_by_value(tf.round(10 * rewards), 0, REWARD_SLOTS - 1), tf.int32)
         parts.append(tf.one_hot(slots, REWARD_SLOTS, dtype=dtype))
     if inputs.action:
-        parts.append(tf.one_hot(actions, inputs.arms, dtype=dtype))
+        parts.append(tf.one_hot(actions, inputs.choices, dtype=dtype))
     if inputs.time != "none":
-        scale = inputs.num_trials if inputs.time == "fraction" else 1
-        parts.append((trials / scale * tf.ones_like(rewards))[..., tf.newaxis])
+        scale = inputs.steps if inputs.time == "fraction" else 1
+        parts.append((steps / scale * tf.ones_like(rewards))[..., tf.newaxis])
     return tf.concat(parts, -1)
 
 
@@ -459,7 +461,7 @@ class TensorFlowPolicy:
 
 
 def _in_jax(network: Network) -> DifferentiablePolicy:
-    from hpc_es.algorithms.actor_critic.jax_gradient import JaxPolicy, value_network
+    from hpc_es.actor_critic.jax_gradient import JaxPolicy, value_network
 
     return JaxPolicy(value_network(network))
 

@@ -18,25 +18,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpc_es.algorithms.actor_critic.episodes import Trajectories
-from hpc_es.algorithms.actor_critic.loss import Loss, Weights, later, targets
+from hpc_es.actor_critic.episodes import Trajectories
+from hpc_es.actor_critic.loss import Loss, Weights, later, targets
 from hpc_es.core.data import EPISODE_LENGTH, Array, Column, Float32, Float64, Poll, Rows, row_dtype
 from hpc_es.core.errors import Failure, failure_from_text
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
-from hpc_es.devices.jax_setup import compiling, in_thread
-from hpc_es.policies.networks.jax_convolutional import ConvolutionalNetwork
-from hpc_es.policies.networks.layers import normalised_columns
-from hpc_es.policies.networks.network import Network
-from hpc_es.tasks.jax_episodes.program import reason
-from hpc_es.tasks.jax_episodes.segments import (
+from hpc_es.extend.compiled import (
     CompiledSegments,
     Lanes,
     Recorded,
     SegmentRows,
+    compiling,
+    in_thread,
     packed,
+    reason,
     unpacked,
 )
+from hpc_es.policies.networks.jax_convolutional import ConvolutionalNetwork
+from hpc_es.policies.networks.layers import normalised_columns
+from hpc_es.policies.networks.network import Network
 
 BLOCK = 32  # steps of images that are computed, and computed again for the gradient, together
 

@@ -20,7 +20,6 @@ from typing import Any
 
 from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.errors import ConfigError, ConfigProblem, found_text, nearest
-from hpc_es.core.paths import CONFIG_STRING
 
 Settings = dict[str, Any]
 
@@ -135,11 +134,12 @@ KWARGS = {  # argument of a task's constructor: key of `task:`
 STATIC = "static-bylen"  # the only reward_type with the same cases for every program
 
 
-def is_config_string(text: str) -> bool:
-    """Return whether a text is a config string and not a file or a dotted override:
-    it begins with name=.
-    """
-    return CONFIG_STRING.match(text) is not None
+def reads(text: str) -> bool:
+    """Return whether a text has one of the settings, or cannot be read at all."""
+    try:
+        return not DEFAULTS.keys().isdisjoint(parse_settings(text))
+    except ConfigError:
+        return True
 
 
 def parse_config_string(text: str, task_override: object = None) -> Settings:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.algorithms.actor_critic.algorithm import SUMS, annealed
+from hpc_es.actor_critic.algorithm import SUMS, annealed
 from hpc_es.algorithms.common.optimizers import GRADIENT
 from hpc_es.config.loading import load, validate
 from hpc_es.config.schema import Config

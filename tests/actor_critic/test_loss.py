@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_es.algorithms.actor_critic.loss import discounted, later, targets
+from hpc_es.actor_critic.loss import discounted, later, targets
 
 REWARDS, VALUES, GAMMA = np.array([1.0, 0.0, 1.0]), np.array([0.5, 0.4, 0.3]), 0.9
 
