@@ -91,11 +91,14 @@ def kinds(package: Package) -> tuple[str, ...]:
     return tuple(sorted(modules(package)))
 
 
-def is_built_in(package: Package, kind: object) -> bool:
-    """Return whether a kind belongs to hpc_es itself, and not to an installed package."""
-    return kind in MODULES[package] or any(
-        kind in extension.named(package) for extension in extensions.own().values()
-    )
+def package_of(package: Package, kind: object) -> extensions.Installed | None:
+    """Return the installed package to which a kind belongs; None for kinds of hpc_es and custom
+    kinds.
+    """
+    own = extensions.own().values()
+    if kind in MODULES[package] or any(kind in extension.named(package) for extension in own):
+        return None
+    return None if is_user_kind(kind) else extensions.owner(package, kind)
 
 
 def is_own_environment(module: str) -> bool:
@@ -166,10 +169,14 @@ def is_user_kind(kind: object) -> TypeGuard[str]:
     return re.split("[.:]", kind)[0] != "hpc_es"
 
 
-def class_hint(kind: object) -> str:
-    """Return the end of a message that shows how to name a class,
-    if `kind` is a module of the user, else "".
+def unknown_hint(kind: object) -> str:
+    """Return the end of a message about an unknown kind: how to name a class, if `kind` is a module
+    of the user, and which packages are left out.
     """
+    return _class_hint(kind) + extensions.unusable_text()
+
+
+def _class_hint(kind: object) -> str:
     if not isinstance(kind, str) or not kind.isidentifier() or is_installed(kind):
         return ""
     path = source_path(kind)

@@ -215,7 +215,7 @@ def _kind_section(
         return _WRONG
     is_user_kind = registry.is_user_kind(name)
     if not is_user_kind and (name is None or not registry.find(kind.package, name)):
-        text = _expected(Literal[registry.kinds(kind.package)], name) + registry.class_hint(name)
+        text = _expected(Literal[registry.kinds(kind.package)], name) + registry.unknown_hint(name)
         problems.append((join(key, "kind"), text))
         return _WRONG
     try:

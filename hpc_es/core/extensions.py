@@ -108,6 +108,15 @@ def purpose_number(name: str) -> int:
 
 
 @dataclass(frozen=True)
+class Installed:
+    """The extension of another distribution."""
+
+    extension: Extension
+    distribution: str
+    version: str
+
+
+@dataclass(frozen=True)
 class Unusable:
     """An entry point that gives no extension."""
 
@@ -129,11 +138,11 @@ def own() -> Mapping[str, Extension]:
 
 
 @functools.cache
-def _installed() -> tuple[Mapping[str, Extension], tuple[Unusable, ...]]:
+def _installed() -> tuple[Mapping[str, Installed], tuple[Unusable, ...]]:
     """Return the extensions of other distributions by name, and those that cannot be used."""
     from importlib.metadata import entry_points
 
-    usable: dict[str, Extension] = {}
+    usable: dict[str, Installed] = {}
     unusable: list[Unusable] = []
     # A distribution that is found twice in the search path counts once.
     points = {(point.name, point.value): point for point in entry_points(group=GROUP)}
@@ -156,13 +165,14 @@ def _installed() -> tuple[Mapping[str, Extension], tuple[Unusable, ...]]:
             text = f"expected numbers of purpose_number(...) as purposes, found another one for {low[0]}"
             unusable.append(Unusable(name, text))
         else:
-            usable[name] = extension
+            of = point.dist
+            usable[name] = Installed(extension, of.name if of else name, of.version if of else "")
     return usable, tuple(unusable)
 
 
 def installed() -> Mapping[str, Extension]:
     """Return the extensions of other distributions by the names of their entry points."""
-    return _installed()[0]
+    return {name: package.extension for name, package in _installed()[0].items()}
 
 
 def unusable() -> tuple[Unusable, ...]:
@@ -188,7 +198,8 @@ def modules(section: Section) -> dict[str, str]:
     """Return the modules that all extensions have in a section, by name; the first one counts."""
     found: dict[str, str] = {}
     for _, extension in every():
-        found = {**extension.named(section), **found}
+        for name, module in extension.named(section).items():
+            found.setdefault(name, module)
     return found
 
 
@@ -208,11 +219,11 @@ def module_name(section: Section, name: str) -> str | None:
     return installed()[owners[0]].named(section)[name] if owners else None
 
 
-def owner(section: Section, name: object) -> Extension | None:
-    """Return the extension of another distribution that has a kind; None if none has it."""
-    for extension in installed().values():
-        if name in extension.named(section):
-            return extension
+def owner(section: Section, name: object) -> Installed | None:
+    """Return the other distribution that has a kind; None if none has it."""
+    for package in _installed()[0].values():
+        if name in package.extension.named(section):
+            return package
     return None
 
 

@@ -6,6 +6,7 @@ Importing this module imports h5py.
 
 from __future__ import annotations
 
+from hpc_es.config.resolved import plain_data
 from hpc_es.report.saved_policy import ROWS, StoredPolicy, read_policy
 from hpc_es.storage.checkpoint import Snapshot
 from hpc_es.storage.checkpoint import load as load_checkpoint
@@ -20,6 +21,7 @@ __all__ = [
     "StoredPolicy",
     "find_checkpoint",
     "load_checkpoint",
+    "plain_data",
     "read_policy",
     "read_results",
     "require_run",

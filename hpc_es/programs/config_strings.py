@@ -135,11 +135,11 @@ STATIC = "static-bylen"  # the only reward_type with the same cases for every pr
 
 
 def reads(text: str) -> bool:
-    """Return whether a text has one of the settings, or cannot be read at all."""
+    """Return whether a text has one of the settings."""
     try:
         return not DEFAULTS.keys().isdisjoint(parse_settings(text))
-    except ConfigError:
-        return True
+    except ConfigError:  # reported by `parse_config_string`, unless another notation reads it
+        return False
 
 
 def parse_config_string(text: str, task_override: object = None) -> Settings:

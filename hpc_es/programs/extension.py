@@ -27,5 +27,6 @@ EXTENSION = Extension(
     },
     config_strings="hpc_es.programs.config_strings",
     best_member="hpc_es.programs.best_programs:best_member",
+    report_sections="hpc_es.programs.report_sections:sections",
     purposes=ProgramPurpose.__members__,
 )

@@ -115,8 +115,8 @@ def best_member(config: ConfigData, master: Arrays) -> BestMember | None:
     """
     known = list(extensions.own().values())
     kind: Any = (config.get("algorithm") or {}).get("kind")
-    if not registry.is_built_in("algorithms", kind) and not registry.is_user_kind(kind):
-        known += [extension] if (extension := extensions.owner("algorithms", kind)) else []
+    if (package := registry.package_of("algorithms", kind)) is not None:
+        known.append(package.extension)
     for extension in known:
         if extension.best_member:
             member: BestMember | None = extensions.load(extension.best_member)(master)

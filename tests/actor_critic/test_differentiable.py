@@ -12,7 +12,7 @@ import pytest
 from hpc_es.actor_critic.differentiable import GraphPolicy
 from hpc_es.actor_critic.loss import Loss, Weights
 from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
-from tests.helpers.one_layer import ACTIONS, INPUTS, UNITS, OneLayer, episodes, in_graph
+from tests.actor_critic.one_layer import ACTIONS, INPUTS, UNITS, OneLayer, episodes, in_graph
 
 pytestmark = pytest.mark.tensorflow
 

@@ -29,7 +29,7 @@ from hpc_es.core.data import Discrete, ObservationSpec, Spaces
 from hpc_es.devices.jax_setup import configured_jax
 from hpc_es.policies import cnn
 from hpc_es.policies.networks.jax_convolutional import Convolution, ConvolutionalNetwork
-from tests.helpers.one_layer import ACTIONS, INPUTS, UNITS, OneLayer, episodes, in_graph
+from tests.actor_critic.one_layer import ACTIONS, INPUTS, UNITS, OneLayer, episodes, in_graph
 
 configured_jax("cpu")
 

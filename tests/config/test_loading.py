@@ -593,7 +593,7 @@ def test_keys_that_change_results_are_in_the_identity(item: str) -> None:
     "item",
     [
         "task.stepping=vector",
-        "algorithm={kind: actor_critic}",
+        pytest.param("algorithm={kind: actor_critic}", marks=pytest.mark.satellite("actor_critic")),
     ],
 )
 def test_chunk_options_are_in_the_identity_if_results_depend_on_them(item: str) -> None:
