@@ -17,12 +17,14 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, os.environ.get("OMP_NUM_THREADS", "1"))
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
+from hpc_es.config import extensions  # noqa: E402
 from hpc_es.core import arguments as command_line  # noqa: E402
-from hpc_es.core import extensions, streams  # noqa: E402
+from hpc_es.core import streams  # noqa: E402
 from hpc_es.core.errors import (  # noqa: E402
     DeniedError,
     Exit,
     UserError,
+    error_text,
     exits_as_errors,
     nearest,
     visible_lines,
@@ -83,8 +85,11 @@ def function(name: str) -> Callable[[argparse.Namespace], int]:
 
 
 def summary(name: str) -> str:
-    """Return the first line of a command's help text."""
-    return (function(name).__doc__ or "").partition("\n")[0]
+    """Return the first line of a command's help text, of one that cannot be imported why."""
+    try:
+        return (function(name).__doc__ or "").partition("\n")[0]
+    except UserError as error:
+        return str(error)
 
 
 def command_parser(name: str) -> argparse.ArgumentParser:
@@ -96,7 +101,21 @@ def command_parser(name: str) -> argparse.ArgumentParser:
 
 
 def _module(name: str) -> ModuleType:
-    return importlib.import_module(COMMANDS.get(name) or str(_of_extension(name)))
+    if name in COMMANDS:
+        return importlib.import_module(COMMANDS[name])
+    module = str(_of_extension(name))
+    try:
+        found = importlib.import_module(module)
+    # an installed package may raise anything
+    except (Exception, SystemExit) as error:
+        raise UserError(f"the command {name!r} cannot be used: {error_text(error)}") from error
+    word = name.replace("-", "_")
+    for needed in (f"add_{word}_arguments", f"run_{word}"):
+        if not hasattr(found, needed):
+            raise UserError(
+                f"the command {name!r} cannot be used: expected {needed} in the module {module!r}"
+            )
+    return found
 
 
 def _of_extension(name: str) -> str | None:
@@ -158,7 +177,10 @@ def run_completion(arguments: argparse.Namespace) -> int:
     top = argparse.ArgumentParser(prog="hpc-es")
     commands = top.add_subparsers()
     for name in names():
-        parser = command_parser(name)
+        try:
+            parser = command_parser(name)
+        except UserError:  # of a package whose command cannot be imported
+            continue
         for action in parser._actions:
             if action.type in {
                 command_line.expanded_path,

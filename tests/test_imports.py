@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 import hpc_es
+from hpc_es.config import extensions
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json
-from hpc_es.core import extensions
+from hpc_es.core.extensions import SECTIONS
 from hpc_es.core.keys import Purpose
 
 COMPILED = {"jax", "jaxlib", "gymnax", "brax", "mujoco_playground", "jumanji", "craftax"}
@@ -255,7 +256,20 @@ def test_every_folder_has_a_layer() -> None:
 
 # Satellites: packages within this distribution that live on the public contract.
 
-PUBLIC = ("extend", "core", "policies", "config")
+# What satellites may import besides `hpc_es.extend` and its parts. Whoever changes one of these
+# changes it for packages.
+PUBLIC = {
+    "core": {
+        *("arguments", "callbacks", "data", "declarations", "elites", "errors", "extensions"),
+        *("interfaces", "keys", "plain", "policy", "population", "run_files", "tabulated"),
+    },
+    "config": {"options", "resolved", "schema"},
+    "policies": {
+        *("network", "sampling", "networks.jax_convolutional"),
+        *("networks.layers", "networks.network", "networks.tensorflow_actors"),
+        "networks.tensorflow_networks",
+    },
+}
 
 
 def test_every_extension_is_a_satellite() -> None:
@@ -264,15 +278,34 @@ def test_every_extension_is_a_satellite() -> None:
 
 @pytest.mark.parametrize("satellite", SATELLITES)
 def test_satellites_import_public_parts_only(satellite: str) -> None:
-    """Themselves, `hpc_es.extend` and the folders of PUBLIC: no other satellite either."""
+    """Themselves, `hpc_es.extend` and PUBLIC: no other satellite either."""
     private = [
         f"{module} -> {other}"
         for module, imports in graph().items()
         if satellite_of(module) == satellite
         for other in sorted(imports)
-        if satellite_of(other) != satellite and other.split(".")[1] not in PUBLIC
+        if satellite_of(other) != satellite and not is_public(other)
     ]
     assert private == []
+
+
+def is_public(module: str) -> bool:
+    """Whether satellites may import a module."""
+    _, folder, *rest = module.split(".")
+    return folder == "extend" or ".".join(rest) in PUBLIC.get(folder, ())
+
+
+def test_public_modules_are_imported_by_satellites() -> None:
+    """The list has no more than they need."""
+    imported_ones = {
+        other
+        for module, imports in graph().items()
+        if satellite_of(module)
+        for other in imports
+        if satellite_of(other) is None
+    }
+    listed = {f"hpc_es.{folder}.{name}" for folder, names in PUBLIC.items() for name in names}
+    assert listed - imported_ones == set()
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
@@ -295,7 +328,7 @@ def names_of(satellite: str) -> set[str]:
     "programs" is also a kind of problem, which belongs to the contracts.
     """
     extension = extensions.own()[satellite]
-    given = {name for section in extensions.SECTIONS for name in extension.named(section)}
+    given = {name for section in SECTIONS for name in extension.named(section)}
     return {f"hpc_es.{satellite}", *given, *extension.purposes} - {"programs"}
 
 
@@ -338,7 +371,7 @@ def test_extensions_are_read_only_where_they_are_needed(tmp_path: Path) -> None:
     program = """
 import importlib.metadata, sys
 def refused(**arguments): raise AssertionError("the installed packages are searched")
-importlib.metadata.entry_points = refused
+importlib.metadata.distributions = refused
 from hpc_es import cli
 from hpc_es.config import registry
 assert cli.summary("check") and registry.find("algorithms", "es")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hpc_es.core import extensions
+from hpc_es.config import extensions
 from tests.helpers.harness import ROOT, Finished, clean_environment, mpiexec, python
 from tests.test_imports import SATELLITES
 

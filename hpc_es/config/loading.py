@@ -58,9 +58,7 @@ def _needs(data: ConfigData) -> Needs | None:
     """Return the NEEDS of the algorithm; None for a wrong kind."""
     section = data.get("algorithm")
     kind = section.get("kind", "es") if isinstance(section, Mapping) else "es"
-    if not isinstance(kind, str) or not (
-        registry.is_user_kind(kind) or registry.find("algorithms", kind)
-    ):
+    if not (registry.is_user_kind(kind) or registry.is_known("algorithms", kind)):
         return None
     try:
         needs: Needs = registry.module("algorithms", kind).NEEDS

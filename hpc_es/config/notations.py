@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Protocol
 
-from hpc_es.core import extensions
+from hpc_es.config import extensions
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError
 

@@ -24,10 +24,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeGuard
 
+from hpc_es.config import extensions
 from hpc_es.config.source_code import is_installed, source_path
 from hpc_es.config.user_code import search_path_text
-from hpc_es.core import extensions
-from hpc_es.core.errors import ConfigError, nearest
+from hpc_es.core.errors import ConfigError, UserError, nearest
 from hpc_es.core.paths import current_directory, expanded
 
 Package = Literal["algorithms", "tasks", "policies", "noise"]
@@ -91,14 +91,29 @@ def kinds(package: Package) -> tuple[str, ...]:
     return tuple(sorted(modules(package)))
 
 
+def is_known(package: Package, kind: object) -> TypeGuard[str]:
+    """Return whether a kind is built in or of an extension; it is not imported, so that it may be
+    broken.
+    """
+    if not isinstance(kind, str) or is_user_kind(kind):
+        return False
+    return _is_own(package, kind) or extensions.owner(package, kind) is not None
+
+
+def _is_own(package: Package, kind: object) -> bool:
+    """Return whether a kind belongs to this distribution."""
+    return kind in MODULES[package] or any(
+        kind in extension.named(package) for extension in extensions.own().values()
+    )
+
+
 def package_of(package: Package, kind: object) -> extensions.Installed | None:
     """Return the installed package to which a kind belongs; None for kinds of hpc_es and custom
     kinds.
     """
-    own = extensions.own().values()
-    if kind in MODULES[package] or any(kind in extension.named(package) for extension in own):
+    if _is_own(package, kind) or is_user_kind(kind):
         return None
-    return None if is_user_kind(kind) else extensions.owner(package, kind)
+    return extensions.owner(package, kind)
 
 
 def is_own_environment(module: str) -> bool:
@@ -144,7 +159,10 @@ def find(package: Package, kind: object) -> Any:
         return None
     if kind in MODULES[package]:
         return importlib.import_module(MODULES[package][kind])
-    name = extensions.module_name(package, kind)
+    try:
+        name = extensions.module_name(package, kind)
+    except UserError as error:
+        raise ConfigError([("kind", str(error))]) from None
     return None if name is None else _load_extension_kind(package, kind, name)
 
 

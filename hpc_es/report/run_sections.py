@@ -15,8 +15,8 @@ from pathlib import Path
 
 import yaml
 
+from hpc_es.config import extensions
 from hpc_es.config.yaml_text import Dumper
-from hpc_es.core import extensions
 from hpc_es.core.errors import error_text
 from hpc_es.core.run_files import is_regular, read_bytes
 from hpc_es.report.curves import VALUES, flat, shared_config, task_text

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpc_es.config import registry
-from hpc_es.core import extensions
+from hpc_es.config import extensions, registry
 from hpc_es.core.data import Array, Arrays, ConfigData, Float64, Json, Rows
 from hpc_es.core.elites import BestMember
 from hpc_es.core.quantities import Goal

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hpc_es.core import extensions
+from hpc_es.config import extensions
 from hpc_es.core.extensions import Extension
 from hpc_es.programs.report_sections import sections
 from hpc_es.report.page import Section

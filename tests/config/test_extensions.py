@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from hpc_es import cli
-from hpc_es.config import registry
+from hpc_es.config import extensions, registry, user_code
 from hpc_es.config.loading import load, validate
 from hpc_es.config.resolved import package_versions, resolved
-from hpc_es.core import extensions
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.extensions import purpose_number
 from hpc_es.core.keys import Keys, Purpose
@@ -206,8 +205,9 @@ def test_object_that_is_no_extension_is_named(install: Install) -> None:
 def test_name_of_two_packages_is_refused(install: Install) -> None:
     install("mine", "algorithms={'search': 'mine.x'}")
     install("other", "algorithms={'search': 'other.x'}")
-    with pytest.raises(UserError, match="the packages 'mine' and 'other' both have 'search'"):
-        registry.find("algorithms", "search")
+    text = "algorithm.kind: algorithms: the packages 'mine' and 'other' both have 'search'"
+    with pytest.raises(ConfigError, match=text):
+        validate(config("search"))
 
 
 @pytest.mark.satellite("programs")
@@ -228,8 +228,48 @@ def test_names_of_hpc_es_come_first(install: Install) -> None:
 )
 def test_kind_that_cannot_be_used_is_reported(content: str, text: str, install: Install) -> None:
     install("mine", "algorithms={'my_search': 'mine.search:Search'}", {"search.py": content})
-    with pytest.raises(ConfigError, match=text):
+    with pytest.raises(ConfigError, match=rf"^algorithm\.kind: .*{text}"):
         validate(config("my_search"))
+    assert validate(config("es")).algorithm.kind == "es"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("import missing_library", "No module named 'missing_library'"),
+        ("def run_my_count(arguments): pass", "expected add_my_count_arguments in the module"),
+    ],
+)
+def test_command_that_cannot_be_used_is_reported(
+    content: str, text: str, install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also among the others."""
+    install("mine", "commands={'my-count': 'mine.count'}", {"count.py": content})
+    with pytest.raises(UserError, match=f"the command 'my-count' cannot be used: .*{text}"):
+        cli.run(["my-count", "4"])
+    assert cli.run(["--help"]) == 0
+    assert re.search(rf"^  my-count +the command .*{text}", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_packages_beside_a_config_or_a_run_are_not_installed(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have come with it, and would run without being trusted."""
+    install("mine", "algorithms={'my_search': 'mine.x'}")
+    assert registry.is_known("algorithms", "my_search")
+    extensions._installed.cache_clear()
+    monkeypatch.setattr(user_code, "_directories", {})
+    monkeypatch.setattr(user_code, "_appended", set())
+    elsewhere = [path for path in sys.path if path != str(tmp_path)]
+    monkeypatch.setattr(sys, "path", [*elsewhere])
+    user_code.import_from([str(tmp_path)])
+    assert str(tmp_path) in sys.path
+    assert not registry.is_known("algorithms", "my_search")
+    # of an interactive Python in that directory
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *elsewhere])
+    extensions._installed.cache_clear()
+    assert not registry.is_known("algorithms", "my_search")
 
 
 # Purposes of random numbers.
