@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -56,6 +57,7 @@ def test_section_that_cannot_be_made_is_an_error_in_the_page(
     """The report has everything else."""
     (tmp_path / "wrong_sections.py").write_text(f"def sections(runs): return {made}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "wrong_sections", raising=False)
     own = {"wrong": Extension(report_sections="wrong_sections:sections"), **extensions.own()}
     monkeypatch.setattr(extensions, "own", lambda: own)
     solved = run("ga", success=True, npe=100, code_solution=",.")
