@@ -50,7 +50,7 @@ test-loggers:   ## the tests of MLflow and Weights & Biases, in a virtual enviro
 test-jax:       ## the tests of compiled environments, in a virtual environment of their own
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
 	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' jumanji craftax flax equinox keras scikit-learn pytest pytest-xdist wheel
-	$(VENV)-jax/bin/python -m pytest --numprocesses $(JAX_WORKERS) -m 'not tensorflow' tests/tasks/jax_episodes tests/tasks/model tests/jobs/test_model.py tests/jobs/test_jax_episodes.py tests/jobs/test_jax_episodes_strategies.py tests/policies/networks/test_jax_functions.py tests/policies/networks/test_jax_convolutional.py tests/policies/networks/test_jax_convolutions.py tests/policies/networks/test_jax_low_rank.py tests/policies/test_cnn.py tests/policies/test_network.py tests/algorithms/actor_critic/test_jax_gradient.py tests/jobs/test_actor_critic_networks.py tests/jobs/test_actor_critic_compiled.py tests/jobs/test_cnn.py tests/jobs/test_low_rank_compiled.py tests/jobs/test_networks.py tests/jobs/test_networks_strategies.py tests/devices/test_jax_setup.py tests/noise/test_portable_jax.py tests/report/test_export_arrays.py tests/report/test_export_numpy.py
+	$(VENV)-jax/bin/python -m pytest --numprocesses $(JAX_WORKERS) -m 'not tensorflow' tests/tasks/jax_episodes tests/tasks/model tests/jobs/test_model.py tests/jobs/test_jax_episodes.py tests/jobs/test_jax_episodes_strategies.py tests/policies/networks/test_jax_functions.py tests/policies/networks/test_jax_convolutional.py tests/policies/networks/test_jax_convolutions.py tests/policies/networks/test_jax_low_rank.py tests/policies/test_cnn.py tests/policies/test_network.py tests/actor_critic/test_jax_gradient.py tests/jobs/test_actor_critic_networks.py tests/jobs/test_actor_critic_compiled.py tests/jobs/test_cnn.py tests/jobs/test_low_rank_compiled.py tests/jobs/test_networks.py tests/jobs/test_networks_strategies.py tests/devices/test_jax_setup.py tests/noise/test_portable_jax.py tests/report/test_export_arrays.py tests/report/test_export_numpy.py
 	$(VENV)-jax/bin/python -m pytest tests/test_contracts.py -k 'jax_episodes or network or cnn or model'
 	$(VENV)-jax/bin/python -m pytest --numprocesses $(JAX_WORKERS) tests/jobs/test_examples.py -k _jax
 
@@ -67,7 +67,7 @@ test-all-extras: venv ## all extras in one virtual environment, that of test-jax
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
 	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,tensorboard,mlflow,wandb,video,mujoco,box2d,atari,programs,gym,tune,gest,jax,oracles]' libensemble pytest
 	$(VENV)-jax/bin/pip check
-	LEAN_PYTHON=$(BIN)/python $(VENV)-jax/bin/python -m pytest tests/jobs/test_all_extras.py tests/api/test_gest.py tests/algorithms/actor_critic/test_jax_gradient.py tests/jobs/test_atari.py::test_actor_critic_updates_within_a_game
+	LEAN_PYTHON=$(BIN)/python $(VENV)-jax/bin/python -m pytest tests/jobs/test_all_extras.py tests/api/test_gest.py tests/actor_critic/test_jax_gradient.py tests/jobs/test_atari.py::test_actor_critic_updates_within_a_game
 
 campaign: venv  ## random runs under random kills, damage, full disks and the like for MINUTES; again to go on
 	$(BIN)/python -m tests.campaign --minutes $(MINUTES) --seed $(SEED) --out runs/campaign_$(SEED)

@@ -17,12 +17,14 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, os.environ.get("OMP_NUM_THREADS", "1"))
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
+from hpc_es.config import extensions  # noqa: E402
 from hpc_es.core import arguments as command_line  # noqa: E402
 from hpc_es.core import streams  # noqa: E402
 from hpc_es.core.errors import (  # noqa: E402
     DeniedError,
     Exit,
     UserError,
+    error_text,
     exits_as_errors,
     nearest,
     visible_lines,
@@ -36,7 +38,7 @@ INTERRUPTED = 130  # exit status of shells after Ctrl-C
 LOST_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)  # of writing to standard output
 BROKEN_PIPE = 141  # exit status of shells after SIGPIPE
 
-COMMANDS: Mapping[str, str] = {  # command: its module
+COMMANDS: Mapping[str, str] = {  # command: its module; extensions have more
     "new": "hpc_es.commands.experiments",
     "check": "hpc_es.commands.experiments",
     "train": "hpc_es.commands.experiments",
@@ -58,9 +60,6 @@ COMMANDS: Mapping[str, str] = {  # command: its module
     "compare": "hpc_es.commands.experiments",
     "tune": "hpc_es.commands.experiments",
     "tune-report": "hpc_es.commands.experiments",
-    "run-program": "hpc_es.commands.programs_and_bandits",
-    "program-table": "hpc_es.commands.programs_and_bandits",
-    "bandit-report": "hpc_es.commands.programs_and_bandits",
     "completion": "hpc_es.cli",
 }
 
@@ -74,8 +73,8 @@ class Parser(command_line.Parser):
 
 
 def names() -> list[str]:
-    """Return the names of all commands."""
-    return list(COMMANDS)
+    """Return the names of all commands: those of the core, then those of extensions."""
+    return list({**COMMANDS, **extensions.modules("commands")})
 
 
 def function(name: str) -> Callable[[argparse.Namespace], int]:
@@ -87,8 +86,11 @@ def function(name: str) -> Callable[[argparse.Namespace], int]:
 
 
 def summary(name: str) -> str:
-    """Return the first line of a command's help text."""
-    return (function(name).__doc__ or "").partition("\n")[0]
+    """Return the first line of a command's help text, of one that cannot be imported why."""
+    try:
+        return (function(name).__doc__ or "").partition("\n")[0]
+    except UserError as error:
+        return str(error)
 
 
 def command_parser(name: str) -> argparse.ArgumentParser:
@@ -100,7 +102,25 @@ def command_parser(name: str) -> argparse.ArgumentParser:
 
 
 def _module(name: str) -> ModuleType:
-    return importlib.import_module(COMMANDS[name])
+    if name in COMMANDS:
+        return importlib.import_module(COMMANDS[name])
+    module = str(_of_extension(name))
+    try:
+        found = importlib.import_module(module)
+    # an installed package may raise anything
+    except (Exception, SystemExit) as error:
+        raise UserError(f"the command {name!r} cannot be used: {error_text(error)}") from error
+    word = name.replace("-", "_")
+    for needed in (f"add_{word}_arguments", f"run_{word}"):
+        if not hasattr(found, needed):
+            raise UserError(
+                f"the command {name!r} cannot be used: expected {needed} in the module {module!r}"
+            )
+    return found
+
+
+def _of_extension(name: str) -> str | None:
+    return extensions.module_name("commands", name)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -117,17 +137,17 @@ def run(arguments: Sequence[str]) -> int:
     top.add_argument("--version", action="version", version=f"hpc_es {__version__}")
     top.add_argument("command", metavar="COMMAND", help=argparse.SUPPRESS)
     if list(arguments[:1]) in ([], ["-h"], ["--help"]):
-        width = max(map(len, COMMANDS))
-        lines = [f"  {name:{width}}  {summary(name)}" for name in COMMANDS]
+        width = max(map(len, names()))
+        lines = [f"  {name:{width}}  {summary(name)}" for name in names()]
         top.description = "\n".join(
             ["Train with hpc_es, and look at runs and trained policies.", "", *lines]
         )
         top.print_help()
         return 0
     name = top.parse_args(arguments[:1]).command
-    if name not in COMMANDS:
-        remedy = nearest(name, COMMANDS) or f"; expected one of {', '.join(COMMANDS)}"
-        top.error(f"there is no command {name!r}{remedy}")
+    if name not in COMMANDS and _of_extension(name) is None:
+        remedy = nearest(name, names()) or f"; expected one of {', '.join(names())}"
+        top.error(f"there is no command {name!r}{remedy}{extensions.unusable_text()}")
     if (
         name == "train"
     ):  # as in `python -m hpc_es.main`, signals are blocked until they are handled, imports are guarded
@@ -157,8 +177,11 @@ def run_completion(arguments: argparse.Namespace) -> int:
 
     top = argparse.ArgumentParser(prog="hpc-es")
     commands = top.add_subparsers()
-    for name in COMMANDS:
-        parser = command_parser(name)
+    for name in names():
+        try:
+            parser = command_parser(name)
+        except UserError:  # of a package whose command cannot be imported
+            continue
         for action in parser._actions:
             if action.type in {
                 command_line.expanded_path,

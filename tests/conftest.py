@@ -29,6 +29,7 @@ sys.dont_write_bytecode = False
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_STATE_HOME"] = str(Path(CACHE.name) / "state")
     os.environ["XDG_CACHE_HOME"] = CACHE.name
+PACKAGE = Path(__file__).parent.parent / "hpc_es"
 COMPUTE_WITH_TENSORFLOW = ("actor_critic",)  # kinds, as parameters of tests
 
 # not in the environments of make test-gym and make test-ft
@@ -110,6 +111,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     )
     if computes_with_jax and importlib.util.find_spec("jax") is None:
         pytest.skip("JAX is not installed here: make test-jax")
+    for mark in item.iter_markers("satellite"):
+        if removed := [name for name in mark.args if not (PACKAGE / name).is_dir()]:
+            pytest.skip(f"hpc_es/{removed[0]} is not there")
     if "atari" in item.name and importlib.util.find_spec("ale_py") is None:
         pytest.skip("ale-py is not installed here")
     if item.get_closest_marker("tensorflow"):

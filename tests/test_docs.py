@@ -105,6 +105,10 @@ def commands(text: str) -> list[str]:
     return [line for line in result if re.search(r"\bhpc-es [a-z]|-m hpc_es(\.main)? ", line)]
 
 
+# Commands of packages in examples/ and docs/extending, which tests of jobs install and run.
+OF_EXAMPLES = ("thomson-table", "final-deviation")
+
+
 def parsed(line: str) -> argparse.Namespace | None:
     """The result of parsing a command line, or None for a pattern such as [--output DIR]."""
     words = shlex.split(line)
@@ -116,6 +120,8 @@ def parsed(line: str) -> argparse.Namespace | None:
         return _parsed(training.parser(), words[words.index("hpc_es.main") + 1 :])
     start = words.index("hpc-es" if "hpc-es" in words else "hpc_es") + 1
     name = words[start]
+    if name in OF_EXAMPLES:
+        return None
     assert name in cli.names(), line
     arguments = words[start + 1 :]
     return _parsed(cli.command_parser(name), arguments) if arguments or name == "options" else None

@@ -18,6 +18,7 @@ from tests.test_imports import imported
 
 OWN = sorted(ROOT.glob("examples/own_*/**/*.py"))
 API = ROOT / "docs" / "reference" / "api.md"
+PARTS = sorted(path.stem for path in Path(extend.__file__).parent.glob("[a-z]*.py"))
 
 
 def others(text: str) -> set[str]:
@@ -64,6 +65,25 @@ def test_every_name_is_on_the_api_page_once() -> None:
         r"^::: hpc_es\.extend\.(\w+)$", API.read_text(encoding="utf-8"), re.MULTILINE
     )
     assert sorted(output) == sorted(extend.__all__)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_name_of_a_part_is_on_the_api_page_once(part: str) -> None:
+    """Parts are files, so that importing `hpc_es.extend` imports none of their libraries."""
+    tree = ast.parse((Path(extend.__file__).parent / f"{part}.py").read_text(encoding="utf-8"))
+    listed = next(node for node in tree.body if isinstance(node, ast.Assign))
+    names = ast.literal_eval(listed.value)
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    imported_names = {
+        alias.asname or alias.name
+        for node in imports
+        for alias in node.names
+        if node.module != "__future__"
+    }
+    assert set(names) == imported_names
+    page = API.read_text(encoding="utf-8")
+    output = re.findall(rf"^::: hpc_es\.extend\.{part}\.(\w+)$", page, re.MULTILINE)
+    assert sorted(output) == sorted(names)
 
 
 @pytest.mark.parametrize("name", extend.__all__)

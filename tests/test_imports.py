@@ -6,6 +6,7 @@ import ast
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,13 +15,16 @@ from pathlib import Path
 import pytest
 
 import hpc_es
+from hpc_es.config import extensions
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json
+from hpc_es.core.extensions import SECTIONS
+from hpc_es.core.keys import Purpose
 
 COMPILED = {"jax", "jaxlib", "gymnax", "brax", "mujoco_playground", "jumanji", "craftax"}
 # imported once JAX is set up
 JAX_NETWORKS = {
-    "algorithms/actor_critic/jax_gradient.py",
+    "actor_critic/jax_gradient.py",
     "tasks/model/jax_model.py",
     *(
         f"policies/networks/jax_{name}.py"
@@ -107,11 +111,13 @@ def test_jax_is_imported_when_a_compiled_task_or_network_is_built() -> None:
     while more := {module for module, top in tops.items() if top & with_jax} - with_jax:
         with_jax |= more
     folder = "hpc_es.tasks.jax_episodes"
+    public = {"hpc_es.extend.compiled"}
     networks = {name(file) for file in JAX_NETWORKS}
     assert (
         with_jax
         == {f"{folder}.{name}" for name in ("environments", "program", "rollout", "segments")}
         | networks
+        | public
     )
 
 
@@ -126,15 +132,11 @@ LAYERS = (
         "policies",
         "backends",
         "tasks",
-        "bandits.families",
-        "bandits.setting",
         "algorithms",
     ),
     *(
         "storage",
         "report",
-        "programs",
-        "bandits",
         "training",
         "api",
         "cluster",
@@ -143,7 +145,14 @@ LAYERS = (
     ),
 )
 # above all layers
-ENTRY_POINTS = ("cli", "main", "__main__", "__init__", "extend", "tasks.bandits", "tasks.brainfuck")
+ENTRY_POINTS = ("cli", "main", "__main__", "__init__", "extend")
+# Above these: the folders with an extension, and files with the public paths of former places,
+# which belong to them.
+SATELLITES: Mapping[str, tuple[str, ...]] = {
+    "actor_critic": (),
+    "bandits": ("tasks.bandits",),
+    "programs": ("tasks.brainfuck",),
+}
 
 
 def name(file: str) -> str:
@@ -193,9 +202,20 @@ def cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
 
 def layer(module: str) -> int:
     """Height of the layer of a module."""
+    if satellite_of(module):
+        return len(LAYERS) + 1
     _, *parts = [*module.split("."), "__init__"]
     names = [part for part in (".".join(parts[:2]), parts[0]) if part in (*ENTRY_POINTS, *LAYERS)]
     return len(LAYERS) if names[0] in ENTRY_POINTS else LAYERS.index(names[0])
+
+
+def satellite_of(module: str) -> str | None:
+    """The satellite to which a module belongs; None for the core."""
+    place = module.partition(".")[2]
+    for satellite, former in SATELLITES.items():
+        if place.partition(".")[0] == satellite or place in former:
+            return satellite
+    return None
 
 
 def upward_imports(edges: Mapping[str, set[str]]) -> list[str]:
@@ -231,7 +251,135 @@ def test_import_from_a_higher_layer_is_detected() -> None:
 def test_every_folder_has_a_layer() -> None:
     """A renamed folder must not escape its rule."""
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders == {layer for layer in LAYERS if "." not in layer}
+    assert folders == {layer for layer in LAYERS if "." not in layer} | {"extend", *SATELLITES}
+
+
+# Satellites: packages within this distribution that live on the public contract.
+
+# What satellites may import besides `hpc_es.extend` and its parts. Whoever changes one of these
+# changes it for packages.
+PUBLIC = {
+    "core": {
+        *("arguments", "callbacks", "data", "declarations", "elites", "errors", "extensions"),
+        *("interfaces", "keys", "plain", "policy", "population", "run_files", "tabulated"),
+    },
+    "config": {"options", "resolved", "schema"},
+    "policies": {
+        *("network", "sampling", "networks.jax_convolutional"),
+        *("networks.layers", "networks.network", "networks.tensorflow_actors"),
+        "networks.tensorflow_networks",
+    },
+}
+
+
+def test_every_extension_is_a_satellite() -> None:
+    assert {file.parent.name for file in ROOT.glob("*/extension.py")} == set(SATELLITES)
+
+
+@pytest.mark.parametrize("satellite", SATELLITES)
+def test_satellites_import_public_parts_only(satellite: str) -> None:
+    """Themselves, `hpc_es.extend` and PUBLIC: no other satellite either."""
+    private = [
+        f"{module} -> {other}"
+        for module, imports in graph().items()
+        if satellite_of(module) == satellite
+        for other in sorted(imports)
+        if satellite_of(other) != satellite and not is_public(other)
+    ]
+    assert private == []
+
+
+def is_public(module: str) -> bool:
+    """Whether satellites may import a module."""
+    _, folder, *rest = module.split(".")
+    return folder == "extend" or ".".join(rest) in PUBLIC.get(folder, ())
+
+
+def test_public_modules_are_imported_by_satellites() -> None:
+    """The list has no more than they need."""
+    imported_ones = {
+        other
+        for module, imports in graph().items()
+        if satellite_of(module)
+        for other in imports
+        if satellite_of(other) is None
+    }
+    listed = {f"hpc_es.{folder}.{name}" for folder, names in PUBLIC.items() for name in names}
+    assert listed - imported_ones == set()
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """The texts of a module, without its docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and id(node) not in docstrings:
+            yield node.value
+
+
+def names_of(satellite: str) -> set[str]:
+    """What a satellite is called: its module, its kinds, commands and purposes.
+
+    "programs" is also a kind of problem, which belongs to the contracts.
+    """
+    extension = extensions.own()[satellite]
+    given = {name for section in SECTIONS for name in extension.named(section)}
+    return {f"hpc_es.{satellite}", *given, *extension.purposes} - {"programs"}
+
+
+def named_in(tree: ast.AST, satellite: str) -> set[str]:
+    """The names of a satellite that the texts of a module contain as words."""
+    words = "|".join(map(re.escape, names_of(satellite)))
+    pattern = re.compile(rf"(?<![\w.-])({words})(?![\w-])")
+    return {found for text in texts(tree) for found in pattern.findall(text)}
+
+
+CORE = [file for module, file in MODULES.items() if satellite_of(module) is None]
+
+
+@pytest.mark.parametrize("file", CORE)
+def test_core_names_no_satellite(file: str) -> None:
+    tree = ast.parse(FILES[file].read_text())
+    assert [name for name in SATELLITES if named_in(tree, name)] == []
+
+
+def test_names_of_satellites_are_detected() -> None:
+    tree = ast.parse('''"""About bandits."""\nx = "expected 'bandits'"; y = "a bandit-report"''')
+    assert named_in(tree, "bandits") == {"bandits", "bandit-report"}
+    assert named_in(ast.parse("import_module('hpc_es.programs.ga')"), "programs") == {
+        "hpc_es.programs"
+    }
+
+
+def test_numbers_of_purposes_are_distinct() -> None:
+    """Also those of satellites, which results of old checkpoints depend on."""
+    numbers = [*Purpose]
+    numbers += [n for extension in extensions.own().values() for n in extension.purposes.values()]
+    assert len(set(numbers)) == len(numbers)
+    own = extensions.own()
+    assert dict(own["programs"].purposes) == {"PROGRAMS": 11, "REPLAY": 14}
+    assert dict(own["bandits"].purposes) == {"BANDITS": 15}
+
+
+def test_extensions_are_read_only_where_they_are_needed(tmp_path: Path) -> None:
+    """A command and a kind of the core need neither the folders nor the installed packages."""
+    program = """
+import importlib.metadata, sys
+def refused(**arguments): raise AssertionError("the installed packages are searched")
+importlib.metadata.distributions = refused
+from hpc_es import cli
+from hpc_es.config import registry
+assert cli.summary("check") and registry.find("algorithms", "es")
+assert not [name for name in sys.modules if name.endswith(".extension")]
+assert cli.summary("bandit-report") and registry.find("tasks", "bandits")
+assert registry.module("algorithms", "ga").Options().kind == "ga"
+"""
+    assert "hpc_es" in loaded(program, tmp_path)
 
 
 def loaded(program: str, tmp_path: Path) -> set[str]:

@@ -154,7 +154,8 @@ def help_of(command: str) -> str:
     return f"```text\n{result.stdout.rstrip()}\n```\n"
 
 
-LANGUAGES = {".py": "python", ".yaml": "yaml", "": "python"}  # by the suffix of an example's file
+# by the suffix of an example's file
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", "": "python"}
 
 
 def example(name: str) -> str:

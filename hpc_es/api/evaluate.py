@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.algorithms.actor_critic.episodes import sampling_actor
 from hpc_es.config.options import build_kind
 from hpc_es.config.registry import module, within_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
@@ -37,6 +36,7 @@ from hpc_es.core.streams import say_error
 from hpc_es.devices.backend import backend
 from hpc_es.devices.decision import decide
 from hpc_es.mpi.world import World
+from hpc_es.policies.sampling import sampling_actor
 from hpc_es.report.saved_policy import (
     Actions,
     StoredPolicy,

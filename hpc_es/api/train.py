@@ -14,14 +14,13 @@ from pathlib import Path
 from types import TracebackType
 
 from hpc_es.config import user_code
-from hpc_es.config.config_strings import is_config_string
 from hpc_es.config.loading import read
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, ConfigData, JsonObject, State, read_only
 from hpc_es.core.errors import ConfigError, Exit, RunError, UserError, exits_as_errors
 from hpc_es.core.global_generators import GlobalGenerators, restored_generators
 from hpc_es.core.handlers import OwnProcess
-from hpc_es.core.paths import argument, current_directory, expanded
+from hpc_es.core.paths import argument, current_directory, expanded, is_config_string
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
@@ -70,8 +69,8 @@ def train(
       0. A function with two arguments gets the number of finished generations and the run; any
       other function gets no arguments. Checkpoints store when each trigger was last called, by the
       name of its function.
-    - `after_train_step(sample, loss)`: called on rank 0 after each update of `actor_critic` or
-      `policy_gradient`, with the arrays of the batch and the terms of the loss; `loss["loss"]` is
+    - `after_train_step(sample, loss)`: called on rank 0 after each update of an algorithm that
+      descends a loss, with the arrays of the batch and the terms of the loss; `loss["loss"]` is
       their weighted sum. It does not change the results, but batches are sent to rank 0.
 
     - `workers`: without MPI, the number of processes that evaluate, or a callable such as the map
@@ -273,7 +272,7 @@ class TrainingRun:
             return self._run.loss(sample)
 
     def update(self, sample: Arrays) -> MetricsRow | None:
-        """Train one generation of `actor_critic` with data of your own; return its metrics.
+        """Train one generation of an actor-critic with data of your own; return its metrics.
 
         `sample` has trajectories with the names, shapes and units of those that `after_train_step`
         receives. The call takes the place of `next(run)`: the trajectories count as episodes of

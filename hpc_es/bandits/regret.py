@@ -19,8 +19,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.bandits import task as bandits
+from hpc_es.bandits.extension import BanditPurpose
 from hpc_es.bandits.reference_agents import optimal_regret, play, references
 from hpc_es.bandits.setting import BanditEpisodes, BanditSetting, Lockstep
 from hpc_es.config.resolved import resolved
@@ -29,10 +29,9 @@ from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Policy
 from hpc_es.core.text_table import aligned
-from hpc_es.report.curves import shared_config
-from hpc_es.report.plot import DASHES, PALETTE, STYLE, SUFFIXES, UNDATED
-from hpc_es.report.saved_policy import ROWS, StoredPolicy
-from hpc_es.storage.files import written
+from hpc_es.extend.reports import DASHES, PALETTE, STYLE, UNDATED, check_picture, shared_config
+from hpc_es.extend.runs import ROWS, StoredPolicy, written
+from hpc_es.policies.sampling import SamplingActor
 
 BLOCK = 2  # block of the random numbers; evaluations in training use 0, `hpc-es eval` uses 1
 
@@ -102,7 +101,7 @@ def regret_report(
         groups.setdefault(config, []).append(played)
     scores = _with_distinct_names([average(members) for members in groups.values()])
     for number, (name, agent) in enumerate(references(first).items()):
-        rng = Keys(seed).generator(Purpose.BANDITS, index=number, block=BLOCK)
+        rng = Keys(seed).generator(BanditPurpose.BANDITS, index=number, block=BLOCK)
         scores.append(agent_score(name, False, play(first, held_out, agent, rng)))
     best = held_out.arms.best()
     oracle = float(np.broadcast_to(best, held_out.uniforms.shape).sum(axis=1).mean())
@@ -306,19 +305,9 @@ REFERENCES = (
 HEADROOM = 1.3
 
 
-def check(output: Path) -> None:
-    """UserError unless the suffix is one that can be episodes."""
-    if output.suffix.lower() not in SUFFIXES:
-        raise UserError(
-            f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(SUFFIXES)}"
-        )
-    if not output.parent.is_dir():
-        raise UserError(f"{output}: there is no directory {output.parent}")
-
-
 def plot(reports: Sequence[RegretReport], output: Path) -> None:
     """Write the figure as PNG, PDF or SVG; the file is replaced atomically."""
-    check(output)
+    check_picture(output)
     kind = output.suffix.lower().removeprefix(".")
     with mpl.rc_context():
         mpl.rcdefaults()

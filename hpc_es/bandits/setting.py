@@ -10,86 +10,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from hpc_es.bandits.extension import BanditPurpose
 from hpc_es.bandits.families import FAMILIES, Arms, Family, family
 from hpc_es.config.schema import Reduction
 from hpc_es.core.data import Array, Float32, Float64, Keywords
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.keys import Keys
+from hpc_es.core.tabulated import LastStepInputs, RewardInput, RewardTable, TimeInput
 
-RewardInput = Literal["value", "one_hot", "none"]
-TimeInput = Literal["fraction", "number", "none"]
-REWARD_SLOTS = 13  # width of a one-hot reward
 INFO_KEYS = ("regret",)  # numbers that `report.info` may name: the expected regret of a pull
-
-
-@dataclass(frozen=True)
-class BanditInputs:
-    """The observation before a trial: [last reward, last arm one-hot, time], all 0 before the first
-    trial.
-
-    `reward` is its value, one-hot in 13 slots (see `slots`), or none. `time` is trial / num_trials,
-    the number of the trial from 0, or none. With slots, the first observation shows a reward of 0.
-    """
-
-    arms: int
-    num_trials: int
-    reward: RewardInput = "value"
-    action: bool = True
-    time: TimeInput = "fraction"
-    # the observed reward is clipped to [-reward_clip, reward_clip]
-    reward_clip: float | None = None
-
-    @property
-    def reward_width(self) -> int:
-        """Number of elements for the reward."""
-        return {"value": 1, "one_hot": REWARD_SLOTS, "none": 0}[self.reward]
-
-    @property
-    def width(self) -> int:
-        """Number of elements of an observation."""
-        return self.reward_width + self.arms * self.action + (self.time != "none")
-
-    def first(self, episodes: int) -> Float32:
-        """Return the observation before the first trial, float32[episodes, width]."""
-        observation = np.zeros((episodes, self.width), np.float32)
-        if self.reward == "one_hot":
-            observation[:, 0] = 1.0
-        return observation
-
-    def after(self, trial: int, pulls: Array, rewards: Float32) -> Float32:
-        """Return the observation after a trial, float32[episodes, width].
-
-        `pulls` are int64[episodes], `rewards` float32[episodes].
-        """
-        observation = np.zeros((len(pulls), self.width), np.float32)
-        rows, width = np.arange(len(pulls)), self.reward_width
-        if self.reward_clip is not None:
-            rewards = np.clip(rewards, -self.reward_clip, self.reward_clip)
-        if self.reward == "value":
-            observation[:, 0] = rewards
-        elif self.reward == "one_hot":
-            observation[rows, slots(rewards)] = 1.0
-        if self.action:
-            observation[rows, width + pulls] = 1.0
-        if self.time != "none":
-            observation[:, -1] = (
-                (trial + 1) / self.num_trials if self.time == "fraction" else trial + 1
-            )
-        return observation
-
-
-def slots(rewards: Array) -> Array:
-    """Return the nearest slot of each reward, int64 in their shape: 0, 0.1,
-    ... 1.1 are 0 to 11, more is 12.
-    """
-    nearest: Array = np.clip(
-        np.rint(10.0 * np.asarray(rewards, np.float64)), 0, REWARD_SLOTS - 1
-    ).astype(np.int64)
-    return nearest
 
 
 @dataclass(frozen=True)
@@ -100,15 +33,28 @@ class BanditEpisodes:
     uniforms: Float32  # float32[episodes, trials], U[0, 1)
     normal: Float32 | None  # float32[episodes, trials], N(0, 1), if the distribution is noisy
 
+    def potential_rewards(self) -> Float32:
+        """Return the reward that each arm would give in each trial,
+        float32[trials, episodes, arms]; see `Arms.rewards`.
+        """
+        arms = self.arms
+        values = (
+            arms.values
+            if self.normal is None
+            else arms.values + arms.spreads * self.normal[:, :, np.newaxis]
+        )
+        rewards = np.where(self.uniforms[:, :, np.newaxis] < arms.chances, values, np.float32(0))
+        return np.ascontiguousarray(rewards.transpose(1, 0, 2))
+
 
 @dataclass(frozen=True)
 class BanditSetting:
-    """A bandit problem; `setting` creates it."""
+    """A bandit problem, which `setting` creates; as an algorithm sees it, `TabulatedEpisodes`."""
 
     family: Family
     num_trials: int
     fixed_arms: Arms | None  # arms of one episode, for all episodes; None: drawn for each episode
-    inputs: BanditInputs
+    inputs: LastStepInputs
     # `report.info`: reductions by key, one of INFO_KEYS
     info: Mapping[str, Reduction] = field(default_factory=dict)
 
@@ -123,6 +69,20 @@ class BanditSetting:
             "sum": regrets.sum(axis=1),
         }
         return np.stack([by_reduction[reduction] for reduction in self.info.values()], axis=1)
+
+    @property
+    def one_by_one(self) -> str:
+        """The task whose episodes are played step by step instead."""
+        return "{kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0'}"
+
+    def table(self, seeds: Sequence[int] | Array) -> RewardTable:
+        """Return the rewards of one episode per seed, int[episodes], and its numbers of `info`."""
+        episodes = self.episodes_of_seeds(seeds)
+
+        def info_values(pulls: Array) -> Float64:
+            return self.info_values(episodes.arms, pulls)
+
+        return RewardTable(episodes.potential_rewards(), info_values if self.info else None)
 
     def draw(self, rng: np.random.Generator, episodes: int = 1) -> BanditEpisodes:
         """Draw several episodes; they differ from episodes that are drawn one at a time."""
@@ -155,13 +115,13 @@ class BanditSetting:
 
 
 def generators(seeds: Sequence[int] | Array) -> Iterator[np.random.Generator]:
-    """Yield Keys(seed).generator(Purpose.BANDITS) for each seed, int64[seeds]; it is valid until
-    the next is yielded.
+    """Yield Keys(seed).generator(BanditPurpose.BANDITS) for each seed, int64[seeds]; it is valid
+    until the next is yielded.
 
     One generator gets a new key each time: creating a generator takes longer than drawing an
     episode.
     """
-    rng = Keys(0).generator(Purpose.BANDITS)
+    rng = Keys(0).generator(BanditPurpose.BANDITS)
     fresh: Any = rng.bit_generator.state
     for seed in seeds:
         fresh["state"]["key"][0] = int(seed) % 2**64
@@ -235,9 +195,11 @@ def setting(
         raise ConfigError(
             [("reward_clip", f"expected a number greater than 0, or null, found {reward_clip!r}")]
         )
-    inputs = BanditInputs(chosen.arms, num_trials, reward, action, time, reward_clip)
+    inputs = LastStepInputs(chosen.arms, num_trials, reward, action, time, reward_clip)
     if not inputs.width:
         text = "is 'none', and so are action and time: the observation would be empty (try time: fraction)"
         raise ConfigError([("reward", text)])
-    rng = Keys(arms_seed).generator(Purpose.BANDITS, index=1)  # index 0 is used for the episodes
+    rng = Keys(arms_seed).generator(
+        BanditPurpose.BANDITS, index=1
+    )  # index 0 is used for the episodes
     return BanditSetting(chosen, num_trials, None if meta else chosen.draw(rng, 1), inputs)

@@ -19,14 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.bandits.reference_agents import optimal_regret, optimal_reward
-from hpc_es.bandits.setting import (
-    INFO_KEYS,
-    BanditSetting,
-    Lockstep,
-    RewardInput,
-    TimeInput,
-    setting,
-)
+from hpc_es.bandits.setting import INFO_KEYS, BanditSetting, Lockstep, setting
 from hpc_es.config.options import Count, Natural, Positive, option, options, unused
 from hpc_es.config.schema import NO_NUMBERS, Reduction
 from hpc_es.core.data import (
@@ -48,9 +41,10 @@ from hpc_es.core.declarations import Offers, Searched
 from hpc_es.core.errors import ConfigError, UserError, failure_from_text, nearest
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import DIVERGED, Actor, Batch, Policy
-from hpc_es.tasks.observation_statistics import ObservationSums
-from hpc_es.tasks.problems import (
+from hpc_es.core.tabulated import RewardInput, TimeInput
+from hpc_es.extend.episodes import (
     ObservationNormalization,
+    ObservationSums,
     PolicyProblem,
     PolicyTrajectories,
     refuse_normalization,
@@ -267,7 +261,7 @@ class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
     """`gymnasium.make("hpc_es/Bandit-v0", distribution="independent", num_trials=100)`:
     `num_trials` pulls an episode.
 
-    Observations are float32[width], see `hpc_es.bandits.setting.BanditInputs`; actions are
+    Observations are float32[width], see `hpc_es.extend.LastStepInputs`; actions are
     Discrete(arms). Infos contain `optimal_arm` (from 0) and `expected_reward` (float64[arms]) of
     the next trial; the info of a step also contains `regret`, the expected regret of its pull. All
     random numbers come from the seed of the last `reset` with a seed. Further keywords are those of

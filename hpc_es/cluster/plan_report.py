@@ -11,12 +11,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from hpc_es.bandits.regret import check as check_picture
 from hpc_es.cluster.measure import Cluster, MeasuredGeneration
 from hpc_es.cluster.predict import DELAYED_TIMESTEPS, WORTH, Prediction
 from hpc_es.core.data import JsonObject
 from hpc_es.core.text_table import aligned
-from hpc_es.report.plot import PALETTE, STYLE, UNDATED, label_log_axis
+from hpc_es.report.plot import PALETTE, STYLE, UNDATED, check_picture, label_log_axis
 from hpc_es.storage.files import written
 
 COLUMNS = (

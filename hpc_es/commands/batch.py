@@ -248,9 +248,9 @@ class BatchJob:
 def _experiment_job(
     arguments: argparse.Namespace, site: Site, passed_on: Sequence[str]
 ) -> BatchJob:
-    from hpc_es.config.config_strings import is_config_string
     from hpc_es.config.loading import read
     from hpc_es.config.schema import LIMITS
+    from hpc_es.core.paths import is_config_string
     from hpc_es.training.build import valid_config
     from hpc_es.training.check import check
 
@@ -293,7 +293,7 @@ def script_path(arguments: argparse.Namespace, batch: BatchScript) -> Path:
     """Return the path of the script: next to the config;
     for a config string in the current directory.
     """
-    from hpc_es.config.config_strings import is_config_string
+    from hpc_es.core.paths import is_config_string
 
     if is_config_string(arguments.config):
         return Path(f"{batch.asked['job_name']}.sbatch")

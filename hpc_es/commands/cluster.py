@@ -57,15 +57,15 @@ def run_plan(arguments: argparse.Namespace) -> int:
     limiting factor. It writes only the file of --plot.
     """
     from hpc_es.algorithms.common.delay import OverlapOptions
-    from hpc_es.bandits.regret import check
     from hpc_es.cluster import plan_report
     from hpc_es.cluster.measure import Cluster, measure
     from hpc_es.cluster.predict import predictions
     from hpc_es.config.loading import read
+    from hpc_es.report.plot import check_picture
     from hpc_es.training.build import valid_config
 
     if arguments.plot is not None:
-        check(arguments.plot)
+        check_picture(arguments.plot)
     config = valid_config(read(arguments.config, arguments.overrides))
     sys.stderr.write(
         f"measuring for {arguments.seconds:g} s on one rank: other load on this machine distorts it\n"

@@ -13,8 +13,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_es.commands import TRUST, WHICH
-from hpc_es.core.arguments import expanded_path, member_name, seed, whole_number, written_file
+from hpc_es.core.arguments import (
+    TRUST,
+    WHICH,
+    expanded_path,
+    member_name,
+    seed,
+    whole_number,
+    written_file,
+)
 from hpc_es.core.errors import UserError
 from hpc_es.core.paths import shown
 
@@ -66,7 +73,7 @@ def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object; everything else goes to stderr"
     )
-    text = "actions of a policy with probabilities (actor_critic): most probable or sampled (default: greedy)"
+    text = "actions of a policy with probabilities: most probable or sampled (default: greedy)"
     parser.add_argument("--actions", choices=("greedy", "sampled"), default="greedy", help=text)
     parser.add_argument(
         "--all",
@@ -288,7 +295,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     text = "environment that the model acts in: unwrapped, or with the wrappers of training (default: unwrapped)"
     parser.add_argument("--env", choices=("unwrapped", "wrapped"), default="unwrapped", help=text)
     parser.add_argument(
-        "--value", action="store_true", help="include the value output of an actor_critic policy"
+        "--value", action="store_true", help="include the output of a policy's value function"
     )
     parser.add_argument(
         "--all", action="store_true", help="export every checkpoint into the directory OUTPUT"

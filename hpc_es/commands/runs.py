@@ -308,19 +308,16 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
     import nothing that it names.
     """
     from hpc_es.config.resolved import plain_data
-    from hpc_es.programs import best_programs
     from hpc_es.report.export import describe_best
     from hpc_es.storage.results import digest, theta_digest
-    from hpc_es.training.found import found_in_checkpoint
+    from hpc_es.training.found import best_member, found_in_checkpoint
 
     state, since = snapshot.state, snapshot.increment
     config = plain_data(snapshot.config_text)
     found = found_in_checkpoint(snapshot, config)
     arrays = {f"shared/{name}": array for name, array in state.shared.items()}
     arrays |= {f"master/{name}": array for name, array in state.master.items()}
-    programs = None
-    if best_programs.has_best_programs(state.master):
-        programs = {**best_programs.summary(snapshot.outcome), **_program_count(path, snapshot)}
+    member = best_member(config, snapshot.outcome)
     return {
         "path": str(path),
         "generation": snapshot.generation,
@@ -331,7 +328,7 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
         "state_sha256": since.state_sha256 if since else digest({**state.shared, **state.master}),
         **found.data(),
         **({"best": _best_of_training(snapshot)} if found.answer.kind == "centre" else {}),
-        **({"found": programs} if programs else {}),
+        **({"found": {**member.facts, **_solution_count(path, snapshot)}} if member else {}),
         **describe_best(snapshot.outcome, config),
         "arrays": [
             {
@@ -364,7 +361,7 @@ def _base_checkpoint(since: Increment) -> JsonObject:
     return {"checkpoint": since.base, "generations": len(since.learned_from), "bytes": size}
 
 
-def _program_count(path: Path, snapshot: Snapshot) -> dict[str, int]:
+def _solution_count(path: Path, snapshot: Snapshot) -> dict[str, int]:
     """Return the number of correct programs at the time of the checkpoint;
     {} if the log of the run is missing.
     """

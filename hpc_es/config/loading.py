@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from hpc_es.config import config_strings, registry, user_code, validation
+from hpc_es.config import notations, registry, user_code, validation
 from hpc_es.config.notebook_config import read_config
 from hpc_es.config.options import (
     Hint,
@@ -31,7 +31,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.declarations import Needs
 from hpc_es.core.errors import ConfigError, ConfigProblem, Problems, UserError
-from hpc_es.core.paths import absolute, expanded
+from hpc_es.core.paths import absolute, expanded, is_config_string
 from hpc_es.core.plain import plain
 from hpc_es.core.streams import say_error
 
@@ -56,9 +56,7 @@ def _needs(data: ConfigData) -> Needs | None:
     """Return the NEEDS of the algorithm; None for a wrong kind."""
     section = data.get("algorithm")
     kind = section.get("kind", "es") if isinstance(section, Mapping) else "es"
-    if not isinstance(kind, str) or not (
-        registry.is_user_kind(kind) or registry.find("algorithms", kind)
-    ):
+    if not (registry.is_user_kind(kind) or registry.is_known("algorithms", kind)):
         return None
     try:
         needs: Needs = registry.module("algorithms", kind).NEEDS
@@ -257,7 +255,7 @@ def is_tuning_file(source: Path | str) -> bool:
     # imports yaml, which other ranks than 0 do not need
     from hpc_es.config.yaml_text import read_yaml
 
-    return not config_strings.is_config_string(str(source)) and _is_tuning(read_yaml(Path(source)))
+    return not is_config_string(str(source)) and _is_tuning(read_yaml(Path(source)))
 
 
 def _is_tuning(data: ConfigData) -> bool:
@@ -271,9 +269,9 @@ def _read(source: Path | str, overrides: Iterable[str]) -> tuple[ConfigData, str
     # imports yaml, which other ranks than 0 do not need
     from hpc_es.config.yaml_text import override
 
-    if isinstance(source, str) and config_strings.is_config_string(source):
+    if isinstance(source, str) and is_config_string(source):
         user_code.make_importable()
-        return config_strings.parse_config_string(source, override({}, overrides).get("task")), ""
+        return notations.parse_config_string(source, override({}, overrides).get("task")), ""
     user_code.make_importable(Path(source).parent)
     return read_config(Path(source)), Path(source).stem
 

@@ -191,7 +191,7 @@ def _named(data: ConfigData, section: str, package: registry.Package) -> str | N
     """Return the kind that a section names; None if there is no such kind."""
     other = data.get(section)
     name = other.get("kind") if isinstance(other, Mapping) else None
-    return name if registry.is_user_kind(name) or registry.find(package, name) else None
+    return name if registry.is_user_kind(name) or registry.is_known(package, name) else None
 
 
 _field_hints: dict[OptionsClass, dict[str, Hint]] = {}  # evaluated so far

@@ -1,7 +1,9 @@
-"""Kinds of algorithms, tasks, policies and noise: the built-in ones, and custom kinds of the user.
+"""Kinds of algorithms, tasks, policies and noise: the built-in ones, those of extensions, and
+custom kinds of the user.
 
 A built-in kind is a module with `Options`, whose field `kind` defaults to the name of the kind,
-`build`, and `NEEDS` (algorithms) or `OFFERS` (tasks).
+`build`, and `NEEDS` (algorithms) or `OFFERS` (tasks). Those of an extension (`core.extensions`) are
+named like built-in ones, and have the same.
 
 A custom kind is a module, `kind: my_package.my_module`, or an object in a module, `kind:
 my_file:Name`, with the same names (see `core/interfaces.py`); its `Options` are made with
@@ -22,16 +24,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeGuard
 
+from hpc_es.config import extensions
 from hpc_es.config.source_code import is_installed, source_path
 from hpc_es.config.user_code import search_path_text
-from hpc_es.core.errors import ConfigError, nearest
+from hpc_es.core.errors import ConfigError, UserError, nearest
 from hpc_es.core.paths import current_directory, expanded
 
 Package = Literal["algorithms", "tasks", "policies", "noise"]
 
 MODULES: Mapping[Package, Mapping[str, str]] = {
     "algorithms": {
-        "actor_critic": "hpc_es.algorithms.actor_critic.algorithm",
         "ars": "hpc_es.algorithms.ars",
         "cma_es": "hpc_es.algorithms.cma_es",
         "cma_mae": "hpc_es.algorithms.cma_mae",
@@ -41,13 +43,10 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
         "deep_ga": "hpc_es.algorithms.deep_ga",
         "dms": "hpc_es.algorithms.dms",
         "es": "hpc_es.algorithms.es",
-        "ga": "hpc_es.programs.ga",
         "map_elites": "hpc_es.algorithms.map_elites",
         "novelty": "hpc_es.algorithms.novelty",
         "nsga2": "hpc_es.algorithms.nsga2",
         "pgpe": "hpc_es.algorithms.pgpe",
-        "policy_gradient": "hpc_es.programs.policy_gradient.algorithm",
-        "random_search": "hpc_es.programs.random_search",
         "sep_cma_es": "hpc_es.algorithms.sep_cma_es",
         "snes": "hpc_es.algorithms.snes",
         "random": "hpc_es.algorithms.random",
@@ -55,13 +54,11 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
     },
     "tasks": {
         "atari": "hpc_es.tasks.atari.task",
-        "bandits": "hpc_es.bandits.task",
         "command": "hpc_es.tasks.command",
         "episodes": "hpc_es.tasks.episodes.task",
         "function": "hpc_es.tasks.function",
         "jax_episodes": "hpc_es.tasks.jax_episodes.task",
         "model": "hpc_es.tasks.model.task",
-        "programs": "hpc_es.programs.task",
     },
     "policies": {
         "cnn": "hpc_es.policies.cnn",
@@ -78,9 +75,8 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
 
 
 # Environments and wrappers of hpc_es that configs name as they name those of the user, module:name.
-ENVIRONMENT_MODULES = frozenset(
+_ENVIRONMENT_MODULES = frozenset(
     (
-        "hpc_es.tasks.bandits",
         "hpc_es.tasks.deceptive_maze",
         "hpc_es.tasks.flat_action",
         "hpc_es.tasks.last_step",
@@ -92,9 +88,44 @@ METHODS = frozenset(("problems", "warnings"))  # of options; no option has these
 _USER_KIND = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?", re.ASCII)
 
 
+def modules(package: Package) -> dict[str, str]:
+    """Return the modules of all kinds, built in or of extensions, by the names of the kinds."""
+    return {**extensions.modules(package), **MODULES[package]}
+
+
 def kinds(package: Package) -> tuple[str, ...]:
-    """Return the sorted names of all built-in kinds."""
-    return tuple(sorted(MODULES[package]))
+    """Return the sorted names of all kinds, built in or of extensions."""
+    return tuple(sorted(modules(package)))
+
+
+def is_known(package: Package, kind: object) -> TypeGuard[str]:
+    """Return whether a kind is built in or of an extension; it is not imported, so that it may be
+    broken.
+    """
+    if not isinstance(kind, str) or is_user_kind(kind):
+        return False
+    return _is_own(package, kind) or extensions.owner(package, kind) is not None
+
+
+def _is_own(package: Package, kind: object) -> bool:
+    """Return whether a kind belongs to this distribution."""
+    return kind in MODULES[package] or any(
+        kind in extension.named(package) for extension in extensions.own().values()
+    )
+
+
+def package_of(package: Package, kind: object) -> extensions.Installed | None:
+    """Return the installed package to which a kind belongs; None for kinds of hpc_es and custom
+    kinds.
+    """
+    if _is_own(package, kind) or is_user_kind(kind):
+        return None
+    return extensions.owner(package, kind)
+
+
+def is_own_environment(module: str) -> bool:
+    """Return whether a module has environments or wrappers of hpc_es or of an extension."""
+    return module in _ENVIRONMENT_MODULES or module in extensions.environments()
 
 
 def module(package: Package, kind: str) -> Any:
@@ -107,9 +138,8 @@ def module(package: Package, kind: str) -> Any:
     built_in = find(package, kind)
     if built_in is None:
         names = ", ".join(map(repr, kinds(package)))
-        raise ConfigError(
-            [("kind", f"expected one of {names}, found {kind!r}{nearest(kind, kinds(package))}")]
-        )
+        near = nearest(kind, kinds(package)) + extensions.unusable_text()
+        raise ConfigError([("kind", f"expected one of {names}, found {kind!r}{near}")])
     return built_in
 
 
@@ -126,10 +156,33 @@ def policy_builder(policy: str, algorithm: str) -> Any:
     return kind.build if with_value is None else with_value
 
 
-def find(package: Package, kind: object) -> ModuleType | None:
-    """Import and return the module of a built-in kind; None if it is not one."""
-    name = MODULES[package].get(kind) if isinstance(kind, str) else None
-    return None if name is None else importlib.import_module(name)
+def find(package: Package, kind: object) -> Any:
+    """Import and return the module of a kind that is built in or of an extension; None if it is
+    neither.
+
+    Raises ConfigError if an extension's module cannot be imported or lacks a name.
+    """
+    if not isinstance(kind, str) or is_user_kind(kind):
+        return None
+    if kind in MODULES[package]:
+        return importlib.import_module(MODULES[package][kind])
+    try:
+        name = extensions.module_name(package, kind)
+    except UserError as error:
+        raise ConfigError([("kind", str(error))]) from None
+    return None if name is None else _load_extension_kind(package, kind, name)
+
+
+def _load_extension_kind(package: Package, kind: str, name: str) -> Any:
+    """Import and return the kind of an extension; those of hpc_es itself are as they must be."""
+    if name.startswith("hpc_es."):
+        return importlib.import_module(name)
+    found = _load_user_kind(package, name)
+    named = {field.name: field.default for field in dataclasses.fields(found.Options)}["kind"]
+    if named != kind:
+        text = f"expected Options of {name!r} with {kind!r} as the default of kind, found {named!r}"
+        raise ConfigError([("kind", text)])
+    return found
 
 
 def is_user_kind(kind: object) -> TypeGuard[str]:
@@ -141,10 +194,14 @@ def is_user_kind(kind: object) -> TypeGuard[str]:
     return re.split("[.:]", kind)[0] != "hpc_es"
 
 
-def class_hint(kind: object) -> str:
-    """Return the end of a message that shows how to name a class,
-    if `kind` is a module of the user, else "".
+def unknown_hint(kind: object) -> str:
+    """Return the end of a message about an unknown kind: how to name a class, if `kind` is a module
+    of the user, and which packages are left out.
     """
+    return _class_hint(kind) + extensions.unusable_text()
+
+
+def _class_hint(kind: object) -> str:
     if not isinstance(kind, str) or not kind.isidentifier() or is_installed(kind):
         return ""
     path = source_path(kind)

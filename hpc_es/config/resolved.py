@@ -32,7 +32,7 @@ from hpc_es.config.options import (
     require_fit,
     union_members,
 )
-from hpc_es.config.registry import Package, find, is_user_kind
+from hpc_es.config.registry import Package, find, is_user_kind, package_of
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.config.source_code import source_hash
 from hpc_es.core.data import ConfigData
@@ -242,6 +242,12 @@ def sources(data: ConfigData) -> Hashes:
         elif (module := find(package, kind)) is not None and hasattr(module, "sources"):
             hashes |= module.sources(section, Path(data.get("directory") or "."))
     return hashes
+
+
+def package_versions(data: ConfigData) -> dict[str, str]:
+    """Return the versions of the installed packages whose kinds a resolved config names."""
+    packages = [package_of(package, section.get("kind")) for package, section in _sections(data)]
+    return {package.distribution: package.version for package in packages if package is not None}
 
 
 def named_user_kinds(data: ConfigData) -> set[str]:

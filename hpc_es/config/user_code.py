@@ -121,6 +121,13 @@ def import_from(directories: Iterable[str]) -> None:
     _install()
 
 
+def installed_path() -> list[str]:
+    """Return the part of sys.path in which packages are installed: without the directories with
+    code of the user, and without that of an interactive Python.
+    """
+    return [path for path in sys.path if path and os.path.normpath(path) not in _directories]
+
+
 def import_only(limits: Limits | None) -> None:
     """Let only these files run that are imported from the present directories; None: all files.
 

@@ -159,7 +159,7 @@ def _kind_section(
     if default is None and not data:
         return None
     name = data.get("kind", default or kind.default) if isinstance(data, Mapping) else default
-    if isinstance(data, str) and registry.find(kind.package, data):
+    if registry.is_known(kind.package, data):
         problems.append(
             (
                 key,
@@ -168,8 +168,8 @@ def _kind_section(
         )
         return _WRONG
     is_user_kind = registry.is_user_kind(name)
-    if not is_user_kind and (name is None or not registry.find(kind.package, name)):
-        text = _expected(Literal[registry.kinds(kind.package)], name) + registry.class_hint(name)
+    if not is_user_kind and not registry.is_known(kind.package, name):
+        text = _expected(Literal[registry.kinds(kind.package)], name) + registry.unknown_hint(name)
         problems.append((join(key, "kind"), text))
         return _WRONG
     try:

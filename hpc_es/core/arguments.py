@@ -14,6 +14,13 @@ from hpc_es.core.paths import absolute, expanded
 from hpc_es.core.paths import config_source as expanded_source
 from hpc_es.core.slurm import parse_time_limit
 
+# help texts of options that several commands have
+WHICH = (
+    "theta to use (default: of a run the one with the better evaluation, of best.h5 the best one, "
+    "of another checkpoint file that of its generation)"
+)
+TRUST = "run the custom code that the run names, whoever wrote it, this once (see hpc-es trust)"
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, with a suggestion for a misspelt option.

@@ -77,6 +77,8 @@ class Needs:
         False
     )
     gradients: bool = False  # whether chunks return gradients; results then depend on the chunks
+    # whether it can learn from data of the caller, for `run.update`: `LearnsFromSamples`
+    learns_from_samples: bool = False
     columns: tuple[Column, ...] = ()  # further columns of the rows, filled by its `evaluate`
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # that reports show, by name
     # defaults of other sections of the config, by dotted key

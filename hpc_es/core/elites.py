@@ -1,4 +1,6 @@
-"""The members of a front or an archive: what an algorithm with several solutions returns."""
+"""Solutions other than a centre: the members of a front or an archive, and the best one that a
+state records.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Float64
+from hpc_es.core.data import Array, Float64, Json
 
 MEMBER = re.compile(r"g(\d+)j(\d+)")
 
@@ -49,3 +51,12 @@ class Elites:
         """The names of the members, such as "g12j7" for job 7 of generation 12."""
         pairs = zip(self.generations.tolist(), self.jobs.tolist(), strict=True)
         return [f"g{generation}j{job}" for generation, job in pairs]
+
+
+@dataclass(frozen=True)
+class BestMember:
+    """The best solution that a state records, of an algorithm that moves no centre."""
+
+    value: float | None  # its return; None: nothing has been evaluated successfully
+    x: Json  # the solution as plain data, such as the text of a program
+    facts: Mapping[str, Json] = field(default_factory=dict)  # for `hpc-es inspect`

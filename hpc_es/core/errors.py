@@ -435,7 +435,6 @@ EXTRAS = {  # import name of the package: name of the extra in setup.cfg
     "mujoco": "mujoco",
     "Box2D": "box2d",
     "ale_py": "atari",
-    "numba": "programs",
     "optuna": "tune",
     "gym": "gym",
     "shimmy": "gym",

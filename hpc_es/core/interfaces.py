@@ -65,6 +65,7 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy, Segments
 from hpc_es.core.population import Factorisation, Layout, Population
 from hpc_es.core.quantities import Quantities
+from hpc_es.core.tabulated import TabulatedEpisodes
 
 
 def no_barrier() -> None:
@@ -249,6 +250,18 @@ class ProgramProblem(Problem, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class CompiledEpisodes:
+    """Compiled episodes as `TrajectoryProblem.compiled`,
+    for algorithms that differentiate segments of them.
+    """
+
+    # returns `CompiledSegments`, the functions that play them; set up JAX before
+    segments: Callable[[], Any]
+    acting: Any  # in place of the policy, in evaluations: a `CompiledPolicy`
+    aborts: bool  # whether a failed episode ends the run
+
+
 class TrajectoryProblem(Problem, Protocol):
     """Episodes of a policy, whose steps an algorithm differentiates."""
 
@@ -256,8 +269,8 @@ class TrajectoryProblem(Problem, Protocol):
     name: str  # name in logs, such as the id of the environment
     spaces: Spaces  # observations and actions
     time_limit: int | None  # maximum number of steps per episode; None: unknown
-    # what a graph needs to play whole episodes, such as the setting of bandits; None: none
-    compiled: object | None
+    # for algorithms that play episodes in compiled code of their own; None: not possible
+    compiled: CompiledEpisodes | TabulatedEpisodes | None
     # creates episodes that continue from batch to batch; None: no support
     segments: Callable[[], Segments] | None
 

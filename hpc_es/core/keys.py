@@ -21,7 +21,10 @@ from hpc_es.core.data import JsonObject
 
 
 class Purpose(enum.IntEnum):
-    """The use of random numbers. The values never change, because results depend on them."""
+    """The use of random numbers. The values never change, because results depend on them.
+
+    Packages have purposes of their own (`core.extensions`): 11, 14 and 15 are among them.
+    """
 
     INITIAL_PARAMETERS = 1
     NOISE_TABLE = 2
@@ -33,11 +36,8 @@ class Purpose(enum.IntEnum):
     PROBE = 8
     REPETITION = 9
     TUNING = 10
-    PROGRAMS = 11
     GENETICS = 12
     POLICY_SAMPLING = 13
-    REPLAY = 14
-    BANDITS = 15
     RESTARTS = 16
     REFERENCE = 17
     CATEGORIES = 18
@@ -51,9 +51,12 @@ class Keys:
     repetition: int = 0  # 0 .. 2**32 - 1
 
     def generator(
-        self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0
+        self, purpose: int, generation: int = 0, index: int = 0, block: int = 0
     ) -> np.random.Generator:
-        """Return a generator; equal arguments give equal numbers on every rank."""
+        """Return a generator; equal arguments give equal numbers on every rank.
+
+        `purpose` is a `Purpose` or the number of a package's own one.
+        """
         generator = np.random.Generator(np.random.Philox(_NO_ENTROPY))  # type: ignore[arg-type]  # any ISeedSequence
         self.reset(generator, purpose, generation, index, block)
         return generator
@@ -61,7 +64,7 @@ class Keys:
     def reset(
         self,
         generator: np.random.Generator,
-        purpose: Purpose,
+        purpose: int,
         generation: int = 0,
         index: int = 0,
         block: int = 0,
@@ -76,7 +79,7 @@ class Keys:
         generator.bit_generator.state = state  # copied
 
     def borrowed(
-        self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0
+        self, purpose: int, generation: int = 0, index: int = 0, block: int = 0
     ) -> np.random.Generator:
         """Return the generator of this thread, set as by `reset`;
         valid until the next call in the thread.
@@ -84,7 +87,7 @@ class Keys:
         self.reset(_OF_THREAD.generator, purpose, generation, index, block)
         return _OF_THREAD.generator
 
-    def seed31(self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0) -> int:
+    def seed31(self, purpose: int, generation: int = 0, index: int = 0, block: int = 0) -> int:
         """Return an integer in 0 .. 2**31 - 1,
         which all environments and legacy generators accept as a seed.
         """

@@ -112,10 +112,16 @@ def versions() -> Mapping[str, str]:
     return result
 
 
-def environment_info(mpi: str, ranks: int) -> dict[str, object]:
-    """Return the provenance that checkpoints store; `mpi` is the name of the MPI library."""
+def environment_info(mpi: str, ranks: int, packages: Mapping[str, str]) -> dict[str, object]:
+    """Return the provenance that checkpoints store.
+
+    Args:
+        mpi: name of the MPI library.
+        ranks: their number.
+        packages: versions of the packages to which kinds of the config belong.
+    """
     return {
-        "versions": dict(versions()),
+        "versions": {**versions(), **packages},
         "host": platform.node(),
         "processor": processor_model(),
         "system": platform.platform(),

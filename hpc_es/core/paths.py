@@ -20,7 +20,7 @@ from pathlib import Path
 from hpc_es.core.errors import UserError
 
 # the beginning of a config in one text: env=c(...),agent=c(...)
-CONFIG_STRING = re.compile(r"\s*[A-Za-z_]\w*\s*=")
+_CONFIG_STRING = re.compile(r"\s*[A-Za-z_]\w*\s*=")
 _DOLLAR = re.compile(r"\$(?:\$|([A-Za-z_]\w*)|\{([^}]*)\}?)", re.ASCII)
 
 
@@ -61,7 +61,12 @@ def _value(found: re.Match[str]) -> str:
 
 def config_source(text: str) -> str:
     """Return the path of a config file likewise, and a config string as it is."""
-    return text if CONFIG_STRING.match(text) else expanded(text)
+    return text if is_config_string(text) else expanded(text)
+
+
+def is_config_string(text: str) -> bool:
+    """Return whether a text is a config by itself, and not a file: it begins with name=."""
+    return _CONFIG_STRING.match(text) is not None
 
 
 def argument(path: str | os.PathLike[str], name: str) -> Path:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from hpc_es.core.data import Array, Arrays, Float64, Json, Rows, State
+from hpc_es.core.elites import BestMember
 
 
 def initial_arrays(length: int) -> dict[str, Array]:
@@ -125,6 +126,15 @@ def summary(arrays: Arrays) -> dict[str, Json]:
         "best_correct": bool(arrays["best_correct"]),
         "best_program": as_text(arrays["best_program"]),
     }
+
+
+def best_member(arrays: Arrays) -> BestMember | None:
+    """Return the best program among the arrays of a state; None if they have none."""
+    if not has_best_programs(arrays):
+        return None
+    facts = summary(arrays)
+    value: Any = facts["best_reward"]
+    return BestMember(value, facts["best_program"], facts)
 
 
 def as_bytes(text: str, length: int) -> Array:

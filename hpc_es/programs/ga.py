@@ -22,7 +22,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.options import Count, Probability, option, options
 from hpc_es.core.data import (
     Array,
@@ -40,8 +39,10 @@ from hpc_es.core.data import (
 from hpc_es.core.declarations import Needs
 from hpc_es.core.interfaces import ProgramProblem
 from hpc_es.core.keys import Purpose
+from hpc_es.extend import Strategy
 from hpc_es.programs import best_programs
 from hpc_es.programs.best_programs import UniquePriorityQueue
+from hpc_es.programs.extension import ProgramPurpose
 
 Genome = bytes
 
@@ -252,7 +253,7 @@ class GeneticAlgorithm(Strategy[None]):
     def initial(self) -> State:
         """Return a random population for generation 0."""
         size, length = self.options.population_size, self.problem.length
-        indices = self.keys.generator(Purpose.PROGRAMS).integers(
+        indices = self.keys.generator(ProgramPurpose.PROGRAMS).integers(
             self._genes, size=(size, length), dtype=np.uint8
         )
         empty = RewardedGenomes([], [])

@@ -14,13 +14,13 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.options import Count, option, options
 from hpc_es.core.data import Array, Chunk, Float64, Json, Outcome, Poll, Results, Rows, State, cut
 from hpc_es.core.declarations import Needs
 from hpc_es.core.interfaces import ProgramProblem
-from hpc_es.core.keys import Purpose
+from hpc_es.extend import Strategy
 from hpc_es.programs import best_programs
+from hpc_es.programs.extension import ProgramPurpose
 
 NEEDS = Needs(searches="programs")
 
@@ -77,7 +77,7 @@ class RandomSearch(Strategy[None]):
 
     def _block(self, generation: int, block: int) -> Array:
         shape = (BLOCK, self.problem.length)
-        rng = self.keys.generator(Purpose.PROGRAMS, generation, block)
+        rng = self.keys.generator(ProgramPurpose.PROGRAMS, generation, block)
         return rng.integers(len(self.problem.alphabet), size=shape, dtype=np.uint8)
 
     def tell(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:

@@ -31,11 +31,10 @@ from hpc_es.core.errors import ConfigError, UserError, unreadable_reason
 from hpc_es.core.plain import spreadsheet_cell
 from hpc_es.core.run_files import LARGEST_CONFIG, exists, read_text
 from hpc_es.core.text_table import aligned
+from hpc_es.extend.reports import STYLE, SUFFIXES
+from hpc_es.extend.runs import Result, read_results, written
 from hpc_es.programs.coding_cases import COUNT, TASKS, Case
 from hpc_es.programs.coding_tasks import PAPER, CodingTask, make_task
-from hpc_es.report.plot import STYLE, SUFFIXES
-from hpc_es.storage import results
-from hpc_es.storage.files import written
 
 _Whole = Annotated[int, Limits(ge=0, lt=2**63)]
 # the types of what a table needs of a result, which may come from somebody else
@@ -52,7 +51,7 @@ _ROW: Mapping[str, Hint] = {
 class Cell:
     """Finished repetitions of one algorithm on one task."""
 
-    rows: Sequence[results.Result]
+    rows: Sequence[Result]
     repetitions: int  # number of repetitions of all runs, finished or not
 
     @property
@@ -122,15 +121,15 @@ def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
 
     With `limit`, only the first programs of each repetition count.
     """
-    rows: dict[tuple[str, str, int, int], results.Result] = {}
-    cells: dict[tuple[str, str], list[results.Result]] = {}
+    rows: dict[tuple[str, str, int, int], Result] = {}
+    cells: dict[tuple[str, str], list[Result]] = {}
     # by task and algorithm: repetitions of each seed
     repetitions: dict[tuple[str, str], dict[int, int]] = {}
     budgets: dict[str, int | None] = {}
     unfinished = [
         directory
         for directory in directories
-        if (directory / "config.yaml").exists() and not results.read_results(directory)
+        if (directory / "config.yaml").exists() and not read_results(directory)
     ]
     for directory in [item for item in directories if item not in unfinished] or directories:
         for run_dir, row, cycle in _program_results(directory):
@@ -158,7 +157,7 @@ def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
     )
 
 
-def _repetitions_of(row: results.Result, cycle: Sequence[str]) -> int:
+def _repetitions_of(row: Result, cycle: Sequence[str]) -> int:
     """Return the number of repetitions of a run with the task of this row:
     all of them without a cycle.
     """
@@ -177,7 +176,7 @@ def _cycle(run_dir: Path) -> Sequence[str]:
         raise UserError(f"{path}: expected the config of a search for programs: {error}") from error
 
 
-def _limited(limit: int, row: results.Result, run_dir: Path) -> results.Result:
+def _limited(limit: int, row: Result, run_dir: Path) -> Result:
     """Return the result of a repetition after this number of programs."""
     if row["npe"] <= limit and (row["success"] or row["npe"] == limit):
         return row
@@ -187,14 +186,14 @@ def _limited(limit: int, row: results.Result, run_dir: Path) -> results.Result:
     return {**row, "success": False, "npe": limit, "code_solution": "", "best_correct": False}
 
 
-def _program_results(directory: Path) -> Iterator[tuple[Path, results.Result, Sequence[str]]]:
+def _program_results(directory: Path) -> Iterator[tuple[Path, Result, Sequence[str]]]:
     """Yield the results of a run directory or a directory of runs,
     each with its directory and task cycle.
     """
     if not directory.is_dir():
         raise UserError(f"{directory}: expected a run directory, or one of runs, found none")
     rows_by_directory = {
-        run_dir: results.read_results(run_dir)
+        run_dir: read_results(run_dir)
         for run_dir in (directory, *sorted(directory.iterdir()))
         if run_dir.is_dir()
     }

@@ -20,10 +20,11 @@ import numpy as np
 from hpc_es.config.options import Count, Limits, Natural, NonNegative, option, options
 from hpc_es.core.data import CORRECT, Array, Column, Jobs, Outcome, Poll, row_dtype
 from hpc_es.core.declarations import Offers, Searched
-from hpc_es.core.errors import ConfigError, UserError, install_command
+from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.interfaces import Cutting
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Policy
+from hpc_es.extend import ProblemDefaults
 from hpc_es.programs.brainfuck import CHARACTERS, MAX_STEPS
 from hpc_es.programs.coding_cases import COUNT, MAX, MIN, TASKS
 from hpc_es.programs.coding_tasks import (
@@ -33,7 +34,6 @@ from hpc_es.programs.coding_tasks import (
     make_task,
     modular_difference,
 )
-from hpc_es.tasks.problems import ProblemDefaults
 
 __all__ = [
     "HILL_CLIMB",
@@ -295,7 +295,7 @@ def has_numba() -> bool:
     except ImportError as error:
         _log.warning(
             "programs run about 100 times slower without Numba: %s (%s)",
-            install_command("numba"),
+            "pip install 'hpc_es[programs]'",
             error,
         )
         return False

@@ -140,6 +140,16 @@ def plot(
     return [run.path for group in groups for run in group.copies]
 
 
+def check_picture(output: Path) -> None:
+    """Raise UserError unless a picture can be written there: suffix and directory."""
+    if output.suffix.lower() not in SUFFIXES:
+        raise UserError(
+            f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(SUFFIXES)}"
+        )
+    if not output.parent.is_dir():
+        raise UserError(f"{output}: there is no directory {output.parent}")
+
+
 def _readable(paths: Iterable[Path], unreadable: dict[Path, str] | None) -> list[RunCurves]:
     """Return the curves of the runs that can be read and grouped; UserError if there are none."""
     loaded: list[RunCurves] = []

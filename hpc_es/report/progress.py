@@ -201,7 +201,7 @@ class Progress:
 
     def _result_entries(self, row: Row) -> list[tuple[str, str | None]]:
         if "best_reward" in row:
-            return _search_entries(row)
+            return self._search_entries(row)
         if self._objectives and "front_size" in row:
             best = [(f"best {name}", number(row.get(f"best_{name}"))) for name in self._objectives]
             return [*self._declared_entries(row), *best, *_evaluation_counts(row)]
@@ -244,6 +244,20 @@ class Progress:
             for name, short in shown
         ]
 
+    def _search_entries(self, row: Row) -> list[tuple[str, str | None]]:
+        """Return the entries of a program search; NPE is the number of programs executed."""
+        executed, seconds = row.get("episodes_this_generation"), row.get("seconds_this_generation")
+        return [
+            ("best reward", number(row["best_reward"])),
+            ("correct program", "found" if row.get("solved") else None),
+            *self._declared_entries(row),
+            ("NPE", number(row.get("episodes_total"))),
+            (
+                "programs/s",
+                number(executed / seconds) if executed is not None and seconds else None,
+            ),
+        ]
+
     def _centre_entries(self, row: Row) -> list[tuple[str, str | None]]:
         """Return the entries of a policy, with returns and timesteps, or of a model,
         with scores and evaluations.
@@ -282,22 +296,6 @@ def _evaluation_counts(row: Row) -> list[tuple[str, str | None]]:
             "evaluations/s",
             number(evaluations / seconds) if evaluations is not None and seconds else None,
         ),
-    ]
-
-
-def _search_entries(row: Row) -> list[tuple[str, str | None]]:
-    """Return the entries of a program search; NPE is the number of programs executed."""
-    programs, seconds = row.get("episodes_this_generation"), row.get("seconds_this_generation")
-    return [
-        ("best reward", number(row["best_reward"])),
-        ("correct program", "found" if row.get("solved") else None),
-        (
-            "distinct",
-            number(row["distinct_programs"]) if row.get("distinct_programs") is not None else None,
-        ),
-        ("entropy", number(row["token_entropy"]) if row.get("token_entropy") is not None else None),
-        ("NPE", number(row.get("episodes_total"))),
-        ("programs/s", number(programs / seconds) if programs is not None and seconds else None),
     ]
 
 

@@ -10,11 +10,14 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
+from hpc_es.config import extensions
 from hpc_es.config.yaml_text import Dumper
+from hpc_es.core.errors import error_text
 from hpc_es.core.run_files import is_regular, read_bytes
 from hpc_es.report.archive_section import archive_sections
 from hpc_es.report.curves import VALUES, flat, shared_config, task_text
@@ -39,6 +42,7 @@ from hpc_es.report.page import (
     large_text,
     number_cell,
     number_text,
+    page,
     swatch,
     table,
 )
@@ -68,6 +72,7 @@ def run_sections(runs: Sequence[RunSummary]) -> list[Section]:
         *_settings(groups),
         *_time(groups),
         *_failures(runs),
+        *_of_extensions(runs),
         Section("best", "Best solutions", _best(runs, ids)),
         *archive_sections([run.path for run in runs], [_label(run, runs) for run in runs]),
         Section("details", "Runs in detail", _details(runs, ids)),
@@ -346,6 +351,24 @@ def _failures(runs: Sequence[RunSummary]) -> list[Section]:
             ),
         )
     return [Section("failures", "Failures", content)] if content else []
+
+
+def _of_extensions(runs: Sequence[RunSummary]) -> list[Section]:
+    """Return the sections that extensions add; one that fails is a section with the error."""
+    sections: list[Section] = []
+    for name, extension in extensions.every():
+        if extension.report_sections:
+            try:
+                made: list[Section] = list(extensions.load(extension.report_sections)(runs))
+                # ids of their own, so that no two sections have the same
+                made = [replace(section, id=f"{name}-{section.id}") for section in made]
+                page("", "", made)  # refuses what is no element
+            # the package may raise anything, and the rest of the report is of use
+            except Exception as error:
+                note = element("p", f"The section of {name} cannot be made: {error_text(error)}")
+                made = [Section(f"{name}-error", name, [note])]
+            sections += made
+    return sections
 
 
 def _best(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:

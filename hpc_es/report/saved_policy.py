@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.config.options import Options, build_kind, with_paths
 from hpc_es.config.registry import policy_builder, within_config_directory
 from hpc_es.config.resolved import completed, named_user_kinds, parse_resolved, plain_data
@@ -47,6 +46,7 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.paths import argument
 from hpc_es.core.policy import DIVERGED, Actor, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
+from hpc_es.policies.sampling import SamplingActor
 from hpc_es.storage.checkpoint import Snapshot, damage_named, load
 from hpc_es.storage.checkpoint_directory import BEST, find
 from hpc_es.storage.members import read_member, require_no_members
@@ -498,7 +498,7 @@ def load_policy(
       itself; the policy applies `task.wrappers` to observations and actions. "wrapped" is the
       environment with these wrappers. `make_env` makes either.
     - `actions`: "greedy", or "sampled" from the action probabilities, which policies of
-      `actor_critic` have.
+      an actor-critic have.
     - `rng`: seed or generator for sampled actions.
 
     Loading never runs code from the file, but it imports the modules that the config names. The

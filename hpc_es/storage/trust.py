@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hpc_es.config import user_code
-from hpc_es.config.registry import ENVIRONMENT_MODULES, is_user_kind
+from hpc_es.config.registry import is_own_environment, is_user_kind
 from hpc_es.config.resolved import Hashes, plain_data, sources
 from hpc_es.config.source_code import (
     MAIN,
@@ -174,7 +174,7 @@ def _names(value: object) -> Iterator[str]:
     elif (
         isinstance(value, str)
         and _NAME.fullmatch(value)
-        and value.partition(":")[0] not in ENVIRONMENT_MODULES
+        and not is_own_environment(value.partition(":")[0])
     ):
         yield value
 

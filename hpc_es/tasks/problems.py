@@ -34,11 +34,19 @@ from hpc_es.core.data import (
     State,
 )
 from hpc_es.core.errors import ConfigError, RunError
-from hpc_es.core.interfaces import Cutting, Evaluation, MixedCoordinates, RunContext, VectorProblem
+from hpc_es.core.interfaces import (
+    CompiledEpisodes,
+    Cutting,
+    Evaluation,
+    MixedCoordinates,
+    RunContext,
+    VectorProblem,
+)
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments, Traits
 from hpc_es.core.population import Layout, Population, unperturbed
 from hpc_es.core.quantities import CONSTRAINTS, NONE, OBJECTIVES, Quantities, fitness_of, ranked_by
+from hpc_es.core.tabulated import TabulatedEpisodes
 from hpc_es.devices import jax_setup
 from hpc_es.devices.backend import Backend, backend
 from hpc_es.tasks.observation_statistics import (
@@ -183,7 +191,7 @@ class VectorTask:
 # initial standard deviation of parameters; the columns of a layer's weights have length 1
 PARAMETER_SPREAD = 0.1
 UNIT = 16  # jobs whose observations are summed together, the default chunk size of version 0.1
-# of keys: evaluations in training have 0, `hpc-es eval` 1, `hpc-es bandit-report` 2
+# of keys: evaluations in training have 0, `hpc-es eval` 1, reports of extensions 2
 PROBE_BLOCK = 3
 
 
@@ -487,7 +495,7 @@ class PolicyTrajectories(ProblemDefaults):
         task: Episodic,
         policy: Policy,
         time_limit: int | None,
-        compiled: object = None,
+        compiled: CompiledEpisodes | TabulatedEpisodes | None = None,
         segments: Callable[[], Segments] | None = None,
         columns: tuple[Column, ...] = (),
     ) -> None:
@@ -499,7 +507,7 @@ class PolicyTrajectories(ProblemDefaults):
             task.episodes_per_job,
         )
         self.time_limit = time_limit  # in steps
-        # functions with which a graph plays whole episodes; None: not supported
+        # for algorithms that play episodes in compiled code of their own; None: not supported
         self.compiled = compiled
         # creates episodes that continue from batch to batch; None: not supported
         self.segments = segments

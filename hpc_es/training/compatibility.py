@@ -85,6 +85,14 @@ def require_gradient(config: Config, name: str) -> None:
         raise ConfigError([("algorithm.kind", text)])
 
 
+def learning_from_samples() -> str:
+    """Return which kinds of algorithms learn from data of the caller, for messages."""
+    named = [
+        kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.learns_from_samples
+    ]
+    return _either(named) if named else "one that learns from samples"
+
+
 def device_request(config: Config) -> DeviceRequest | None:
     """Return the device that the config requests; None if only NumPy computes."""
     setup, offers = config.setup, config.setup.offers

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpc_es.algorithms.common.front import front_of, has_front
+from hpc_es.config import extensions, registry
 from hpc_es.core.data import Array, Arrays, ConfigData, Float64, Json, Rows
+from hpc_es.core.elites import BestMember
 from hpc_es.core.quantities import Goal
-from hpc_es.programs import best_programs
 from hpc_es.storage.answers import (
     CENTRE_JOB,
     LARGEST_X,
@@ -97,19 +98,34 @@ def found_by(
     if has_front(master):
         members, volume = front_of(master)
         return Found("maximise", Answer("front", number(volume), None, None, members))
-    if best_programs.has_best_programs(master):
-        found = best_programs.summary(master)
-        value = number(found["best_reward"])
-        text = None if value is None else found["best_program"]
+    if (member := best_member(config, master)) is not None:
+        value = number(member.value)
+        x = None if value is None else member.x
         return Found(
             goal,
-            Answer("member", value, text, None, int(value is not None)),
-            BestEvaluation(value, text),
+            Answer("member", value, x, None, int(value is not None)),
+            BestEvaluation(value, x),
         )
     answer, at = _centre(shared, generation, best, final)
     return Found(
         goal, answer, BestEvaluation(answer.value, answer.x, at, None if at is None else CENTRE_JOB)
     )
+
+
+def best_member(config: ConfigData, master: Arrays) -> BestMember | None:
+    """Return the best solution that the arrays of a state record, as one of the extensions reads
+    them; None if there is none.
+    """
+    known = list(extensions.own().values())
+    kind: Any = (config.get("algorithm") or {}).get("kind")
+    if (package := registry.package_of("algorithms", kind)) is not None:
+        known.append(package.extension)
+    for extension in known:
+        if extension.best_member:
+            member: BestMember | None = extensions.load(extension.best_member)(master)
+            if member is not None:
+                return member
+    return None
 
 
 def found_in_checkpoint(snapshot: Snapshot, config: ConfigData) -> Found:

@@ -41,7 +41,7 @@ from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import Regroup, RestartFromCheckpoint, World
 from hpc_es.training.build import BuiltTask, Parts, build_parts, build_task, preflight
 from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
-from hpc_es.training.compatibility import require_gradient
+from hpc_es.training.compatibility import learning_from_samples, require_gradient
 from hpc_es.training.failure import report_failure
 from hpc_es.training.finished import AfterTrainStep
 from hpc_es.training.generation import MetricsRow
@@ -448,7 +448,7 @@ class Run:
         algorithm = gradient_algorithm(self._parts.algorithm)
         if not isinstance(algorithm, LearnsFromSamples):
             raise UserError(
-                f"algorithm.kind is {self.config.algorithm.kind!r}, expected 'actor_critic' for update()"
+                f"algorithm.kind is {self.config.algorithm.kind!r}, expected {learning_from_samples()} for update()"
             )
         if (why := self.config.setup.needs.asynchronous) is not None:
             raise UserError(f"{why}, expected 'synchronous' for update()")

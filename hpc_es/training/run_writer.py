@@ -20,6 +20,7 @@ from hpc_es.config.options import warnings_of
 from hpc_es.config.resolved import (
     config_hash,
     dump,
+    package_versions,
     resolved,
     software_warning,
     sources,
@@ -191,12 +192,13 @@ class RunWriter:
         self.replay: UpdateReplay | None = None
         self.pending: CutShort | None = None
         self.directory, self._world, self._opened = opened.directory, world, opened
+        data = resolved(config)
         current = {
-            **environment_info(world.library, world.size),
+            **environment_info(world.library, world.size, package_versions(data)),
             **(decision.provenance(world) if (decision := current_decision()) else {}),
             **problem.environment_info(),
             "import_paths": list(user_code.import_directories()),
-            "sources": sources(resolved(config)),
+            "sources": sources(data),
         }
         self._provenance = with_history(current, old.provenance if old else {})
         changed = software_warning(old.provenance, current) if old else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal
 
-from hpc_es.config import config_strings, user_code, validation
+from hpc_es.config import notations, user_code, validation
 from hpc_es.config.loading import validate
 from hpc_es.config.notebook_config import read_config
 from hpc_es.config.options import Count, Limits, option, options
@@ -24,6 +24,7 @@ from hpc_es.config.yaml_text import override, parse, read_yaml
 from hpc_es.core.closing import close
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, ConfigProblem
+from hpc_es.core.paths import is_config_string
 from hpc_es.storage.answers import comparable_values, found_in
 from hpc_es.storage.results import budget
 from hpc_es.tuning.space import Hyperparameters, Space, all_trials, as_text, grid_size, parse_space
@@ -313,16 +314,12 @@ def _base(path: Path, name: object) -> tuple[ConfigData, str | None, list[Config
     """Return the data of the base config, its directory, and errors."""
     if not isinstance(name, str) or not name:  # reported already
         return {}, None, []
-    is_string = config_strings.is_config_string(name)
+    is_string = is_config_string(name)
     directory = (path if is_string else path.parent / name).resolve().parent
     user_code.make_importable(path.parent, directory)
     try:
         return (
-            (
-                config_strings.parse_config_string(name)
-                if is_string
-                else read_config(path.parent / name)
-            ),
+            (notations.parse_config_string(name) if is_string else read_config(path.parent / name)),
             str(directory),
             [],
         )

@@ -290,7 +290,7 @@ def test_ask_tell_with_behaviours_can_be_saved_and_resumed(tmp_path: Path) -> No
     "task",
     [
         {"env_id": "CartPole-v1", "behaviour": None},
-        {"kind": "bandits"},
+        pytest.param({"kind": "bandits"}, marks=pytest.mark.satellite("bandits")),
         {
             "kind": "function",
             "function": "tests.helpers.toys:noisy_bowl",

@@ -12,12 +12,14 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from hpc_es.bandits import task as bandits
+from hpc_es.bandits.extension import BanditPurpose
 from hpc_es.bandits.families import FAMILIES, Arms, family
-from hpc_es.bandits.setting import BanditInputs, Lockstep, generators, setting, slots
+from hpc_es.bandits.setting import Lockstep, generators, setting
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Array, Discrete
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.keys import Keys
+from hpc_es.core.tabulated import LastStepInputs
 from tests.helpers.toys import batch, nothing
 
 EPISODES = 4000
@@ -177,36 +179,12 @@ def test_probabilities_0_and_1_are_deterministic() -> None:
 # What the agent sees.
 
 
-def test_rewards_are_numbered_by_slots() -> None:  # T23
-    rewards = {0: 0, 0.1: 1, 0.7: 7, 1.0: 10, 1.1: 11, 5: 12}
-    assert slots(np.array(list(rewards), np.float32)).tolist() == list(rewards.values())
-    message = np.arange(1, 11, dtype=np.float32) * np.float32(0.1)
-    assert slots(message).tolist() == list(range(1, 11))
-
-
-def test_inputs_are_reward_action_and_time_of_the_previous_trial() -> None:  # T6
-    """All are 0 in the first trial."""
-    plain = BanditInputs(2, 4)
-    assert plain.first(1).tolist() == [[0, 0, 0, 0]]
-    after = plain.after(0, np.array([1, 0]), np.array([1, 0.5], np.float32))
-    assert after.tolist() == [[1, 0, 1, 0.25], [0.5, 1, 0, 0.25]]
-    number = BanditInputs(2, 4, time="number").after(2, np.array([1]), np.array([1], np.float32))
-    assert number.tolist() == [[1, 0, 1, 3]]
-    assert BanditInputs(2, 4, reward="none", time="none").after(
-        2, np.array([1]), np.array([1])
-    ).tolist() == [[0, 1]]
-    coded = BanditInputs(2, 4, reward="one_hot", action=False)
-    assert coded.first(1).tolist() == [[1] + [0] * 13]
-    assert coded.after(1, np.array([1]), np.array([1.1])).tolist() == [[0] * 11 + [1, 0, 0.5]]
-    assert BanditInputs(11, 5, reward="one_hot").width == 25
-
-
 def test_observed_reward_can_be_clipped() -> None:
     """2 and -3 as 1 and -1; with slots, 2 has the slot of 1. The reward itself does not change."""
     pulls, rewards = np.array([1, 0]), np.array([2.0, -3.0], np.float32)
-    assert BanditInputs(2, 4, reward_clip=1.0).after(0, pulls, rewards)[:, 0].tolist() == [1, -1]
+    assert LastStepInputs(2, 4, reward_clip=1.0).after(0, pulls, rewards)[:, 0].tolist() == [1, -1]
     assert (
-        BanditInputs(2, 4, reward="one_hot", reward_clip=1.0).after(0, pulls, rewards)[0].argmax()
+        LastStepInputs(2, 4, reward="one_hot", reward_clip=1.0).after(0, pulls, rewards)[0].argmax()
         == 10
     )
     gym = gymnasium.make(
@@ -233,7 +211,7 @@ def test_observed_reward_can_be_clipped() -> None:
 
 def test_arms_are_drawn_from_the_generators_of_the_keys() -> None:
     for seed, rng in zip((3, 2**31 - 1, 3), generators([3, 2**31 - 1, 3]), strict=True):
-        expected = Keys(seed).generator(Purpose.BANDITS)
+        expected = Keys(seed).generator(BanditPurpose.BANDITS)
         assert rng.random(3).tolist() == expected.random(3).tolist()
         rng.random(3, np.float32)  # leaves half a word behind
 

@@ -54,6 +54,7 @@ def test_presets_are_skipped_for_other_policies_and_disabled_sections(monkeypatc
     assert config.task.observation_normalization.probability == 0.01
 
 
+@pytest.mark.satellite("programs")
 def test_algorithms_without_presets_change_nothing() -> None:
     config = validate(
         {"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "random_search"}}

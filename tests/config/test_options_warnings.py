@@ -19,7 +19,7 @@ PG = {
     "algorithm": {"kind": "policy_gradient"},
     "stop": {"episodes": 9},
 }
-NOTHING: list[tuple[Any, str, Any, str]] = [
+NOTHING: list[Any] = [
     (
         ES,
         "algorithm.optimizer.momentum",
@@ -38,11 +38,12 @@ NOTHING: list[tuple[Any, str, Any, str]] = [
         {"kind": "clipup", "max_speed": 0.5},
         "is 0.5, but does nothing: no step is that long",
     ),
-    (
+    pytest.param(
         AC,
         "algorithm.optimizer",
         {"kind": "rmsprop", "beta1": 0.5},
         "beta1: is 0.5, but does nothing: it is for kind ad",
+        marks=pytest.mark.satellite("actor_critic"),
     ),
     (
         ES,
@@ -51,30 +52,56 @@ NOTHING: list[tuple[Any, str, Any, str]] = [
         "probability: is 0: no observations are added",
     ),
     (ES, "task.observation_normalization.clip", 3.0, "is 3.0, but does nothing: enabled is false"),
-    (AC, "algorithm.entropy.end", 0.5, "is 0.5, but does nothing: episodes and timesteps are null"),
+    pytest.param(
+        AC,
+        "algorithm.entropy.end",
+        0.5,
+        "is 0.5, but does nothing: episodes and timesteps are null",
+        marks=pytest.mark.satellite("actor_critic"),
+    ),
     (
         ES,
         "checkpoint",
         {"interval": 0, "interval_seconds": 0},
         ".interval: is 0, and interval_seconds too",
     ),
-    (
+    pytest.param(
         AC,
         "noise.kind",
         "counter",
         "is 'counter', but does nothing: the algorithm actor_critic perturbs no parameters",
+        marks=pytest.mark.satellite("actor_critic"),
     ),
-    (
+    pytest.param(
         AC,
         "noise.table_size",
         1000,
         "is 1000, but does nothing: the algorithm actor_critic perturbs no parameters",
+        marks=pytest.mark.satellite("actor_critic"),
     ),
     (ES, "repetition_groups", 2, "is 2, but does nothing: repetitions is 1"),
     (ES, "evaluation", {"interval": 0, "episodes": 5}, "is 5, but does nothing: interval is 0"),
-    (PG, "algorithm.topk", 10, "is 10, but does nothing: topk_loss_hparam is 0"),
-    (PG, "algorithm.replay_capacity", 10, "is 10, but does nothing: alpha is 0"),
-    (PG, "algorithm.vf_loss_hparam", 0.1, "is 0.1, but does nothing: ema_baseline_decay is not 0"),
+    pytest.param(
+        PG,
+        "algorithm.topk",
+        10,
+        "is 10, but does nothing: topk_loss_hparam is 0",
+        marks=pytest.mark.satellite("programs"),
+    ),
+    pytest.param(
+        PG,
+        "algorithm.replay_capacity",
+        10,
+        "is 10, but does nothing: alpha is 0",
+        marks=pytest.mark.satellite("programs"),
+    ),
+    pytest.param(
+        PG,
+        "algorithm.vf_loss_hparam",
+        0.1,
+        "is 0.1, but does nothing: ema_baseline_decay is not 0",
+        marks=pytest.mark.satellite("programs"),
+    ),
 ]
 
 

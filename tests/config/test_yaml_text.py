@@ -40,8 +40,8 @@ def test_merge_keys_that_expand_a_text_are_refused() -> None:
     """Each of 8,000 mappings would get the same 4,000 keys."""
     keys = "".join(f"  k{number}: 0\n" for number in range(4000))
     text = f"all: &all\n{keys}each:\n" + "- {<<: *all}\n" * 8000
-    since = time.perf_counter()
+    since = time.process_time()
     with pytest.raises(ValueError, match="merge keys expand it to more than 100,000 keys"):
         parse(text)
-    assert time.perf_counter() - since < 5
+    assert time.process_time() - since < 5
     assert parse("a: &a {b: 1}\nc: {<<: *a, d: 2}\n") == {"a": {"b": 1}, "c": {"b": 1, "d": 2}}

@@ -44,7 +44,6 @@ def test_every_extra_is_in_setup_cfg_and_brings_its_package() -> None:
     for package, extra in EXTRAS.items():
         others = {
             "keras": "tensorflow",
-            "numba": "numba",
             "pygame": "classic-control",
             "cocoex": "coco-experiment",
             "jaxlib": "jax",
@@ -65,7 +64,10 @@ def test_every_extra_is_in_setup_cfg_and_brings_its_package() -> None:
             "policy.backend",
             "[tensorflow]', or choose numpy",
         ),
-        ("tensorflow", ACTOR_CRITIC, "algorithm.kind", "[tensorflow]'"),
+        pytest.param(
+            *("tensorflow", ACTOR_CRITIC, "algorithm.kind", "[tensorflow]'"),
+            marks=pytest.mark.satellite("actor_critic"),
+        ),
         (
             "tensorflow",
             ["report.export_interval=1"],

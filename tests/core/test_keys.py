@@ -57,7 +57,7 @@ def test_reused_generator_equals_a_new_one() -> None:
     """Also after other draws, which may leave half a word."""
     keys = Keys(7, 2)
     for index, size in itertools.product(range(3), (1, 3)):
-        keys.borrowed(Purpose.REPLAY, 1, 9).integers(100, size=5, dtype=np.int32)
+        keys.borrowed(Purpose.GENETICS, 1, 9).integers(100, size=5, dtype=np.int32)
         of = Purpose.ENVIRONMENT, 4, index, 1
         expected = keys.generator(*of).integers(2**31, size=size)
         assert keys.borrowed(*of).integers(2**31, size=size).tolist() == expected.tolist()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.algorithms.actor_critic.algorithm import NEEDS
-from hpc_es.algorithms.actor_critic.differentiable import DIFFERENTIATED
+from hpc_es.actor_critic.algorithm import NEEDS
+from hpc_es.actor_critic.differentiable import DIFFERENTIATED
 from hpc_es.core.errors import ConfigError
 from hpc_es.devices.backend import backend, names
 from hpc_es.policies.networks.backend import backends_of, network_backend

@@ -221,6 +221,15 @@ def python(
         return job.wait(timeout_seconds)
 
 
+def install(source: Path, site: Path) -> None:
+    """Install a package, which is built in its folder, into a directory for PYTHONPATH; without a
+    network.
+    """
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", *options, "--target", str(site)]
+    subprocess.run([*command, str(source)], check=True, timeout=120)
+
+
 def script(text: str) -> list[str]:
     """Arguments of Python that run an indented text."""
     return ["-c", textwrap.dedent(text)]

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.documents import named
-from tests.helpers.harness import ROOT, mpiexec, python
+from tests.helpers.harness import ROOT, install, mpiexec, python
 from tests.helpers.runs import digest, newest
 
 PAGES = sorted((ROOT / "docs" / "extending").glob("*.md"))
+ENDINGS = {"python": ".py", "yaml": ".yaml", "toml": ".toml"}
 BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=named)
 BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 SHORT = (
@@ -32,14 +33,19 @@ def files(page: Path) -> dict[str, str]:
     """The files of a page by name: every block of Python or YAML."""
     result: dict[str, str] = {}
     for language, name, text in BLOCK.findall(page.read_text(encoding="utf-8")):
-        assert language in {"python", "yaml", "sh"}, f"{named(page)} has a block of {language!r}"
+        assert language in ENDINGS or language == "sh", f"{named(page)} has a block of {language!r}"
         if language == "sh":
             continue
         assert name, f"{named(page)} has a block without a title: it would not be run\n{text}"
         assert name not in result, name
-        assert name.endswith({"python": ".py", "yaml": ".yaml"}[language]), name
+        assert name.endswith(ENDINGS[language]), name
         result[name] = text
     return result
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Where the package of a page is installed, if it has one."""
+    return {"PYTHONPATH": str(folder / "site")} if (folder / "site").exists() else {}
 
 
 def write(page: Path, folder: Path) -> list[str]:
@@ -51,6 +57,8 @@ def write(page: Path, folder: Path) -> list[str]:
         path.write_text(text, encoding="utf-8")
         if path.parent != folder:
             (path.parent / "__init__.py").touch()
+    if PROJECT in output:
+        install(folder, folder / "site")
     return [name for name in output if name.endswith(".yaml")]
 
 
@@ -58,6 +66,7 @@ CONFIGS = [(page, name) for page in PAGES for name in files(page) if name.endswi
 BY_CONFIG = pytest.mark.parametrize(("page", "name"), CONFIGS, ids=[name for _, name in CONFIGS])
 
 
+PROJECT = "pyproject.toml"  # a page with this file is a package, which is installed
 # Blocks of a page that no test runs, since their package is not installed.
 NOT_RUN = {"my_torch.py"}
 
@@ -65,26 +74,29 @@ NOT_RUN = {"my_torch.py"}
 @BY_PAGE
 def test_every_python_block_is_named_by_a_config(page: Path) -> None:
     output = files(page)
-    configs = "".join(text for name, text in output.items() if name.endswith(".yaml"))
+    is_package = PROJECT in output  # whose modules name each other
+    naming = {name: text for name, text in output.items() if is_package or ".yaml" in name}
     for name in output:
-        module = name.removesuffix(".py").replace("/", ".")
-        is_named = name.endswith(".yaml") or re.search(rf"\b{re.escape(module)}\b", configs)
-        assert is_named or name in NOT_RUN, name
+        if not name.endswith(".py"):
+            continue
+        module = re.escape(name.removesuffix(".py").replace("/", "."))
+        others = "".join(text for other, text in naming.items() if other != name)
+        assert re.search(rf"\b{module}\b", others) or name in NOT_RUN, name
 
 
 @BY_PAGE
 def test_python_blocks_import_hpc_es_extend_only(page: Path) -> None:
     for name, text in files(page).items():
         if name.endswith(".py"):
-            assert not re.search(
-                r"^\s*(?:from|import) hpc_es(?!\.extend import)", text, re.MULTILINE
-            ), name
+            others = r"^\s*(?:from|import) hpc_es(?!\.extend(?:\.\w+)? import)"
+            assert not re.search(others, text, re.MULTILINE), name
 
 
 @BY_CONFIG
 def test_code_of_a_page_runs(page: Path, name: str, tmp_path: Path) -> None:
     write(page, tmp_path)
-    done = python(["-m", "hpc_es.main", name, "--output", "run", *SHORT], cwd=tmp_path)
+    env = environment(tmp_path)
+    done = python(["-m", "hpc_es.main", name, "--output", "run", *SHORT], env=env, cwd=tmp_path)
     assert done.status == 0, str(done)
     assert newest(tmp_path / "run").state.generation == 2
 
@@ -98,10 +110,11 @@ def test_code_of_a_page_is_identical_on_three_ranks(page: Path, name: str, tmp_p
     write(page, tmp_path)
     once = ["-m", "hpc_es.main", name, "--output"]
     whole = SHORT[1:]  # to the end that the page says
+    env = environment(tmp_path)
     for done in (
-        python([*once, "one", *whole], cwd=tmp_path),
-        mpiexec(3, [*once, "three", *SHORT], cwd=tmp_path),
-        mpiexec(3, [*once, "three", *whole], cwd=tmp_path),
+        python([*once, "one", *whole], env=env, cwd=tmp_path),
+        mpiexec(3, [*once, "three", *SHORT], env=env, cwd=tmp_path),
+        mpiexec(3, [*once, "three", *whole], env=env, cwd=tmp_path),
     ):
         assert done.status == 0, str(done)
     assert newest(tmp_path / "one").state.generation > 2
@@ -114,7 +127,8 @@ def test_commands_exist_and_name_files_of_the_page(page: Path) -> None:
     for language, _, text in BLOCK.findall(page.read_text(encoding="utf-8")):
         for line in text.splitlines() if language == "sh" else ():
             words = shlex.split(line)
-            assert words[0] == "hpc-es" or "hpc_es.main" in words, line
+            is_installed = PROJECT in output and line == "pip install ."
+            assert words[0] == "hpc-es" or "hpc_es.main" in words or is_installed, line
             for word in words:
                 assert not word.endswith(".yaml") or word in output, line
             if words[0] == "mpiexec":
@@ -135,6 +149,17 @@ def test_checks_and_options_of_a_page_succeed(page: Path, tmp_path: Path) -> Non
         if re.match(r"hpc-es (check|options) ", line):
             done = python(["-m", "hpc_es", *shlex.split(line)[1:]], cwd=tmp_path)
             assert done.status == 0, str(done)
+
+
+def test_command_of_the_package_runs(tmp_path: Path) -> None:
+    """The mean of standard deviations from 0.5, of which 1e-3 remain at least."""
+    write(ROOT / "docs" / "extending" / "packages.md", tmp_path)
+    env = environment(tmp_path)
+    train = ["-m", "hpc_es.main", "cartpole.yaml", "--output", "run", *SHORT]
+    assert python(train, env=env, cwd=tmp_path).status == 0
+    done = python(["-m", "hpc_es", "final-deviation", "run"], env=env, cwd=tmp_path)
+    assert done.status == 0, str(done)
+    assert 1e-3 < float(done.stdout) < 0.5
 
 
 def test_errors_in_options_of_a_kind_are_reported(tmp_path: Path) -> None:

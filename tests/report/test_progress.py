@@ -13,6 +13,7 @@ import pytest
 
 from hpc_es.algorithms.common.metrics import STEP_SIZE
 from hpc_es.config.schema import Stop
+from hpc_es.core.declarations import Metric
 from hpc_es.report import progress as module
 from hpc_es.report.progress import (
     Progress,
@@ -401,8 +402,14 @@ def test_progress_of_a_program_search_has_best_reward_and_npe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """100 programs in 2 s; 1,000 - 200 are left, 50 per second."""
+    declared = {
+        "distinct_programs": Metric("distinct programs", short="distinct"),
+        "token_entropy": Metric("entropy per token", short="entropy"),
+    }
     progress = Progress(
-        tmp_path, Stop(generations=None, timesteps=None, episodes=1000, seconds=None)
+        tmp_path,
+        Stop(generations=None, timesteps=None, episodes=1000, seconds=None),
+        metrics=declared,
     )
     numbers = {
         "episodes_this_generation": 100,

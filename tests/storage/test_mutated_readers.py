@@ -12,7 +12,6 @@ import h5py
 import numpy as np
 import pytest
 
-from hpc_es.config.config_strings import parse_settings
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.yaml_text import read_yaml
@@ -20,6 +19,7 @@ from hpc_es.core.array_files import load_array, load_arrays
 from hpc_es.core.elites import Division, Elites
 from hpc_es.core.errors import UserError
 from hpc_es.core.quantities import Quantities
+from hpc_es.programs.config_strings import parse_settings
 from hpc_es.report.archive_plot import figure
 from hpc_es.report.archive_section import archive_sections
 from hpc_es.storage import checkpoint, line_logs, metrics_log, results

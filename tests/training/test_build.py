@@ -17,7 +17,6 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.devices import jax_setup
 from hpc_es.devices.decision import DeviceRequest
 from hpc_es.mpi.world import World
-from hpc_es.programs.task import Programs
 from hpc_es.training.build import build_parts, build_task, cutting_of
 from hpc_es.training.compatibility import device_mismatches, device_request, device_warnings
 
@@ -53,6 +52,7 @@ def messages(**sections: Any) -> list[str]:
         ({"kind": "bandits"}, "random_search", "programs", ["programs"], ["actor_critic", "es"]),
     ],
 )
+@pytest.mark.satellite("programs", "bandits", "actor_critic")
 def test_unsupported_task_is_reported_with_the_supported_ones(
     task: dict[str, Any], algorithm: str, searched: str, tasks: list[str], algorithms: list[str]
 ) -> None:
@@ -65,6 +65,7 @@ def test_unsupported_task_is_reported_with_the_supported_ones(
     assert repr(task["kind"]) not in first and repr(algorithm) not in second
 
 
+@pytest.mark.satellite("programs")
 def test_policy_must_exist_only_if_the_task_needs_it() -> None:
     config = validate({"task": SURVIVAL, "algorithm": {"kind": "es"}})
     with pytest.raises(
@@ -80,9 +81,12 @@ def test_policy_must_exist_only_if_the_task_needs_it() -> None:
     ]
 
 
+@pytest.mark.satellite("programs")
 def test_gradient_algorithms_refuse_tasks_with_a_custom_fitness(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from hpc_es.programs.task import Programs
+
     monkeypatch.setattr(Programs, "fitness", lambda self, rows, carried: rows["correct"])
     monkeypatch.setattr(Programs, "derives_fitness", True)
     (line,) = messages(task=PROGRAMS, algorithm={"kind": "policy_gradient"})
@@ -92,6 +96,7 @@ def test_gradient_algorithms_refuse_tasks_with_a_custom_fitness(
     build_task(validate({"task": PROGRAMS, "algorithm": {"kind": "ga"}}))
 
 
+@pytest.mark.satellite("programs")
 def test_row_has_the_columns_of_the_problem_then_of_the_strategy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -116,6 +121,7 @@ def test_row_has_the_columns_of_the_problem_then_of_the_strategy(
 
 
 @pytest.mark.parametrize(("kind", "cutting"), [("policy_gradient", "fixed"), ("ga", "one by one")])
+@pytest.mark.satellite("programs")
 def test_gradient_chunks_are_not_divided_again(kind: str, cutting: str) -> None:
     """A sum of gradients depends on the chunks, so they must not depend on the ranks."""
     config = validate({"task": PROGRAMS, "algorithm": {"kind": kind}})
@@ -166,6 +172,7 @@ def test_gpu_for_which_jax_is_not_installed_here_is_a_warning(
     )
 
 
+@pytest.mark.satellite("actor_critic")
 def test_device_request_names_the_library_and_the_key() -> None:
     task = {"kind": "jax_episodes", "env_id": "gymnax:CartPole-v1"}
     for data, expected in (

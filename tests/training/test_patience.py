@@ -138,9 +138,10 @@ def test_counters_exist_only_with_a_patience() -> None:
             {**POLICY, "evaluation": {"interval": 0}},
             "needs evaluations, but evaluation.interval is 0",
         ),
-        (
+        pytest.param(
             {"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "ga"}},
             "the task 'programs' has neither evaluations nor an objective value",
+            marks=pytest.mark.satellite("programs"),
         ),
     ],
 )

@@ -254,7 +254,7 @@ def network_model(
     inputs = transformed(keras, observation, around.observations, is_sequence=False)
     inputs = normalised(keras, inputs, normaliser)
     outputs, *after = policy.network.called(policy.network.model(theta), [inputs, *memory])
-    if outputs.shape[-1] > policy.head.outputs:  # a network of actor_critic
+    if outputs.shape[-1] > policy.head.outputs:  # a network with a value
         outputs, value = keras.ops.split(outputs, [policy.head.outputs], axis=-1)
         after = [value, *after] if with_value else after
     outputs = actions(keras, policy.head, outputs, is_sequence=False)

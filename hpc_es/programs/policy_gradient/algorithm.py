@@ -30,9 +30,6 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common import optimizers
-from hpc_es.algorithms.common.optimizers import descend, total_gradient
-from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.core.data import (
     Array,
     Arrays,
@@ -51,8 +48,11 @@ from hpc_es.core.declarations import Metric, Needs, with_asynchronous_updates
 from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import ProgramProblem
 from hpc_es.core.keys import Purpose
+from hpc_es.extend import Strategy, optimizers
+from hpc_es.extend.optimizers import descend, total_gradient
 from hpc_es.programs import best_programs
 from hpc_es.programs.best_programs import UniquePriorityQueue
+from hpc_es.programs.extension import ProgramPurpose
 from hpc_es.programs.policy_gradient.loss import ProgramLoss, updated_baseline
 from hpc_es.programs.policy_gradient.options import TOKENS, Options
 from hpc_es.programs.policy_gradient.token_lstm import (
@@ -131,8 +131,8 @@ NEEDS = Needs(
     searches="programs",
     gradients=True,
     metrics={
-        "token_entropy": Metric("entropy per token", is_log=True),
-        "distinct_programs": Metric("distinct programs per batch", is_log=True),
+        "token_entropy": Metric("entropy per token", is_log=True, short="entropy"),
+        "distinct_programs": Metric("distinct programs per batch", is_log=True, short="distinct"),
     },
 )
 COLLAPSED = (
@@ -237,12 +237,12 @@ class PolicyGradient(Strategy[None]):
         if not self.options.learns_values:
             shared["baseline"] = baseline
         if self.options.imitates:
-            rng = self.keys.generator(Purpose.REPLAY, generation, QUEUE_KEY)
+            rng = self.keys.generator(ProgramPurpose.REPLAY, generation, QUEUE_KEY)
             shared |= draw_imitated(
                 master, self.options.topk_batch_size, rng, self.options.topk_noise
             )
         if self.options.alpha:
-            rng = self.keys.generator(Purpose.REPLAY, generation, REPLAY_KEY)
+            rng = self.keys.generator(ProgramPurpose.REPLAY, generation, REPLAY_KEY)
             shared |= self.loss.sample_replays(master, rng)
         return State(generation, shared, master)
 

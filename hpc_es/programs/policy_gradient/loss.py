@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpc_es.algorithms.common.optimizers import GRADIENT
 from hpc_es.core.data import Array, Arrays, Float32, Float64
+from hpc_es.extend.optimizers import GRADIENT
 from hpc_es.programs.policy_gradient.options import TOKENS, Options
 from hpc_es.programs.policy_gradient.token_lstm import (
     ForwardPass,

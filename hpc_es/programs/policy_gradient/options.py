@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from hpc_es.algorithms.common import optimizers
 from hpc_es.config.options import (
     Count,
     Fraction,
@@ -18,6 +17,7 @@ from hpc_es.config.options import (
     unused,
     unused_of_kinds,
 )
+from hpc_es.extend import optimizers
 
 TOKENS = 9  # the end and eight characters
 Sizes = Annotated[tuple[Count, ...], Limits(min_length=1)]

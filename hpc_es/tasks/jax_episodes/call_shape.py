@@ -1,14 +1,11 @@
-"""The shapes of a compiled call, why its episodes fail, and compiled episodes as algorithms see
-them.
+"""The shapes of a compiled call, and why its episodes fail.
 
 This module does not import JAX.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 NAN_OBSERVATION, NOT_FINITE, INFINITE_OBSERVATION, NAN_ACTION = 1, 2, 3, 4  # why a play failed
 
@@ -30,15 +27,3 @@ class CallShape:
     def plays(self) -> int:
         """Number of episodes of a call."""
         return self.jobs * self.episodes
-
-
-@dataclass(frozen=True)
-class CompiledEpisodes:
-    """Compiled episodes as `TrajectoryProblem.compiled`,
-    for algorithms that differentiate segments of them.
-    """
-
-    # returns `CompiledSegments`, the functions that play them; set up JAX before
-    segments: Callable[[], Any]
-    acting: Any  # in place of the policy, in evaluations: a `CompiledPolicy`
-    aborts: bool  # whether a failed episode ends the run

@@ -42,9 +42,7 @@ class Lanes(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The steps of a segment, as in `actor_critic.episodes.Trajectories`;
-    the last step has no action.
-    """
+    """The steps of a segment; the last step has no action."""
 
     inputs: JaxArray  # [steps + 1, jobs, *shape]
     actions: JaxArray  # int32[steps + 1, jobs], from 0

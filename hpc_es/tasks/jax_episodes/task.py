@@ -33,7 +33,7 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.declarations import Offers, Searched, Setting
 from hpc_es.core.errors import ConfigError, RunError, UserError
-from hpc_es.core.interfaces import RunContext, SearchSize
+from hpc_es.core.interfaces import CompiledEpisodes, RunContext, SearchSize
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Batch, Policy, PurePolicy, ReferencePolicy
 from hpc_es.core.population import (
@@ -50,7 +50,7 @@ from hpc_es.devices import jax_setup
 from hpc_es.devices.jax_setup import configured_jax, require_device
 from hpc_es.devices.placement import Kind
 from hpc_es.tasks.episodes.quantities import EpisodeQuantities, EpisodeQuantityOptions, declared
-from hpc_es.tasks.jax_episodes.call_shape import CallShape, CompiledEpisodes
+from hpc_es.tasks.jax_episodes.call_shape import CallShape
 from hpc_es.tasks.problems import (
     ObservationNormalization,
     PolicyProblem,

@@ -24,7 +24,6 @@ from hpc_es.algorithms.common.optimizers import (
 )
 from hpc_es.core.data import Arrays, Float32
 from hpc_es.core.errors import RunError
-from hpc_es.programs.policy_gradient import options as policy_gradient
 
 GRADIENT = np.array([1, -2, 0.5], np.float32)
 KINDS: tuple[Kind, ...] = ("adam", "rmsprop", "sgd", "clipup", "none")
@@ -88,14 +87,9 @@ def test_rmsprop_adds_epsilon_inside_the_root() -> None:
 
 def test_decay_and_epsilon_of_rmsprop_are_options() -> None:
     """ms = 0.5 * 1 + 0.5 * 4 = 2.5, and -1 * 2 / sqrt(2.5 + 1.5) = -1."""
-    for options in (
-        Options(kind="rmsprop", learning_rate=1.0, rmsprop_decay=0.5, rmsprop_epsilon=1.5),
-        policy_gradient.Optimizer(
-            kind="rmsprop", learning_rate=1.0, rmsprop_decay=0.5, rmsprop_epsilon=1.5
-        ).full(),
-    ):
-        _, move = step(options, initial_slots(options, 1), np.array([2], np.float32))
-        np.testing.assert_allclose(move, [-1.0])
+    options = Options(kind="rmsprop", learning_rate=1.0, rmsprop_decay=0.5, rmsprop_epsilon=1.5)
+    _, move = step(options, initial_slots(options, 1), np.array([2], np.float32))
+    np.testing.assert_allclose(move, [-1.0])
 
 
 def test_optimizer_none_steps_by_rate_times_gradient() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.actor_critic.loss import targets
+from hpc_es.actor_critic.loss import targets
 from hpc_es.algorithms.common.optimizers import GRADIENT, norm
 from hpc_es.core.data import CORRECT, NO_FITNESS, Array, Outcome, Results, State, row_dtype
 from hpc_es.core.keys import Keys

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.actor_critic.episodes import EpisodeRecorder
+from hpc_es.actor_critic.episodes import EpisodeRecorder
 from hpc_es.core.data import Outcome
 from hpc_es.core.policy import DIVERGED
 from hpc_es.tasks.episodes.rollout import EpisodeSegments

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.actor_critic.episodes import EpisodeRecorder
+from hpc_es.actor_critic.episodes import EpisodeRecorder
 from hpc_es.core.data import ROW, Outcome, finished_episodes
 from hpc_es.tasks.episodes.rollout import EpisodeSegments
 from tests.helpers.toys import Faulty, Still, batch, episodes, lifetime, nothing, played

@@ -1,0 +1,1 @@
+"""A strategy, a task and a command for hpc_es."""
