@@ -1,5 +1,4 @@
-"""Files of a front or an archive: `front.csv` or `archive.csv` for people, and the same as .npz
-with the vectors.
+"""Files of a front or an archive: `front.csv` or `archive.csv`, and the vectors as .npz.
 
 The columns of the table are member, generation, job, cell, the parameters (of functions and
 programs), the value or return, objectives, constraints, measures and metrics. The .npz file has
@@ -117,8 +116,9 @@ def _cell(value: object) -> object:
 
 
 def require_no_members(run: Path, which: str | None) -> None:
-    """Raise CheckpointError for a run with a front, which has no best vector,
-    unless the user has chosen one.
+    """Raise CheckpointError for a run with a front, unless the user has chosen a member.
+
+    Such a run has no best vector.
     """
     table = run / table_name("front")
     if which is None and table.is_file():
@@ -128,8 +128,10 @@ def require_no_members(run: Path, which: str | None) -> None:
 
 
 def read_member(run: Path, name: str) -> Member:
-    """Return a member of the front or archive of a run by its name;
-    CheckpointError if there is none.
+    """Return a member of the front or archive of a run by its name.
+
+    Raises:
+        CheckpointError: there is none.
     """
     for stem in STEMS.values():
         path = run / f"{stem}.npz"

@@ -28,8 +28,10 @@ class MembersWriter:
         return f"{table_name(self._incumbent)}: {self.count:,} member{'s' * (self.count != 1)}"
 
     def write(self, run: Path, state: State) -> None:
-        """Write the members of a state, unless it was the last one to be written;
-        RunError if that fails.
+        """Write the members of a state, unless it was the last one to be written.
+
+        Raises:
+            RunError: they cannot be written.
         """
         algorithm, problem = self._parts.algorithm, self._parts.problem
         assert isinstance(algorithm, KeepsElites)  # as the checks before a run have seen

@@ -35,9 +35,7 @@ def differentiable(policy: Policy) -> DifferentiablePolicy | None:
 
 
 class GraphPolicy:
-    """A policy `mlp` or `lstm`, whose value is a linear
-    function of the inputs of the output layer.
-    """
+    """A policy `mlp` or `lstm` with a value: a linear function of the output layer's inputs."""
 
     def __init__(self, network: DifferentiableNetwork) -> None:
         self._network = network
@@ -78,11 +76,10 @@ class GraphPolicy:
         potential_rewards: Float32,
         uniforms: Float32,
     ) -> tuple[Float32, Float64, Array, Float32]:
-        """Play whole episodes of bandits; return gradient and sums as `gradient` does, actions and
-        rewards.
+        """Play whole episodes of bandits; return gradient and sums, actions and rewards.
 
-        See `bandits_graph` for the arguments; actions are int32[trials, rows], rewards
-        float32[trials, rows].
+        The first two are those of `gradient`. See `bandits_graph` for the arguments; actions are
+        int32[trials, rows], rewards float32[trials, rows].
         """
         graph = bandits_graph(self._network, loss, inputs)
         gradient, sums, actions, rewards = graph(*weights, potential_rewards, uniforms)
@@ -109,13 +106,13 @@ def of_tensors(tf: ModuleType, graph: Callable[..., Tensor]) -> Callable[..., Te
 def episodes_graph(
     network: DifferentiableNetwork, loss: Loss
 ) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Compile (theta, value, beta, inputs, actions, rewards, lives, cuts) -> (gradient, sums) for
-    whole episodes.
+    """Compile the gradient of whole episodes.
 
-    inputs are [steps, rows, inputs], all others [steps, rows], 0 after the end of an episode: int
-    actions, rewards, lives, 1 for steps that were taken, and cuts, 1 in the step after the last one
-    if the time limit ended the episode; its inputs are the state after the last step. gradient is
-    [params + features + 1], of theta and value; sums are [3]: policy loss, value loss and entropy.
+    It is (theta, value, beta, inputs, actions, rewards, lives, cuts) -> (gradient, sums). inputs
+    are [steps, rows, inputs], all others [steps, rows], 0 after the end of an episode: int actions,
+    rewards, lives, 1 for steps that were taken, and cuts, 1 in the step after the last one if the
+    time limit ended the episode; its inputs are the state after the last step. gradient is [params
+    + features + 1], of theta and value; sums are [3]: policy loss, value loss and entropy.
     """
     tf = tensorflow()
 
@@ -132,12 +129,11 @@ def episodes_graph(
 def segments_graph(
     network: DifferentiableNetwork, loss: Loss
 ) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Compile (theta, value, beta, memory, inputs, ...) -> (gradient, sums) for segments of
-    episodes.
+    """Compile (theta, value, beta, memory, inputs, ...) -> (gradient, sums) for segments.
 
-    memory is h and c of each layer before the first step, [rows, 2, units]; no gradient passes to
-    it. The other arrays are those of `episodes_graph`; cuts are also 1 after a segment whose
-    episode continues.
+    A segment is a part of an episode. memory is h and c of each layer before the first step, [rows,
+    2, units]; no gradient passes to it. The other arrays are those of `episodes_graph`; cuts are
+    also 1 after a segment whose episode continues.
     """
     tf = tensorflow()
 
@@ -157,12 +153,12 @@ def segments_graph(
 def bandits_graph(
     network: DifferentiableNetwork, loss: Loss, inputs: BanditInputs
 ) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Compile (theta, value, beta, potential_rewards, uniforms) -> (gradient, sums, actions,
-    rewards).
+    """Compile the play of whole episodes of bandits, and its gradient.
 
-    It plays whole episodes. potential_rewards are [trials, rows, arms], the reward that each arm
-    would give; uniforms are [trials, rows], from U[0, 1), and select the arms. actions are
-    int32[trials, rows], rewards [trials, rows].
+    It is (theta, value, beta, potential_rewards, uniforms) -> (gradient, sums, actions, rewards).
+    potential_rewards are [trials, rows, arms], the reward that each arm would give; uniforms are
+    [trials, rows], from U[0, 1), and select the arms. actions are int32[trials, rows], rewards
+    [trials, rows].
     """
     tf = tensorflow()
 
@@ -213,9 +209,7 @@ def loss_terms(
     *,
     memory: Memory = (),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sums of -log pi A, (V - R)^2 and H over all steps;
-    arrays as in `episodes_graph`.
-    """
+    """Return the sums of -log pi A, (V - R)^2 and H over all steps, like `episodes_graph`."""
     logits, features = network(tf, theta, inputs, loss.unroll, memory)
     values = tf.linalg.matvec(features, value[:-1]) + value[-1]
     return terms_of(tf, loss, logits, values, actions, rewards, lives, cuts)
@@ -274,8 +268,9 @@ def bandit_episodes(
     potential_rewards: Tensor,
     uniforms: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return int32 actions and rewards of whole episodes, each [trials, rows];
-    arguments as in `bandits_graph`.
+    """Return int32 actions and rewards of whole episodes, [trials, rows] each.
+
+    The arguments are those of `bandits_graph`.
     """
     trials, rows, arms = potential_rewards.shape
     dtype = potential_rewards.dtype
@@ -303,8 +298,9 @@ def bandit_episodes(
 def bandit_observations(
     tf: ModuleType, inputs: BanditInputs, actions: Tensor, rewards: Tensor
 ) -> Tensor:
-    """Return the observation before each trial, [trials, rows, width],
-    of int32 actions and rewards, [trials, rows].
+    """Return the observation before each trial, [trials, rows, width].
+
+    Actions and rewards are int32[trials, rows].
     """
     trials, rows = actions.shape
     times = tf.range(1, trials + 1, dtype=rewards.dtype)[:, tf.newaxis] * tf.ones(
@@ -317,9 +313,7 @@ def bandit_observations(
 def inputs_after(
     tf: ModuleType, inputs: BanditInputs, trials: Tensor, actions: Tensor, rewards: Tensor
 ) -> Tensor:
-    """Return `BanditInputs.after` for tensors [...], [..., width];
-    `trials` is the number of trials so far.
-    """
+    """`BanditInputs.after` for tensors [...] and [..., width], after this number of trials."""
     dtype, parts = rewards.dtype, []
     if inputs.reward_clip is not None:
         rewards = tf.clip_by_value(rewards, -inputs.reward_clip, inputs.reward_clip)
@@ -404,8 +398,9 @@ class TensorFlowPolicy:
         return tape.gradient(total, theta), tf.stack(terms)
 
     def _observed(self, inputs: Tensor, counts: Tensor) -> Tensor:
-        """Replace the inputs after the end of an episode, as `jax_gradient` does,
-        since 0 * NaN is NaN.
+        """Replace the inputs after the end of an episode, since 0 * NaN is NaN.
+
+        `jax_gradient` does so, too.
         """
         tf = self._tf
         is_real = counts > 0
@@ -419,8 +414,9 @@ class TensorFlowPolicy:
     def _sequence(
         self, theta: Tensor, leaves: Sequence[Tensor], inputs: Tensor, unroll: int | None
     ) -> tuple[Tensor, Tensor]:
-        """Return logits [steps, rows, actions] and values
-        [steps, rows] of inputs [steps, rows, *shape].
+        """Return logits [steps, rows, actions] and values [steps, rows] from inputs.
+
+        Inputs are [steps, rows, *shape].
         """
         tf, (steps, rows) = self._tf, inputs.shape[:2]
         parameters = self._network.layout.split(theta, tf.reshape)

@@ -1,5 +1,4 @@
-"""Training episodes of the actor-critic: actions are sampled from the policy, and every step is
-recorded.
+"""Training episodes of the actor-critic: actions are sampled, and every step is recorded.
 
 The action of a job in its n-th step depends only on the job's own generator and on the action
 probabilities.
@@ -34,8 +33,7 @@ MAX_FAILURES = 20  # consecutive updates in which all environments of a rank may
 
 
 class SamplingActor:
-    """The actor of a policy with Discrete actions that samples them from the softmax of the
-    network's outputs.
+    """The actor of a policy with Discrete actions that samples them from its softmax.
 
     With `shared`, the logits of a row may depend on its position and the number of rows, by
     rounding; this is faster for compiled networks.
@@ -70,11 +68,11 @@ class SamplingActor:
         return self._actor.act(observations)
 
     def actions(self, logits: Float32) -> Array:
-        """Sample the action of each row, int64[rows], from logits, float32[rows, actions]; called
-        as the policy's head.
+        """Sample the action of each row, int64[rows], from logits, float32[rows, actions].
 
-        It is the first action whose cumulative probability exceeds the row's uniform number. Rows
-        whose logits are NaN, or have no finite maximum, get NaN; actions are then float64.
+        The policy calls this as its head. The action is the first one whose cumulative probability
+        exceeds the row's uniform number. Rows whose logits are NaN, or have no finite maximum, get
+        NaN; actions are then float64.
         """
         weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
         cumulative = weights.cumsum(axis=1)
@@ -130,17 +128,15 @@ class Trajectories:
     cuts: Float32
 
     def arrays(self) -> tuple[Array, ...]:
-        """Return the arrays, [steps, jobs, ...],
-        in the order of the arguments of `graph.episodes_graph`.
-        """
+        """Return the arrays, [steps, jobs, ...], in the order of `graph.episodes_graph`."""
         return self.inputs, self.actions, self.rewards, self.lives, self.cuts
 
 
 def concatenated(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return the trajectories of several chunks as one; arrays are [steps, jobs, ...], memory is
-    [jobs, ...].
+    """Return the trajectories of several chunks as one.
 
-    Those of shorter chunks are padded with zeros.
+    Arrays are [steps, jobs, ...], memory is [jobs, ...]. Those of shorter chunks are padded with
+    zeros.
     """
     steps = max((len(sample["inputs"]) for sample in samples), default=0)
     result: dict[str, Array] = {}
@@ -163,8 +159,9 @@ def concatenated(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def potential_rewards(episodes: BanditEpisodes) -> Float32:
-    """Return the reward that each arm would give in each trial,
-    float32[trials, episodes, arms]; see `Arms.rewards`.
+    """Return the reward that each arm would give, float32[trials, episodes, arms].
+
+    See `Arms.rewards`.
     """
     arms = episodes.arms
     values = (
@@ -177,8 +174,9 @@ def potential_rewards(episodes: BanditEpisodes) -> Float32:
 
 
 def bandit_trajectories(inputs: BanditInputs, actions: Array, rewards: Float32) -> Trajectories:
-    """Return whole episodes of bandits with these actions, int32, and rewards, float32,
-    both [trials, episodes].
+    """Return whole episodes of bandits with these actions and rewards.
+
+    They are int32 and float32[trials, episodes].
     """
     observations = [inputs.first(actions.shape[1])]
     observations += [
@@ -212,9 +210,7 @@ class EpisodeRecorder:
         self._steps: list[RecordedStep] = []
 
     def act(self, observations: Array) -> Array:
-        """Return the actor's actions, int64[rows], from observations [rows, *shape],
-        and record both.
-        """
+        """Return the actor's actions, int64[rows], from [rows, *shape], and record both."""
         self._observations.append(observations.copy())
         self._actions.append(self._actor.act(observations))
         return self._actions[-1]
@@ -236,14 +232,11 @@ class EpisodeRecorder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no job has taken a step, for example because
-        all environments failed in their reset.
-        """
+        """Whether no job has taken a step, such as when all environments failed in their reset."""
         return not self._steps
 
     def trajectories(self, failed: Array, max_steps: int | None = None) -> Trajectories:
-        """Return the recorded steps; jobs that failed, bool[jobs], count as if they had taken no
-        step.
+        """Return the recorded steps; failed jobs, bool[jobs], count as if they took none.
 
         `max_steps` is the maximum number of steps per job, if it is known.
         """
@@ -279,9 +272,7 @@ class EpisodeRecorder:
 
 
 class SegmentPlayer:
-    """A rank's environments, whose episodes continue from update to update as in A3C,
-    and the policy's memory.
-    """
+    """A rank's environments and the policy's memory, which continue from update to update (A3C)."""
 
     def __init__(self, segments: Segments, memory: ArrayMemory) -> None:
         """`memory` is that of all rows at the start of an episode."""
@@ -292,8 +283,10 @@ class SegmentPlayer:
     def play(
         self, actor: SamplingActor, recorder: EpisodeRecorder, batch: Batch, steps: int, poll: Poll
     ) -> Outcome:
-        """Continue all episodes for this number of steps;
-        raises RunError after MAX_FAILURES failed updates.
+        """Continue all episodes for this number of steps.
+
+        Raises:
+            RunError: after MAX_FAILURES failed updates.
         """
         if self.memory:
             actor.remember(self.memory)
