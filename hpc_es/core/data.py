@@ -242,7 +242,7 @@ def numbered(chunks: Sequence[Chunk], first_index: int, generation: int) -> list
 
 @dataclass(frozen=True)
 class Jobs:
-    """The jobs of a chunk, as the argument of `Problem.evaluate`."""
+    """The jobs of a chunk, as the argument of `VectorProblem.evaluate`."""
 
     generation: int  # number of the generation
     numbers: range  # job numbers

@@ -2,9 +2,9 @@
 
 A signal handler of Python runs when the main thread comes back to the interpreter. A system call
 that the signal restarts (`signal.siginterrupt(number, False)`) does not come back, so
-`threading.Event().wait()`, `multiprocessing.Pool.map` or `Thread.join()` would never see a time
-limit. The signal of this timer interrupts system calls. It should come rarely, as compiled code may
-take an interrupted call for an error.
+`threading.Event().wait()`, `threading.Thread.join()` or `multiprocessing.Pool.map` would never see
+a time limit. The signal of this timer interrupts system calls. It should come rarely, as compiled
+code may take an interrupted call for an error.
 """
 
 from __future__ import annotations

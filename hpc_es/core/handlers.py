@@ -1,7 +1,7 @@
 """Signal handlers of hpc_es: they are put back after use, and a forked child has those from before.
 
 `multiprocessing` forks on Linux before Python 3.14, and user code may fork. A child with the
-handlers of a run would ignore SIGTERM, by which `Pool` and daemon processes are ended, and its
+handlers of a run would ignore SIGTERM, by which pools and daemon processes are ended, and its
 parent would wait for it forever. Signals that are addressed to the run are left to it.
 """
 

@@ -221,7 +221,7 @@ def _arrays_of(key: str, path: str, *names: str) -> Arrays:
 def apply_source(state: State, source: State, carried: ProblemState) -> State:
     """Return `state` with the arrays that `source` has too.
 
-    These are theta, a value head, observation statistics. Counters, such as episodes, start at zero.
+    These are theta, a value head, observation statistics. Counters, such as episodes, start at 0.
     The arrays of the problem are taken completely or not at all.
     """
     shared, master = dict(state.shared), dict(state.master)
