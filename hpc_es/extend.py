@@ -1,5 +1,6 @@
-"""The public module for user-defined tasks, policies, algorithms and noises; other modules of
-hpc_es may change.
+"""The public module for custom tasks, policies, algorithms and noises.
+
+Other modules of hpc_es may change.
 
 **Contracts.** The interfaces between the parts of a run. `Algorithm`, `Task`, `Problem` and its
 three kinds, `Policy`, `Actor` and `Noise` are protocols: a class needs their methods, but need not

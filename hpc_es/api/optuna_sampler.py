@@ -95,7 +95,8 @@ class Sampler(BaseSampler):
             self._new_replay(self._space)  # finds errors
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> SearchSpace:
-        """Return the parameters of the search;
+        """Return the parameters of the search.
+
         {} before the first finished trial if no space was given.
         """
         if self._space is not None:
@@ -114,7 +115,8 @@ class Sampler(BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: SearchSpace
     ) -> dict[str, Any]:
-        """Return the parameters of the first candidate of the generation that no trial has;
+        """Return the parameters of the generation's first candidate that no trial has.
+
         {} if there is none.
         """
         self._raise_error_if_multi_objective(study)
@@ -144,8 +146,9 @@ class Sampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Return a random value that depends on the seed,
-        the number of the trial and the name of the parameter.
+        """Return a random value.
+
+        It depends on the seed, the number of the trial and the name of the parameter.
         """
         text = json.dumps([self._seed, trial.number, param_name])
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
@@ -169,10 +172,12 @@ class Replay:
         self._candidates = strategy.named(strategy.ask())
 
     def advance(self, trials: Sequence[FrozenTrial], sign: float) -> list[list[FrozenTrial]]:
-        """Update the search with all complete rounds; return the trials of each candidate of the
-        next round.
+        """Update the search with all complete rounds.
 
         `sign` is that of a value in the cost.
+
+        Returns:
+            The trials of each candidate of the next round.
         """
         while True:
             owners: list[list[FrozenTrial]] = [[] for _ in self._candidates]
@@ -201,8 +206,9 @@ class Replay:
             self.round += 1
 
     def _result(self, owners: Sequence[FrozenTrial], sign: float) -> Result | None:
-        """Return the result of a candidate, of its first complete trial; None if it was pruned,
-        NaN if it failed.
+        """Return the result of a candidate, of its first complete trial.
+
+        None if it was pruned, NaN if it failed.
         """
         complete = [trial for trial in owners if trial.state == TrialState.COMPLETE]
         if not complete:

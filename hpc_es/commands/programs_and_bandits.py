@@ -75,8 +75,10 @@ def run_run_program(arguments: argparse.Namespace) -> int:
 
 
 def _best_program(path: Path) -> tuple[str, JsonObject]:
-    """Return the best program of a checkpoint and the task's options;
-    raise UserError if there is no program.
+    """Return the best program of a checkpoint and the task's options.
+
+    Raises:
+        UserError: there is no program.
     """
     from hpc_es.config.resolved import plain_data
     from hpc_es.programs import best_programs
@@ -226,13 +228,12 @@ def add_bandit_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_bandit_report(arguments: argparse.Namespace) -> int:
-    """Compare policies trained on bandits with reference agents by their regret on held-out
-    episodes.
+    """Compare policies trained on bandits with reference agents by their regret.
 
-    Regret is the cumulative expected regret. Runs that differ only in their seed and the run that
-    they start from are averaged: mean and standard error over the runs; for a single run the
-    standard error is over episodes. Each --test-distribution gives a table and a panel; several
-    also give a table that compares them.
+    They play held-out episodes, and regret is the cumulative expected regret. Runs that differ only
+    in their seed and the run that they start from are averaged: mean and standard error over the
+    runs; for a single run the standard error is over episodes. Each --test-distribution gives a
+    table and a panel; several also give a table that compares them.
     """
     for name, least in (("episodes", 1), ("seed", 0)):
         if (value := getattr(arguments, name)) < least:

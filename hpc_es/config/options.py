@@ -1,11 +1,11 @@
-"""Options: frozen dataclasses whose fields carry type, range, default and help text of a config
-key.
+"""Options: frozen dataclasses whose fields are config keys.
 
-`validation.py` validates them with pydantic on rank 0. This module imports nothing that would slow
-down the start of a worker. `describe` puts type hints into words, and `rows` lists the keys with
-their values and help. A class of options may have `problems()` and `warnings()`, which yield (key,
-text) for mistakes and for options without effect. Its static method `_written_out(data)`, if it has
-one, returns the mapping that a short form of the section stands for.
+A field has type, range, default and help text. `validation.py` validates them with pydantic on rank
+0. This module imports nothing that would slow down the start of a worker. `describe` puts type
+hints into words, and `rows` lists the keys with their values and help. A class of options may have
+`problems()` and `warnings()`, which yield (key, text) for mistakes and for options without effect.
+Its static method `_written_out(data)`, if it has one, returns the mapping that a short form of the
+section stands for.
 """
 
 from __future__ import annotations
@@ -362,8 +362,9 @@ SECTIONS: Mapping[registry.Package, str] = {
 def build_kind(
     package: registry.Package, options: KindOptions, *arguments: object, **keywords: object
 ) -> Any:
-    """Return what the kind of these options builds from them;
-    paths in them are those of this rank.
+    """Return what the kind of these options builds from them.
+
+    Paths in them are those of this rank.
     """
     kind = registry.module(package, options.kind)
     return kind.build(with_paths(options, SECTIONS[package]), *arguments, **keywords)

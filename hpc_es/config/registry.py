@@ -107,8 +107,9 @@ def module(package: Package, kind: str) -> Any:
 
 
 def policy_builder(policy: str, algorithm: str) -> Any:
-    """Return the function that builds a policy of this kind from
-    its options and spaces for an algorithm.
+    """Return the function that builds a policy of this kind, from options and spaces.
+
+    It is the one for this algorithm.
     """
     kind = module("policies", policy)
     with_value = (
@@ -126,8 +127,9 @@ def find(package: Package, kind: object) -> ModuleType | None:
 
 
 def is_user_kind(kind: object) -> TypeGuard[str]:
-    """Return whether this is the name of a custom kind, that is, has a dot or a colon;
-    the kind need not exist.
+    """Whether this is the name of a custom kind, that is, has a dot or a colon.
+
+    The kind need not exist.
     """
     if not isinstance(kind, str) or not _USER_KIND.fullmatch(kind) or not {".", ":"} & set(kind):
         return False
@@ -135,8 +137,9 @@ def is_user_kind(kind: object) -> TypeGuard[str]:
 
 
 def class_hint(kind: object) -> str:
-    """Return the end of a message that shows how to name a class,
-    if `kind` is a module of the user, else "".
+    """Return the end of a message that shows how to name a class.
+
+    "" unless `kind` is a module of the user.
     """
     if not isinstance(kind, str) or not kind.isidentifier() or is_installed(kind):
         return ""
@@ -145,8 +148,10 @@ def class_hint(kind: object) -> str:
 
 
 def _load_user_kind(package: str, kind: str) -> Any:
-    """Import and return a custom kind; raise ConfigError if
-    it cannot be imported or lacks a name.
+    """Import and return a custom kind.
+
+    Raises:
+        ConfigError: it cannot be imported, or lacks a name.
     """
     module_name, _, name = kind.partition(":")
     try:
@@ -184,8 +189,10 @@ def _load_user_kind(package: str, kind: str) -> Any:
 
 
 def import_function(text: str, key: str, example: str = "my_model:cost") -> Callable[..., object]:
-    """Import the function `module:attribute` that a config key names;
-    ConfigError if that is not possible.
+    """Import the function `module:attribute` that a config key names.
+
+    Raises:
+        ConfigError: that is not possible.
     """
     module, _, attribute = text.partition(":")
     if not module or not attribute:
@@ -246,10 +253,12 @@ def within_config_directory(directory: str | Path | None) -> Iterator[None]:
 
 
 def config_path(text: str, directory: Path | None = None) -> Path:
-    """Return a path of the config, relative to its directory, with ~ and the variables of this rank
-    replaced.
+    """Return a path of the config, relative to its directory.
 
-    `directory` replaces that of the config. Raises ValueError for a variable that is not set.
+    ~ and the variables of this rank are replaced. `directory` replaces that of the config.
+
+    Raises:
+        ValueError: a variable is not set.
     """
     return (config_directory() if directory is None else directory) / expanded(text)
 

@@ -173,11 +173,13 @@ class StoredPolicy:
 
 
 def read_policy(path: Path, which: Selected | None = None, trust: Consent = False) -> StoredPolicy:
-    """Return the policy of a run or checkpoint with the best or the last theta; see `read_theta`
-    for `which`.
+    """Return the policy of a run or checkpoint with the best or the last theta.
 
-    Raises CheckpointError without a valid checkpoint or policy, or for "best" without an
-    evaluation; UserError if the user's code in the config is not trusted, see `storage.trust`.
+    See `read_theta` for `which`.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint or policy, or for "best" no evaluation.
+        UserError: the user's code in the config is not trusted, see `storage.trust`.
     """
     stored = read_evaluated(path, which, trust)
     if stored.config.policy is None:
@@ -201,17 +203,18 @@ def read_evaluated(
 def read_theta(
     path: Path, which: Selected | None = None, trust: Consent = False
 ) -> tuple[Path, Snapshot, Selected]:
-    """Return the file and checkpoint of a run or checkpoint that has the best or the last theta,
-    and which of them.
+    """Return the checkpoint of a run that has the best or the last theta.
 
-    If `which` is None, this is the best theta of a file best.h5 and the last theta of any other
-    file. For a run it is the better of both: the best theta by the evaluations during training,
-    unless there was no evaluation, or the final evaluation of a finished run gave the last theta a
-    better result. The best theta of a killed run may be newer than its newest numbered checkpoint.
-    The name of a member of a front or archive stands for its vector.
+    Returned are its file, the checkpoint, and which of them. If `which` is None, this is the best
+    theta of a file best.h5 and the last theta of any other file. For a run it is the better of
+    both: the best theta by the evaluations during training, unless there was no evaluation, or the
+    final evaluation of a finished run gave the last theta a better result. The best theta of a
+    killed run may be newer than its newest numbered checkpoint. The name of a member of a front or
+    archive stands for its vector.
 
-    Raises CheckpointError without a valid checkpoint or theta, or for "best" without an evaluation;
-    UserError if the user's code in the config is not trusted, see `storage.trust`.
+    Raises:
+        CheckpointError: there is no valid checkpoint or theta, or for "best" no evaluation.
+        UserError: the user's code in the config is not trusted, see `storage.trust`.
     """
     require_run(path)
     if which is not None and which not in get_args(Which):
@@ -239,8 +242,9 @@ def read_theta(
 
 
 def _of_member(path: Path, name: str, trust: Consent) -> tuple[Path, Snapshot, Selected]:
-    """Return the newest checkpoint of a run with the vector of a
-    member of its front or archive as theta.
+    """Return the newest checkpoint of a run with the vector of a member as theta.
+
+    It is a member of its front or archive.
     """
     if not path.is_dir():
         text = f"{path}: expected the directory of a run, which has the file of the members, for member {name!r}"
@@ -279,11 +283,13 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Selected) -> StoredPoli
 
 
 def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> Decision:
-    """Make the code of a run importable; UserError if it is missing or not trusted
-    (`storage.trust`).
+    """Make the code of a run importable.
 
     A decision of rank 0, or an earlier one, holds for the checkpoints that it was made for, not for
     what takes their place.
+
+    Raises:
+        UserError: it is missing or not trusted (`storage.trust`).
     """
     with damage_named(path):
         checked = fingerprint(snapshot.config_text, snapshot.provenance)
@@ -304,8 +310,9 @@ def _parsed(path: Path, snapshot: Snapshot) -> Config:
 
 
 def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:
-    """Return best.h5 in the same directory if it is valid and
-    better than the best theta in this checkpoint.
+    """Return best.h5 in the same directory if it is better than this checkpoint's best theta.
+
+    It must be valid.
     """
     beside = path.parent / BEST
     try:

@@ -30,11 +30,12 @@ SECONDS_PER_FRAME = 1 / 30  # if the environment does not state a frame rate
 
 
 def prepare(output: Path) -> None:
-    """Check that the video can be written, and select off-screen rendering; call it before a
-    simulator is imported.
+    """Check that the video can be written, and select off-screen rendering.
 
-    Raises UserError for another suffix than .gif and .mp4, a missing package and a missing
-    directory.
+    Call it before a simulator is imported.
+
+    Raises:
+        UserError: another suffix than .gif and .mp4, a missing package or directory.
     """
     if output.suffix.lower() not in {".gif", ".mp4"}:
         raise UserError(f"{output}: the suffix is {output.suffix!r}, expected .gif or .mp4")
@@ -80,7 +81,8 @@ def write_video(source: StoredPolicy, seed: int, output: Path) -> None:
 def _rendered(
     source: StoredPolicy, task: Any, seed: int, output: Path, modes: list[str]
 ) -> tuple[list[Array], float]:
-    """Return the frames and the seconds per frame;
+    """Return the frames and the seconds per frame.
+
     `modes` are the render modes that the environment declares.
     """
     try:
@@ -106,8 +108,9 @@ def _rendered(
 
 
 def frames(source: StoredPolicy, task: Any, environment: Environment, seed: int) -> Iterator[Array]:
-    """Yield the frames uint8[height, width, 3] after the reset and after each step,
-    at most MOST_FRAMES.
+    """Yield the frames uint8[height, width, 3] after the reset and after each step.
+
+    There are at most MOST_FRAMES.
     """
     actor = source.bind(source.policy(task.spaces), 1)
     random.seed(seed)
