@@ -28,11 +28,11 @@ INFO_KEYS = ("regret",)  # numbers that `report.info` may name: the expected reg
 
 @dataclass(frozen=True)
 class BanditInputs:
-    """The observation before a trial: [last reward, last arm one-hot, time], all 0 before the first
-    trial.
+    """The observation before a trial: [last reward, last arm one-hot, time].
 
-    `reward` is its value, one-hot in 13 slots (see `slots`), or none. `time` is trial / num_trials,
-    the number of the trial from 0, or none. With slots, the first observation shows a reward of 0.
+    All are 0 before the first trial. `reward` is its value, one-hot in 13 slots (see `slots`), or
+    none. `time` is trial / num_trials, the number of the trial from 0, or none. With slots, the
+    first observation shows a reward of 0.
     """
 
     arms: int
@@ -83,8 +83,9 @@ class BanditInputs:
 
 
 def slots(rewards: Array) -> Array:
-    """Return the nearest slot of each reward, int64 in their shape: 0, 0.1,
-    ... 1.1 are 0 to 11, more is 12.
+    """Return the nearest slot of each reward, int64 in their shape.
+
+    0, 0.1, ... 1.1 are 0 to 11, more is 12.
     """
     nearest: Array = np.clip(
         np.rint(10.0 * np.asarray(rewards, np.float64)), 0, REWARD_SLOTS - 1
@@ -113,8 +114,9 @@ class BanditSetting:
     info: Mapping[str, Reduction] = field(default_factory=dict)
 
     def info_values(self, arms: Arms, pulls: Array) -> Float64:
-        """Return the numbers of `info`, float64[episodes, keys],
-        of episodes with int64[episodes, trials] pulls.
+        """Return the numbers of `info`, float64[episodes, keys], of episodes with these pulls.
+
+        Pulls are int64[episodes, trials].
         """
         regrets = arms.regrets(pulls)
         by_reduction = {
@@ -155,11 +157,10 @@ class BanditSetting:
 
 
 def generators(seeds: Sequence[int] | Array) -> Iterator[np.random.Generator]:
-    """Yield Keys(seed).generator(Purpose.BANDITS) for each seed, int64[seeds]; it is valid until
-    the next is yielded.
+    """Yield Keys(seed).generator(Purpose.BANDITS) for each seed, int64[seeds].
 
-    One generator gets a new key each time: creating a generator takes longer than drawing an
-    episode.
+    It is valid until the next is yielded. One generator gets a new key each time: creating a
+    generator takes longer than drawing an episode.
     """
     rng = Keys(0).generator(Purpose.BANDITS)
     fresh: Any = rng.bit_generator.state
@@ -185,8 +186,9 @@ class Lockstep:
         return self.trial == self.setting.num_trials
 
     def pull(self, arms: Array) -> Float32:
-        """Play a trial with these arms, int64[episodes], and return the rewards,
-        float32[episodes].
+        """Play a trial with these arms, and return the rewards.
+
+        They are int64[episodes] and float32[episodes].
         """
         assert not self.is_over
         trial, episodes = self.trial, self.episodes

@@ -1,7 +1,6 @@
-"""The shapes of a compiled call, why its episodes fail, and compiled episodes as algorithms see
-them.
+"""The shapes of a compiled call, and compiled episodes as algorithms see them.
 
-This module does not import JAX.
+Also why such episodes fail. This module does not import JAX.
 """
 
 from __future__ import annotations
@@ -34,8 +33,9 @@ class CallShape:
 
 @dataclass(frozen=True)
 class CompiledEpisodes:
-    """Compiled episodes as `TrajectoryProblem.compiled`,
-    for algorithms that differentiate segments of them.
+    """Compiled episodes as `TrajectoryProblem.compiled`.
+
+    For algorithms that differentiate segments of them.
     """
 
     # returns `CompiledSegments`, the functions that play them; set up JAX before
