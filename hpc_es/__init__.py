@@ -90,7 +90,13 @@ def rank() -> int:
 def is_main() -> bool:
     """Return whether this process is rank 0, which should print and write files.
 
-    It is without an MPI launcher. The first call connects the ranks, like `rank`.
+    True without an MPI launcher. The first call connects the ranks, like that of `rank`.
+
+    Examples:
+        >>> import hpc_es
+        >>> if hpc_es.is_main():
+        ...     print("once, and not on every rank")
+        once, and not on every rank
     """
     return rank() == 0
 

@@ -100,8 +100,8 @@ class Problem(Protocol):
     """The part of the contract that is common to all kinds of problem.
 
     Each rank has its own object, made from the same options, and all of them must behave alike:
-    what a problem learns is in its arrays of the state (`carried`), not in attributes. What is said
-    to be called on rank 0 is called there only, or on every rank with `mpi.update: replicated`.
+    what a problem learns is in its arrays of the state (`carried`), not in attributes. Methods that
+    are called on rank 0 may also be called on the other ranks with `mpi.update: replicated`.
     `ProblemDefaults` implements the methods that most problems do not need.
     """
 
@@ -525,9 +525,9 @@ class Algorithm(Protocol[Prepared]):
     """A search strategy.
 
     Its methods are pure functions of their arguments, the options and the keys: an algorithm keeps
-    nothing in attributes, modifies no argument, and draws from `Keys` only. What is said to be
-    called on rank 0 is called there only, or on every rank with `mpi.update: replicated`. The base
-    classes `Strategy`, `PairedStrategy` and `DistributionStrategy` implement most methods.
+    nothing in attributes, modifies no argument, and draws from `Keys` only. Methods that are called
+    on rank 0 may also be called on the other ranks with `mpi.update: replicated`. The base classes
+    `Strategy`, `PairedStrategy` and `DistributionStrategy` implement most methods.
     """
 
     # Whether `tell` reads `results.blocks` at most once, in order. Blocks of a large update may
@@ -546,8 +546,8 @@ class Algorithm(Protocol[Prepared]):
         all rounds.
 
         Args:
-            state: at the start of the generation, or after `with_probes`; without the arrays of
-                rank 0.
+            state: at the start of the generation, or after `with_probes`; `master` is empty on
+                other ranks than 0, so nothing may depend on it.
             round: number of the round in the generation, from 0.
             rows: row_dtype[jobs] of the training jobs of earlier rounds, in job order.
             fitness: float64[jobs] of these jobs.

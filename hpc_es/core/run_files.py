@@ -43,11 +43,11 @@ class UnusualFileError(OSError, RunError):
 
 
 def _require_own_way(path: Path) -> None:
-    """Raise UnusualFileError if links of another user lead to this file.
+    """Raise UnusualFileError if a directory near this file is a link of another user.
 
-    In a run of somebody else, a link named checkpoints or repetition_0000 could lead to any run of
-    the user. The links of a user to directories of that user, such as to the latest run, are
-    followed.
+    That is, a link to what is not of that user. In a run of somebody else, a link named checkpoints
+    or repetition_0000 could lead to any run of the user. The links of a user to directories of that
+    user, such as to the latest run, are followed.
     """
     for parent in path.absolute().parents[:LINKED_LEVELS]:
         try:

@@ -387,7 +387,10 @@ def factorisation_mismatches(config: Config, problem: Problem) -> Iterator[Confi
 
 
 def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
-    """Yield a problem if the algorithm cannot use all initial points of a task, or none."""
+    """Yield a problem if the algorithm cannot use the initial points of a task.
+
+    Or not all of them.
+    """
     unknown = problem.unknown_points() if isinstance(problem, StartsFromPoints) else None
     if unknown is None:
         return
@@ -544,9 +547,9 @@ def _has_blocks(algorithm: Any) -> bool:
 
 
 def lacking_in_strategy(key: str, algorithm: Any) -> Iterator[ConfigProblem]:
-    """Yield a problem for each method that a subclass of `Strategy` lacks.
+    """Yield a problem for each method that a subclass of `Strategy` needs and does not define.
 
-    These are methods without a default that it needs.
+    These are methods without a default.
     """
     if not isinstance(algorithm, Strategy):
         return

@@ -90,7 +90,7 @@ class Options:
 
 
 def initial_slots(options: Options, size: int, dtype: npt.DTypeLike = np.float32) -> Arrays:
-    """Return the optimizer's slots before the first step.
+    """Return the optimizer's slots before the first step, each dtype[size].
 
     The weights are theta and, in the actor-critic, the weights of the value network after it.
 

@@ -101,7 +101,10 @@ def _bytes(array: Array) -> int:
 
 
 def stochastic_error(name: str, layer: str, kind: str) -> ConfigError:
-    """Return the error for a layer that draws random numbers in training, such as dropout."""
+    """Return the error for a layer that draws random numbers in training, such as dropout.
+
+    A frozen network may have one.
+    """
     text = f"the layer {layer!r} of {name} ({kind}) does nothing outside of training: expected a model without it, or"
     return ConfigError([(KEY, f"{text} policy.frozen: true, which leaves it without effect")])
 

@@ -110,9 +110,9 @@ class Description(ABC):
         )
 
     def positions(self, s: State, skipped: int) -> Array:
-        """Return qpos, float64[rows, nq], or without its first `skipped` elements.
+        """Return qpos, float64[rows, nq], without the first `skipped` elements.
 
-        The environment may include these.
+        They are part of it if the environment includes them.
         """
         excluded = self.options.exclude_current_positions_from_observation
         positions: Array = s.qpos[:, skipped if excluded else 0 :]
