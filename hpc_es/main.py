@@ -28,7 +28,7 @@ from hpc_es.mpi.guard import guarded  # noqa: E402
 def body() -> int:
     """Import and run the job inside the guard.
 
-    So a failing import on one rank ends all ranks.
+    A failing import on one rank then ends all ranks.
     """
     from hpc_es.api.job import parser, run_job
 

@@ -181,9 +181,9 @@ def clock_offset(world: World, other: int) -> float:
 
 
 def file_system(world: World, directory: Path) -> tuple[dict[str, float], bool]:
-    """Return median times in seconds of fsync and rename on rank 0.
+    """Return the times of fsync and rename, and whether this rank sees rank 0's file.
 
-    Also whether this rank sees rank 0's file.
+    Times are medians in seconds, measured on rank 0.
     """
     fsync, rename = [math.nan], [math.nan]
     path = directory / f"{FILE}.tmp"

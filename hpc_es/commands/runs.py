@@ -369,9 +369,9 @@ def _best_of_training(snapshot: Snapshot) -> JsonObject | None:
 
 
 def _base_checkpoint(since: Increment) -> JsonObject:
-    """Return the full checkpoint that this one builds on.
+    """Return the full checkpoint that this one builds on, and what there is since then.
 
-    Also returns the number and bytes of the generations since then.
+    The latter is the number and the bytes of the generations.
     """
     size = sum(map(len, since.learned_from))
     return {"checkpoint": since.base, "generations": len(since.learned_from), "bytes": size}

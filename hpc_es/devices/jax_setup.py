@@ -289,9 +289,9 @@ def compile_in_turn(run: RunContext, compile: Callable[[], None]) -> None:
 def compiling() -> Iterator[None]:
     """Let one process of this node at a time compile within the context.
 
-    So the next ones read its cache. For functions that are compiled in the middle of a run, on the
-    ranks that need them. The lock of a dead process is released. Without a cache, or on a file
-    system without locks, all compile at once.
+    The next ones then read its cache. This is for functions that are compiled in the middle of a
+    run, on the ranks that need them. The lock of a dead process is released. Without a cache, or on
+    a file system without locks, all compile at once.
     """
     import jax
 

@@ -426,7 +426,7 @@ class World(Waiting):
     def _release_sends(self) -> None:
         """Release the buffers of completed sends among the next SENDS_TESTED.
 
-        So a call takes constant time.
+        A call takes constant time.
         """
         for _ in range(min(SENDS_TESTED, len(self._sending))):
             request = self._sending.popleft()

@@ -103,9 +103,9 @@ def died(host: str, pid: int) -> None:
 
 
 class RunLock:
-    """The lock of a run directory: `with RunLock(directory): ...`.
+    """The lock of a run directory.
 
-    Or `acquire()`, until the process ends.
+    It is held within `with RunLock(directory): ...`, or after `acquire()` until the process ends.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -173,7 +173,7 @@ def info_mismatches(config: Config) -> Iterator[ConfigProblem]:
 def rank_mismatches(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if the algorithm does not support `noise.rank`.
 
-    Or if the policy has an option for it only.
+    There is another one if the policy has an option for it only.
     """
     rank = config.noise.rank if isinstance(config.noise, NoiseOptions) else None
     most = config.setup.needs.max_rank
@@ -389,7 +389,7 @@ def factorisation_mismatches(config: Config, problem: Problem) -> Iterator[Confi
 def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
     """Yield a problem if the algorithm cannot use the initial points of a task.
 
-    Or not all of them.
+    There is one, too, if it cannot use all of them.
     """
     unknown = problem.unknown_points() if isinstance(problem, StartsFromPoints) else None
     if unknown is None:

@@ -48,7 +48,7 @@ NOTHING_CARRIED = ProblemState()
 class BlocksOnDemand:
     """The blocks of the update of a generation, each computed when it is read.
 
-    So few of them are in memory.
+    Few of them are in memory at a time.
     """
 
     def __init__(self, generation: Generation) -> None:
@@ -277,10 +277,11 @@ class Generation:
 
 
 def require_learned(parts: Parts, chunk: Chunk, learned: Sequence[Sequence[Arrays]]) -> None:
-    """Raise RunError if a chunk has learned more items than it has units.
+    """Raise RunError if a chunk has learned something else than expected.
 
-    Or an item of `Outcome.learned` has too many dicts. Also raised if units may be divided and the
-    problem does not define how to combine their parts.
+    It may have more items in `Outcome.learned` than units, or an item may have too many dicts. The
+    error is also raised if units may be divided and the problem does not define how to combine
+    their parts.
     """
     problem = parts.problem
     may_divide, combines = parts.cutting != "fixed" and parts.unit > 1, problem.combines_units

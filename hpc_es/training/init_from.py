@@ -189,9 +189,9 @@ def _statistics_of(path: str) -> State:
 
 
 def _slots_of(path: str) -> Arrays:
-    """Return the optimizer state of a run or checkpoint.
+    """Return the optimizer state of a run, a checkpoint or an optimizer_*.npz.
 
-    Or of an optimizer_*.npz of the ES notebook.
+    The latter is a file of the ES notebook.
     """
     if not path.endswith(".npz"):
         return {

@@ -265,9 +265,9 @@ Ticks = list[tuple[str, float]]
 
 
 def _axis(entry: ValueList | ValueRange, values: Sequence[Value]) -> tuple[list[float], Ticks]:
-    """Return positions from 0 to 1 of values on the axis of a hyperparameter.
+    """Return positions of values on the axis of a hyperparameter, and the labelled ones.
 
-    Also the labelled positions. The values of a list have equal distances.
+    Positions are from 0 to 1. The values of a list have equal distances.
     """
     if isinstance(entry, ValueList):
         texts = [as_text(value) for value in entry.ends]

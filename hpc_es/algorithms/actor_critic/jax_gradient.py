@@ -373,9 +373,9 @@ def _gradient_of_encoded(
     encoded: Any,
     *steps: Array,
 ) -> tuple[Array, Any, Array]:
-    """Return the gradient, [params + value_size], without what passes through `encoded`.
+    """Return the gradient without what passes through `encoded`, its slopes, and the terms.
 
-    Also returns the slopes of `encoded`, and the terms, [3].
+    They are [params + value_size], the slopes of `encoded`, and [3].
     """
 
     def total(theta: Array, value: Array, encoded: Any) -> tuple[Array, Array]:

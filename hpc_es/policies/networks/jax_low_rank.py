@@ -88,9 +88,9 @@ class FactoredInterpreter(Interpreter):
 def apply_factored(
     apply: Callable[..., Any], parameters: Mapping[str, Any], memory: Any, observation: Any
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the result of `apply` for parameters that may be `Factored`.
+    """Return the result of `apply`, and the names of the parameters that were formed.
 
-    Also returns the names of those that were formed.
+    Parameters may be `Factored`.
     """
     arrays = {
         name: jax.ShapeDtypeStruct(item.common.shape, item.common.dtype)

@@ -389,10 +389,10 @@ def _memory_text(memory: Any) -> str:
 
 
 class JaxCall:
-    """A network that JAX compiles on its first use, for `size` candidates.
+    """A network that JAX compiles on its first use, for candidates or for equal rows.
 
-    Or it is for rows with the same parameters. The matrices `factored` are common weights plus
-    factors of each candidate, and are not formed.
+    These are `size` candidates, or rows with the same parameters. The matrices `factored` are
+    common weights plus factors of each candidate, and are not formed.
     """
 
     def __init__(self, network: Network, size: int | None, factored: Sequence[str] = ()) -> None:

@@ -207,11 +207,12 @@ def _unstacked(tf: ModuleType, *tensors: Tensor) -> Sequence[Tensor]:
 
 
 class TensorFlowCall:
-    """A network that TensorFlow compiles on its first use, for `size` candidates.
+    """A network that TensorFlow compiles on its first use, for candidates or for equal rows.
 
-    Or it is for rows with the same parameters. It is compiled by XLA where that is possible; not
-    for LSTM layers of Keras, nor for convolutions, whose kernels differ between candidates. The
-    matrices `factored` are common weights plus factors of each candidate, and are not formed.
+    These are `size` candidates, or rows with the same parameters. It is compiled by XLA where that
+    is possible; not for LSTM layers of Keras, nor for convolutions, whose kernels differ between
+    candidates. The matrices `factored` are common weights plus factors of each candidate, and are
+    not formed.
     """
 
     def __init__(self, network: Network, size: int | None, factored: Sequence[str] = ()) -> None:

@@ -109,7 +109,7 @@ def _called(
 ) -> tuple[list[Array], list[str]]:
     """Return the outputs and the leaves of the next memory as arrays.
 
-    Also returns the leaves of the initial memory as text.
+    The leaves of the initial memory follow as text.
     """
     tf = tensorflow()
     memory = tf.nest.map_structure(tf.convert_to_tensor, network.memory())

@@ -461,9 +461,9 @@ class PolicyGradient(Strategy[None]):
 
 
 def _progress(master: Arrays, rewards: Array) -> dict[str, Array]:
-    """Return the best reward since the last restart.
+    """Return the best reward since the last restart, and how many programs were executed.
 
-    Also the number of programs executed since its batch.
+    The latter is counted since the batch of that reward.
     """
     reward = float(rewards.max())
     if reward > master["try_reward"]:

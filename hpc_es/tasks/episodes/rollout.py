@@ -464,7 +464,7 @@ class SegmentRollout(Rollout):
     def _advance(self, actions: Array) -> StepResult:
         """Report the episodes that continue as truncated at the last step.
 
-        So their value is bootstrapped.
+        Their value is then bootstrapped.
         """
         result = super()._advance(actions)
         if self._steps + 1 == self._last_step:

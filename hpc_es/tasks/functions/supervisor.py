@@ -92,7 +92,7 @@ class Supervisor:
     def _before_exec(self, cpus: list[int]) -> None:
         """Run in the new process before exec.
 
-        So the rank knows the pid before the program starts anything.
+        The rank then knows the pid before the program starts anything.
         """
         self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         self._channel.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")

@@ -58,7 +58,7 @@ class Total(NamedTuple):
 class ObservationTotals(NamedTuple):
     """Sums of the observations of a play, as differences from its first one.
 
-    So squares stay precise.
+    Squares stay precise this way.
     """
 
     first: JaxArray  # float32[observations]
@@ -170,9 +170,9 @@ def segment(
     inputs: CallInputs,
     steps: JaxArray,
 ) -> tuple[Carry, JaxArray]:
-    """Return the carry after `steps` steps, or at the end of all plays.
+    """Return the carry, and whether plays are left (bool[]), after a segment.
 
-    Also whether plays are left, bool[].
+    It has `steps` steps, or ends with the last of the plays.
     """
     last = carry.steps + steps
     pure = policy.bound(inputs.common) if isinstance(policy, FactoredPolicy) else policy
