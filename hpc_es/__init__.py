@@ -68,8 +68,14 @@ def rank() -> int:
     connects the ranks, like those functions: every rank must call one of them. Without a launcher
     MPI is not started. Do not let results depend on the rank.
 
-    Raises `hpc_es.core.errors.LaunchError` if a launcher started several tasks that are not
-    connected to each other.
+    Raises:
+        hpc_es.core.errors.LaunchError: a launcher has started several tasks that are not connected
+            to each other.
+
+    Examples:
+        >>> import hpc_es
+        >>> hpc_es.rank()
+        0
     """
     from hpc_es.mpi.connect import connect, joined
     from hpc_es.mpi.guard import install_hooks
@@ -85,8 +91,15 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    """Return whether this process is rank 0, which should print and write files;
-    True without an MPI launcher.
+    """Return whether this process is rank 0, which should print and write files.
+
+    True without an MPI launcher. The first call connects the ranks, like that of `rank`.
+
+    Examples:
+        >>> import hpc_es
+        >>> if hpc_es.is_main():
+        ...     print("once, and not on every rank")
+        once, and not on every rank
     """
     return rank() == 0
 

@@ -124,8 +124,9 @@ def _of_extension(name: str) -> str | None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Parse and run one command; raise UserError for what the user can correct,
-    Exit from argparse.
+    """Parse and run one command.
+
+    Raises UserError for what the user can correct, Exit from argparse.
     """
     top = Parser(
         prog="hpc-es",
@@ -207,8 +208,9 @@ def _discard_output() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and end the process with its status;
-    a user's mistake is a message without traceback.
+    """Run the command line and end the process with its status.
+
+    A user's mistake is a message without traceback.
     """
     end: ProgramEnd | None = None
     if arguments is None:

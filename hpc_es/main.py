@@ -26,8 +26,9 @@ from hpc_es.mpi.guard import guarded  # noqa: E402
 
 
 def body() -> int:
-    """Import and run the job inside the guard,
-    so that a failing import on one rank ends all ranks.
+    """Import and run the job inside the guard.
+
+    A failing import on one rank then ends all ranks.
     """
     from hpc_es.api.job import parser, run_job
 

@@ -262,6 +262,7 @@ PUBLIC = {
     "core": {
         *("arguments", "callbacks", "data", "declarations", "elites", "errors", "extensions"),
         *("interfaces", "keys", "plain", "policy", "population", "run_files", "tabulated"),
+        "text_table",
     },
     "config": {"options", "resolved", "schema"},
     "policies": {

@@ -1,8 +1,7 @@
-"""Advantage actor-critic with memory (Mnih et al. 2016, arXiv:1602.01783; Wang et al. 2016,
-arXiv:1611.05763).
+"""Advantage actor-critic with memory (Mnih et al. 2016, Wang et al. 2016).
 
-An update takes a batch of whole episodes and one step down the gradient of the mean over their
-steps of
+arXiv:1602.01783 and arXiv:1611.05763. An update takes a batch of whole episodes and one step down
+the gradient of the mean over their steps of
 
     -log pi(a_t) A_t + value_weight (V_t - R_t)^2 - beta H(pi_t)
 
@@ -301,17 +300,13 @@ class ActorCritic(Strategy[None]):
         return network
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
-        """Return a batch in chunks of `chunk_size` jobs,
-        or in one chunk for asynchronous updates.
-        """
+        """Return a batch in chunks of `chunk_size` jobs, or one chunk for asynchronous updates."""
         batch = self.options.batch_size
         size = self.chunk_size if self.options.updates == "synchronous" else batch
         return [] if round else cut(batch, size)
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
-        """Play the episodes of a chunk; for training,
-        also compute the gradient of the sum of their losses.
-        """
+        """Play the episodes of a chunk; for training, compute the gradient of their losses, too."""
         if chunk.purpose == "train" and isinstance(self.problem.compiled, CompiledEpisodes):
             return self._train_compiled(self.problem.compiled, state, chunk, poll)
         if chunk.purpose == "train" and self.options.update_every is not None:
@@ -395,9 +390,7 @@ class ActorCritic(Strategy[None]):
     def _train_compiled(
         self, episodes: CompiledEpisodes, state: State, chunk: Chunk, poll: Poll
     ) -> Outcome:
-        """Continue the episodes of a compiled environment and differentiate these steps,
-        in one call.
-        """
+        """Continue the episodes of a compiled environment and differentiate them, in one call."""
         start = time.perf_counter()
         lanes = self._lanes(state, chunk)
         keys = self._random_numbers(
@@ -560,8 +553,9 @@ class ActorCritic(Strategy[None]):
         )
 
     def tell(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
-        """Take an optimizer step along the mean gradient over the
-        steps of all episodes that did not fail.
+        """Take an optimizer step along the mean gradient over all steps.
+
+        Episodes that failed do not count.
         """
         steps = _steps_of(results)
         counts = self._counts(
@@ -600,8 +594,9 @@ class ActorCritic(Strategy[None]):
         )
 
     def sample(self, results: Results[None]) -> Arrays:
-        """Return TRAJECTORIES of all jobs, [steps, jobs, ...],
-        and with `update_every` the initial memory/0 ...
+        """Return TRAJECTORIES of all jobs, [steps, jobs, ...].
+
+        With `update_every` the initial memory/0 ... are among them.
         """
         chunks = [
             {
@@ -620,8 +615,9 @@ class ActorCritic(Strategy[None]):
         return optimizers.total_gradient(weights, _mean_gradients(results, steps) if steps else [])
 
     def losses(self, state: State, results: Results[None]) -> Mapping[str, float]:
-        """Return policy_loss, value_loss and entropy, means over steps, and loss;
-        {} if every job failed.
+        """Return policy_loss, value_loss and entropy, means over steps, and their sum, loss.
+
+        If every job failed there are none.
         """
         steps = _steps_of(results)
         return (
@@ -633,8 +629,10 @@ class ActorCritic(Strategy[None]):
         return {**losses, "loss": total - self.beta(state) * losses["entropy"]}
 
     def sample_losses(self, state: State, sample: Arrays) -> Mapping[str, float]:
-        """Return the losses of the trajectories of `sample`;
-        raises UserError if one of TRAJECTORIES is missing.
+        """Return the losses of the trajectories of `sample`.
+
+        Raises:
+            UserError: one of TRAJECTORIES is missing.
         """
         recorded, memory = self._trajectories(sample)
         arrays = self._gradient(state, recorded, memory or None)
@@ -660,8 +658,10 @@ class ActorCritic(Strategy[None]):
         )
 
     def _trajectories(self, sample: Arrays) -> tuple[Trajectories, list[Array]]:
-        """Return the trajectories of a sample and the initial memory,
-        [] at the start of episodes; UserError.
+        """Return the trajectories of a sample and the initial memory, [] at the start of episodes.
+
+        Raises:
+            UserError: one of them is missing.
         """
         if missing := [name for name in TRAJECTORIES if name not in sample]:
             raise UserError(
@@ -717,8 +717,9 @@ def _last_image(recorded: Trajectories, chunk: Chunk) -> dict[str, Array]:
 
 
 def annealed(start: float, end: float, count: int, total: int) -> float:
-    """Return the value after `count` of `total` steps from start to end on a straight line;
-    then it is `end`.
+    """Return the value after `count` of `total` steps on a straight line from start to end.
+
+    After that it is `end`.
     """
     return start + (end - start) * min(count / total, 1.0)
 

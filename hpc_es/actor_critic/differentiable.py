@@ -35,9 +35,7 @@ def differentiable(policy: Policy) -> DifferentiablePolicy | None:
 
 
 class GraphPolicy:
-    """A policy `mlp` or `lstm`, whose value is a linear
-    function of the inputs of the output layer.
-    """
+    """A policy `mlp` or `lstm` with a value: a linear function of the output layer's inputs."""
 
     def __init__(self, network: DifferentiableNetwork) -> None:
         self._network = network
@@ -109,13 +107,13 @@ def of_tensors(tf: ModuleType, graph: Callable[..., Tensor]) -> Callable[..., Te
 def episodes_graph(
     network: DifferentiableNetwork, loss: Loss
 ) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Compile (theta, value, beta, inputs, actions, rewards, lives, cuts) -> (gradient, sums) for
-    whole episodes.
+    """Compile the gradient of whole episodes.
 
-    inputs are [steps, rows, inputs], all others [steps, rows], 0 after the end of an episode: int
-    actions, rewards, lives, 1 for steps that were taken, and cuts, 1 in the step after the last one
-    if the time limit ended the episode; its inputs are the state after the last step. gradient is
-    [params + features + 1], of theta and value; sums are [3]: policy loss, value loss and entropy.
+    It is (theta, value, beta, inputs, actions, rewards, lives, cuts) -> (gradient, sums). inputs
+    are [steps, rows, inputs], all others [steps, rows], 0 after the end of an episode: int actions,
+    rewards, lives, 1 for steps that were taken, and cuts, 1 in the step after the last one if the
+    time limit ended the episode; its inputs are the state after the last step. gradient is [params
+    + features + 1], of theta and value; sums are [3]: policy loss, value loss and entropy.
     """
     tf = tensorflow()
 
@@ -132,12 +130,11 @@ def episodes_graph(
 def segments_graph(
     network: DifferentiableNetwork, loss: Loss
 ) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Compile (theta, value, beta, memory, inputs, ...) -> (gradient, sums) for segments of
-    episodes.
+    """Compile (theta, value, beta, memory, inputs, ...) -> (gradient, sums) for segments.
 
-    memory is h and c of each layer before the first step, [rows, 2, units]; no gradient passes to
-    it. The other arrays are those of `episodes_graph`; cuts are also 1 after a segment whose
-    episode continues.
+    A segment is a part of an episode. memory is h and c of each layer before the first step, [rows,
+    2, units]; no gradient passes to it. The other arrays are those of `episodes_graph`; cuts are
+    also 1 after a segment whose episode continues.
     """
     tf = tensorflow()
 
@@ -157,8 +154,7 @@ def segments_graph(
 def tabulated_graph(
     network: DifferentiableNetwork, loss: Loss, inputs: LastStepInputs
 ) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Compile (theta, value, beta, potential_rewards, uniforms) -> (gradient, sums, actions,
-    rewards).
+    """Compile the play of whole episodes of bandits, and its gradient.
 
     It plays whole episodes. potential_rewards are [steps, rows, actions], the reward that each
     action would give; uniforms are [steps, rows], from U[0, 1), and select the actions. actions
@@ -215,9 +211,7 @@ def loss_terms(
     *,
     memory: Memory = (),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sums of -log pi A, (V - R)^2 and H over all steps;
-    arrays as in `episodes_graph`.
-    """
+    """Return the sums of -log pi A, (V - R)^2 and H over all steps, like `episodes_graph`."""
     logits, features = network(tf, theta, inputs, loss.unroll, memory)
     values = tf.linalg.matvec(features, value[:-1]) + value[-1]
     return terms_of(tf, loss, logits, values, actions, rewards, lives, cuts)
@@ -406,8 +400,9 @@ class TensorFlowPolicy:
         return tape.gradient(total, theta), tf.stack(terms)
 
     def _observed(self, inputs: Tensor, counts: Tensor) -> Tensor:
-        """Replace the inputs after the end of an episode, as `jax_gradient` does,
-        since 0 * NaN is NaN.
+        """Replace the inputs after the end of an episode, since 0 * NaN is NaN.
+
+        `jax_gradient` does so, too.
         """
         tf = self._tf
         is_real = counts > 0
@@ -421,8 +416,9 @@ class TensorFlowPolicy:
     def _sequence(
         self, theta: Tensor, leaves: Sequence[Tensor], inputs: Tensor, unroll: int | None
     ) -> tuple[Tensor, Tensor]:
-        """Return logits [steps, rows, actions] and values
-        [steps, rows] of inputs [steps, rows, *shape].
+        """Return logits [steps, rows, actions] and values [steps, rows] from inputs.
+
+        Inputs are [steps, rows, *shape].
         """
         tf, (steps, rows) = self._tf, inputs.shape[:2]
         parameters = self._network.layout.split(theta, tf.reshape)

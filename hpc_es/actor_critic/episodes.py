@@ -37,17 +37,15 @@ class Trajectories:
     cuts: Float32
 
     def arrays(self) -> tuple[Array, ...]:
-        """Return the arrays, [steps, jobs, ...],
-        in the order of the arguments of `graph.episodes_graph`.
-        """
+        """Return the arrays, [steps, jobs, ...], in the order of `graph.episodes_graph`."""
         return self.inputs, self.actions, self.rewards, self.lives, self.cuts
 
 
 def concatenated(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return the trajectories of several chunks as one; arrays are [steps, jobs, ...], memory is
-    [jobs, ...].
+    """Return the trajectories of several chunks as one.
 
-    Those of shorter chunks are padded with zeros.
+    Arrays are [steps, jobs, ...], memory is [jobs, ...]. Those of shorter chunks are padded with
+    zeros.
     """
     steps = max((len(sample["inputs"]) for sample in samples), default=0)
     result: dict[str, Array] = {}
@@ -107,9 +105,7 @@ class EpisodeRecorder:
         self._steps: list[RecordedStep] = []
 
     def act(self, observations: Array) -> Array:
-        """Return the actor's actions, int64[rows], from observations [rows, *shape],
-        and record both.
-        """
+        """Return the actor's actions, int64[rows], from [rows, *shape], and record both."""
         self._observations.append(observations.copy())
         self._actions.append(self._actor.act(observations))
         return self._actions[-1]
@@ -131,14 +127,11 @@ class EpisodeRecorder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no job has taken a step, for example because
-        all environments failed in their reset.
-        """
+        """Whether no job has taken a step, such as when all environments failed in their reset."""
         return not self._steps
 
     def trajectories(self, failed: Array, max_steps: int | None = None) -> Trajectories:
-        """Return the recorded steps; jobs that failed, bool[jobs], count as if they had taken no
-        step.
+        """Return the recorded steps; failed jobs, bool[jobs], count as if they took none.
 
         `max_steps` is the maximum number of steps per job, if it is known.
         """
@@ -174,9 +167,7 @@ class EpisodeRecorder:
 
 
 class SegmentPlayer:
-    """A rank's environments, whose episodes continue from update to update as in A3C,
-    and the policy's memory.
-    """
+    """A rank's environments and the policy's memory, which continue from update to update (A3C)."""
 
     def __init__(self, segments: Segments, memory: ArrayMemory) -> None:
         """`memory` is that of all rows at the start of an episode."""
@@ -187,8 +178,10 @@ class SegmentPlayer:
     def play(
         self, actor: SamplingActor, recorder: EpisodeRecorder, batch: Batch, steps: int, poll: Poll
     ) -> Outcome:
-        """Continue all episodes for this number of steps;
-        raises RunError after MAX_FAILURES failed updates.
+        """Continue all episodes for this number of steps.
+
+        Raises:
+            RunError: after MAX_FAILURES failed updates.
         """
         if self.memory:
             actor.remember(self.memory)

@@ -57,24 +57,21 @@ class ValueNetwork(Protocol):
         ...
 
     def encode(self, parameters: Mapping[str, Array], observation: Array) -> Array:
-        """Return the input of `step`, which does not depend on the memory,
-        from an observation [*shape].
-        """
+        """Return the input of `step` that does not depend on the memory, from [*shape]."""
         ...
 
     def step(
         self, parameters: Mapping[str, Array], value: Array, memory: Tree, x: Array
     ) -> tuple[Array, Array, Tree]:
-        """Return logits [actions], the value [] and the next memory;
+        """Return logits [actions], the value [] and the next memory.
+
         `parameters` are the parts of theta.
         """
         ...
 
 
 class LinearValue:
-    """A convolutional network, whose value is a linear
-    function of the inputs of its output layer.
-    """
+    """A convolutional network with a value: a linear function of its output layer's inputs."""
 
     def __init__(self, network: ConvolutionalNetwork) -> None:
         self._network, self.layout = network, network.layout
@@ -130,8 +127,9 @@ def value_network(network: Network) -> ValueNetwork:
 
 
 class JaxPolicy:
-    """A policy whose network JAX differentiates;
-    each shape of trajectories is compiled on its first use.
+    """A policy whose network JAX differentiates.
+
+    Each shape of trajectories is compiled on its first use.
     """
 
     def __init__(self, network: ValueNetwork) -> None:
@@ -225,9 +223,7 @@ def loss_terms(
     inputs: Array,
     *steps: Array,
 ) -> tuple[Array, Array, Array]:
-    """Return the sums of -log pi A, (V - R)^2 and H over all steps;
-    arguments as in `loss_gradient`.
-    """
+    """Return the sums of -log pi A, (V - R)^2 and H over all steps, like `loss_gradient`."""
     _, _, lives, cuts = steps
     inputs = _observed(inputs, lives + cuts > 0, _first_real(inputs, lives + cuts > 0))
     encoded = _encoded(network, theta, value, inputs)
@@ -277,11 +273,10 @@ def _observed(inputs: Array, is_real: Array, first: Array) -> Array:
 
 
 def _encoded(network: ValueNetwork, theta: Array, value: Array, inputs: Array) -> Any:
-    """Return the part of a network that does not depend on earlier steps, from inputs [steps, rows,
-    *shape].
+    """Return the part of a network that does not depend on earlier steps.
 
-    These are the inputs of `step`, [steps, rows, ...]; for a network without memory logits and
-    values.
+    It is computed from inputs [steps, rows, *shape]. These are the inputs of `step`, [steps, rows,
+    ...]; for a network without memory logits and values.
     """
     parameters = network.layout.split(theta, jnp.reshape)
     memory = network.memory()
@@ -379,8 +374,9 @@ def _gradient_of_encoded(
     encoded: Any,
     *steps: Array,
 ) -> tuple[Array, Any, Array]:
-    """Return the gradient, [params + value_size], without what passes through `encoded`;
-    its slopes; the terms, [3].
+    """Return the gradient without what passes through `encoded`, its slopes, and the terms.
+
+    They are [params + value_size], the slopes of `encoded`, and [3].
     """
 
     def total(theta: Array, value: Array, encoded: Any) -> tuple[Array, Array]:
@@ -403,9 +399,7 @@ def _gradient_of_block(
     first: Array,
     slopes: Any,
 ) -> Array:
-    """Return the gradient, [params + value_size],
-    that passes through an encoded block with these slopes.
-    """
+    """Return the gradient, [params + value_size], through an encoded block with these slopes."""
     observed = _observed(inputs, is_real, first)
     _, transposed = jax.vjp(
         lambda theta, value: _encoded(network, theta, value, observed), theta, value
@@ -428,8 +422,9 @@ class SegmentUpdate(NamedTuple):
     memory: list[Array]  # leaves of the memory before the first step, [jobs, *shape]
 
     def rows_of(self, columns: Sequence[Column]) -> tuple[Rows, list[Failure]]:
-        """Return the rows of the jobs with the columns of the problem and EPISODE_LENGTH,
-        and the failures.
+        """Return the rows of the jobs, with EPISODE_LENGTH, and the failures.
+
+        They have the columns of the problem.
         """
         results = self.rows
         rows = np.zeros(len(results.length), row_dtype((*columns, EPISODE_LENGTH)))

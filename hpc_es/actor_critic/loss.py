@@ -37,10 +37,9 @@ def later(x: Tensor, steps: int = 1, xp: ModuleType = np) -> Tensor:
 
 
 def discounted(x: Tensor, decay: float, xp: ModuleType = np) -> Tensor:
-    """Return y_t = sum_{k >= t} decay^(k-t) x_k, [steps, ...] like x, by log2(steps) sums of
-    shifted arrays.
+    """Return y_t = sum_{k >= t} decay^(k-t) x_k, [steps, ...] like x.
 
-    The shape of x must be static.
+    It takes log2(steps) sums of shifted arrays. The shape of x must be static.
     """
     reach = 1  # y_t is the sum over k < t + reach so far
     while reach < x.shape[0]:
@@ -52,8 +51,9 @@ def discounted(x: Tensor, decay: float, xp: ModuleType = np) -> Tensor:
 def targets(
     rewards: Tensor, values: Tensor, discount: float, gae_lambda: float, xp: ModuleType = np
 ) -> tuple[Tensor, Tensor]:
-    """Return R and A, each [steps, ...]; after the end of an episode both arguments are 0,
-    and so are R and A.
+    """Return R and A, each [steps, ...].
+
+    After the end of an episode both arguments are 0, and so are R and A.
     """
     residuals = rewards + discount * later(values, 1, xp) - values
     return discounted(rewards, discount, xp), discounted(residuals, discount * gae_lambda, xp)
@@ -92,9 +92,7 @@ class DifferentiablePolicy(Protocol):
         ...
 
     def memory(self, rows: int) -> list[Array]:
-        """Return the memory at the start of episodes, a list of arrays [rows, ...];
-        [] without memory.
-        """
+        """Return the memory at the start of episodes, arrays [rows, ...]; [] without memory."""
         ...
 
     def gradient(
@@ -104,10 +102,10 @@ class DifferentiablePolicy(Protocol):
         recorded: Trajectories,
         memory: Sequence[Array] | None = None,
     ) -> tuple[Float32, Float64]:
-        """Return the gradient of the loss, float32[params + value_size], and the sums of its terms,
-        float64[3].
+        """Return the gradient of the loss, and the sums of its terms.
 
-        The terms are policy loss, value loss and entropy. `memory` is that before the first step,
-        to which no gradient passes; None: whole episodes, which start with the initial memory.
+        They are float32[params + value_size] and float64[3]: policy loss, value loss and entropy.
+        `memory` is that before the first step, to which no gradient passes; None: whole episodes,
+        which start with the initial memory.
         """
         ...

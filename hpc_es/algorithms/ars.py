@@ -94,8 +94,9 @@ class AugmentedRandomSearch(PairedStrategy):
 
     @cached_property
     def _deviations(self) -> tuple[float, Array | None]:
-        """nu, and the ratio of each coordinate's standard deviation to it, dtype[params];
-        None if all are equal.
+        """nu, and the ratio of each coordinate's standard deviation to it, dtype[params].
+
+        The ratios are None if all are equal.
         """
         step, ratios = first_deviations(self.options.sigma, self.problem)
         return step, None if (ratios == 1).all() else ratios.astype(self.problem.dtype)
@@ -110,17 +111,18 @@ class AugmentedRandomSearch(PairedStrategy):
         return self.perturbed(state, chunk, sigma, ratios)
 
     def whole(self, fitness: Float64) -> Array:
-        """Return which directions have two finite returns, bool[directions];
+        """Return which directions have two finite returns, bool[directions].
+
         sigma_R must be finite.
         """
         infinite: Array = np.logical_not(np.isfinite(self.pairs.in_pairs(fitness)))
         return np.logical_not(infinite.any(axis=1))
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
-        """Return (F+_k - F-_k) / (b sigma_R), or 0 for directions that are not used, float64[1,
-        directions].
+        """Return (F+_k - F-_k) / (b sigma_R), float64[1, directions].
 
-        Of directions with the same better return, the first is preferred.
+        It is 0 for directions that are not used. Of directions with the same better return, the
+        first is preferred.
         """
         weights = np.zeros((1, len(fitness)))
         order = np.argsort(-fitness.max(axis=1), kind="stable")

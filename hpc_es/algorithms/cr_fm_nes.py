@@ -1,9 +1,8 @@
-"""CR-FM-NES, for up to millions of parameters that depend on each other (Nomura & Ono 2022,
-arXiv:2201.11422).
+"""CR-FM-NES, for up to millions of parameters that depend on each other.
 
-A sample is x = m + sigma D y, where D is diagonal and y has the covariance I + v v^T. Samples come
-in antithetic pairs. Symbols are those of the paper. With the utilities w_i by rank (and by distance
-from m while m moves far in one direction)
+Nomura & Ono 2022, arXiv:2201.11422, whose symbols are used here. A sample is x = m + sigma D y,
+where D is diagonal and y has the covariance I + v v^T. Samples come in antithetic pairs. With the
+utilities w_i by rank (and by distance from m while m moves far in one direction)
 
     p_sigma <- (1 - c_sigma) p_sigma + sqrt(c_sigma (2 - c_sigma) mu_eff) sum_i w_i z_i
     p_c     <- (1 - c_c) p_c + sqrt(c_c (2 - c_c) mu_eff) D sum_i w_i y_i
@@ -92,16 +91,16 @@ Gradient = tuple[Float64, Float64]  # (s, t), each float64[size]: log D changes 
 
 
 def dot(a: Array, b: Array) -> float:
-    """Return a . b of two vectors, [size], in float64; not by BLAS,
-    whose order of summation varies.
+    """Return a . b of two vectors, [size], in float64.
+
+    Not by BLAS, whose order of summation varies.
     """
     return float((a * b).sum(dtype=np.float64))
 
 
 @dataclass(frozen=True)
 class RankOne:
-    """The covariance I + v v^T: its samples, and the natural gradient with respect to v and the
-    scales D.
+    """The covariance I + v v^T: its samples, and the natural gradient for v and the scales D.
 
     u = v / |v|, V = |v|^2 and g = 1 + V. All methods cost as much as a few vector operations.
     """
@@ -148,8 +147,9 @@ class RankOne:
         return s, root * along_z + (g / 2 - root) * along_squared * u
 
     def natural(self, gradient: Gradient) -> Gradient:
-        """Return the natural gradient, damped (alpha < 1) if a few coordinates have most of v;
-        0 if v is degenerate.
+        """Return the natural gradient, 0 if v is degenerate.
+
+        It is damped (alpha < 1) if a few coordinates have most of v.
         """
         (s, t), u, V, g = gradient, self.axis, self.length**2, self.largest
         u2 = u * u
@@ -170,11 +170,10 @@ class RankOne:
 
 
 def far_factor(size: int) -> float:
-    """Return h > 0 with (1 + h^2) exp(h^2 / 2) = 0.24 (10 + n), which is alpha for a large
-    population.
+    """Return h > 0 with (1 + h^2) exp(h^2 / 2) = 0.24 (10 + n).
 
-    Newton's method on the logarithms of both sides, which cannot overflow; it decreases to h from
-    its starting point.
+    That is alpha for a large population. Newton's method on the logarithms of both sides, which
+    cannot overflow; it decreases to h from its starting point.
     """
     target = math.log(0.24 * (10 + size))
     h = math.sqrt(2 * target)
@@ -197,17 +196,17 @@ def standing(returns: Float64, lengths: Float64) -> Float64:
 
 
 def by_rank(returns: Float64, lengths: Float64) -> Float64:
-    """Return the weights by rank, float64[samples] like both arguments; they sum to 0,
-    and ties share theirs.
+    """Return the weights by rank, float64[samples] like both arguments.
+
+    They sum to 0, and ties share theirs.
     """
     return sample_weights(utilities(len(returns)), standing(returns, lengths))
 
 
 def by_distance(weights: Float64, lengths: Float64, alpha: float) -> Float64:
-    """Return weights by rank and distance: those by rank times exp(alpha |z|), float64[samples];
-    they sum to 0.
+    """Return weights by rank and distance: those by rank times exp(alpha |z|).
 
-    Both arguments are float64[samples].
+    They are float64[samples], like both arguments, and sum to 0.
     """
     far = (weights + 1 / len(weights)) * np.exp(alpha * (lengths - lengths.max()))
     result: Float64 = far / far.sum() - 1 / len(weights)
@@ -248,7 +247,8 @@ class SampleWeights:
 
 @dataclass(frozen=True)
 class Constants:
-    """Strategy parameters of the paper (table 1);
+    """Strategy parameters of the paper (table 1).
+
     `feasible` is the number of samples that did not fail.
     """
 
@@ -357,9 +357,7 @@ class CRFMNES(DistributionStrategy):
         return self._samples(state, chunk).candidates
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
-        """Evaluate a chunk; the rows get the component
-        along v and the length of each sample's z.
-        """
+        """Evaluate a chunk; rows get the component along v and the length of each sample's z."""
         if chunk.purpose == "train":
             samples = self._samples(state, chunk)
             outcome = self.evaluated(state, chunk, samples.candidates, poll)
@@ -397,8 +395,9 @@ class CRFMNES(DistributionStrategy):
     # The update.
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> SampleWeights:
-        """Return the weights by rank, and by distance too if
-        |p_sigma| can reach chi_n in this generation.
+        """Return the weights by rank.
+
+        They are also by distance if |p_sigma| can reach chi_n in this generation.
         """
         c, along, lengths = self.constants(state), rows[ALONG.name].copy(), rows[LENGTH.name].copy()
         feasible = int(np.isfinite(fitness).sum())
@@ -421,9 +420,7 @@ class CRFMNES(DistributionStrategy):
     def update(
         self, state: State, weights: SampleWeights, blocks: Iterable[Arrays]
     ) -> tuple[Arrays, Arrays]:
-        """Return the distribution after a generation,
-        by the equations of the paper in their order.
-        """
+        """Return the distribution after a generation, by the paper's equations in their order."""
         c, old, dtype, feasible = (
             self.constants(state),
             state.master,
@@ -488,8 +485,7 @@ class CRFMNES(DistributionStrategy):
         }
 
     def notices(self, state: State, results: Results[Ranked], after: State) -> Sequence[str]:
-        """Return why there was no update, restarts, and a remark if there was no progress for many
-        generations.
+        """Return why there was no update, restarts, and whether there was no progress for long.
 
         With many parameters and few samples, the step size changes little per generation.
         """

@@ -1,5 +1,4 @@
-"""Deep GA: a genetic algorithm with truncation selection and mutation only (Such et al. 2017,
-arXiv:1712.06567).
+"""Deep GA: truncation selection and mutation only (Such et al. 2017, arXiv:1712.06567).
 
 A generation has N children. Each is a mutation theta' = theta + sigma z of one of T parents, drawn
 uniformly. Without parents (generation 0, or T = 0, which is random search), each child is a new
@@ -97,8 +96,9 @@ def chain(*keys: Key) -> Chain:
 
 
 def pack_chains(chains: Sequence[Chain]) -> dict[str, Array]:
-    """Return chains as arrays of the state: int32[chains, longest, 2], padded with 0,
-    and int64[chains] lengths.
+    """Return chains as arrays of the state.
+
+    They are int32[chains, longest, 2], padded with 0, and int64[chains] lengths.
     """
     lengths = np.array([len(keys) for keys in chains], np.int64)
     table = np.zeros((len(chains), max(lengths.tolist(), default=0), 2), np.int32)
@@ -115,8 +115,9 @@ def unpack_chains(arrays: Arrays) -> list[Chain]:
 
 @dataclass(frozen=True)
 class Genomes:
-    """The children of a generation: their chains and vectors,
-    as functions of the state and a child's number.
+    """The children of a generation: their chains and vectors, by the number of the child.
+
+    Both are functions of the state.
     """
 
     problem: VectorProblem
@@ -126,16 +127,12 @@ class Genomes:
     sigma_decay: float  # per generation
 
     def sigma(self, generation: int) -> float:
-        """Return the standard deviation of a generation's mutations,
-        the geometric mean over the coordinates.
-        """
+        """Return the standard deviation of mutations, the geometric mean over the coordinates."""
         return self._deviations[0] * self.sigma_decay**generation
 
     @cached_property
     def _deviations(self) -> tuple[float, Array]:
-        """The initial sigma, and the ratio of each coordinate's standard deviation to it,
-        dtype[size] or [1].
-        """
+        """The initial sigma, and each coordinate's deviation relative to it, dtype[size] or [1]."""
         sigma, ratios = first_deviations(self.configured_sigma, self.problem)
         if self.configured_sigma is None:
             sigma = sigma * SPREAD_FRACTION
@@ -143,10 +140,10 @@ class Genomes:
         return sigma, ratios[:1] if (ratios == 1).all() else ratios
 
     def origin(self, state: State) -> Array:
-        """Return the vector that all genomes begin with, dtype[size], or an empty array if each
-        begins with its own.
+        """Return the vector that all genomes begin with, dtype[size].
 
-        It is the problem's initial vector if there is only one, or the theta of another run.
+        It is the problem's initial vector if there is only one, or the theta of another run. If
+        each genome begins with its own, the array is empty.
         """
         if state.generation:
             return state.shared["origin"]
@@ -156,16 +153,12 @@ class Genomes:
 
     @cached_property
     def _first_vector(self) -> tuple[Array, bool]:
-        """The initial vector of the first key, dtype[size],
-        and whether all keys have the same one.
-        """
+        """The initial vector of the first key, dtype[size], and whether all keys have the same."""
         first, second = (self.initial_vector(np.zeros(0), (0, child)) for child in (0, 1))
         return first, np.array_equal(first, second)
 
     def initial_vector(self, origin: Array, key: Key) -> Array:
-        """Return the vector of the first key of a chain, dtype[size]: the origin,
-        if there is one.
-        """
+        """Return the vector of the first key of a chain, dtype[size]: the origin, if any."""
         return (
             origin
             if len(origin)
@@ -181,8 +174,9 @@ class Genomes:
         return mutated
 
     def chain(self, state: State, child: int) -> Chain:
-        """Return the chain of a child, int32[length, 2]: that of a parent, drawn uniformly,
-        and one more mutation.
+        """Return the chain of a child, int32[length, 2].
+
+        It is that of a parent, drawn uniformly, and one more mutation.
         """
         parents, key = unpack_chains(state.shared), (state.generation, child)
         if not parents:
@@ -202,11 +196,10 @@ class Genomes:
 
 
 class VectorCache:
-    """Computes vectors from chains; caches those of the parents, since most chains continue one of
-    these.
+    """Computes vectors from chains, and caches those of the parents.
 
-    No result depends on what is cached. There are as many cached vectors as parents, and twice as
-    many while a generation begins.
+    Most chains continue one of these. No result depends on what is cached. There are as many cached
+    vectors as parents, and twice as many while a generation begins.
     """
 
     def __init__(self, genomes: Genomes) -> None:
@@ -216,10 +209,10 @@ class VectorCache:
         self._origin: Array = np.zeros(0)
 
     def keep(self, arrays: Arrays, origin: Array) -> None:
-        """Compute the vectors of the parents, whose chains are the arrays of `pack_chains`, and
-        drop all others.
+        """Compute the vectors of the parents, and drop all others.
 
-        `origin` is the vector at the start of all chains, dtype[size], or empty.
+        The chains of the parents are the arrays of `pack_chains`. `origin` is the vector at the
+        start of all chains, dtype[size], or empty.
         """
         if arrays["chains"] is self._chains and origin is self._origin:
             return
@@ -239,8 +232,9 @@ class VectorCache:
         self._vectors = {name: self._vectors[name] for name in names}
 
     def vector(self, keys: Chain) -> Array:
-        """Return the vector of a chain, dtype[size], read-only;
-        computed from its nearest cached ancestor.
+        """Return the vector of a chain, dtype[size], read-only.
+
+        It is computed from its nearest cached ancestor.
         """
         name = keys.tobytes()
         ancestor = max((old for old in self._vectors if name.startswith(old)), key=len, default=b"")
@@ -333,8 +327,9 @@ class DeepGA(Strategy[Selected]):
         return default if configured is None else configured
 
     def validated(self, selected: Selected) -> list[int]:
-        """Return the candidates to validate: the elite,
-        which wins ties because it is the first, then children.
+        """Return the candidates to validate: the elite, then children.
+
+        The elite wins ties because it is the first.
         """
         return [] if selected.reason else [ELITE, *selected.order[: self.options.validate_top - 1]]
 
@@ -393,10 +388,10 @@ class DeepGA(Strategy[Selected]):
     def _validation_means(
         self, state: State, selected: Selected, results: Results[Selected]
     ) -> Float64:
-        """Return the mean fitness of each validated candidate, without failed episodes,
-        float64[validated].
+        """Return the mean fitness of each validated candidate, float64[validated].
 
-        It is NaN if all have failed. Without validation, it is the fitness of the generation.
+        Failed episodes do not count; it is NaN if all have failed. Without validation, it is the
+        fitness of the generation.
         """
         validated, episodes = self.validated(selected), self._validation_episodes
         if not episodes:
@@ -408,7 +403,8 @@ class DeepGA(Strategy[Selected]):
     def _with_selection(
         self, after: State, state: State, order: Sequence[int], means: Float64
     ) -> State:
-        """Return the state with the new elite and parents;
+        """Return the state with the new elite and parents.
+
         `means` are those of the elite and the best children.
         """
         best = int(np.argmax(np.where(np.isnan(means), -np.inf, means)))  # the first of equal ones
@@ -437,9 +433,7 @@ class DeepGA(Strategy[Selected]):
         return [results.prepared.reason] if results.prepared.reason else []
 
     def summary(self, state: State) -> Mapping[str, Json]:
-        """Return the elite's mean in its last validation, its number of mutations,
-        and the number of parents.
-        """
+        """Return the elite's last validation mean, its mutations, and the number of parents."""
         mean = float(state.master["elite_mean"])
         return {
             "elite_return_mean": None if np.isnan(mean) else mean,

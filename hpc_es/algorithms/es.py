@@ -1,9 +1,9 @@
-"""OpenAI-ES (Salimans et al. 2017, arXiv:1703.03864): gradient ascent on the Gaussian-smoothed
-expected return.
+"""OpenAI-ES (Salimans et al. 2017, arXiv:1703.03864).
 
-Antithetic pair i evaluates theta + sigma eps_i and theta - sigma eps_i with eps_i from N(0, I).
-With the shaped fitness F and n evaluations, the gradient estimate is (algorithm 1, with antithetic
-sampling and rank shaping as in section 2.1)
+It is gradient ascent on the Gaussian-smoothed expected return. Antithetic pair i evaluates theta +
+sigma eps_i and theta - sigma eps_i with eps_i from N(0, I). With the shaped fitness F and n
+evaluations, the gradient estimate is (algorithm 1, with antithetic sampling and rank shaping as in
+section 2.1)
 
     g = 1 / n * sum_i (F(theta + sigma eps_i) - F(theta - sigma eps_i)) * eps_i
 
@@ -109,9 +109,7 @@ class EvolutionStrategy(PairedStrategy):
         return self.perturbed(state, chunk, self.options.sigma)
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
-        """Return F(theta + sigma eps_i) - F(theta - sigma eps_i) of each pair,
-        float64[1, pairs].
-        """
+        """F(theta + sigma eps_i) - F(theta - sigma eps_i) of each pair, float64[1, pairs]."""
         shaping = self.options.fitness_shaping
         sign_returns = rows["sign_return"].astype(np.float64) if shaping in BY_SIGNS else fitness
         return Weights(self.pairs.differences(shaped(shaping, fitness, sign_returns))[np.newaxis])

@@ -1,9 +1,8 @@
-"""NS-ES, NSR-ES and NSRA-ES: evolution strategies that search for new behaviour (Conti et al. 2018,
-arXiv:1712.06560).
+"""NS-ES, NSR-ES and NSRA-ES, which search for new behaviour (Conti et al. 2018).
 
-The novelty N of a behaviour is its mean distance to the nearest entries of an archive (Lehman &
-Stanley 2011). There are several parents, each a theta with its own optimizer. A generation selects
-one of them with a probability proportional to its novelty, and moves it along
+arXiv:1712.06560. The novelty N of a behaviour is its mean distance to the nearest entries of an
+archive (Lehman & Stanley 2011). There are several parents, each a theta with its own optimizer. A
+generation selects one of them with a probability proportional to its novelty, and moves it along
 
     g = 1 / n * sum_i (u_i+ - u_i-) * eps_i,    u = w rank(F) + (1 - w) rank(N)
 
@@ -127,11 +126,10 @@ class Options:
 
 
 def novelty(behaviour: Array, archive: Array, neighbours: int) -> float:
-    """Return the mean distance of a behaviour, [numbers], to its nearest archive entries, [entries,
-    numbers].
+    """Return the mean distance of a behaviour, [numbers], to its nearest archive entries.
 
-    If there are fewer than `neighbours` entries, all of them count; without entries the novelty is
-    0.
+    Entries are [entries, numbers]. If there are fewer than `neighbours` of them, all count; without
+    entries the novelty is 0.
     """
     if not len(archive):
         return 0.0
@@ -142,8 +140,9 @@ def novelty(behaviour: Array, archive: Array, neighbours: int) -> float:
 
 
 def novelties(behaviours: Array, archive: Array, neighbours: int) -> Float64:
-    """Return the novelty of each of [behaviours, numbers], float64[behaviours];
-    it does not depend on the others.
+    """Return the novelty of each of [behaviours, numbers], float64[behaviours].
+
+    It does not depend on the other behaviours.
     """
     return np.array(
         [novelty(behaviour, archive, neighbours) for behaviour in behaviours], np.float64
@@ -151,16 +150,18 @@ def novelties(behaviours: Array, archive: Array, neighbours: int) -> Float64:
 
 
 def extended(archive: Array, entries: Array, max_size: int | None) -> Array:
-    """Return the archive with further entries, both [entries, numbers];
-    only the newest `max_size` are kept.
+    """Return the archive with further entries, both [entries, numbers].
+
+    Only the newest `max_size` are kept.
     """
     longer = np.concatenate([archive, entries])
     return longer if max_size is None else longer[-max_size:]
 
 
 def selection_probabilities(novelty_values: Float64) -> Float64:
-    """Return probabilities proportional to novelty, float64[parents];
-    uniform if all novelty is 0.
+    """Return probabilities proportional to novelty, float64[parents].
+
+    They are uniform if all novelty is 0.
     """
     total, count = novelty_values.sum(), len(novelty_values)
     return novelty_values / total if total > 0 else np.full(count, 1 / count)
@@ -175,8 +176,9 @@ class SearchProgress:
     stagnant: int = 0  # updates since then, or since the weight decreased
 
     def after(self, return_: float, step: float, patience: int) -> SearchProgress:
-        """Return the progress after an updated parent's return;
-        -inf if it could not be measured.
+        """Return the progress after an updated parent's return.
+
+        The return is -inf if it could not be measured.
         """
         if return_ > self.best:
             return SearchProgress(min(1.0, self.weight + step), return_)
@@ -251,8 +253,9 @@ class NoveltySearch(PairedStrategy):
     # The parents.
 
     def _thetas(self, state: State) -> Array:
-        """Return theta of each parent, dtype[parents, size];
-        the first may begin with the theta of another run.
+        """Return theta of each parent, dtype[parents, size].
+
+        The first may begin with the theta of another run.
         """
         thetas = state.shared["parents"]
         if int(state.shared["moved"]) != ALL:
@@ -264,8 +267,9 @@ class NoveltySearch(PairedStrategy):
         return self._thetas(state)[parent - 1] if parent else state.theta
 
     def _parents_novelty(self, state: State) -> Float64:
-        """Return the novelty of each parent, float64[parents];
-        0 if its probes have always failed.
+        """Return the novelty of each parent, float64[parents].
+
+        It is 0 if the parent's probes have always failed.
         """
         result = novelties(
             state.shared["behaviours"], state.shared["archive"], self.options.neighbours
@@ -288,9 +292,7 @@ class NoveltySearch(PairedStrategy):
     # A generation.
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
-        """Return the probes of the parents whose theta is new,
-        then a round of `population_size` jobs.
-        """
+        """Return the probes of new parents' thetas, then a round of `population_size` jobs."""
         if round == 0:
             rollouts = self.options.rollouts
             return [
@@ -305,9 +307,7 @@ class NoveltySearch(PairedStrategy):
         return []
 
     def with_probes(self, state: State, probes: Rows, fitness: Float64) -> State:
-        """Return the state with the measured behaviours and returns,
-        the extended archive and the adapted weight.
-        """
+        """Return the state with measured behaviours and returns, new archive and weight."""
         behaviours, returns = state.shared["behaviours"].copy(), state.shared["returns"].copy()
         entries, last_return = [], -np.inf
         for index, parent in enumerate(self._parents_to_probe(state)):
@@ -358,8 +358,9 @@ class NoveltySearch(PairedStrategy):
         return Weights(values, None if values.any() else "all evaluations are equal: no update")
 
     def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
-        """Update the selected parent; without an update it stays,
-        and is probed again in the next generation.
+        """Update the selected parent.
+
+        Without an update it stays, and is probed again in the next generation.
         """
         now, weights = (
             self.with_probes(state, results.probes, results.probe_fitness),

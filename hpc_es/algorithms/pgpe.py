@@ -1,8 +1,8 @@
-"""PGPE with symmetric sampling (Sehnke et al. 2010), optimised by ClipUp (Toklu et al. 2020,
-arXiv:2008.02387).
+"""PGPE with symmetric sampling (Sehnke et al. 2010), optimised by ClipUp.
 
-A pair is x = mu +- s z with z from N(0, I) and a standard deviation s for each parameter. With the
-fitness F+_i and F-_i of both candidates of P pairs, and the mean fitness b,
+ClipUp is that of Toklu et al. 2020 (arXiv:2008.02387). A pair is x = mu +- s z with z from N(0, I)
+and a standard deviation s for each parameter. With the fitness F+_i and F-_i of both candidates of
+P pairs, and the mean fitness b,
 
     grad_mu = s / P * sum_i (F+_i - F-_i) / 2 * z_i
     grad_s  = s / P * sum_i ((F+_i + F-_i) / 2 - b) * (z_i^2 - 1)
@@ -174,18 +174,14 @@ class PGPE(PairedStrategy):
         return self.options.population_size or 2 * default_population(self.problem.size)
 
     def initial(self) -> State:
-        """Return the problem's initial theta,
-        the initial standard deviations and the optimizer's initial slots.
-        """
+        """Return the problem's initial theta, initial standard deviations and optimizer slots."""
         theta = self.first_theta()
         deviations = self.first_deviations.astype(theta.dtype)
         slots = optimizers.initial_slots(self.optimizer, len(theta), theta.dtype)
         return State(0, {"theta": theta, "deviations": deviations}, slots)
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
-        """Return rounds of `population_size` jobs until the
-        generation has enough timesteps or jobs.
-        """
+        """Return rounds of `population_size` jobs until there are enough timesteps or jobs."""
         least, most = self.options.min_timesteps_per_generation, self.options.max_population_size
         return round_of_jobs(
             round, rows, self.population(state), least, most, chunk_size=self.chunk_size
@@ -196,8 +192,9 @@ class PGPE(PairedStrategy):
         return self.perturbed(state, chunk, 1.0, state.shared["deviations"])
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
-        """Return (F+ - F-) / 2, the weights of z, and (F+ + F-) / 2 - b, those of z^2,
-        float64[2, pairs].
+        """Return (F+ - F-) / 2, the weights of z, and (F+ + F-) / 2 - b, those of z^2.
+
+        They are float64[2, pairs].
         """
         utilities = shaped(self.options.fitness_shaping, fitness, fitness)
         values = np.stack(

@@ -84,8 +84,9 @@ class SNES(DistributionStrategy):
     def update(
         self, state: State, weights: Float64, blocks: Iterable[Arrays]
     ) -> tuple[Arrays, Arrays]:
-        """Take a natural gradient step; sum_i u_i (z_i^2 - 1) = sum_i u_i z_i^2,
-        since the utilities sum to 0.
+        """Take a natural gradient step.
+
+        sum_i u_i (z_i^2 - 1) = sum_i u_i z_i^2, since the utilities sum to 0.
         """
         sum_z, sum_z2 = np.concatenate([block["sums"] for block in blocks], axis=1)
         n, scalar, sigma = self.problem.size, self.problem.dtype.type, state.shared["deviations"]
@@ -106,9 +107,7 @@ class SNES(DistributionStrategy):
         )
 
     def metrics(self, state: State) -> Mapping[str, float]:
-        """Return the geometric mean of the standard deviations,
-        and the ratio of the largest to the smallest.
-        """
+        """Return the geometric mean of the standard deviations, and the ratio of the extremes."""
         deviations = state.shared["deviations"]
         return {
             "sigma": float(np.exp(np.log(deviations, dtype=np.float64).mean())),

@@ -1,8 +1,8 @@
-"""xNES, exponential natural evolution strategies, with a full covariance (Glasmachers et al. 2010,
-GECCO).
+"""xNES, exponential natural evolution strategies, with a full covariance.
 
-A sample is x = m + sigma B z with z from N(0, I) and det B = 1. With the utility u_i of each
-sample's rank, G = sum_i u_i (z_i z_i^T - I) and g = trace(G) / n (algorithm 1),
+Glasmachers et al. 2010, GECCO. A sample is x = m + sigma B z with z from N(0, I) and det B = 1.
+With the utility u_i of each sample's rank, G = sum_i u_i (z_i z_i^T - I) and g = trace(G) / n
+(algorithm 1),
 
     m     <- m + eta_m sigma B sum_i u_i z_i
     sigma <- sigma exp(eta_sigma / 2 g)
@@ -72,8 +72,9 @@ class XNES(DistributionStrategy):
     options: Options
 
     def initial_distribution(self, sigma: float, ratios: Float64) -> tuple[Arrays, Arrays]:
-        """Return a diagonal shape; its determinant is 1,
-        since the geometric mean of the ratios is.
+        """Return a diagonal shape.
+
+        Its determinant is 1, since the geometric mean of the ratios is.
         """
         return {"sigma": np.array(sigma), "shape": np.diag(ratios)}, {
             "axis_lengths": np.sort(ratios)
@@ -94,8 +95,9 @@ class XNES(DistributionStrategy):
         return sample_weights(utilities(len(rows)), fitness)
 
     def blocks(self, state: State) -> int:
-        """Return the number of blocks of rows of G;
-        0 if there are fewer samples than parameters, or few samples.
+        """Return the number of blocks of rows of G.
+
+        It is 0 if there are fewer samples than parameters, or few samples.
         """
         population, n = self.population(state), self.problem.size
         return (
@@ -151,9 +153,7 @@ class XNES(DistributionStrategy):
         )
 
     def metrics(self, state: State) -> Mapping[str, float]:
-        """Return the step size, and the axis ratio and
-        condition number from the last `axis_lengths`.
-        """
+        """Return the step size, and axis ratio and condition number of the last `axis_lengths`."""
         lengths = state.master["axis_lengths"]
         ratio = float(lengths[-1] / lengths[0])
         return {
@@ -164,11 +164,11 @@ class XNES(DistributionStrategy):
 
 
 def _eigen(u: Float64, z: Float64, rows: Sequence[Float64]) -> tuple[Float64, Float64]:
-    """Return the eigenvalues of G and the eigenvectors as columns, without the eigenvalues 0
-    outside the samples' span.
+    """Return the eigenvalues of G, and the eigenvectors as columns.
 
-    `rows` are blocks of rows of G, if it was summed by all ranks. With fewer samples than
-    parameters, G is decomposed in an orthonormal basis of the samples.
+    The eigenvalues 0 outside the samples' span are left out. `rows` are blocks of rows of G, if it
+    was summed by all ranks. With fewer samples than parameters, G is decomposed in an orthonormal
+    basis of the samples.
     """
     if rows or len(z) >= z.shape[1]:
         return np.linalg.eigh(np.concatenate(rows) if rows else (z.T * u) @ z)

@@ -1,5 +1,6 @@
-"""Arguments of `minimize` and `Strategy`: bounds in several forms,
-and errors that name the caller's arguments.
+"""Arguments of `minimize` and `Strategy`: bounds in several forms, and their errors.
+
+Errors name the caller's arguments.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ _KEY = re.compile(r"\b(?:task|stop|noise|algorithm)\.[a-z]\w*(?:\.[a-z]\w*)*")
 
 @contextlib.contextmanager
 def argument_errors() -> Iterator[None]:
-    """Raise a ConfigError about config keys again in terms of
-    the arguments of `minimize` and `Strategy`.
+    """Raise a ConfigError about config keys again in terms of arguments.
+
+    They are those of `minimize` and `Strategy`.
     """
     try:
         yield
@@ -57,9 +59,7 @@ def argument_errors() -> Iterator[None]:
 
 
 def in_arguments(text: str) -> str:
-    """Return a text in which the keys of a config are the arguments of the caller,
-    such as sigma0.
-    """
+    """Return a text about config keys in terms of the caller's arguments, such as sigma0."""
     return _KEY.sub(_argument, text)
 
 
@@ -71,8 +71,9 @@ def _argument(key: re.Match[str]) -> str:
 
 
 def require_algorithm(kind: str) -> None:
-    """Raise ConfigError unless there is a built-in kind of this name that searches vectors,
-    or it is a custom kind.
+    """Raise ConfigError unless there is a built-in kind of this name that searches vectors.
+
+    A custom kind is accepted, too.
     """
     if registry.is_user_kind(kind):
         return
@@ -109,8 +110,10 @@ def read_bounds(bounds: BoundsInput, size: int) -> tuple[Side, Side]:
 
 
 def _finite(side: Any, name: str, impossible: float) -> Any:
-    """Return a side with None for infinity, which is no bound;
-    ConfigError for the infinity that allows no number.
+    """Return a side with None for infinity, which is no bound.
+
+    Raises:
+        ConfigError: it is the infinity that allows no number.
     """
     if isinstance(side, list):
         return [_finite(item, name, impossible) for item in side]
@@ -156,8 +159,9 @@ def _sides(bounds: BoundsInput, size: int) -> tuple[Any, Any]:
 
 
 def as_list(value: Any) -> Any:
-    """Return an array or number of NumPy, PyTorch or JAX as a list or number;
-    anything else as it is.
+    """Return an array or number of NumPy, PyTorch or JAX as a list or number.
+
+    Anything else is returned as it is.
     """
     return value.tolist() if hasattr(value, "__array__") and hasattr(value, "tolist") else value
 

@@ -1,5 +1,4 @@
-"""Noise-free evaluation of the parameters that a run has saved: of one theta, or of all its
-snapshots on all ranks.
+"""Noise-free evaluation of what a run has saved: one theta, or all its snapshots.
 
 One rank evaluates a whole snapshot, in chunks of a fixed size, so results do not depend on the
 number of ranks.
@@ -81,8 +80,9 @@ def choose_device(world: World, config: Config) -> None:
 
 @restored_generators()
 def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
-    """Return statistics of the episodes; those of returns and lengths
-    leave out failed episodes, and may be None.
+    """Return statistics of the episodes.
+
+    Those of returns and lengths leave out failed episodes, and may be None.
     """
     if asked.actions == "sampled":
         require_stochastic(source.config)
@@ -107,8 +107,9 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
 
 
 def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
-    """Return statistics of the scores on batches of evaluations,
-    and the means of the metrics in `report.info`.
+    """Return statistics of the scores on batches of evaluations.
+
+    They include the means of the metrics in `report.info`.
     """
     config = source.config
     info = config.report.reductions()
@@ -136,8 +137,9 @@ def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObjec
 
 
 def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows:
-    """Return rows[episodes], in chunks of a fixed size as in training;
-    failures are written to stderr.
+    """Return rows[episodes], in chunks of a fixed size as in training.
+
+    Failures are written to stderr.
     """
     policy = source.policy(task.spaces)
     if source.config.setup.offers.compiled:
@@ -156,8 +158,9 @@ def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows
 def _rows(
     chunks: Sequence[Chunk], evaluate_chunk: Callable[[Chunk], Outcome], job: str = "episode"
 ) -> Rows:
-    """Return rows[jobs] of some chunks; failures are written to stderr,
-    with `job` as the name of a job.
+    """Return rows[jobs] of some chunks.
+
+    Failures are written to stderr, with `job` as the name of a job.
     """
     rows: list[Rows] = []
     for chunk in chunks:
@@ -185,8 +188,10 @@ def _play_episodes(
 def _evaluation_by_problem(
     source: StoredPolicy, task: Any, policy: Policy, asked: EvaluationRequest
 ) -> Callable[[Chunk], Outcome]:
-    """Return the evaluation of a chunk by the problem of a custom task;
-    UserError if it has no vectors or no method.
+    """Return the evaluation of a chunk by the problem of a custom task.
+
+    Raises:
+        UserError: it has no vectors, or no method.
     """
     kind = source.config.task.kind
     problem: Any = None
@@ -227,17 +232,17 @@ def _actor(source: StoredPolicy, policy: Policy, chunk: Chunk, asked: Evaluation
 
 
 def seeds(seed: int, episodes: Sequence[int]) -> list[int]:
-    """Return the environment seeds of these episodes, 0 .. 2**31 - 1;
-    training's own evaluations have block 0.
+    """Return the environment seeds of these episodes, 0 .. 2**31 - 1.
+
+    Training's own evaluations have block 0.
     """
     return [Keys(seed).seed31(Purpose.EVALUATION, index=episode, block=1) for episode in episodes]
 
 
 def statistics(rows: Rows) -> JsonObject:
-    """Return statistics of rows[episodes] without the failed ones (None if all failed), and their
-    number.
+    """Return statistics of rows[episodes] without the failed ones, and their number.
 
-    The standard deviation has the divisor n.
+    They are None if all failed. The standard deviation has the divisor n.
     """
     succeeded = rows[~np.isnan(rows["return_"])]
     names = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
@@ -256,8 +261,9 @@ def statistics(rows: Rows) -> JsonObject:
 
 
 def quantity_statistics(config: Config, rows: Rows) -> JsonObject:
-    """Return the means of the quantities that the task declares,
-    and the share of feasible episodes, if it has any.
+    """Return the means of the quantities that the task declares.
+
+    If it has constraints, also the share of feasible episodes.
     """
     quantities = config.setup.offers.quantities
     # of a custom task that does not fill them here
@@ -275,11 +281,13 @@ def quantity_statistics(config: Config, rows: Rows) -> JsonObject:
 
 
 def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObject:
-    """Return, on rank 0, the argument of `evaluate_all`: paths, what may be imported, native
-    stepping's differences.
+    """Return, on rank 0, the argument of `evaluate_all`.
 
-    Raises CheckpointError without checkpoints, and UserError if the code of one is not trusted
-    (`storage.trust`).
+    It has the paths, what may be imported, and native stepping's differences.
+
+    Raises:
+        CheckpointError: there are no checkpoints.
+        UserError: the code of one is not trusted (`storage.trust`).
     """
     require_run(run)
     paths = all_full(run)  # absolute, since environments may change the current directory
@@ -298,11 +306,10 @@ def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObje
 def evaluate_all(
     world: World, prepared: JsonObject, asked: EvaluationRequest, overridden: Changed
 ) -> list[JsonObject]:
-    """Return one row per snapshot, in order, on every rank; every rank calls this and evaluates its
-    share.
+    """Return one row per snapshot, in order, on every rank.
 
-    `prepared` is the result of `prepare_all` on rank 0; `overridden(source)` returns the same theta
-    with another task.
+    Every rank calls this and evaluates its share. `prepared` is the result of `prepare_all` on rank
+    0; `overridden(source)` returns the same theta with another task.
     """
     stepping_differences.update(prepared["differences"])
     paths, code = prepared["paths"], Decision.from_message(prepared["code"])

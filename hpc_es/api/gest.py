@@ -1,6 +1,4 @@
-"""A generator of the gest-api standard, with which libEnsemble,
-Xopt and Optimas run a search (extra `gest`).
-"""
+"""A generator of the gest-api standard, for libEnsemble, Xopt and Optimas (extra `gest`)."""
 
 from __future__ import annotations
 
@@ -33,23 +31,33 @@ SMALLEST = math.ulp(0.0)  # violation of a strict limit that is met exactly
 class Generator(StandardGenerator):  # type: ignore[misc]
     """A search by a strategy for vectors, by default CMA-ES, as a gest-api generator.
 
-        generator = Generator(VOCS(variables={"x": [0, 1], "n": {16, 32, 64}}, objectives={"f":
-        "MINIMIZE"})) points = generator.suggest(None) generator.ingest([{**point, "f":
-        cost(**point)} for point in points])
-
-    - Variables with a domain are numbers. Discrete variables are ordered values if they are
-      numbers, otherwise choices, in the order of their JSON texts. `default_value` is the initial
-      value of a number.
-    - Constants are added to each point. A search has one objective, which is minimised or
-      maximised.
-    - `algorithm`, `seed`, `sigma0`, `constraint_handling` and `options` are those of
-      `hpc_es.Strategy`. Equal seeds give equal points.
+    Variables with a domain are numbers. Discrete variables are ordered values if they are numbers,
+    otherwise choices, in the order of their JSON texts. `default_value` is the initial value of a
+    number. Constants are added to each point. A search has one objective, which is minimised or
+    maximised.
 
     Results may be ingested in any order and in several parts; the search is updated when all
     results of a generation are known. NaN as objective is a failed evaluation. Points without `_id`
     are only compared with the best one.
 
-    Raises ValueError for variables, objectives, constraints and options that are not supported.
+    Args:
+        vocs: variables, constants, objective and constraints.
+        algorithm: as in `hpc_es.Strategy`.
+        seed: equal seeds give equal points.
+        sigma0: the initial step size.
+        constraint_handling: "feasible_first" or "augmented_lagrangian".
+        **options: those of the algorithm.
+
+    Raises:
+        ValueError: variables, objectives, constraints or options that are not supported.
+
+    Examples:
+        >>> from gest_api.vocs import VOCS
+        >>> from hpc_es.api.gest import Generator
+        >>> vocs = VOCS(variables={"x": [0, 1], "n": {16, 32, 64}}, objectives={"f": "MINIMIZE"})
+        >>> generator = Generator(vocs)
+        >>> points = generator.suggest()
+        >>> generator.ingest([{**point, "f": point["x"] * point["n"]} for point in points])
     """
 
     returns_id = True
@@ -139,9 +147,13 @@ class Generator(StandardGenerator):  # type: ignore[misc]
         return None if self._best is None else dict(self._best[2])
 
     def suggest(self, num_points: int | None = None) -> list[Point]:
-        """Return the next points of this generation; None returns all that are left.
+        """Return the next points of this generation.
 
-        Raises ValueError if fewer are left, because the next generation depends on their results.
+        Args:
+            num_points: how many; None: all that are left.
+
+        Raises:
+            ValueError: fewer are left, because the next generation depends on their results.
         """
         left = len(self._points) - self._suggested
         count = left if num_points is None else num_points
@@ -152,8 +164,13 @@ class Generator(StandardGenerator):  # type: ignore[misc]
         return [dict(point) for point in self._points[self._suggested - count : self._suggested]]
 
     def ingest(self, results: list[Point]) -> None:
-        """Take results, each with all names of the VOCS;
-        ValueError if one of them is not valid, and none is taken.
+        """Take results, and update the search when those of a generation are complete.
+
+        Args:
+            results: each has all names of the VOCS, and the `_id` of its point.
+
+        Raises:
+            ValueError: one of them is not valid; then none is taken.
         """
         new: dict[int, tuple[float, list[float]]] = {}
         bests = [] if self._best is None else [self._best]

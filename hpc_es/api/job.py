@@ -1,10 +1,9 @@
-"""The job of `python -m hpc_es.main` and `hpc-es train`: its command line, and one experiment with
-its repetitions.
+"""The job of `python -m hpc_es.main` and `hpc-es train`: one experiment with its repetitions.
 
-Repetitions differ only in their random numbers. The ranks are split into groups, each with its own
-rank 0, and the repetitions into contiguous shares: first of array tasks, then of the groups of a
-task. Finished repetitions are skipped and unfinished ones are resumed. Rank 0 of the world waits
-for the other groups and writes the summary.
+The command line is here, too. Repetitions differ only in their random numbers. The ranks are split
+into groups, each with its own rank 0, and the repetitions into contiguous shares: first of array
+tasks, then of the groups of a task. Finished repetitions are skipped and unfinished ones are
+resumed. Rank 0 of the world waits for the other groups and writes the summary.
 """
 
 from __future__ import annotations
@@ -290,8 +289,9 @@ class GroupPoll:
         self._give_up_at = math.inf
 
     def __call__(self) -> None:
-        """Give up soon after a second signal, as a rank of another group may be dead;
-        rank 0 lists what is missing.
+        """Give up soon after a second signal, as a rank of another group may be dead.
+
+        Rank 0 lists what is missing.
         """
         now, r = time.monotonic(), self._repetitions
         if r.signals.count() >= 2:
@@ -329,8 +329,9 @@ def contained(world: World, run: Callable[[], ExitReason]) -> ExitReason:
 
 
 def combine(one: ExitReason, other: ExitReason) -> ExitReason:
-    """Return the reason with the higher priority: interrupted,
-    since the same command then resumes, before failed.
+    """Return the reason with the higher priority.
+
+    That is interrupted, since the same command then resumes, before failed.
     """
     order = [0, 1, 2, INTERRUPTED]
     return max(
@@ -394,15 +395,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def has_workers(words: Sequence[str]) -> bool:
-    """Return whether these words of a command line ask for workers in place of MPI,
-    which then is not initialised.
+    """Whether these words of a command line ask for workers in place of MPI.
+
+    MPI then is not initialised.
     """
     return any(word.partition("=")[0] == "--workers" for word in words)
 
 
 def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
-    """Prepare and train on every rank, and return the exit status;
-    the arguments are read on rank 0.
+    """Prepare and train on every rank, and return the exit status.
+
+    The arguments are read on rank 0.
     """
     world = connect() if not has_workers(sys.argv) else World("none")
     signals = Signals()
@@ -464,8 +467,9 @@ def _job_message(options: argparse.Namespace) -> JsonObject:
 def _check(
     world: World, config: Config, ranks: int | None, output: str | None, call: bool
 ) -> NoReturn:
-    """Check the number of GPUs and, on rank 0, the config, and raise CollectiveExit;
-    the arguments are for `check`.
+    """Check the number of GPUs and, on rank 0, the config, and raise CollectiveExit.
+
+    The arguments are for `check`.
     """
     from hpc_es.devices.decision import check_number_of_gpus
     from hpc_es.training.check import check

@@ -179,52 +179,74 @@ def minimize(
     workers: Workers | None = None,
     **options: object,
 ) -> Minimum | Front:
-    """Minimise `f` from `x0` with step size `sigma0` on all ranks of the job, by default with
-    CMA-ES, or with NSGA-II for several objectives.
+    """Minimise a function on all ranks of the job, by default with CMA-ES.
 
-    - `f(x)` takes float64[size] and returns a number. With `batch=K` it takes up to K vectors,
-      float64[<= K, size], and returns as many values. An exception, NaN or time-out is a failed
-      evaluation; the first of each kind is written to stderr.
-    - `region`, (low, high), may replace `x0`: the first centre, and that of each restart, is drawn
-      from it.
-    - `parameters` may replace `x0` and `bounds`, as in `Strategy`: `f` then gets a keyword for
-      each, of its type. `x0="random"` draws the first centre, and that of each restart, from their
-      ranges.
-    - `bounds`: (low, high), each a number, a list or None, or one pair (low, high) per coordinate
-      like in SciPy; for two coordinates see `Strategy`. `keep`: "reflect", "clip", "penalty" or
-      "transform", how vectors are kept within them.
-    - The search ends after `max_evaluations` (exactly: the last generation is cut to them), at a
-      value of at most `target`, when the algorithm has converged, or on a signal such as SIGINT.
-    - `constraints`: number or names of constraints; `f` then returns {"value": ..., "constraints":
-      [...]}, and x is feasible where they are at most 0. `constraint_handling`: "feasible_first" or
-      "augmented_lagrangian".
-    - `objectives`: their number, names, or goals by name such as {"cost": "minimise", "range":
-      "maximise"}. `f` then returns as many numbers, or {"objectives": [...]} with constraints
-      beside them, and the result is a `Front`. `reference`: a value for each objective that no
-      solution of interest is worse than, from which the hypervolume is measured. For nsga2 and
-      como_cma_es.
-    - `initial_points`: vectors, float64[k, size], or mappings such as {"layers": 3, "solver":
-      "cg"}, that are evaluated first; a mapping may also have `value` (and `constraints`), which
-      are then taken over without an evaluation. Or a CSV or JSON file of points, as in
-      `task.initial_points`. For cma_es and sep_cma_es.
-    - `arguments`: further keyword arguments of `f`, of any type. Each call gets copies of lists and
-      mappings; others, such as arrays, are not copied, so `f` must not change them.
-    - `callback(intermediate_result)` is called on rank 0 after each generation, with the best
-      vector so far and the metrics of the generation. If its only parameter is named x or xk, it
-      gets the best vector. If it raises StopIteration, the search ends.
-    - `verbose`: whether rank 0 prints progress lines, at most one per second, as a run of the
-      function would.
-    - `workers`: without MPI, the number of processes that evaluate `f`, or a callable such as the
-      map of a pool, which gets `f` with each chunk. See docs/guides/workers.md.
-    - `options` are the options of the algorithm, as in `Strategy`.
+    With several objectives it is NSGA-II by default, and the result is a `Front`.
 
-    Under MPI every rank calls this function with the same arguments and gets the same result,
-    whatever the number of ranks. No files are written; for a search that can be resumed, use `task:
-    {kind: function}`.
+    The search ends after `max_evaluations`, at a value of at most `target`, when the algorithm has
+    converged, or on a signal such as SIGINT. Under MPI every rank calls this function with the same
+    arguments and gets the same result, whatever the number of ranks. No files are written; for a
+    search that can be resumed, use `task: {kind: function}`.
 
-    Raises ConfigError for wrong arguments on rank 0, and SystemExit on the other ranks. Raises
-    `hpc_es.core.errors.RunFailedError` on every rank if all evaluations of the first generation or
-    of two consecutive generations failed, or if none had succeeded at the end.
+    Args:
+        f: takes float64[size] and returns a number. An exception, NaN or time-out is a failed
+            evaluation; the first of each kind is written to stderr.
+        x0: the first centre, float64[size], or "random" with `parameters`.
+        sigma0: the initial step size; None: that of `algorithm.sigma`.
+        region: (low, high), in place of `x0`: the first centre, and that of each restart, is drawn
+            from it.
+        parameters: named parameters in place of `x0` and `bounds`, as in `Strategy`: `f` then gets
+            a keyword for each, of its type. `x0="random"` draws the first centre, and that of each
+            restart, from their ranges.
+        algorithm: the kind of a strategy for vectors.
+        max_evaluations: of `f`, exactly: the last generation is cut to them.
+        target: value at which the search ends.
+        bounds: (low, high), each a number, a list or None, or one pair (low, high) per coordinate
+            like in SciPy; for two coordinates see `Strategy`.
+        keep: how vectors are kept within the bounds: "reflect", "clip", "penalty" or "transform".
+        arguments: further keyword arguments of `f`, of any type. Each call gets copies of lists and
+            mappings; others, such as arrays, are not copied, so `f` must not change them.
+        batch: if greater than 0, `f` takes up to this number of vectors, float64[<= batch, size],
+            and returns as many values.
+        timeout_seconds: for one call of `f`; None: unlimited.
+        seed: of all random numbers.
+        noise: the kind of noise.
+        callback: called on rank 0 after each generation as `callback(intermediate_result)`, with
+            the best vector so far and the metrics of the generation. If its only parameter is named
+            x or xk, it gets the best vector. If it raises StopIteration, the search ends.
+        constraints: number or names of constraints; `f` then returns {"value": ..., "constraints":
+            [...]}, and x is feasible where they are at most 0.
+        constraint_handling: "feasible_first" or "augmented_lagrangian".
+        objectives: their number, names, or goals by name such as {"cost": "minimise", "range":
+            "maximise"}, for nsga2 and como_cma_es. `f` then returns as many numbers, or
+            {"objectives": [...]} with constraints beside them.
+        reference: a value for each objective that no solution of interest is worse than, from which
+            the hypervolume is measured.
+        initial_points: vectors, float64[k, size], or mappings such as {"layers": 3, "solver":
+            "cg"}, that are evaluated first; a mapping may also have `value` (and `constraints`),
+            which are then taken over without an evaluation. Or a CSV or JSON file of points, as in
+            `task.initial_points`. For cma_es and sep_cma_es.
+        verbose: whether rank 0 prints progress lines, at most one per second, as a run of the
+            function would.
+        workers: without MPI, the number of processes that evaluate `f`, or a callable such as the
+            map of a pool, which gets `f` with each chunk. See docs/guides/workers.md.
+        **options: those of the algorithm, as in `Strategy`.
+
+    Returns:
+        The best vector that was evaluated, its value, and why the search has ended.
+
+    Raises:
+        ConfigError: wrong arguments, on rank 0; SystemExit on the other ranks.
+        hpc_es.core.errors.RunFailedError: on every rank, if all evaluations of the first generation
+            or of two consecutive generations failed, or if none had succeeded at the end.
+
+    Examples:
+        >>> import hpc_es
+        >>> def rosenbrock(x):
+        ...     return (1 - x[0]) ** 2 + 100 * (x[1] - x[0] ** 2) ** 2
+        >>> best = hpc_es.minimize(rosenbrock, x0=[-1.0, 1.0], sigma0=0.5, target=1e-8)
+        >>> best.success, best.x.round(3)
+        (True, array([1., 1.]))
     """
     world = connect() if workers is None else alone(workers)
     install_hooks()
@@ -289,10 +311,10 @@ def _config(
     arguments: Mapping[str, object] | None,
     initial_points: str | Path | Points | None,
 ) -> Config:
-    """Return the config of the arguments of `minimize` on every rank; rank 0 validates it, builds
-    the parts and warns.
+    """Return the config of the arguments of `minimize` on every rank.
 
-    Raises ConfigError on rank 0, SystemExit on the other ranks.
+    Rank 0 validates it, builds the parts and warns. Raises ConfigError on rank 0, SystemExit on the
+    other ranks.
     """
 
     def checked() -> Config:
@@ -320,9 +342,7 @@ def _parts(
     arguments: Mapping[str, object] | None,
     initial_points: str | Path | Points | None,
 ) -> Parts:
-    """Return the parts of a run on this rank,
-    with the function and the points themselves in place of their names.
-    """
+    """Return the parts of a run on this rank, with function and points in place of names."""
     source = (
         argument(initial_points, "initial_points")
         if isinstance(initial_points, str | Path)

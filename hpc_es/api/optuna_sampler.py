@@ -34,19 +34,9 @@ Result: TypeAlias = tuple[float, list[float]]  # cost and constraint values
 class Sampler(BaseSampler):
     """Samples the trials of an Optuna study with a strategy for vectors, by default CMA-ES.
 
-        study = optuna.create_study(sampler=Sampler({"x": FloatDistribution(-5, 5), "n":
-        IntDistribution(1, 9)})) study.optimize(objective, n_trials=100)
-
     The sampler stores the candidate of each trial in the study, and computes the search again from
     the finished trials, so that any process can continue a study. The vectors depend on the seed
     and on the results, not on their order.
-
-    - `space`: distributions by name. None: those of the first finished trial, whose parameters are
-      random. Integers and floats with a step are integers of the search, categorical parameters are
-      choices. Other parameters are random.
-    - `algorithm`, `seed`, `sigma0` and `options` are those of `hpc_es.Strategy`.
-    - `constraints`: names of constraints that the objective sets with `trial.set_constraint`, at
-      most 0 if feasible; Optuna 5 or later only.
 
     A pruned trial counts as the worst of its generation, a failed one as a failed evaluation.
     Trials beyond the candidates of a generation are random until its trials are finished, so run at
@@ -54,7 +44,28 @@ class Sampler(BaseSampler):
     for which the next generation waits: use a storage with a heartbeat. If two processes take the
     same candidate at the same time, the trial with the lower number counts.
 
-    Raises ValueError for a space or options that are not supported.
+    Args:
+        space: distributions by name; None: those of the first finished trial, whose parameters are
+            random. Integers and floats with a step are integers of the search, categorical
+            parameters are choices. Other parameters are random.
+        algorithm: as in `hpc_es.Strategy`.
+        seed: of all random numbers.
+        sigma0: the initial step size.
+        constraints: names of constraints that the objective sets with `trial.set_constraint`, at
+            most 0 if feasible; Optuna 5 or later only.
+        **options: those of the algorithm.
+
+    Raises:
+        ValueError: a space or options that are not supported.
+
+    Examples:
+        >>> import optuna
+        >>> from hpc_es.api.optuna_sampler import Sampler
+        >>> space = {"x": optuna.distributions.FloatDistribution(-5, 5)}
+        >>> study = optuna.create_study(sampler=Sampler(space, seed=1))
+        >>> study.optimize(lambda trial: trial.suggest_float("x", -5, 5) ** 2, n_trials=40)
+        >>> study.best_value < 0.1
+        True
     """
 
     def __init__(
@@ -84,7 +95,8 @@ class Sampler(BaseSampler):
             self._new_replay(self._space)  # finds errors
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> SearchSpace:
-        """Return the parameters of the search;
+        """Return the parameters of the search.
+
         {} before the first finished trial if no space was given.
         """
         if self._space is not None:
@@ -103,7 +115,8 @@ class Sampler(BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: SearchSpace
     ) -> dict[str, Any]:
-        """Return the parameters of the first candidate of the generation that no trial has;
+        """Return the parameters of the generation's first candidate that no trial has.
+
         {} if there is none.
         """
         self._raise_error_if_multi_objective(study)
@@ -133,8 +146,9 @@ class Sampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Return a random value that depends on the seed,
-        the number of the trial and the name of the parameter.
+        """Return a random value.
+
+        It depends on the seed, the number of the trial and the name of the parameter.
         """
         text = json.dumps([self._seed, trial.number, param_name])
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
@@ -158,10 +172,12 @@ class Replay:
         self._candidates = strategy.named(strategy.ask())
 
     def advance(self, trials: Sequence[FrozenTrial], sign: float) -> list[list[FrozenTrial]]:
-        """Update the search with all complete rounds; return the trials of each candidate of the
-        next round.
+        """Update the search with all complete rounds.
 
         `sign` is that of a value in the cost.
+
+        Returns:
+            The trials of each candidate of the next round.
         """
         while True:
             owners: list[list[FrozenTrial]] = [[] for _ in self._candidates]
@@ -190,8 +206,9 @@ class Replay:
             self.round += 1
 
     def _result(self, owners: Sequence[FrozenTrial], sign: float) -> Result | None:
-        """Return the result of a candidate, of its first complete trial; None if it was pruned,
-        NaN if it failed.
+        """Return the result of a candidate, of its first complete trial.
+
+        None if it was pruned, NaN if it failed.
         """
         complete = [trial for trial in owners if trial.state == TrialState.COMPLETE]
         if not complete:
@@ -230,8 +247,10 @@ def _searched(space: Mapping[str, BaseDistribution]) -> SearchSpace:
 
 
 def _parameter(distribution: BaseDistribution) -> dict[str, Any]:
-    """Return the options of a parameter of `hpc_es.Strategy`;
-    ValueError for other distributions than Optuna's own.
+    """Return the options of a parameter of `hpc_es.Strategy`.
+
+    Raises:
+        ValueError: the distribution is none of Optuna's own.
     """
     match distribution:
         case CategoricalDistribution(choices=choices):

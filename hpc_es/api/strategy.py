@@ -1,6 +1,4 @@
-"""`hpc_es.Strategy`, the ask-and-tell interface,
-and the parts of a search that `minimize` shares with it.
-"""
+"""`hpc_es.Strategy`, the ask-and-tell interface, and what `minimize` shares with it."""
 
 from __future__ import annotations
 
@@ -78,7 +76,8 @@ OUTSIDE = "the_caller:evaluates"  # replaces the name of a function: the caller 
 def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
     """Return the parts of a search for an ObjectiveTask in chunks of `chunk_size` jobs.
 
-    Raises ConfigError if the algorithm does not fit.
+    Raises:
+        ConfigError: the algorithm does not fit.
     """
     requirements, keys = config.setup.needs, Keys(config.seed)
     if requirements.searches != "vectors":
@@ -116,10 +115,12 @@ def vector_options(
     keep: str,
     parameters: Parameters | None = None,
 ) -> ConfigData:
-    """Return the options of a task that starts at `x0`, [size], or in a region, or has named
-    parameters.
+    """Return the options of a task that starts at `x0`, [size], or in a region.
 
-    `x0` may be "random" with parameters. Raises ConfigError unless exactly one of them is given.
+    With named parameters `x0` may be "random".
+
+    Raises:
+        ConfigError: not exactly one of them is given.
     """
     unrecorded = {"record_evaluations": False, "journal": False}
     if parameters is not None:
@@ -223,40 +224,53 @@ class Best:
 class Strategy:
     """Ask-and-tell interface to the strategies for vectors; it minimises.
 
-        es = hpc_es.Strategy(x0=np.ones(10), sigma0=0.3)
-        while not es.stop():
-            es.tell([cost(x) for x in es.ask()])
-        print(es.best.x, es.best.f)
+    Equal options and seeds give the same vectors as `task: {kind: function}`.
 
-    - `algorithm`: a kind that searches vectors, by default CMA-ES, or NSGA-II with several
-      objectives.
-    - `x0`: the first centre, float64[size]; `sigma0`: its step size.
-    - `region`: (low, high), each float64[size] or a number, in place of `x0`; at least one is a
-      vector. The first centre, and that of each restart, is drawn from it uniformly.
-    - `parameters` may replace `x0` and `bounds`: named parameters as in `task.parameters`, such as
-      {"layers": {"integer": True, "low": 1, "high": 8}, "solver": {"choices": ["cg", "gmres"]}}.
-      Vectors then hold whole numbers and indices of choices, and `named` returns their values by
-      name. `x0="random"` draws the first centre, and that of each restart, from their ranges.
-    - `bounds`: (low, high), each a number, a list or None, or pairs (low, high) per coordinate as
-      in SciPy. For two coordinates, two pairs are rejected if both readings are possible; write
-      {"low": [...], "high": [...]} instead. `keep`: "reflect", "clip", "penalty" or "transform",
-      how vectors are kept within the bounds.
-    - `constraints`: number or names of constraints; `tell` then also takes their values, which are
-      at most 0 where a vector is feasible. `constraint_handling`: "feasible_first" or
-      "augmented_lagrangian".
-    - `objectives`: their number, names, or goals by name, such as {"cost": "minimise", "range":
-      "maximise"}, for algorithms with several. `tell` then takes a row for each vector, and `front`
-      has what was found. `reference`: a value for each from which the hypervolume is measured.
-      `measures`: the ranges of numbers that describe a vector, such as
-      {"x": (0, 1)}, for novelty search and archives. `tell` takes both.
-    - `max_evaluations` and `target` are limits that `stop` reports. If fewer evaluations are left
-      than a generation has, `ask` returns only the first vectors, and after them, if the search
-      goes on, the others.
-    - `options` are the options of the algorithm. Those of its optimizer are given with the prefix
-      `optimizer_`, or without it if the name is unambiguous (`learning_rate`).
+    Args:
+        algorithm: a kind that searches vectors, by default CMA-ES, or NSGA-II with several
+            objectives.
+        x0: the first centre, float64[size], or "random" with `parameters`.
+        region: (low, high), each float64[size] or a number, in place of `x0`; at least one is a
+            vector. The first centre, and that of each restart, is drawn from it uniformly.
+        parameters: named parameters in place of `x0` and `bounds`, as in `task.parameters`, such as
+            {"layers": {"integer": True, "low": 1, "high": 8}, "solver": {"choices": ["cg",
+            "gmres"]}}. Vectors then hold whole numbers and indices of choices, and `named` returns
+            their values by name. `x0="random"` draws the first centre, and that of each restart,
+            from their ranges.
+        sigma0: the initial step size; None: that of `algorithm.sigma`.
+        seed: of all random numbers.
+        bounds: (low, high), each a number, a list or None, or pairs (low, high) per coordinate as
+            in SciPy. For two coordinates, two pairs are rejected if both readings are possible;
+            write {"low": [...], "high": [...]} instead.
+        keep: how vectors are kept within the bounds: "reflect", "clip", "penalty" or "transform".
+        noise: the kind of noise.
+        max_evaluations: a limit that `stop` reports. If fewer evaluations are left than a
+            generation has, `ask` returns only the first vectors, and after them, if the search goes
+            on, the others.
+        target: a value that `stop` reports.
+        constraints: number or names of constraints; `tell` then also takes their values, which are
+            at most 0 where a vector is feasible.
+        constraint_handling: "feasible_first" or "augmented_lagrangian".
+        objectives: their number, names, or goals by name, such as {"cost": "minimise", "range":
+            "maximise"}, for algorithms with several. `tell` then takes a row for each vector, and
+            `front` has what was found.
+        reference: a value for each objective, from which the hypervolume is measured.
+        measures: the ranges of numbers that describe a vector, such as {"x": (0, 1)}, for novelty
+            search and archives. `tell` takes their values.
+        **options: those of the algorithm. Those of its optimizer are given with the prefix
+            `optimizer_`, or without it if the name is unambiguous (`learning_rate`).
 
-    Equal options and seeds give the same vectors as `task: {kind: function}`. Raises ConfigError,
-    which lists all errors.
+    Raises:
+        ConfigError: wrong arguments, all of them listed.
+
+    Examples:
+        >>> import numpy as np
+        >>> import hpc_es
+        >>> search = hpc_es.Strategy(x0=np.ones(5), sigma0=0.3, target=1e-8)
+        >>> while not search.stop():
+        ...     search.tell([np.sum(np.square(x)) for x in search.ask()])
+        >>> search.best.f <= 1e-8
+        True
     """
 
     def __init__(
@@ -384,12 +398,14 @@ class Strategy:
         )
 
     def ask(self) -> Float64:
-        """Return the vectors to evaluate next, float64[k, size]; the same ones until `tell` is
-        called.
+        """Return the vectors to evaluate next; the same ones until `tell` is called.
 
         They are the first ones of a generation, or the remaining ones, if `max_evaluations` falls
         within it. The array is read-only, since `tell` is about these vectors: copy it to change
         them, and see `inject`.
+
+        Returns:
+            float64[k, size].
         """
         if not self._is_asked and len(self._to_inject):
             count = self._algorithm.population(self._state)
@@ -411,13 +427,16 @@ class Strategy:
         return min(jobs, left) if left > 0 else jobs
 
     def inject(self, x: npt.ArrayLike) -> None:
-        """Let vectors, float64[k, size] or [size], replace the first ones that `ask` returns for
-        the next generation.
+        """Let vectors replace the first ones that `ask` returns for the next generation.
 
-        That is the current generation unless `ask` has already been called for it. Values are as in
-        the vectors of `ask`, in any order; only `cma_es` and `sep_cma_es` support this. The update
-        shortens their steps (Hansen 2011). Raises ValueError for vectors outside of the bounds, or
-        more of them than the population.
+        That is the current generation unless `ask` has already been called for it. The update
+        shortens their steps (Hansen 2011). Only `cma_es` and `sep_cma_es` support this.
+
+        Args:
+            x: float64[k, size] or [size]. Values are as in the vectors of `ask`, in any order.
+
+        Raises:
+            ValueError: vectors are outside of the bounds, or more than the population.
         """
         kind = self.config.algorithm.kind
         if not self.config.setup.needs.injects:
@@ -445,8 +464,13 @@ class Strategy:
         self._to_inject = to_inject
 
     def named(self, x: npt.ArrayLike) -> list[dict[str, Value]]:
-        """Return the parameters by name, of each vector of float64[k, size] from `ask`,
-        or of one vector.
+        """Return the parameters of vectors by name.
+
+        Args:
+            x: float64[k, size] from `ask`, or one vector.
+
+        Returns:
+            A mapping for each vector.
         """
         vectors = np.atleast_2d(np.asarray(x, np.float64))
         names = self._problem.coordinates.names
@@ -463,13 +487,13 @@ class Strategy:
     ) -> None:
         """Update the search with the values of the vectors of `ask`, in order.
 
+        A generation whose evaluations all failed makes no update.
+
         Args:
             values: float64[k], or with objectives float64[k, objectives]; NaN is a failed
                 evaluation.
             constraints: float64[k, constraints], if the search has constraints.
             measures: float64[k, measures], if the search has measures.
-
-        A generation whose evaluations all failed makes no update.
 
         Raises:
             ValueError: an array has another shape.
@@ -502,8 +526,10 @@ class Strategy:
     def _values_and_numbers(
         self, expected: int, values: npt.ArrayLike, others: Mapping[Group, npt.ArrayLike | None]
     ) -> Float64:
-        """Return the values, float64[expected], with quantities [expected, 1 + names];
-        ValueError for other shapes.
+        """Return the values, float64[expected], with quantities [expected, 1 + names].
+
+        Raises:
+            ValueError: an array has another shape.
         """
         quantities, array = self._told_quantities, _numbers(values)
         names = tuple(quantities.objectives)
@@ -544,8 +570,9 @@ class Strategy:
         return outcomes
 
     def _take(self, values: RoundValues) -> State | None:
-        """Evaluate a round with these values; return the state after the generation,
-        None if another round follows.
+        """Evaluate a round with these values, and return the state after the generation.
+
+        It is None if another round follows.
         """
         generation, outcomes = self._generation, self._evaluated(self._chunks, values)
         generation.add({index: outcome.rows for index, outcome in outcomes.items()})
@@ -576,7 +603,14 @@ class Strategy:
         return reason
 
     def save(self, path: str | Path) -> None:
-        """Write a checkpoint atomically; RunError if it cannot be written."""
+        """Write a checkpoint atomically, which `load` reads.
+
+        Args:
+            path: of the file, which is replaced.
+
+        Raises:
+            RunError: it cannot be written.
+        """
         from hpc_es.storage.checkpoint import Snapshot, save
 
         counters: dict[str, Any] = {"episodes": self._evaluations, "rounds": self._round_values}
@@ -594,7 +628,11 @@ class Strategy:
     def load(path: str | Path) -> Strategy:
         """Load a strategy written by `save`; it continues with the same vectors.
 
-        CheckpointError for other files.
+        Args:
+            path: of the file.
+
+        Raises:
+            CheckpointError: the file is another one, or damaged.
         """
         from hpc_es.storage.checkpoint import load
         from hpc_es.storage.compare import verify_restored
@@ -640,9 +678,7 @@ class Strategy:
 
 
 def _numbers(values: npt.ArrayLike) -> Float64:
-    """Return an array of float64 in which masked numbers are NaN:
-    what is below a mask is no value.
-    """
+    """Return an array of float64 with NaN for masked numbers: what is below a mask is no value."""
     array: Float64 = np.ma.filled(np.asanyarray(values, np.float64), np.nan)
     return np.asarray(array)
 

@@ -50,35 +50,59 @@ def train(
     after_train_step: AfterTrainStep | None = None,
     workers: Workers | None = None,
 ) -> TrainingRun:
-    """Start or resume a run; iterate over the result to train and to get the metrics of each
-    generation.
+    """Start or resume a run; iterate over the result to train.
 
-        def show(generation, run):
-            print(generation, run.theta[:3])
+    Each item has the metrics of a generation. Under MPI every rank calls this function; the body of
+    the loop runs on rank 0 only.
 
-        with hpc_es.train("config.yaml", triggers=[(show, 10)]) as run:
-            for row in run:
-                if row["return_mean"] > 400:
-                    run.stop()
+    Args:
+        config: path of a YAML file, config string, mapping with the keys of such a file, or Config.
+        output: the run directory; None: that of the config, by default runs/NAME. If it contains a
+            checkpoint of this experiment, the run is resumed.
+        triggers: pairs of a function and an interval in generations, or an
+            `hpc_es.IntervalTrigger`, which can also count timesteps or seconds. They are called on
+            rank 0. A function with two arguments gets the number of finished generations and the
+            run; any other function gets no arguments. Checkpoints store when each trigger was last
+            called, by the name of its function.
+        after_train_step: a function of (sample, loss) that is called on rank 0 after each update of
+            `actor_critic` or `policy_gradient`, with the arrays of the batch and the terms of the
+            loss; `loss["loss"]` is their weighted sum. It does not change the results, but batches
+            are sent to rank 0.
+        workers: without MPI, the number of processes that evaluate, or a callable such as the map
+            of a pool of `concurrent.futures`. Results are those of any number of ranks. See
+            docs/guides/workers.md.
 
-    - `config`: path of a YAML file, config string, mapping with the keys of such a file, or Config.
-    - `output`: the run directory. If it contains a checkpoint of this experiment, the run is
-      resumed.
-    - `triggers`: pairs of a function and an interval in generations, or an
-      `hpc_es.IntervalTrigger`, which can also count timesteps or seconds. They are called on rank
-      0. A function with two arguments gets the number of finished generations and the run; any
-      other function gets no arguments. Checkpoints store when each trigger was last called, by the
-      name of its function.
-    - `after_train_step(sample, loss)`: called on rank 0 after each update of an algorithm that
-      descends a loss, with the arrays of the batch and the terms of the loss; `loss["loss"]` is
-      their weighted sum. It does not change the results, but batches are sent to rank 0.
+    Returns:
+        The run, an iterator of dicts with the metrics of metrics.jsonl; as a context manager it
+        closes the run.
 
-    - `workers`: without MPI, the number of processes that evaluate, or a callable such as the map
-      of a pool of `concurrent.futures`. Results are those of any number of ranks. See
-      docs/guides/workers.md.
+    Raises:
+        UserError: on rank 0, for errors that the user can correct.
+        SystemExit: on the other ranks, for the same errors.
 
-    Under MPI every rank calls this function; the body of the loop runs on rank 0 only. Raises
-    UserError on rank 0 and SystemExit on the other ranks for errors that the user can correct.
+    Examples:
+        >>> import tempfile
+        >>> import hpc_es
+        >>> config = {
+        ...     "task": {"env_id": "CartPole-v1"},
+        ...     "policy": {"hidden_dims": [8]},
+        ...     "algorithm": {"population_size": 8},
+        ...     "stop": {"generations": 3},
+        ... }
+        >>> with tempfile.TemporaryDirectory() as output:
+        ...     with hpc_es.train(config, output) as run:
+        ...         for row in run:
+        ...             if row["return_mean"] > 400:
+        ...                 run.stop()
+        ...     policy = hpc_es.load_policy(output)  # doctest: +ELLIPSIS
+        rank=host:pid  0=...
+        task CartPole-v1  params 58  ranks 1 ...
+        generation 1 of 3 ...
+        finished by stop.generations: 3 after 3 generations, ...
+        >>> row["generation"], row["episodes_total"]
+        (2, 24)
+        >>> policy([0.0, 0.1, 0.0, -0.1]) in (0, 1)
+        True
     """
     world = connect() if workers is None else alone(workers)
     install_hooks()
@@ -133,7 +157,8 @@ def _started(
 def callers_code(generators: GlobalGenerators, name: str, remedy: str) -> Iterator[None]:
     """Call a function of the caller's within a run, with the caller's own random generators.
 
-    Raises RunError in place of an exception that would end the program, or an iterator of the run.
+    Raises:
+        RunError: in place of an exception that would end the program, or an iterator of the run.
     """
     with generators.exchanged(), exits_as_errors(name, remedy):
         try:
@@ -224,7 +249,7 @@ def _config(source: ConfigSource, output: Path | None) -> Config:
 
 
 class TrainingRun:
-    """A run in progress: an iterator of the metrics of each generation.
+    """A run in progress: an iterator of the metrics of each generation; see `train`.
 
     As a context manager it closes the run.
     """
@@ -238,11 +263,10 @@ class TrainingRun:
 
     @property
     def state(self) -> State:
-        """State after the last finished generation; on ranks other than 0 only its shared arrays
-        are current.
+        """State after the last finished generation, with read-only arrays.
 
-        Its arrays are read-only. With 4 million parameters and more, the next update overwrites
-        them.
+        On ranks other than 0 only its shared arrays are current. With 4 million parameters and
+        more, the next update overwrites them.
         """
         state = self._run.state
         return replace(state, shared=read_only(state.shared), master=read_only(state.master))
@@ -258,40 +282,54 @@ class TrainingRun:
         return self._run.directory
 
     def loss(self, sample: Arrays | None = None) -> Mapping[str, float] | None:
-        """Return the loss of the newest parameters and its terms, without an update; None on ranks
-        other than 0.
+        """Return the loss of the newest parameters and its terms, without an update.
 
-        "loss" is the weighted sum of the terms. `sample` is a batch as received by
-        `after_train_step`; None is the batch of the next update. The call changes neither
-        parameters nor counters nor random numbers.
+        The call changes neither parameters nor counters nor random numbers.
 
-        Raises UserError for algorithms without gradients, and without a sample also after the end
-        of the run or with updates within an episode (`algorithm.update_every`).
+        Args:
+            sample: a batch as received by `after_train_step`; None: the batch of the next update.
+
+        Returns:
+            Numbers by name, of which "loss" is the weighted sum of the others; None on ranks other
+            than 0.
+
+        Raises:
+            UserError: the algorithm has no gradients, or without a sample the run has ended or
+                updates within an episode (`algorithm.update_every`).
         """
         with self._generators.exchanged(), restored_generators():
             return self._run.loss(sample)
 
     def update(self, sample: Arrays) -> MetricsRow | None:
-        """Train one generation of an actor-critic with data of your own; return its metrics.
+        """Train one generation of `actor_critic` with data of your own.
 
-        `sample` has trajectories with the names, shapes and units of those that `after_train_step`
-        receives. The call takes the place of `next(run)`: the trajectories count as episodes of
-        this generation, and evaluations, limits, checkpoints and triggers are as usual. Under MPI
-        every rank calls it; only the sample on rank 0 matters. Other ranks return at the end of the
-        run. Returns None on these ranks, and if a limit has ended the run.
+        The call takes the place of `next(run)`: the trajectories count as episodes of this
+        generation, and evaluations, limits, checkpoints and triggers are as usual. Under MPI every
+        rank calls it; only the sample on rank 0 matters. Other ranks return at the end of the run.
 
         A resumed run continues exactly from its checkpoint, but its results then depend on the
         samples that follow, which are not stored.
 
-        Raises UserError for other algorithms, asynchronous updates, after the end of the run, and
-        for arrays that are missing or have another shape.
+        Args:
+            sample: trajectories with the names, shapes and units of those that `after_train_step`
+                receives.
+
+        Returns:
+            The metrics of the generation; None on ranks other than 0, and if a limit has ended the
+            run.
+
+        Raises:
+            UserError: the algorithm is another one, its updates are asynchronous, the run has
+                ended, or an array is missing or has another shape.
         """
         self._run.learn_next(sample)
         return next(self, None)
 
     def checkpoint(self) -> Path | None:
-        """Write a checkpoint now and return its path, None on ranks other than 0;
-        RunError if it cannot be written.
+        """Write a checkpoint now and return its path, None on ranks other than 0.
+
+        Raises:
+            RunError: it cannot be written.
         """
         return self._run.checkpoint()
 

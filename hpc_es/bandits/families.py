@@ -24,7 +24,8 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Arms:
-    """The arms of several episodes, each float32[episodes, 1 | trials, arms];
+    """The arms of several episodes, each float32[episodes, 1 | trials, arms].
+
     1 if they are constant in an episode.
     """
 
@@ -47,8 +48,9 @@ class Arms:
         return best
 
     def regrets(self, pulls: Array) -> Float64:
-        """Return the expected regret of each pull, float64[episodes, trials],
-        of arms int64[episodes, trials].
+        """Return the expected regret of each pull, float64[episodes, trials].
+
+        Arms are int64[episodes, trials].
         """
         expected = self.expected()
         by_trial = np.broadcast_to(expected, (*pulls.shape, expected.shape[2]))
@@ -96,8 +98,9 @@ class Family:
 
 
 def _arms(chances: Array, values: Array | float = 1.0, spreads: Array | float = 0.0) -> Arms:
-    """Return arms from chances, [episodes, arms] or [episodes, trials, arms],
-    and numbers or arrays of that shape.
+    """Return arms from chances, and numbers or arrays of that shape.
+
+    They are [episodes, arms] or [episodes, trials, arms].
     """
 
     def filled(part: Array | float) -> Float32:
@@ -109,7 +112,8 @@ def _arms(chances: Array, values: Array | float = 1.0, spreads: Array | float = 
 
 
 def _opposite(first: Array) -> Arms:
-    """Return two arms with the chances p and 1 - p;
+    """Return two arms with the chances p and 1 - p.
+
     p is float64[episodes] or [episodes, trials].
     """
     both = np.empty((*first.shape, 2))
@@ -129,8 +133,9 @@ def uniform() -> Family:
 
 
 def _two_arms(name: str, low: float) -> Callable[[], Family]:
-    """Return the function that creates two arms with the chances `low` and 1 - `low`,
-    in either order.
+    """Return the function that creates two arms with the chances `low` and 1 - `low`.
+
+    They are in either order.
     """
 
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
@@ -140,10 +145,10 @@ def _two_arms(name: str, low: float) -> Callable[[], Family]:
 
 
 def eleven(non_target_reward: float = 1.1, target_reward: float = 5.0) -> Family:
-    """Ten arms, one of them the target, and arm 10, whose reward 0.1 * (target + 1) reveals the
-    target; deterministic.
+    """Ten arms, one of them the target, and arm 10, which reveals it; deterministic.
 
-    The other nine arms give 1.1 as in the published code; the text of the paper says 1.
+    The reward of arm 10 is 0.1 * (target + 1). The other nine arms give 1.1 as in the published
+    code; the text of the paper says 1.
     """
     if not target_reward >= max(non_target_reward, 1.0):
         others = f"others {non_target_reward!r}, arm 10 up to 1"
@@ -228,9 +233,7 @@ def k_armed_chances_and_values(num_arms: int = 10) -> Family:
 
 
 def gaussian(num_arms: int = 10) -> Family:
-    """`num_arms` arms with the chance 1 and rewards from N(q_a, 1),
-    with q_a from N(0, 1) for each arm.
-    """
+    """`num_arms` arms with the chance 1 and rewards from N(q_a, 1), each q_a from N(0, 1)."""
     _at_least("num_arms", num_arms, 1)
 
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
@@ -283,10 +286,12 @@ FAMILIES: dict[str, Callable[..., Family]] = {
 
 
 def family(distribution: str, **keywords: float) -> Family:
-    """Create the distribution of this name; raises ConfigError for the keys `distribution` or
-    `family.KEYWORD`.
+    """Create the distribution of this name.
 
     Keywords are those of the function of this name, such as num_arms for "k_armed".
+
+    Raises:
+        ConfigError: for the keys `distribution` or `family.KEYWORD`.
     """
     if distribution not in FAMILIES:
         text = f"expected one of {', '.join(map(repr, FAMILIES))}, found {distribution!r}"

@@ -1,14 +1,14 @@
-"""Reference agents for bandits, which play many episodes at once, and exact values of the
-Bayes-optimal ones.
+"""Reference agents for bandits, and exact values of the Bayes-optimal ones.
+
+Agents play many episodes at once.
 
 random             a uniformly random arm
-ucb1               highest mean reward + sqrt(2 ln t / pulls), after pulling each arm once (Auer et
-                   al. 2002)
+ucb1               highest mean reward + sqrt(2 ln t / pulls), after pulling each arm once
+                   (Auer et al. 2002)
 ucb                the same with sqrt(ln t / pulls)
-thompson           best arm of a sample from the posterior: Beta(1, 1) priors for independent arms
-                   (rewards between
-                   0 and 1 are treated as chances), N(0, 1) for "gaussian", targets not yet tried
-                   for "eleven"
+thompson           best arm of a sample from the posterior: Beta(1, 1) priors for independent
+                   arms (rewards between 0 and 1 are treated as chances), N(0, 1) for
+                   "gaussian", targets not yet tried for "eleven"
 epsilon_greedy     highest (rewards + 1) / (pulls + 2); a random arm with probability 0.1
 posterior_greedy   the same without random arms
 rescorla_wagner    highest q, where a pull changes q by half of reward - q; for restless arms
@@ -19,8 +19,8 @@ Ties are broken at random. t is the number of trials so far.
 Bayes-optimal agents know the distribution of the arms and the number of trials. The value with n
 trials left is
 
-    V(b, 0) = 0,   V(b, n) = max over arms of  m + m V(b after success, n - 1) + (1 - m) V(b after
-                                               failure, n - 1)
+    V(b, 0) = 0
+    V(b, n) = max over arms of  m + m V(b after success, n - 1) + (1 - m) V(b after failure, n - 1)
 
 where b counts the successes and failures of each arm and m = (successes + 1) / (pulls + 2) is the
 arm's expected chance under the prior U[0, 1]. For two dependent arms (p, 1 - p) each pull is
@@ -58,10 +58,12 @@ MAX_TRIALS_INDEPENDENT = 200  # for two independent arms: 70 MB of choices
 
 
 def optimal_reward(num_arms: int, num_trials: int) -> float:
-    """Return the Bayes-optimal expected total reward of `num_arms` independent arms with chances
-    from U[0, 1].
+    """Return the Bayes-optimal expected total reward of `num_arms` independent arms.
 
-    Raises UserError for more than 200 trials of two arms or 20 trials of more arms.
+    Their chances are from U[0, 1].
+
+    Raises:
+        UserError: for more than 200 trials of two arms or 20 trials of more arms.
     """
     for name, number in (("num_arms", num_arms), ("num_trials", num_trials)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -83,8 +85,9 @@ Blocks = list[Float64]
 
 
 def _two_arms(num_trials: int) -> Iterator[tuple[Blocks, Blocks]]:
-    """Yield the expected remaining reward of pulling arm 0 and arm 1 after t = num_trials - 1,
-    ... 0 trials.
+    """Yield the expected remaining reward of pulling arm 0 and arm 1.
+
+    That is after t = num_trials - 1, ... 0 trials.
     """
     after = [np.zeros((n + 1, num_trials - n + 1)) for n in range(num_trials + 1)]
     for t in range(num_trials - 1, -1, -1):
@@ -130,8 +133,9 @@ Counts = tuple[tuple[int, int], ...]  # (successes, failures) of each arm that w
 
 
 def values_of_arms(counts: Counts, untried: int, trials: int) -> list[float]:
-    """Return the expected reward of the remaining trials for pulling each arm of `counts`,
-    then an untried one.
+    """Return the expected reward of the remaining trials for pulling each arm of `counts`.
+
+    Then for pulling an untried one.
     """
     candidates = [*enumerate(counts)] + ([(len(counts), (0, 0))] if untried else [])
     values = []
@@ -154,11 +158,11 @@ def _value_of_many(counts: Counts, untried: int, trials: int) -> float:
 
 
 def optimal_regret(distribution: str, num_trials: int, **family_options: float) -> float:
-    """Return the expected cumulative regret of the Bayes-optimal agent in an episode of
-    `num_trials`.
+    """Return the Bayes-optimal agent's expected cumulative regret in `num_trials` trials.
 
-    Raises ConfigError for an unknown distribution or option, UserError if there is no exact value
-    or too many trials.
+    Raises:
+        ConfigError: the distribution or an option is not known.
+        UserError: there is no exact value, or too many trials.
     """
     bandits = family(distribution, **family_options)
     if isinstance(num_trials, bool) or not isinstance(num_trials, int) or num_trials < 1:
@@ -185,8 +189,9 @@ def optimal_regret(distribution: str, num_trials: int, **family_options: float) 
 
 
 def _reward_of_uniform(num_trials: int) -> float:
-    """Return the optimal reward for "uniform": after t trials,
-    evidence for arm 0 is uniform on 0 .. t.
+    """Return the optimal reward for "uniform".
+
+    After t trials, evidence for arm 0 is uniform on 0 .. t.
     """
     total = 0.0
     for t in range(num_trials):
@@ -196,8 +201,9 @@ def _reward_of_uniform(num_trials: int) -> float:
 
 
 def _error_probability(t: int, chance: float) -> float:
-    """Return the probability that after t trials the evidence favours the worse arm;
-    ties are broken by a coin.
+    """Return the probability that after t trials the evidence favours the worse arm.
+
+    Ties are broken by a coin.
     """
     chances = [comb(t, k) * chance**k * (1 - chance) ** (t - k) for k in range(t // 2 + 1)]
     if t % 2 == 0:
@@ -208,11 +214,11 @@ def _error_probability(t: int, chance: float) -> float:
 def plan_of_eleven(
     num_trials: int, non_target_reward: float = 1.1, target_reward: float = 5.0
 ) -> tuple[float, list[list[bool]]]:
-    """Return the expected regret of the optimal plan for "eleven", and when it pulls arm 10, which
-    reveals the target.
+    """Return the expected regret of the optimal plan for "eleven", and when it pulls arm 10.
 
-    asks[n][m] is whether to pull it with n trials left after m other arms turned out not to be the
-    target. Trying the lowest arms first keeps the reward of arm 10 high.
+    That arm reveals the target. asks[n][m] is whether to pull it with n trials left after m other
+    arms turned out not to be the target. Trying the lowest arms first keeps the reward of arm 10
+    high.
     """
     miss = target_reward - non_target_reward
     # by the number of arms that were not the target, for the remaining trials
@@ -262,8 +268,9 @@ class AgentHistory:
         self.q[index] += 0.5 * (rewards - self.q[index])
 
     def best(self, scores: Float64) -> Array:
-        """Return the arms of the highest scores, int64[episodes], of float64[episodes, arms];
-        random if tied.
+        """Return the arms of the highest scores, int64[episodes].
+
+        Scores are float64[episodes, arms]; tied arms are chosen at random.
         """
         random_scores = self.rng.random(scores.shape)
         random_scores[scores < scores.max(axis=1, keepdims=True)] = -1.0
@@ -286,8 +293,9 @@ def _ucb(factor: float, history: AgentHistory) -> Array:
 
 
 def posterior_greedy(history: AgentHistory) -> Array:  # int64[episodes]
-    """Pull the arm with the highest mean of a Beta(1, 1) posterior,
-    or the same formula for other rewards.
+    """Pull the arm with the highest mean of a Beta(1, 1) posterior.
+
+    For other rewards the formula is the same.
     """
     return history.best((history.rewards + 1) / (history.pulls + 2))
 
@@ -311,8 +319,9 @@ def thompson(history: AgentHistory) -> Array:  # int64[episodes]
 
 
 def thompson_of_gaussian(history: AgentHistory) -> Array:  # int64[episodes]
-    """Pull the best arm of a sample from N(sum / (n + 1), 1 / (n + 1)),
-    the posterior of N(0, 1) given N(q, 1).
+    """Pull the best arm of a sample from N(sum / (n + 1), 1 / (n + 1)).
+
+    That is the posterior of N(0, 1) given N(q, 1).
     """
     return history.best(
         history.rng.normal(history.rewards / (history.pulls + 1), 1 / np.sqrt(history.pulls + 1))
@@ -320,8 +329,9 @@ def thompson_of_gaussian(history: AgentHistory) -> Array:  # int64[episodes]
 
 
 def thompson_of_eleven(history: AgentHistory) -> Array:  # int64[episodes]
-    """Pull a possible target; arm 10, which reveals the target,
-    is never the best arm and so never pulled.
+    """Pull a possible target.
+
+    Arm 10, which reveals the target, is never the best arm and so never pulled.
     """
     is_new = history.pulls == 0
     is_new[:, 10] = False
@@ -350,8 +360,9 @@ def optimal_of_two(history: AgentHistory) -> Array:  # int64[episodes]
 
 
 def optimal_of_many(history: AgentHistory) -> Array:  # int64[episodes]
-    """Pull the optimal one of several independent arms,
-    by dynamic programming over their unordered counts.
+    """Pull the optimal one of several independent arms.
+
+    It follows by dynamic programming over their unordered counts.
     """
     successes = history.rewards.astype(np.int64)
     failures = history.pulls.astype(np.int64) - successes
@@ -373,8 +384,9 @@ def _optimal(history: AgentHistory, counts: tuple[tuple[int, int], ...]) -> int:
 
 
 def optimal_of_eleven(history: AgentHistory) -> Array:  # int64[episodes]
-    """Pull arm 10, whose reward reveals the target, then the target; in a single trial,
-    any other arm is better.
+    """Pull arm 10, whose reward reveals the target, then the target.
+
+    In a single trial, any other arm is better.
     """
     if history.setting.num_trials == 1:
         return np.zeros(history.episodes, np.int64)

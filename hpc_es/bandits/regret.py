@@ -1,9 +1,9 @@
-"""`hpc-es bandit-report`: cumulative expected regret of learned agents and reference agents on
-held-out bandits.
+"""`hpc-es bandit-report`: cumulative expected regret on held-out bandits.
 
-The expected regret of a pull is the expected reward of the best arm minus that of the pulled arm.
-All agents play the same episodes: the reward of an arm in a trial does not depend on earlier pulls.
-The report is a text, JSON or a figure with one panel per distribution.
+It is that of learned agents and reference agents. The expected regret of a pull is the expected
+reward of the best arm minus that of the pulled arm. All agents play the same episodes: the reward
+of an arm in a trial does not depend on earlier pulls. The report is a text, JSON or a figure with
+one panel per distribution.
 """
 
 from __future__ import annotations
@@ -75,11 +75,13 @@ def regret_report(
     seed: int = 0,
     actions: str | None = None,
 ) -> RegretReport:
-    """Evaluate agents; distribution, number of trials and choice of actions default to those of
-    training.
+    """Evaluate agents.
 
-    `actions` are "sampled" from the softmax or "greedy". Raises UserError if the sources do not fit
-    together.
+    Distribution, number of trials and choice of actions default to those of training. `actions` are
+    "sampled" from the softmax or "greedy".
+
+    Raises:
+        UserError: the sources do not fit together.
     """
     first = evaluation_setting(sources[0], distribution, trials)
     seeds = [Keys(seed).seed31(Purpose.EVALUATION, index=i, block=BLOCK) for i in range(episodes)]
@@ -122,9 +124,7 @@ def _with_distinct_names(scores: Sequence[AgentScore]) -> list[AgentScore]:
 
 
 def bayes_optimal_regret(setting: BanditSetting, family: Keywords) -> float | None:
-    """Return the expected regret of the Bayes-optimal agent,
-    if it is known and quickly computed.
-    """
+    """Return the Bayes-optimal agent's expected regret, if it is known and quickly computed."""
     if "bayes_optimal" not in references(setting):
         return None
     return optimal_regret(setting.family.distribution, setting.num_trials, **family)
@@ -136,8 +136,10 @@ def description(setting: BanditSetting) -> str:
 
 
 def options_of(source: StoredPolicy, distribution: str | None) -> bandits.Options:
-    """Return the bandit task of a run with this test distribution;
-    raises UserError for another kind of task.
+    """Return the bandit task of a run with this test distribution.
+
+    Raises:
+        UserError: its task is of another kind.
     """
     options = source.config.task
     if not isinstance(options, bandits.Options):
@@ -151,8 +153,10 @@ def options_of(source: StoredPolicy, distribution: str | None) -> bandits.Option
 def evaluation_setting(
     source: StoredPolicy, distribution: str | None, trials: int | None
 ) -> BanditSetting:
-    """Return the setting in which a run is evaluated;
-    raises UserError if its policy does not fit.
+    """Return the setting in which a run is evaluated.
+
+    Raises:
+        UserError: its policy does not fit.
     """
     options = options_of(source, distribution)
     if trials is not None:
@@ -284,8 +288,9 @@ def regret_text(report: RegretReport) -> str:
 
 
 def matrix(reports: Sequence[RegretReport]) -> str:
-    """Return a text table of the regrets of learned agents, one row per agent,
-    one column per distribution.
+    """Return a text table of the regrets of learned agents.
+
+    It has one row per agent, one column per distribution.
     """
     rows = [[score.agent for score in reports[0].scores if score.learned]]
     rows += [
@@ -317,8 +322,9 @@ def plot(reports: Sequence[RegretReport], output: Path) -> None:
 
 
 def figure(reports: Sequence[RegretReport]) -> Figure:
-    """Return the figure: learned agents bold with their standard error,
-    reference agents thin and dashed.
+    """Return the figure: learned agents bold with their standard error.
+
+    Reference agents are thin and dashed.
     """
     result = Figure(figsize=(max(2.6 * len(reports), 6.0), 3.6), dpi=150, layout="constrained")
     axes = result.subplots(1, len(reports), squeeze=False)[0]

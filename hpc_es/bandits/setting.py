@@ -59,8 +59,9 @@ class BanditSetting:
     info: Mapping[str, Reduction] = field(default_factory=dict)
 
     def info_values(self, arms: Arms, pulls: Array) -> Float64:
-        """Return the numbers of `info`, float64[episodes, keys],
-        of episodes with int64[episodes, trials] pulls.
+        """Return the numbers of `info`, float64[episodes, keys], of episodes with these pulls.
+
+        Pulls are int64[episodes, trials].
         """
         regrets = arms.regrets(pulls)
         by_reduction = {
@@ -118,8 +119,8 @@ def generators(seeds: Sequence[int] | Array) -> Iterator[np.random.Generator]:
     """Yield Keys(seed).generator(BanditPurpose.BANDITS) for each seed, int64[seeds]; it is valid
     until the next is yielded.
 
-    One generator gets a new key each time: creating a generator takes longer than drawing an
-    episode.
+    It is valid until the next is yielded. One generator gets a new key each time: creating a
+    generator takes longer than drawing an episode.
     """
     rng = Keys(0).generator(BanditPurpose.BANDITS)
     fresh: Any = rng.bit_generator.state
@@ -145,8 +146,9 @@ class Lockstep:
         return self.trial == self.setting.num_trials
 
     def pull(self, arms: Array) -> Float32:
-        """Play a trial with these arms, int64[episodes], and return the rewards,
-        float32[episodes].
+        """Play a trial with these arms, and return the rewards.
+
+        They are int64[episodes] and float32[episodes].
         """
         assert not self.is_over
         trial, episodes = self.trial, self.episodes

@@ -1,10 +1,9 @@
-"""The task `bandits`: meta-learning on bandits, a new one in each episode (Wang et al. 2016,
-arXiv:1611.05763).
+"""The task `bandits`: meta-learning on bandits, a new one in each episode.
 
-The episodes of a chunk are played in lockstep, including the episodes of one job if the policy
-supports that. The result of a job depends only on its parameters and seeds: an episode is that of
-the Gymnasium environment `hpc_es/Bandit-v0` after reset(seed=seed). Importing this module registers
-the environment, the class `Bandit`.
+Wang et al. 2016, arXiv:1611.05763. The episodes of a chunk are played in lockstep, including the
+episodes of one job if the policy supports that. The result of a job depends only on its parameters
+and seeds: an episode is that of the Gymnasium environment `hpc_es/Bandit-v0` after
+reset(seed=seed). Importing this module registers the environment, the class `Bandit`.
 """
 
 from __future__ import annotations

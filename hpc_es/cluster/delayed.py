@@ -1,8 +1,8 @@
-"""Simulates generations in flight (`algorithm.delay`) event by event, as `training/delayed.py` runs
-them.
+"""Simulates generations in flight (`algorithm.delay`) event by event.
 
-Rank 0 opens generation t when the update of generation t - delay - 1 is made, hands out chunks of
-the oldest generation first, and makes each update when its generation is complete.
+`training/delayed.py` runs them. Rank 0 opens generation t when the update of generation t - delay -
+1 is made, hands out chunks of the oldest generation first, and makes each update when its
+generation is complete.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class DelayOverheads:
 
 
 class DelayedSimulation:
-    """Workers that evaluate the chunks of up to `delay` + 1 open generations;
-    rank 0 is worker 0 if it evaluates.
+    """Workers that evaluate the chunks of up to `delay` + 1 open generations.
+
+    Rank 0 is worker 0 if it evaluates.
     """
 
     def __init__(
@@ -99,8 +100,10 @@ class DelayedSimulation:
             heapq.heappush(self._queue, (generation, number, seconds))
 
     def _begin_work(self, generation: int) -> bool:
-        """Begin the next round of a generation, or make updates;
-        return whether there are new chunks.
+        """Begin the next round of a generation, or make updates.
+
+        Returns:
+            Whether there are new chunks.
         """
         if self._rounds[generation] < len(self._generations[generation]):
             self._begin_round(generation)
@@ -126,9 +129,7 @@ class DelayedSimulation:
         )
 
     def _hand_out(self, workers: Sequence[int]) -> None:
-        """Send chunks to workers without any,
-        then short ones ahead to those that are evaluating.
-        """
+        """Send chunks to workers without any, then short ones ahead to those that evaluate."""
         for tasks in range(1 + self._may_be_ahead):
             least = len(self._workers) if tasks else 1
             for worker in workers:

@@ -1,5 +1,6 @@
-"""Measures a few generations on one rank: the seconds and bytes of each part,
-and the constants of a cluster.
+"""Measures a few generations on one rank: the seconds and bytes of each part.
+
+The constants of a cluster are here, too.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from hpc_es.training.sizes import with_sizes
 
 @dataclass(frozen=True)
 class Cluster:
-    """Constants of a cluster that cannot be measured on one rank; times in seconds, rates per
-    second.
+    """Constants of a cluster that cannot be measured on one rank.
 
-    Defaults: osu_latency measures 1 to 2 microseconds on InfiniBand, and a link of 100 Gbit/s
-    transfers 12 GB/s; times of rank 0 and of each rank are those of `python -m benchmarks.scale`.
+    Times are in seconds, rates per second. Defaults: osu_latency measures 1 to 2 microseconds on
+    InfiniBand, and a link of 100 Gbit/s transfers 12 GB/s; times of rank 0 and of each rank are
+    those of `python -m benchmarks.scale`.
     """
 
     latency: float = 2e-6  # of a small message
@@ -69,22 +70,25 @@ class Costs:
     extras: Sequence[float] = field(default_factory=tuple)
 
     def chunk_seconds(self, lengths: Sequence[int], extra: float = 0.0) -> float:
-        """Return the seconds of a chunk of jobs with these lengths,
-        whose extras add up to `extra`.
+        """Return the seconds of a chunk of jobs with these lengths.
+
+        Their extras add up to `extra`.
         """
         return max(self.fitted_seconds(len(lengths), sum(lengths), max(lengths)) + extra, 0.0)
 
     def fitted_seconds(self, jobs: int, steps: int, longest: int) -> float:
-        """Return the seconds of a chunk without extras, from its jobs,
-        their steps and those of the longest job.
+        """Return the seconds of a chunk without extras.
+
+        They follow from its jobs, their steps and those of the longest job.
         """
         calls = longest if self.lockstep else steps
         return self.chunk + self.job * jobs + self.step * steps + self.call * calls
 
     @property
     def evaluation_seconds(self) -> float:
-        """Mean seconds of a job in the environment or objective,
-        from which `mpi.chunk_size: auto` is chosen.
+        """Mean seconds of a job in the environment or objective.
+
+        `mpi.chunk_size: auto` is chosen from it.
         """
         mean_length = sum(self.lengths) / max(len(self.lengths), 1)
         mean_extra = sum(self.extras) / max(len(self.extras), 1)
@@ -92,8 +96,9 @@ class Costs:
 
 
 def broadcast_seconds(size: int, ranks: int, cluster: Cluster) -> float:
-    """Return the seconds to send `size` bytes to all ranks, as a tree or, if faster,
-    by scatter and allgather.
+    """Return the seconds to send `size` bytes to all ranks.
+
+    They are sent as a tree or, if faster, by scatter and allgather.
     """
     if ranks == 1:
         return 0.0
@@ -104,8 +109,9 @@ def broadcast_seconds(size: int, ranks: int, cluster: Cluster) -> float:
 
 
 def allgather_seconds(size: int, ranks: int, cluster: Cluster) -> float:
-    """Return the seconds until each rank has all of `size`
-    bytes and has read the rows of every rank.
+    """Return the seconds until each rank has all of `size` bytes.
+
+    It has then read the rows of every rank.
     """
     if ranks == 1:
         return 0.0
@@ -283,8 +289,9 @@ class TimedGeneration(Generation):
 
 
 def _generation(parts: Parts, state: State, timings: Timings, size: int) -> State:
-    """Run a generation, in chunks of `size` jobs unless they are fixed;
-    return the state after it.
+    """Run a generation, and return the state after it.
+
+    Chunks are of `size` jobs unless they are fixed.
     """
     generation = TimedGeneration(parts, state, timings, size)
     evaluated = SerialExecutor().run(generation)
@@ -304,11 +311,10 @@ def _generation(parts: Parts, state: State, timings: Timings, size: int) -> Stat
 
 
 def fitted(chunks: Float64, lockstep: bool = True) -> tuple[float, float, float, float]:
-    """Return the seconds of a chunk, a job, a step of a job and a step of a chunk, by nonnegative
-    least squares.
+    """Return the seconds of a chunk, a job, a step of a job and a step of a chunk.
 
-    Relative errors are minimised. `chunks` is float64[chunks, 4]: jobs, steps, steps of the longest
-    job, seconds. Without lockstep a step of a chunk takes 0.
+    They are fitted by nonnegative least squares of relative errors. `chunks` is float64[chunks, 4]:
+    jobs, steps, steps of the longest job, seconds. Without lockstep a step of a chunk takes 0.
     """
     jobs, steps, longest, seconds = chunks.T
     columns = np.stack([np.ones(len(chunks)), jobs, steps, longest], axis=1)

@@ -28,8 +28,9 @@ GB = 1e9
 def text(
     config_name: str, measured: MeasuredGeneration, predictions: Sequence[Prediction], sbatch: str
 ) -> str:
-    """Return the measurements, the table, the bottleneck of each number of ranks,
-    and the matching command.
+    """Return the measurements, the table, the bottlenecks, and the matching command.
+
+    There is a bottleneck for each number of ranks.
     """
     costs = measured.costs
     lines = [
@@ -154,8 +155,9 @@ def _number(value: float) -> str:
 
 
 def chosen(predictions: Sequence[Prediction]) -> Prediction:
-    """Return the prediction with the most ranks that are well used,
-    or else with the fewest ranks.
+    """Return the prediction with the most ranks that are well used.
+
+    Without any it is the one with the fewest ranks.
     """
     good = [prediction for prediction in predictions if prediction.efficiency >= WORTH]
     return (

@@ -1,9 +1,8 @@
-"""Predicts the cost of a config on other numbers of ranks, by simulating generations event by
-event.
+"""Predicts the cost of a config on other numbers of ranks.
 
-The simulation follows `mpi/scheduler.py`: each evaluating rank starts with one chunk and requests
-its next chunk ahead of time; the last chunks, one per rank, go to free ranks only. Rank 0 answers
-one request at a time.
+It simulates generations event by event, as `mpi/scheduler.py` runs them: each evaluating rank
+starts with one chunk and requests its next chunk ahead of time; the last chunks, one per rank, go
+to free ranks only. Rank 0 answers one request at a time.
 """
 
 from __future__ import annotations
@@ -92,9 +91,7 @@ def mean_of(generations: Sequence[SimulatedGeneration]) -> SimulatedGeneration:
 def simulate_round(
     seconds: Sequence[float], workers: int, cluster: Cluster, rank_0_evaluates: bool
 ) -> SimulatedGeneration:
-    """Simulate a round: `workers` ranks evaluate chunks of these seconds,
-    assigned in this order.
-    """
+    """Simulate a round: `workers` ranks evaluate chunks of these seconds, in this order."""
     chunks, free_at, waited = list(seconds), [0.0] * workers, [0.0] * workers
     started = min(workers, len(chunks))
     left, answered = started, 0.0  # the next chunk; when rank 0 has answered all so far
@@ -133,10 +130,10 @@ def simulate_generation(
     rng: np.random.Generator,
     rounds: float = 1.0,
 ) -> SimulatedGeneration:
-    """Simulate a generation of `rounds` rounds of `population` jobs, with lengths and extras
-    sampled from `costs`.
+    """Simulate a generation of `rounds` rounds of `population` jobs.
 
-    `plan` determines the chunks of a round and whether rank 0 evaluates; a number is a fixed size.
+    Lengths and extras are sampled from `costs`. `plan` determines the chunks of a round and whether
+    rank 0 evaluates; a number is a fixed size.
     """
     if isinstance(plan, int):
         workers = evaluators(ranks, "auto")
@@ -164,8 +161,9 @@ def simulate_generation(
 
 
 def sample_chunks(costs: Costs, sizes: Sequence[int], rng: np.random.Generator) -> list[float]:
-    """Return the seconds of chunks of these numbers of jobs,
-    with lengths and extras sampled from `costs`.
+    """Return the seconds of chunks of these numbers of jobs.
+
+    Lengths and extras are sampled from `costs`.
     """
     jobs = sum(sizes)
     lengths = rng.choice(np.asarray(costs.lengths or (1,)), jobs)
@@ -194,8 +192,9 @@ def simulate_delay(
     cluster: Cluster,
     population: int | None = None,
 ) -> tuple[float, float]:
-    """Return the seconds of a generation with `algorithm.delay` and the efficiency,
-    in the steady state.
+    """Return the seconds of a generation with `algorithm.delay` and the efficiency.
+
+    They are those of the steady state.
     """
     jobs, costs = _population(measured) if population is None else population, measured.costs
     plan, rounds = automatic(measured, jobs, ranks), max(round(measured.rounds), 1)
@@ -339,8 +338,9 @@ def _delayed(
     cluster: Cluster,
     worthwhile_seconds: float,
 ) -> DelayPrediction:
-    """Return the prediction for a delay that pays if a
-    generation takes less than `worthwhile_seconds`.
+    """Return the prediction for a delay that pays.
+
+    It does if a generation takes less than `worthwhile_seconds`.
     """
     seconds, efficiency = simulate_delay(measured, delay, ranks, cluster)
     return DelayPrediction(delay, seconds, efficiency, worthwhile_seconds / seconds)
@@ -369,8 +369,9 @@ def generations_to(stop: Stop, measured: MeasuredGeneration) -> float | None:
 def _best(
     measured: MeasuredGeneration, ranks: int, cluster: Cluster
 ) -> tuple[SimulatedGeneration, int | str]:
-    """Return the generation with automatic chunks,
-    or with those of the config if they are fixed, and the best size.
+    """Return the generation with automatic chunks, and the best size.
+
+    If those of the config are fixed, it has these.
     """
     if measured.cutting == "fixed":
         by_size = {
@@ -408,8 +409,9 @@ def _simulated(
     size: int | None = None,
     population: int | None = None,
 ) -> SimulatedGeneration:
-    """Return the mean of simulated generations with random jobs;
-    small generations are repeated more often.
+    """Return the mean of simulated generations with random jobs.
+
+    Small generations are repeated more often.
     """
     jobs = _population(measured) if population is None else population
     plan = automatic(measured, jobs, ranks) if size is None else size
@@ -427,10 +429,10 @@ def _simulated(
 def _fitting(
     measured: MeasuredGeneration, today: SimulatedGeneration, ranks: int, cluster: Cluster
 ) -> tuple[int, float] | None:
-    """Return the population that `ranks` ranks can share equally, the next smaller or larger one,
-    and its efficiency.
+    """Return the population that `ranks` ranks can share equally, and its efficiency.
 
-    None if it is not better than the population of the config.
+    It is the next smaller or larger one. None if it is not better than the population of the
+    config.
     """
     jobs, size = _population(measured), measured.unit if measured.cutting == "fixed" else 1
     busy = len(evaluating_ranks(jobs, ranks, measured.cutting, "auto", "auto"))
@@ -446,8 +448,9 @@ def _fitting(
 
 
 def paying_population(measured: MeasuredGeneration, ranks: int, cluster: Cluster) -> int | None:
-    """Return the smallest population, found by doubling,
-    that keeps `ranks` ranks at least 80 % busy.
+    """Return the smallest population that keeps `ranks` ranks at least 80 % busy.
+
+    It is found by doubling.
     """
     population = _population(measured)
     while population <= LARGEST_POPULATION:

@@ -1,11 +1,10 @@
-"""Decides whether a job that has ended is requeued: if it was interrupted, and as long as it makes
-progress.
+"""Decides whether a job that has ended is requeued.
 
-The exit status of srun is not enough, because it is the highest of any task: if one rank ends with
-75 and another one is then killed, it is 137 or 143; only a lower one shows that no rank was
-interrupted. So the status file decides, which rank 0 writes with the number of the job. A restart
-that fails before it writes the file counts as one without progress: cluster problems may pass, and
-user errors end at the limit.
+It is if it was interrupted, and as long as it makes progress. The exit status of srun is not
+enough, because it is the highest of any task: if one rank ends with 75 and another one is then
+killed, it is 137 or 143; only a lower one shows that no rank was interrupted. So the status file
+decides, which rank 0 writes with the number of the job. A restart that fails before it writes the
+file counts as one without progress: cluster problems may pass, and user errors end at the limit.
 
 For clusters that cancel a preempted job instead of requeueing it, `end_chain` handles a chain of
 jobs: each starts when the previous one has ended, and resumes the run. The job that finishes the
@@ -33,8 +32,9 @@ MOST_IDLE_RESTARTS = 3
 
 @dataclass(frozen=True)
 class Restarts:
-    """The record of a submission: finished generations at the last decision,
-    and restarts since without a new one.
+    """The record of a submission: finished generations, and restarts without a new one.
+
+    The generations are those at the last decision.
     """
 
     generation: int
@@ -51,8 +51,9 @@ class Decision:
 
 
 def decide(status: JsonObject | None, exit_status: int, before: Restarts | None) -> Decision:
-    """Return the decision, from this job's status file,
-    the status of srun and the record of this submission.
+    """Return the decision.
+
+    It follows from this job's status file, the status of srun and the record of this submission.
     """
     again = "Submit the job again to resume the run"
     if status is None:
@@ -83,10 +84,9 @@ def decide(status: JsonObject | None, exit_status: int, before: Restarts | None)
 def decide_in(
     directory: Path, shard: Shard | None, exit_status: int, this_run: JsonObject
 ) -> Decision:
-    """Return the decision for a run directory, and record it there; a new submission starts a new
-    count.
+    """Return the decision for a run directory, and record it there.
 
-    `this_run` is the result of slurm.this_run.
+    A new submission starts a new count. `this_run` is the result of slurm.this_run.
     """
     path = directory / status_name(shard)
     record = path.with_name(path.name.replace("status", "restarts"))
@@ -103,11 +103,11 @@ def decide_in(
 
 
 def status_of(path: Path, this_run: JsonObject) -> JsonObject | None:
-    """Return the content of a status file if this job wrote it, with the generations of all runs
-    below it.
+    """Return the content of a status file if this job wrote it.
 
-    If one of several runs (repetitions, trials) gave a generation up, all ranks ended at once, and
-    only the file of that run says "interrupted"; the result then does, too.
+    It has the generations of all runs below it. If one of several runs (repetitions, trials) gave a
+    generation up, all ranks ended at once, and only the file of that run says "interrupted"; the
+    result then does, too.
     """
     status = read_status(path)
     if status is None or status.get("job") != this_run.get("job"):

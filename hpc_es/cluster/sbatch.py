@@ -164,10 +164,10 @@ FIXED = ("-n", "--ntasks", "--signal", "--requeue", "--no-requeue", "--open-mode
 
 @dataclass(frozen=True)
 class BatchScript:
-    """The options of a batch script: `arguments` of the program, and `asked` values by concept of
-    `slurm.TABLE`.
+    """The options of a batch script.
 
-    `python` are the words that start the interpreter, `passed_on` further lines of #SBATCH.
+    `arguments` are those of the program, and `asked` values by concept of `slurm.TABLE`. `python`
+    are the words that start the interpreter, `passed_on` further lines of #SBATCH.
     """
 
     kind: Kind | Literal["site_check"]
@@ -267,8 +267,10 @@ def lead_seconds(time_limit: str) -> int:
 
 
 def option_lines(words: Sequence[str]) -> list[str]:
-    """Return options of sbatch, one per line, from the words after `--`;
-    UserError for those that cannot be passed.
+    """Return options of sbatch, one per line, from the words after `--`.
+
+    Raises:
+        UserError: one cannot be passed.
     """
     lines: list[str] = []
     for word in words:
@@ -418,8 +420,10 @@ class PbsScript(BatchScript):
 
 
 def pbs_script(batch: BatchScript, script: str) -> PbsScript:
-    """Return the script of a job for PBS; raise UserError for
-    options that PBS has no equivalent of.
+    """Return the script of a job for PBS.
+
+    Raises:
+        UserError: PBS has no equivalent of an option.
     """
     gpus = batch.asked.get("gpus_per_node", "")
     problems = {
@@ -437,8 +441,10 @@ def pbs_script(batch: BatchScript, script: str) -> PbsScript:
 
 
 def qsub_lines(words: Sequence[str]) -> list[str]:
-    """Return options of qsub, one per line, from the words after `--`;
-    UserError for those that cannot be passed.
+    """Return options of qsub, one per line, from the words after `--`.
+
+    Raises:
+        UserError: one cannot be passed.
     """
     lines: list[str] = []
     for word in words:

@@ -1,7 +1,7 @@
-"""Site profiles: what batch scripts need to know about a cluster, in ~/.config/hpc_es/site.yaml or
-another file.
+"""Site profiles: what batch scripts need to know about a cluster.
 
-`detect` finds values for a new profile, and `profile_text` is its content.
+They are in ~/.config/hpc_es/site.yaml or another file. `detect` finds values for a new profile, and
+`profile_text` is its content.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ GPUS = r"([A-Za-z][\w.-]*:)?[1-9]\d*"  # a number, or type:number
 
 @options
 class Site:
-    """The keys of a site profile; each has a default,
-    so that an empty profile describes a plain SLURM cluster.
+    """The keys of a site profile.
+
+    Each has a default, so that an empty profile describes a plain SLURM cluster.
     """
 
     scheduler: Literal["slurm", "pbs"] = option("scheduler of hpc-es submit", default="slurm")
@@ -118,10 +119,10 @@ class Site:
         return Path(expanded(self.scratch)) if self.scratch else current_directory()
 
     def interpreter(self, submitting: str) -> tuple[str, ...]:
-        """Return the words that start Python in a job, given the Python that submits it; ~ and
-        variables are replaced.
+        """Return the words that start Python in a job, given the Python that submits it.
 
-        A script has the words in quotes, so its shell would not replace them.
+        ~ and variables are replaced: a script has the words in quotes, so its shell would not
+        replace them.
         """
         own = tuple(map(expanded, self.python or ())) or (
             ("python",) if self.container else (submitting,)
@@ -141,8 +142,12 @@ def default_path() -> Path:
 
 
 def load_site(path: Path | None) -> Site:
-    """Return the profile in a file; without a path that of the user,
-    or the defaults if there is none. ConfigError.
+    """Return the profile in a file.
+
+    Without a path it is that of the user, or the defaults if there is none.
+
+    Raises:
+        ConfigError: the profile is not valid.
     """
     if path is None:
         path = default_path()
@@ -172,8 +177,9 @@ class Detected:
 
 
 def detect(environ: Mapping[str, str]) -> Detected:
-    """Return the values that sinfo, sacctmgr,
-    the MPI library and the environment of the submitting shell provide.
+    """Return the values that the environment of the submitting shell provides.
+
+    Others come from sinfo, sacctmgr and the MPI library.
     """
     values: dict[str, Json] = {}
     sources: dict[str, str] = {}
@@ -255,11 +261,10 @@ class Nodes:
 
 
 def partitions(text: str) -> dict[str, Nodes]:
-    """Return the nodes of each partition from the output of sinfo; the most frequent kind of nodes
-    counts.
+    """Return the nodes of each partition from the output of sinfo.
 
-    A line is PARTITION|SOCKETS|CORES PER SOCKET|GRES|NODES, such as
-    "gpu*|2|32|gpu:a100:4(S:0-1)|12".
+    The most frequent kind of nodes counts. A line is PARTITION|SOCKETS|CORES PER SOCKET|GRES|NODES,
+    such as "gpu*|2|32|gpu:a100:4(S:0-1)|12".
     """
     kinds: dict[str, tuple[int, Nodes]] = {}
     for line in text.splitlines():

@@ -1,7 +1,8 @@
-"""The job of `hpc-es site check`: every rank measures, and rank 0 writes a table with verdicts and
-settings.
+"""The job of `hpc-es site check`: every rank measures, and rank 0 writes a table.
 
-srun ... python -m hpc_es.cluster.site_check NAME --output DIRECTORY
+    srun ... python -m hpc_es.cluster.site_check NAME --output DIRECTORY
+
+The table has verdicts and settings.
 """
 
 from __future__ import annotations
@@ -119,8 +120,9 @@ def seconds_since_start() -> float:
 
 
 def pairs(hosts: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return rank 0 and the first other rank on its node ("node"),
-    and on another node ("network"), if there are.
+    """Return rank 0 and the first other rank on its node, and on another node.
+
+    The pairs are "node" and "network", as far as there are such ranks.
     """
     others = range(1, len(hosts))
     near = next((rank for rank in others if hosts[rank] == hosts[0]), None)
@@ -130,10 +132,9 @@ def pairs(hosts: Sequence[str]) -> dict[str, tuple[int, int]]:
 
 
 def ping_pong(world: World, pair: tuple[int, int], size: int, rounds: int) -> float:
-    """Return the time in seconds of a message from one rank of the pair to the other; NaN on other
-    ranks.
+    """Return the time in seconds of a message from one rank of the pair to the other.
 
-    A tenth of the messages are faster: other processes may delay the rest.
+    NaN on other ranks. A tenth of the messages are faster: other processes may delay the rest.
     """
     world.barrier()
     times = [math.nan]
@@ -155,10 +156,10 @@ def ping_pong(world: World, pair: tuple[int, int], size: int, rounds: int) -> fl
 
 
 def clock_offset(world: World, other: int) -> float:
-    """Return the difference of the clock of a rank and that of rank 0 in seconds, on rank 0; 0 on
-    other ranks.
+    """Return the difference of the clock of a rank and that of rank 0 in seconds.
 
-    The answer of the shortest round trip counts, and the clock is assumed to be read in its middle.
+    It is on rank 0; 0 on other ranks. The answer of the shortest round trip counts, and the clock
+    is assumed to be read in its middle.
     """
     world.barrier()
     samples = [(0.0, 0.0)]
@@ -180,8 +181,9 @@ def clock_offset(world: World, other: int) -> float:
 
 
 def file_system(world: World, directory: Path) -> tuple[dict[str, float], bool]:
-    """Return median times in seconds of fsync and rename on rank 0,
-    and whether this rank sees rank 0's file.
+    """Return the times of fsync and rename, and whether this rank sees rank 0's file.
+
+    Times are medians in seconds, measured on rank 0.
     """
     fsync, rename = [math.nan], [math.nan]
     path = directory / f"{FILE}.tmp"
@@ -214,8 +216,10 @@ def write_once(path: Path) -> tuple[float, float]:
 
 
 def open_modules(world: World) -> tuple[int, float]:
-    """Open the files of all imported modules on all ranks at the same time;
-    return their number and the seconds.
+    """Open the files of all imported modules on all ranks at the same time.
+
+    Returns:
+        Their number and the seconds.
     """
     paths = sorted(
         {
@@ -279,8 +283,9 @@ def _link(name: str, link: Mapping[str, float]) -> list[Finding]:
 
 
 def _threads(ranks: Sequence[JsonObject]) -> Finding:
-    """Return the threads per rank; ranks of a node that share
-    their cores must have enough of them.
+    """Return the threads per rank.
+
+    Ranks of a node that share their cores must have enough of them.
     """
     threads = sorted({rank["threads"] for rank in ranks})
     cores = sorted({len(rank["cores"]) for rank in ranks})

@@ -1,6 +1,4 @@
-"""Commands for batch jobs: sbatch, submit (also to PBS),
-and site (the profile of a cluster, and its check).
-"""
+"""Commands for batch jobs: sbatch, submit (also to PBS), and site, the profile of a cluster."""
 
 from __future__ import annotations
 
@@ -233,10 +231,9 @@ def resources(
 
 @dataclasses.dataclass(frozen=True)
 class BatchJob:
-    """A job: its name, the arguments of its script, and what a job array distributes (number, name
-    of the unit).
+    """A job: its name, the arguments of its script, and what a job array distributes.
 
-    `asked` are the values of SLURM's options.
+    The latter is a number and the name of the unit. `asked` are the values of SLURM's options.
     """
 
     name: str
@@ -290,8 +287,9 @@ def _tuning_job(arguments: argparse.Namespace, site: Site, passed_on: Sequence[s
 
 
 def script_path(arguments: argparse.Namespace, batch: BatchScript) -> Path:
-    """Return the path of the script: next to the config;
-    for a config string in the current directory.
+    """Return the path of the script, next to the config.
+
+    For a config string it is in the current directory.
     """
     from hpc_es.core.paths import is_config_string
 
@@ -322,10 +320,12 @@ def _array_tasks(wanted: int, available: int, unit: str) -> int:
 
 @contextlib.contextmanager
 def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
-    """Write the script; if the scheduler refuses it within the context, remove it, or restore the
-    one before it.
+    """Write the script, and take it back if the scheduler refuses it within the context.
 
-    Raises UserError if there is a script that was edited by hand.
+    It is then removed, or the one before it restored.
+
+    Raises:
+        UserError: there is a script that was edited by hand.
     """
     from hpc_es.cluster.sbatch import untouched
     from hpc_es.storage.files import write_text
@@ -349,8 +349,10 @@ def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
 
 
 def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> list[str]:
-    """Return the arguments of sbatch for the script of --script;
-    raise UserError if it does something else.
+    """Return the arguments of sbatch for the script of --script.
+
+    Raises:
+        UserError: it does something else.
     """
     from hpc_es.cluster.sbatch import PROGRAM, lead_seconds
 
@@ -388,8 +390,9 @@ def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> list[st
 
 
 def _submit(words: Sequence[str], previous: str) -> str:
-    """Submit a script (words for sbatch), after the job `previous` unless that is "";
-    return the number of the job.
+    """Submit a script (words for sbatch) and return the number of the job.
+
+    It starts after the job `previous` unless that is "".
     """
     command = [
         "sbatch",

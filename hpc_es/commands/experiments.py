@@ -1,5 +1,6 @@
-"""Commands for configs, experiments and searches of hyperparameters: new, check, train,
-options, tune, tune-report.
+"""Commands for configs, experiments and searches of hyperparameters.
+
+These are new, check, train, options, tune and tune-report.
 """
 
 from __future__ import annotations
@@ -87,8 +88,9 @@ def run_new(arguments: argparse.Namespace) -> int:
 
 
 def _examples() -> list[Path]:
-    """Return the files of the example configs, sorted: in the package,
-    or in the checkout that it is imported from.
+    """Return the files of the example configs, sorted.
+
+    They are in the package, or in the checkout that it is imported from.
     """
     package = Path(__file__).parents[1]
     folder = next(
@@ -115,7 +117,8 @@ def _subject(example: Path) -> str:
 
 
 def _example_files(name: str, path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield an example, and beside it the modules and the base config that it names;
+    """Yield an example, and beside it the modules and the base config that it names.
+
     `path` replaces its own name.
     """
     examples = {file.name: file for file in _examples()}
@@ -149,8 +152,9 @@ def _example_files(name: str, path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _starter_files(kind: str, path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the files of a starter and their texts;
-    the words CONFIG and STEM stand for the names of the files.
+    """Yield the files of a starter and their texts.
+
+    The words CONFIG and STEM stand for the names of the files.
     """
     stem = re.sub(r"\W", "_", path.stem)
     companions = {
@@ -280,8 +284,9 @@ def _matches(key: str, pattern: str) -> bool:
 
 
 def _print_table(rows: Sequence[Row]) -> None:
-    """Print rows as a table of the width of the terminal;
-    100 characters if stdout is not a terminal.
+    """Print rows as a table of the width of the terminal.
+
+    The width is 100 characters if stdout is not a terminal.
     """
     from rich.console import Console
     from rich.table import Table
@@ -393,11 +398,11 @@ def add_tune_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_tune_report(arguments: argparse.Namespace) -> int:
-    """Show the trials of a tuning by objective, and the failed and missing ones; the tuning may
-    still run.
+    """Show the trials of a tuning by objective, and the failed and missing ones.
 
-    The command also writes trials.csv and, after the first complete trial, tuning.png (objective
-    against each hyperparameter) and best.yaml, the best config: python -m hpc_es.main DIR/best.yaml
+    The tuning may still run. The command also writes trials.csv and, after the first complete
+    trial, tuning.png (objective against each hyperparameter) and best.yaml, the best config: python
+    -m hpc_es.main DIR/best.yaml
     """
     from hpc_es.tuning.report import content, read_report, report_text, write
 

@@ -238,8 +238,10 @@ def _record_members(arguments: argparse.Namespace) -> int:
 
 
 def with_overrides(source: StoredPolicy, overrides: Sequence[str]) -> StoredPolicy:
-    """Return the policy with settings of its task changed;
-    raise ConfigError or UserError for wrong overrides.
+    """Return the policy with settings of its task changed.
+
+    Raises:
+        ConfigError: an override is wrong; or UserError.
     """
     if not overrides:
         return source
@@ -364,9 +366,7 @@ def run_export(arguments: argparse.Namespace) -> int:
 
 
 def _export_all(path: Path, folder: Path, options: ExportOptions) -> int:
-    """Write one .keras file per checkpoint of a run, with the name of the checkpoint,
-    and best.keras.
-    """
+    """Write one .keras file per checkpoint of a run, with its name, and best.keras."""
     from hpc_es.report.export import SUFFIX, export
     from hpc_es.report.saved_policy import check_snapshot
     from hpc_es.storage.checkpoint import load

@@ -35,14 +35,14 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_report(arguments: argparse.Namespace) -> int:
-    """Write a page about runs: curves, comparison, settings, time, failures, best solutions and
-    versions.
+    """Write a page about runs, with curves, comparisons, failures and best solutions.
 
-    The page is one HTML file that loads nothing from a network. Runs that differ only in seed, name
-    and output are one curve with its spread; several configurations are compared by medians,
-    interquartile means with bootstrap intervals, and probabilities of improvement (Agarwal et al.
-    2021). Tunings are shown with the importance of hyperparameters. The runs may be in progress.
-    Videos and pictures in a run directory are included.
+    The page is one HTML file that loads nothing from a network. It also has settings, time and
+    versions. Runs that differ only in seed, name and output are one curve with its spread; several
+    configurations are compared by medians, interquartile means with bootstrap intervals, and
+    probabilities of improvement (Agarwal et al. 2021). Tunings are shown with the importance of
+    hyperparameters. The runs may be in progress. Videos and pictures in a run directory are
+    included.
     """
     from hpc_es.storage.files import write_text
 
@@ -62,8 +62,10 @@ def report_page(
     refresh_seconds: int = 0,
     version: str = "",
 ) -> str:
-    """Return the page about all runs and tunings in these directories;
-    UserError if there is none.
+    """Return the page about all runs and tunings in these directories.
+
+    Raises:
+        UserError: there is none.
     """
     from hpc_es.core.machine import __version__
     from hpc_es.report.page import page
@@ -103,8 +105,9 @@ def report_page(
 
 
 def _run_sections(paths: Sequence[Path], unreadable: dict[Path, str]) -> list[Section]:
-    """Return the sections about runs; those that cannot be shown are left out,
-    and added with the reason.
+    """Return the sections about runs.
+
+    Those that cannot be shown are left out, and added with the reason.
     """
     from hpc_es.report.run_sections import run_sections
     from hpc_es.report.run_summary import RunSummary, read_run
@@ -181,12 +184,12 @@ def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_watch(arguments: argparse.Namespace) -> int:
-    """Serve the page of `hpc-es report` on 127.0.0.1, up to date while runs are in progress, until
-    Ctrl-C.
+    """Serve the page of `hpc-es report` on 127.0.0.1 until Ctrl-C.
 
-    The command only reads files. The address contains a random word, because other users of the
-    machine can reach it. From another machine: ssh -L PORT:127.0.0.1:PORT LOGIN_NODE, and the same
-    address there. With --text it shows the table of `hpc-es list` in the terminal instead.
+    The page is up to date while runs are in progress. The command only reads files. The address
+    contains a random word, because other users of the machine can reach it. From another machine:
+    ssh -L PORT:127.0.0.1:PORT LOGIN_NODE, and the same address there. With --text it shows the
+    table of `hpc-es list` in the terminal instead.
     """
     directories: list[Path] = arguments.directories or [Path("runs")]
     if arguments.text:
@@ -202,8 +205,9 @@ def run_watch(arguments: argparse.Namespace) -> int:
 
 
 def _watch_text(directories: Sequence[Path], interval: int) -> int:
-    """Show the table of `hpc-es list` every `interval` seconds;
-    on a terminal it replaces the one before.
+    """Show the table of `hpc-es list` every `interval` seconds.
+
+    On a terminal it replaces the one before.
     """
     from rich.console import Console
 

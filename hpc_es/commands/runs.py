@@ -36,15 +36,15 @@ def add_list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    """List the runs and tunings below directories, one line each: state, progress, best result and
-    age.
+    """List the runs and tunings below directories, one line each.
 
-    The state is running, killed (the process no longer exists, or there was no heartbeat for 5
-    minutes), finished, interrupted, failed or not begun. The repetitions of an experiment are one
-    line, and so are the trials of a tuning. `best` is the answer of the run, or of the best
-    repetition: the return of the best evaluation of a policy, the value of the best vector of an
-    objective, the best reward of a search for programs. Of a tuning it is the objective of the best
-    trial. `updated` is the time since the last heartbeat.
+    A line has the state, progress, best result and age. The state is running, killed (the process
+    no longer exists, or there was no heartbeat for 5 minutes), finished, interrupted, failed or not
+    begun. The repetitions of an experiment are one line, and so are the trials of a tuning. `best`
+    is the answer of the run, or of the best repetition: the return of the best evaluation of a
+    policy, the value of the best vector of an objective, the best reward of a search for programs.
+    Of a tuning it is the objective of the best trial. `updated` is the time since the last
+    heartbeat.
     """
     directories: list[Path] = arguments.directories or [Path("runs")]
     rows = _list_rows(directories)
@@ -82,11 +82,10 @@ def _list_table(rows: Sequence[JsonObject]) -> str:
 
 
 def _list_row(path: Path) -> JsonObject:
-    """Return the row of a run, repetitions or a tuning; `progress` is 0 to 1, or None without a
-    limit.
+    """Return the row of a run, repetitions or a tuning.
 
-    One that cannot be read has the state "unreadable", with the reason, so that it does not hide
-    the others.
+    `progress` is 0 to 1, or None without a limit. One that cannot be read has the state
+    "unreadable", with the reason, so that it does not hide the others.
     """
     from hpc_es.core.errors import READING, UserError, printable, unreadable_reason
     from hpc_es.storage.results import holds_repetitions
@@ -136,9 +135,7 @@ def _run_row(path: Path) -> JsonObject:
 
 
 def _best_entries(found: Found | None) -> JsonObject:
-    """Return `best`, the value of an answer, and `violation`,
-    that of the best vector if it is infeasible.
-    """
+    """Return `best`, the value of an answer, and `violation` if the best vector has one."""
     if found is None:
         return {"best": None, "violation": None}
     return {"best": found.answer.value, "violation": found.answer.violation or None}
@@ -168,8 +165,9 @@ def _repetitions_row(path: Path) -> JsonObject:
 
 
 def _joint_state(states: Mapping[str, int], total: int) -> str:
-    """Return the state of several runs: running if one runs, finished if all have,
-    else the worst one.
+    """Return the state of several runs.
+
+    It is running if one runs, finished if all have, else the worst one.
     """
     if states.get("finished", 0) == total:
         return "finished"
@@ -304,8 +302,9 @@ def _front(run: Path) -> JsonObject:
 
 
 def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
-    """Return a checkpoint as plain data, with name, shape and dtype of each array;
-    import nothing that it names.
+    """Return a checkpoint as plain data, with name, shape and dtype of each array.
+
+    Nothing that it names is imported.
     """
     from hpc_es.config.resolved import plain_data
     from hpc_es.report.export import describe_best
@@ -346,16 +345,18 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
 
 
 def _best_of_training(snapshot: Snapshot) -> JsonObject | None:
-    """Return the best evaluation that a checkpoint stores, whose parameters it has;
-    the final one is not among them.
+    """Return the best evaluation that a checkpoint stores, whose parameters it has.
+
+    The final one is not among them.
     """
     best = snapshot.best
     return None if best is None else {"return": best.return_, "generation": best.generation}
 
 
 def _base_checkpoint(since: Increment) -> JsonObject:
-    """Return the full checkpoint that this one builds on,
-    and the number and bytes of the generations since then.
+    """Return the full checkpoint that this one builds on, and what there is since then.
+
+    The latter is the number and the bytes of the generations.
     """
     size = sum(map(len, since.learned_from))
     return {"checkpoint": since.base, "generations": len(since.learned_from), "bytes": size}
@@ -375,8 +376,9 @@ def _solution_count(path: Path, snapshot: Snapshot) -> dict[str, int]:
 
 
 def inspect_text(content: JsonObject) -> str:
-    """Return the content as text: one fact per line, arrays as a table,
-    config and provenance as YAML.
+    """Return the content as text: one fact per line, arrays as a table, config as YAML.
+
+    The provenance is YAML, too.
     """
     import yaml
 
@@ -512,10 +514,12 @@ def run_results(arguments: argparse.Namespace) -> int:
 
 
 def _read_results(directory: Path, unreadable: list[str]) -> tuple[list[JsonObject], JsonObject]:
-    """Return the results in a directory, each with an answer, and their summary; UserError if there
-    is no run.
+    """Return the results in a directory, each with an answer, and their summary.
 
     Results that cannot be read are left out, and the reasons added to `unreadable`.
+
+    Raises:
+        UserError: there is no run.
     """
     from hpc_es.core.errors import READING, UserError, unreadable_reason
     from hpc_es.storage import results
@@ -562,8 +566,9 @@ def _result_line(row: JsonObject) -> str:
 
 
 def _copied(contents: Mapping[str, Sequence[JsonObject]]) -> dict[str, str]:
-    """Return the directories with nothing but the runs of another one: the same seed,
-    repetition and bits.
+    """Return the directories with nothing but the runs of another one.
+
+    Such runs have the same seed, repetition and bits.
     """
     from hpc_es.storage.results import identity_digest
 
@@ -587,9 +592,7 @@ def _copied(contents: Mapping[str, Sequence[JsonObject]]) -> dict[str, str]:
 
 
 def _comparison(summaries: Mapping[str, JsonObject]) -> str:
-    """Return a table with one line per directory: means,
-    with quartiles if there are several repetitions.
-    """
+    """Return a table with one line per directory: means, and quartiles of several repetitions."""
     table = [["directory", "finished", *(name.replace("_", " ") for name in COMPARED)]]
     for name, summary in summaries.items():
         cells = [_statistics_cell(summary[column]) for column in COMPARED]
@@ -613,8 +616,9 @@ def _statistics_cell(value: object) -> str:
 
 
 def _flat(row: JsonObject) -> JsonObject:
-    """Return a result with its budget, its answer and its best evaluation as columns;
-    vectors are JSON.
+    """Return a result with its budget, answer and best evaluation as columns.
+
+    Vectors are JSON.
     """
     plain = {name: value for name, value in row.items() if not isinstance(value, Mapping)}
     for name in ("answer", "best_evaluation", "budget"):

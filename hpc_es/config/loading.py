@@ -1,7 +1,6 @@
-"""Read and validate a config: YAML file or config string, overrides, presets of the algorithm; rank
-0 only.
+"""Read and validate a config, on rank 0: file or config string, overrides, presets.
 
-config = load(path, ["algorithm.sigma=0.1"])    read, override, validate; imports pydantic
+    config = load(path, ["algorithm.sigma=0.1"])  # read, override, validate; imports pydantic
 
 Presets are defaults of other sections that an algorithm declares, such as a linear policy. They
 apply where the config sets no value, unless the task or policy has no such key, the policy is of
@@ -37,7 +36,8 @@ from hpc_es.core.streams import say_error
 
 
 def with_presets(cls: OptionsClass, data: ConfigData) -> ConfigData:
-    """Return a copy of `data` with the presets of its algorithm;
+    """Return a copy of `data` with the presets of its algorithm.
+
     `cls` is the class of the whole config.
     """
     changed = copy.deepcopy(dict(data))
@@ -68,8 +68,9 @@ def _needs(data: ConfigData) -> Needs | None:
 def _options(
     cls: OptionsClass, section: str, data: ConfigData, only: str | None
 ) -> OptionsClass | None:
-    """Return the options class of a section; None if it is null or wrong,
-    or if its kind is not `only`.
+    """Return the options class of a section.
+
+    None if it is null or wrong, or if its kind is not `only`.
     """
     hint = field_hints(cls)[section]
     mark = kinds_mark(hint)
@@ -157,10 +158,10 @@ def load(source: Path | str, overrides: Iterable[str] = ()) -> Config:
 
 
 def read(source: Path | str, overrides: Iterable[str] = ()) -> ConfigData:
-    """Return the data of a file or config string with overrides; fill in name, output and
-    directory.
+    """Return the data of a file or config string with overrides.
 
-    Modules next to the file and in the current directory become importable.
+    Name, output and directory are filled in. Modules next to the file and in the current directory
+    become importable.
     """
     overrides = list(overrides)
     data, stem = _read(source, overrides)
@@ -220,8 +221,9 @@ def _kind_and_options(section: str, data: ConfigData) -> tuple[str, OptionsClass
 def _only_in(
     old: OptionsClass, new: OptionsClass, values: ConfigData, prefix: str, set_keys: Collection[str]
 ) -> Iterator[str]:
-    """Yield the dotted keys of `values` that the old options have and the new ones lack,
-    except those in `set_keys`.
+    """Yield the dotted keys of `values` that the old options have and the new ones lack.
+
+    Those in `set_keys` are left out.
     """
     old_hints, new_hints = field_hints(old), field_hints(new)
     for name, value in values.items():
@@ -249,8 +251,10 @@ def _without_keys(values: ConfigData, prefix: str, dropped: Collection[str]) -> 
 
 
 def is_tuning_file(source: Path | str) -> bool:
-    """Return whether this is a tuning file and not a config;
-    raise ConfigError if it is not YAML.
+    """Whether this is a tuning file and not a config.
+
+    Raises:
+        ConfigError: it is not YAML.
     """
     # imports yaml, which other ranks than 0 do not need
     from hpc_es.config.yaml_text import read_yaml
@@ -263,8 +267,9 @@ def _is_tuning(data: ConfigData) -> bool:
 
 
 def _read(source: Path | str, overrides: Iterable[str]) -> tuple[ConfigData, str]:
-    """Return the data of a file or config string, whose task may come from an override,
-    and the stem of the file.
+    """Return the data of a file or config string, and the stem of the file.
+
+    The task may come from an override.
     """
     # imports yaml, which other ranks than 0 do not need
     from hpc_es.config.yaml_text import override
@@ -282,8 +287,10 @@ def table(source: Path | str | None = None, overrides: Iterable[str] = ()) -> st
 
 
 def table_rows(source: Path | str | None = None, overrides: Iterable[str] = ()) -> Iterator[Row]:
-    """Yield the table of all keys of all kinds, or of the kinds in a config;
-    raise ConfigError for a wrong config.
+    """Yield the table of all keys of all kinds, or of the kinds in a config.
+
+    Raises:
+        ConfigError: the config is wrong.
     """
     if source is None:
         return rows(Config)

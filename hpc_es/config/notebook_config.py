@@ -1,8 +1,8 @@
-"""The `config.json` of the ES notebook (neuroevolution-ai/evolution-strategies) as data of a YAML
-config.
+"""The `config.json` of the ES notebook as data of a YAML config.
 
-The file has the sections config, model_structure and optimizations. `env_seed` is missing in those
-of the notebook's first version, whose networks start with other weights.
+The notebook is neuroevolution-ai/evolution-strategies. The file has the sections config,
+model_structure and optimizations. `env_seed` is missing in those of the notebook's first version,
+whose networks start with other weights.
 """
 
 from __future__ import annotations
@@ -55,11 +55,13 @@ def read_config(path: Path) -> ConfigData:
 
 
 def converted(data: ConfigData) -> dict[str, Json]:
-    """Return the data of a YAML config with the same settings; ConfigError for keys that the
-    notebook has not.
+    """Return the data of a YAML config with the same settings.
 
     Values are validated with the YAML config. A key that the notebook's file lacks gets our
     default.
+
+    Raises:
+        ConfigError: for keys that the notebook has not.
     """
     old: dict[str, Any] = {
         f"{name}.{key}": value for name in SECTIONS for key, value in data[name].items()

@@ -1,11 +1,11 @@
-"""Options: frozen dataclasses whose fields carry type, range, default and help text of a config
-key.
+"""Options: frozen dataclasses whose fields are config keys.
 
-`validation.py` validates them with pydantic on rank 0. This module imports nothing that would slow
-down the start of a worker. `describe` puts type hints into words, and `rows` lists the keys with
-their values and help. A class of options may have `problems()` and `warnings()`, which yield (key,
-text) for mistakes and for options without effect. Its static method `_written_out(data)`, if it has
-one, returns the mapping that a short form of the section stands for.
+A field has type, range, default and help text. `validation.py` validates them with pydantic on rank
+0. This module imports nothing that would slow down the start of a worker. `describe` puts type
+hints into words, and `rows` lists the keys with their values and help. A class of options may have
+`problems()` and `warnings()`, which yield (key, text) for mistakes and for options without effect.
+Its static method `_written_out(data)`, if it has one, returns the mapping that a short form of the
+section stands for.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Limits:
         )
 
     def allow(self, value: Any) -> bool:
-        """Return whether a number, text or list is within the limits."""
+        """Whether a number, text or list is within the limits."""
         if self.min_length is not None:
             return len(value) >= self.min_length
         above = (self.ge is None or value >= self.ge) and (self.gt is None or value > self.gt)
@@ -92,8 +92,9 @@ class Limits:
 
 
 class IsPath:
-    """Annotation of text that is a path: its `~` and variables are checked,
-    and replaced with `core.paths.expanded`.
+    """Annotation of text that is a path.
+
+    Its `~` and variables are checked, and replaced with `core.paths.expanded`.
     """
 
 
@@ -128,10 +129,25 @@ def option(
     default_factory: object = dataclasses.MISSING,
     may_change: bool | tuple[object, ...] = False,
 ) -> Any:
-    """Return a field with its help text; an option without default is required.
+    """Return a field of a class of options.
 
-    `may_change`: no result depends on the option, so a resumed run may change it, and
-    `resolved.identity` leaves it out; a tuple allows changes among these values only.
+    Args:
+        help: its meaning, as `hpc-es options` shows it.
+        default: its value if the config has none; without a default the option is required.
+        default_factory: in place of `default`, a function that makes it, such as a class of
+            options.
+        may_change: whether a resumed run may change it, because no result depends on it, so that
+            `resolved.identity` leaves it out; a tuple allows changes among these values only.
+
+    Examples:
+        >>> from hpc_es.extend import Count, Probability, option, options
+        >>> @options
+        ... class Options:
+        ...     kind: str = option("name of the algorithm", "my_ga:GA")
+        ...     population_size: Count = option("candidates per generation", 100)
+        ...     mutation: Probability = option("share of the parameters that change", 0.01)
+        >>> Options(mutation=0.5)
+        Options(kind='my_ga:GA', population_size=100, mutation=0.5)
     """
     metadata = {"help": help, "may_change": may_change}
     return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)  # type: ignore[call-overload]
@@ -139,7 +155,15 @@ def option(
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option,))
 def options(cls: type[T]) -> type[T]:
-    """Make `cls` a frozen keyword-only dataclass of options."""
+    """Make a class a frozen, keyword-only dataclass of options.
+
+    Its fields are made with `option`; their types say which values are valid, in the config and in
+    messages. It may have methods `problems()` and `warnings()`, which yield (key, text) for
+    mistakes and for options without effect.
+
+    Args:
+        cls: the class, to which this is applied as a decorator; see `option` for an example.
+    """
     cls.__pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # type: ignore[attr-defined]
     return dataclass(frozen=True, kw_only=True)(cls)
 
@@ -159,8 +183,9 @@ _WORDS: dict[Hint, str] = {
 
 @dataclass(frozen=True)
 class Kinds:
-    """Annotation of a section whose key `kind` names a module of `package`,
-    which has the section's `Options`.
+    """Annotation of a section whose key `kind` names a module of `package`.
+
+    That module has the section's `Options`.
     """
 
     package: registry.Package
@@ -169,8 +194,9 @@ class Kinds:
     optional: bool = False
 
     def default_kind(self, data: ConfigData) -> str | None:
-        """Return the kind of a section that names none, given the whole config;
-        None if the section is null.
+        """Return the kind of a section that names none; None if the section is null.
+
+        `data` is the whole config.
         """
         if not self.optional:
             return self.default
@@ -212,8 +238,9 @@ def kinds_mark(hint: Hint) -> Kinds | None:
 
 
 def union_members(hint: Hint) -> tuple[Hint, ...]:
-    """Return the members of a union without None; for other hints,
-    a tuple of the hint without its annotations.
+    """Return the members of a union without None.
+
+    For other hints this is a tuple of the hint without its annotations.
     """
     if get_origin(hint) is Annotated:
         return union_members(get_args(hint)[0])
@@ -235,8 +262,9 @@ def options_class(hint: Hint) -> OptionsClass | None:
 
 
 def item_hint(hint: Hint, part: int | str = 0) -> Hint:
-    """Return the hint of the items of a list or mapping,
-    or of item `part` of a list of fixed length; else None.
+    """Return the hint of the items of a list or mapping; None for other hints.
+
+    Of a list of fixed length it is that of item `part`.
     """
     members = union_members(hint)
     origin, args = get_origin(members[0]), get_args(members[0])
@@ -286,9 +314,7 @@ def require_fit(hint: Hint, value: object, name: str) -> None:
 
 
 def is_path(hint: Hint) -> bool:
-    """Return whether text of this hint may be a path: `PathText` or `pathlib.Path`,
-    alone or in a union.
-    """
+    """Whether text of this hint may be a path: `PathText`, `pathlib.Path` or a union with one."""
     if get_origin(hint) is Annotated:
         base, *marks = get_args(hint)
         return any(isinstance(mark, IsPath) for mark in marks) or is_path(base)
@@ -298,11 +324,12 @@ def is_path(hint: Hint) -> bool:
 
 
 def with_paths(value: T, key: str) -> T:
-    """Return options of a kind, or a part of them, whose values of type `Path` have ~ and variables
-    replaced.
+    """Return options whose values of type `Path` have ~ and variables replaced.
 
-    Each rank does so when it builds the kind, since variables may differ between nodes. Raises
-    ConfigError.
+    Each rank does so when it builds the kind, since variables may differ between nodes.
+
+    Raises:
+        ConfigError: a variable is not set.
     """
     changed: Any = value
     if isinstance(value, Path):
@@ -335,8 +362,9 @@ SECTIONS: Mapping[registry.Package, str] = {
 def build_kind(
     package: registry.Package, options: KindOptions, *arguments: object, **keywords: object
 ) -> Any:
-    """Return what the kind of these options builds from them;
-    paths in them are those of this rank.
+    """Return what the kind of these options builds from them.
+
+    Paths in them are those of this rank.
     """
     kind = registry.module(package, options.kind)
     return kind.build(with_paths(options, SECTIONS[package]), *arguments, **keywords)
@@ -367,9 +395,7 @@ def _describe_items(origin: Hint, args: tuple[Hint, ...]) -> str:
 
 
 def _limited(words: str, marks: Iterable[object]) -> str:
-    """Return `words` with the limits among the annotations `marks`: `Limits`,
-    or those of annotated_types.
-    """
+    """Return `words` with the limits among annotations, `Limits` or those of annotated_types."""
     limits: dict[str, object] = {}
     for mark in marks:
         named = {name: getattr(mark, name, None) for name in ("ge", "gt", "le", "lt", "min_length")}
@@ -394,7 +420,7 @@ def _limited(words: str, marks: Iterable[object]) -> str:
 
 
 def required(field: dataclasses.Field[object]) -> bool:
-    """Return whether a field has no default."""
+    """Whether a field has no default."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
@@ -413,8 +439,21 @@ def _warnings(options: Options, key: str) -> Iterator[ConfigProblem]:
 
 
 def unused(options: Options, names: Iterable[str], why: str) -> Iterator[ConfigProblem]:
-    """Yield a warning for each named option that is not at its default;
-    `why` is the reason why it has no effect.
+    """Yield a warning for each named option that is not at its default, for `warnings()`.
+
+    Args:
+        options: an instance of a class made with `options`.
+        names: of options that have no effect.
+        why: the reason, such as "rank is null".
+
+    Yields:
+        (key, text).
+
+    Examples:
+        >>> from hpc_es.extend import OptimizerOptions, unused
+        >>> adam = OptimizerOptions(momentum=0.5)
+        >>> list(unused(adam, ["momentum", "max_speed"], "kind is adam"))
+        [('momentum', 'is 0.5, but does nothing: kind is adam')]
     """
     fields = {field.name: field for field in dataclasses.fields(options)}
     for name in names:
@@ -466,15 +505,14 @@ def markdown(rows: Iterable[Row]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return the text with the characters escaped that Markdown reads as column,
-    emphasis or tag.
-    """
+    """Return the text with escapes for what Markdown reads as column, emphasis or tag."""
     return re.sub(r"([|*<])", r"\\\1", text)
 
 
 def rows(cls: OptionsClass, prefix: str = "", data: ConfigData | None = None) -> Iterator[Row]:
-    """Yield the rows of an options class and its sections,
-    with `data` only those of the kinds in this config.
+    """Yield the rows of an options class and its sections.
+
+    With `data` they are only those of the kinds in this config.
     """
     hints = field_hints(cls)
     # Those that a kind defines itself come before those that it inherits.
@@ -494,8 +532,10 @@ def rows(cls: OptionsClass, prefix: str = "", data: ConfigData | None = None) ->
 
 
 def _chosen_rows(kind: Kinds, section: str, data: ConfigData, help: str) -> Iterator[Row]:
-    """Yield the rows of a section for the kind in a config, or its default kind;
-    raise ConfigError for a wrong one.
+    """Yield the rows of a section for the kind in a config, or its default kind.
+
+    Raises:
+        ConfigError: there is no such kind.
     """
     values, default = data.get(section), kind.default_kind(data)
     name = values.get("kind", default) if isinstance(values, Mapping) else default
@@ -510,9 +550,7 @@ def _chosen_rows(kind: Kinds, section: str, data: ConfigData, help: str) -> Iter
 
 
 def _kind_rows(kind: Kinds, section: str, help: str) -> Iterator[Row]:
-    """Yield the rows of a section for all its kinds;
-    kinds with equal rows for a key share one row.
-    """
+    """Yield the rows of a section for all its kinds; equal rows of several kinds are one."""
     names = registry.kinds(kind.package)
     yield Row(f"{section}.kind", describe(Literal[names]), f"`{kind.default}`", help)
     holders: dict[Row, list[str]] = {}

@@ -144,8 +144,9 @@ def module(package: Package, kind: str) -> Any:
 
 
 def policy_builder(policy: str, algorithm: str) -> Any:
-    """Return the function that builds a policy of this kind from
-    its options and spaces for an algorithm.
+    """Return the function that builds a policy of this kind, from options and spaces.
+
+    It is the one for this algorithm.
     """
     kind = module("policies", policy)
     with_value = (
@@ -186,8 +187,9 @@ def _load_extension_kind(package: Package, kind: str, name: str) -> Any:
 
 
 def is_user_kind(kind: object) -> TypeGuard[str]:
-    """Return whether this is the name of a custom kind, that is, has a dot or a colon;
-    the kind need not exist.
+    """Whether this is the name of a custom kind, that is, has a dot or a colon.
+
+    The kind need not exist.
     """
     if not isinstance(kind, str) or not _USER_KIND.fullmatch(kind) or not {".", ":"} & set(kind):
         return False
@@ -209,8 +211,10 @@ def _class_hint(kind: object) -> str:
 
 
 def _load_user_kind(package: str, kind: str) -> Any:
-    """Import and return a custom kind; raise ConfigError if
-    it cannot be imported or lacks a name.
+    """Import and return a custom kind.
+
+    Raises:
+        ConfigError: it cannot be imported, or lacks a name.
     """
     module_name, _, name = kind.partition(":")
     try:
@@ -248,8 +252,10 @@ def _load_user_kind(package: str, kind: str) -> Any:
 
 
 def import_function(text: str, key: str, example: str = "my_model:cost") -> Callable[..., object]:
-    """Import the function `module:attribute` that a config key names;
-    ConfigError if that is not possible.
+    """Import the function `module:attribute` that a config key names.
+
+    Raises:
+        ConfigError: that is not possible.
     """
     module, _, attribute = text.partition(":")
     if not module or not attribute:
@@ -310,10 +316,12 @@ def within_config_directory(directory: str | Path | None) -> Iterator[None]:
 
 
 def config_path(text: str, directory: Path | None = None) -> Path:
-    """Return a path of the config, relative to its directory, with ~ and the variables of this rank
-    replaced.
+    """Return a path of the config, relative to its directory.
 
-    `directory` replaces that of the config. Raises ValueError for a variable that is not set.
+    ~ and the variables of this rank are replaced. `directory` replaces that of the config.
+
+    Raises:
+        ValueError: a variable is not set.
     """
     return (config_directory() if directory is None else directory) / expanded(text)
 

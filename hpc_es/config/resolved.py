@@ -1,7 +1,8 @@
-"""Resolved configs: a config as plain data with all defaults, and back, for workers, checkpoints
-and comparisons.
+"""Resolved configs: a config as plain data with all defaults, and back.
 
-config = parse_resolved(dump(config))           rebuilt without validation and without pydantic
+They are for workers, checkpoints and comparisons.
+
+    config = parse_resolved(dump(config))  # rebuilt without validation and without pydantic
 
 Also the SHA-256 of the custom code that a config runs, which `storage.trust` allows or not. A
 built-in kind that runs custom code (such as an external program) has a function `sources(section,
@@ -41,9 +42,7 @@ from hpc_es.core.run_files import parse_json
 
 
 def resolved(config: Config) -> ConfigData:
-    """Return the config with all defaults as dicts, lists and scalars,
-    in the order of the fields.
-    """
+    """Return the config with all defaults as dicts, lists and scalars, in field order."""
     return _plain_fields(config, lambda field, value: True)
 
 
@@ -81,8 +80,10 @@ def dump_json(config: Config) -> str:
 
 
 def plain_data(text: str) -> ConfigData:
-    """Return the data of a text from `dump` or `dump_json`, without importing the kinds in it;
-    raise ConfigError.
+    """Return the data of a text from `dump` or `dump_json`, without importing its kinds.
+
+    Raises:
+        ConfigError: the text is damaged.
     """
     try:
         if text.startswith("{"):
@@ -99,8 +100,10 @@ def plain_data(text: str) -> ConfigData:
 
 
 def parse_resolved(text: str) -> Config:
-    """Return the config of a text from `dump` or `dump_json`;
-    raise ConfigError if the text is damaged.
+    """Return the config of a text from `dump` or `dump_json`.
+
+    Raises:
+        ConfigError: the text is damaged.
     """
     data = plain_data(text)
     try:
@@ -123,11 +126,11 @@ FORMER_KEYS = {"report": ("rank_logs", "profile")}
 
 
 def rebuilt(data: ConfigData) -> Config:
-    """Return the config of resolved data; a key that an earlier version did not have gets its
-    default.
+    """Return the config of resolved data.
 
-    Raises TypeError, ValueError, AttributeError, KeyError or ConfigError for anything else, such as
-    values of types that no valid config has.
+    A key that an earlier version did not have gets its default. Raises TypeError, ValueError,
+    AttributeError, KeyError or ConfigError for anything else, such as values of types that no valid
+    config has.
     """
     sections = {
         section: {key: item for key, item in data[section].items() if key not in keys}
@@ -147,8 +150,9 @@ def _build_fields(cls: OptionsClass, data: ConfigData) -> ConfigData:
 
 
 def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
-    """Return whether a value is the default,
-    to which the author of a custom kind may have given another type.
+    """Whether a value is the default.
+
+    The author of a custom kind may have given that another type.
     """
     made = (
         field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
@@ -179,10 +183,10 @@ def _build(hint: Hint, value: Any) -> object:
 
 
 def identity(config: Config) -> ConfigData:
-    """Return the part of the resolved config that must not change on resume: all fields without
-    `may_change`.
+    """Return the part of the resolved config that must not change on resume.
 
-    It has mpi.chunk_size only if results depend on it, and then as a number.
+    These are all fields without `may_change`. It has mpi.chunk_size only if results depend on it,
+    and then as a number.
     """
     plain = _plain_fields(config, lambda field, value: not _may_change(field, value))
     size = plain["mpi"].pop("chunk_size")
@@ -198,12 +202,11 @@ def _may_change(field: dataclasses.Field[object], value: object) -> bool:
 
 
 def completed(old: ConfigData, may_import: Collection[str] = ()) -> ConfigData:
-    """Return an identity, or a resolved config, of an earlier version as this version writes
-    identities.
+    """Return an identity of an earlier version as this version writes it.
 
-    Keys that the earlier version did not have get their defaults. Entries outside of the config
-    (threads, number of the repetition) stay. If the config cannot be rebuilt, or names a custom
-    kind that is not in `may_import`, the identity is returned as it is.
+    It may be a resolved config, too. Keys that the earlier version did not have get their defaults.
+    Entries outside of the config (threads, number of the repetition) stay. If the config cannot be
+    rebuilt, or names a custom kind that is not in `may_import`, the identity is returned as it is.
     """
     fields = {field.name: field for field in dataclasses.fields(Config)}
     plain = {name: value for name, value in old.items() if name in fields}
@@ -229,10 +232,9 @@ Hashes = dict[str, str]
 
 
 def sources(data: ConfigData) -> Hashes:
-    """Return the SHA-256 of the custom code that a resolved config runs, by name; "" if its source
-    is missing.
+    """Return the SHA-256 of the custom code that a resolved config runs, by name.
 
-    The code is not imported.
+    "" if its source is missing. The code is not imported.
     """
     hashes: Hashes = {}
     for package, section in _sections(data):
@@ -275,10 +277,10 @@ NEUTRAL = frozenset({"mpi4py", "h5py", "PyYAML", "pydantic"})  # on which no res
 
 
 def software_changes(before: ConfigData, now: ConfigData) -> dict[str, tuple[str, str]]:
-    """Return versions of packages, and the processor, that differ between two provenances: (before,
-    now).
+    """Return what software differs between two provenances: (before, now).
 
-    Packages that were installed or removed are not mentioned: most runs do not use them.
+    These are versions of packages, and the processor. Packages that were installed or removed are
+    not mentioned: most runs do not use them.
     """
 
     def named(provenance: ConfigData) -> dict[str, str]:
@@ -297,8 +299,9 @@ def software_changes(before: ConfigData, now: ConfigData) -> dict[str, tuple[str
 
 
 def software_warning(before: ConfigData, now: ConfigData) -> str | None:
-    """Return a warning that a resumed run continues with other
-    software or on another processor, or None.
+    """Return a warning that a resumed run continues with other software, or None.
+
+    Another processor counts, too.
     """
     different = software_changes(before, now)
     if not different:
@@ -308,8 +311,9 @@ def software_warning(before: ConfigData, now: ConfigData) -> str | None:
 
 
 def with_history(provenance: ConfigData, old: ConfigData) -> ConfigData:
-    """Return the provenance of a resumed run with what changed: earlier hashes of sources,
-    and earlier software.
+    """Return the provenance of a resumed run with what changed.
+
+    These are earlier hashes of sources, and earlier software.
     """
     history = list(old.get("earlier_software", []))
     if different := software_changes(old, provenance):

@@ -39,8 +39,9 @@ LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 
 @options
 class Mpi:
-    """`mpi:`, how the ranks share the work; results do not depend on it,
-    with the exceptions of chunk_size.
+    """`mpi:`, how the ranks share the work.
+
+    Results do not depend on it, with the exceptions of chunk_size.
     """
 
     chunk_size: Literal["auto"] | Count = option(

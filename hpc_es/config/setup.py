@@ -66,8 +66,12 @@ class Setup:
 
 
 def _declared(kind: Any, name: str, options: Any, constant: T) -> T:
-    """Return what a function of a kind declares for these options,
-    or the constant if it has none; ConfigError.
+    """Return what a function of a kind declares for these options.
+
+    It is the constant if the kind has no such function.
+
+    Raises:
+        ConfigError: the function fails.
     """
     function = getattr(kind, name, None)
     if not callable(function):

@@ -25,10 +25,10 @@ MAIN = "__main__"
 
 
 def source_files(kind: str) -> dict[str, bytes]:
-    """Return the source of a custom kind by the name of its file: a module, or all .py files of its
-    package.
+    """Return the source of a custom kind by the name of its file.
 
-    Compiled files take the place of missing .py files. {} if there is no source.
+    It is a module, or all .py files of its package. Compiled files take the place of missing .py
+    files. {} if there is no source.
     """
     if kind.partition(":")[0] == MAIN:
         return _main_sources(kind.partition(":")[2])
@@ -43,7 +43,8 @@ def source_files(kind: str) -> dict[str, bytes]:
 
 
 def source_path(kind: str) -> str:
-    """Return the file of a custom kind, or that of its package, for messages;
+    """Return the file of a custom kind, or that of its package, for messages.
+
     "" if it is not a file.
     """
     if kind.partition(":")[0] == MAIN:
@@ -61,10 +62,10 @@ def is_installed(kind: str) -> bool:
 
 
 def _module_spec(kind: str) -> ModuleSpec | None:
-    """Return the spec of the first part of a module's name that is not a folder without
-    __init__.py; None if missing.
+    """Return the spec of the first part of a module's name that is no mere folder.
 
-    `importlib.util.find_spec` would import the packages above the module.
+    That is a folder without __init__.py. None if it is missing. `importlib.util.find_spec` would
+    import the packages above the module.
     """
     for spec in _specs(kind.partition(":")[0]):
         if spec.origin is not None or spec.submodule_search_locations is None:
@@ -73,8 +74,9 @@ def _module_spec(kind: str) -> ModuleSpec | None:
 
 
 def _specs(module: str) -> Iterator[ModuleSpec]:
-    """Yield the specs of the packages that a module is in, from the top, and its own,
-    as far as they exist.
+    """Yield the specs of the packages that a module is in, from the top, and its own.
+
+    As far as they exist.
     """
     locations: list[str] | None = None
     parts = module.split(".")
@@ -100,8 +102,9 @@ def _find_spec(name: str, locations: list[str] | None) -> ModuleSpec | None:
 
 
 def _find_in_folders(name: str, locations: list[str]) -> ModuleSpec | None:
-    """Return what `PathFinder` finds in these folders; for a folder in it,
-    that one needs the imported parent.
+    """Return what `PathFinder` finds in these folders.
+
+    For a folder in it, that one needs the imported parent.
     """
     portions: list[str] = []
     for entry in locations:
@@ -120,9 +123,7 @@ def _find_in_folders(name: str, locations: list[str]) -> ModuleSpec | None:
 
 
 def _module_content(spec: ModuleSpec) -> bytes | None:
-    """Return the content of a module's file, or the source that its importer has;
-    None without both.
-    """
+    """Return the content of a module's file, or the source that its importer has, or None."""
     loader: Any = spec.loader
     # the loader has no files, or this one has gone
     with contextlib.suppress(AttributeError, OSError):
@@ -155,8 +156,9 @@ def _package_files(spec: ModuleSpec) -> Iterator[tuple[str, bytes]]:
 
 
 def is_in_main(kind: str) -> bool:
-    """Return whether this is a class or function of the running script or notebook,
-    as far as its name tells.
+    """Whether this is a class or function of the running script or notebook.
+
+    Its name tells, as far as it can.
     """
     module, _, name = kind.partition(":")
     found = getattr(sys.modules[MAIN], name.partition(".")[0], None)
@@ -164,7 +166,8 @@ def is_in_main(kind: str) -> bool:
 
 
 def _main_sources(name: str) -> dict[str, bytes]:
-    """Return the source of the running script, or of a class or function of a notebook;
+    """Return the source of the running script, or of a class or function of a notebook.
+
     {} if `name` is not in it.
     """
     if not is_in_main(f"{MAIN}:{name}"):
@@ -202,11 +205,11 @@ def source_hash(kind: str) -> str:
 
 
 def code_files(names: Iterable[str]) -> dict[Path, str]:
-    """Return the files that would run for these modules or `module:object` names, and the SHA-256
-    of each.
+    """Return the files that would run for these modules or objects, and their SHA-256.
 
-    These are the modules, the packages that they are in, and what these import, as far as import
-    statements tell. Installed packages, hpc_es and what is in a .zip file are left out.
+    Objects are `module:object` names. These are the modules, the packages that they are in, and
+    what these import, as far as import statements tell. Installed packages, hpc_es and what is in a
+    .zip file are left out.
     """
     files: dict[Path, str] = {}
     seen, waiting = {MAIN}, [name.partition(":")[0] for name in names]
@@ -232,8 +235,9 @@ def code_files(names: Iterable[str]) -> dict[Path, str]:
 
 
 def _imported(content: bytes, package: str) -> list[str]:
-    """Return the modules that a source file of this package imports,
-    and the names that may be modules.
+    """Return the modules that a source file of this package imports.
+
+    Names that may be modules are among them.
     """
     try:
         nodes = [*ast.walk(ast.parse(content))]

@@ -50,8 +50,9 @@ MOST_SOURCE, MOST_COMPILED = 1 << 24, 1 << 29  # bytes of a file of code
 
 @dataclass(frozen=True)
 class Limits:
-    """Which files may run: those with these keys (`file_key`),
-    and maybe those that nobody else may have written.
+    """Which files may run: those with these keys (`file_key`).
+
+    Maybe also those that nobody else may have written.
     """
 
     keys: frozenset[str] = frozenset()
@@ -141,8 +142,9 @@ def import_only(limits: Limits | None) -> None:
 
 @contextlib.contextmanager
 def undone_if_refused() -> Iterator[None]:
-    """Restore the directories, which files may run there,
-    and sys.path if the block raises UserError.
+    """Restore the import settings if the block raises UserError.
+
+    These are the directories, which files may run there, and sys.path.
     """
     before = {**_directories}, [*_current], {*_appended}, [*sys.path]
     try:
@@ -186,16 +188,15 @@ def other_modules() -> list[Path]:
 
 
 def _is_present(path: str) -> bool:
-    """Return whether a file is in one of the present directories,
-    and not in one of installed packages there.
+    """Whether a file is in one of the present directories.
+
+    Those of installed packages there do not count.
     """
     return _owner(str(Path(path).parent)) in _current
 
 
 def is_installed_in(directory: str) -> bool:
-    """Return whether this directory, or one above it,
-    is one of this Python's directories of installed packages.
-    """
+    """Whether this directory, or one above it, has installed packages of this Python."""
     named = [
         path
         for path in sys.path
@@ -221,9 +222,7 @@ def _is_within(path: str, directory: str) -> bool:
 
 
 def _install() -> None:
-    """Let Python load the modules of these directories by `_Finder`,
-    also those of their folders.
-    """
+    """Let Python load the modules of these directories and their folders by `_Finder`."""
     if _importer not in sys.path_hooks:
         sys.path_hooks.insert(0, _importer)
     for path, finder in [*sys.path_importer_cache.items()]:
@@ -232,8 +231,9 @@ def _install() -> None:
 
 
 def _owner(directory: str) -> str | None:
-    """Return the directory of the user's code that this one is in,
-    None if it is not or has installed packages.
+    """Return the directory of the user's code that this one is in.
+
+    None if there is none, or it has installed packages.
     """
     owner = max(
         (known for known in _directories if _is_within(directory, known)), key=len, default=None
@@ -258,11 +258,13 @@ def _limits(directory: str) -> Limits | None:
 
 
 def _importer(path: str) -> FileFinder:
-    """Return the finder of a directory with code of the user, as sys.path_hooks expect it;
-    ImportError for others.
+    """Return the finder of a directory with code of the user, as sys.path_hooks expect it.
 
     An archive that takes the place of a directory has no modules, but one that the user has put on
     sys.path has.
+
+    Raises:
+        ImportError: the directory is another one.
     """
     directory = path or str(current_directory())
     is_archive = (
@@ -281,8 +283,9 @@ def _importer(path: str) -> FileFinder:
 
 
 class _Finder(FileFinder):
-    """Finds the modules of a directory; in one that hpc_es has added to the path,
-    no library and no part of one.
+    """Finds the modules of a directory.
+
+    In one that hpc_es has added to the path, no library and no part of one.
     """
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -293,8 +296,9 @@ class _Finder(FileFinder):
 
 
 def file_key(path: Path | str, digest: str) -> str:
-    """Return what is trusted of a file: its SHA-256 and its name,
-    of `__init__.py` also that of its package.
+    """Return what is trusted of a file: its SHA-256 and its name.
+
+    Of `__init__.py` also the name of its package.
     """
     name = Path(path).name
     if name.partition(".")[0] == "__init__":
@@ -303,8 +307,10 @@ def file_key(path: Path | str, digest: str) -> str:
 
 
 def read_code(path: Path | str) -> bytes:
-    """Return the content of a file of code, also through a link; OSError for pipes,
-    devices and what is too large.
+    """Return the content of a file of code, also through a link.
+
+    Raises:
+        OSError: it is a pipe, a device, or too large.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with io.BufferedReader(io.FileIO(descriptor)) as file:

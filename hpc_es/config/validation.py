@@ -1,8 +1,7 @@
-"""Validation of options: all mistakes at once, each with its key, what was expected, what was
-found, and a suggestion.
+"""Validation of options: all mistakes at once.
 
-pydantic validates the values of single fields. Sections, kinds and the wording of errors are
-handled here.
+Each has its key, what was expected, what was found, and a suggestion. pydantic validates the values
+of single fields. Sections, kinds and the wording of errors are handled here.
 
 Validation has two stages, so that no error is a consequence of another one. First, each value must
 be what its field takes. If all are, the options look for mistakes that concern several fields
@@ -56,8 +55,9 @@ C = TypeVar("C")
 
 
 class SchemaProblems(Problems):
-    """The mistakes so far; `root` is the class of the whole config,
-    in which a misplaced key may belong.
+    """The mistakes so far.
+
+    `root` is the class of the whole config, in which a misplaced key may belong.
     """
 
     def __init__(self, root: OptionsClass) -> None:
@@ -66,8 +66,10 @@ class SchemaProblems(Problems):
 
 
 def validate(cls: type[C], data: ConfigData) -> C:
-    """Return the instance of the options class `cls` that `data` describes; raise ConfigError with
-    every mistake.
+    """Return the instance of the options class `cls` that `data` describes.
+
+    Raises:
+        ConfigError: every mistake.
     """
     options = with_right_values(cls, data)
     Problems(misfits(options)).raise_any()
@@ -75,8 +77,10 @@ def validate(cls: type[C], data: ConfigData) -> C:
 
 
 def with_right_values(cls: type[C], data: ConfigData) -> C:
-    """Return the instance of `cls`, whose values are right one by one; raise ConfigError with all
-    that are not.
+    """Return the instance of `cls`, whose values are right one by one.
+
+    Raises:
+        ConfigError: with all that are not.
     """
     problems = SchemaProblems(cls)
     options: C = _section(cls, data, "", problems)
@@ -219,8 +223,9 @@ def _value(hint: Hint, value: Json, key: str, problems: SchemaProblems) -> objec
 
 
 def _whole_numbers(hint: Hint, value: Json) -> Json:
-    """Return the value with floats without a fraction, such as 1e6,
-    as integers where the hint allows no float.
+    """Return the value with floats such as 1e6 as integers.
+
+    These have no fraction, and the hint allows no float.
     """
     members = union_members(hint)
     if isinstance(value, float):
@@ -235,10 +240,10 @@ def _whole_numbers(hint: Hint, value: Json) -> Json:
 
 
 def _wrong_texts(hint: Hint, value: Json, key: str) -> Iterator[ConfigProblem]:
-    """Yield the texts in a value that no program and no file system takes, and the paths that
-    cannot be replaced.
+    """Yield the texts in a value that no program and no file system takes.
 
-    The variables of paths are replaced when they are used.
+    Paths that cannot be replaced are among them. The variables of paths are replaced when they are
+    used.
     """
     if isinstance(value, str) and "\0" in value:
         yield key, f"expected text without NUL bytes, found {found_text(value)}"
@@ -258,8 +263,9 @@ def _wrong_texts(hint: Hint, value: Json, key: str) -> Iterator[ConfigProblem]:
 def _locate(
     hint: Hint, value: Any, key: str, location: Sequence[int | str]
 ) -> tuple[Hint, Json, str]:
-    """Return hint, value and key at a location of pydantic;
-    its parts that name members of a union are ignored.
+    """Return hint, value and key at a location of pydantic.
+
+    Its parts that name members of a union are ignored.
     """
     for part in location:
         inner = item_hint(hint, part)
@@ -279,9 +285,7 @@ def _locate(
 
 
 def _expected(hint: Hint, value: object) -> str:
-    """Return the text of a mistake: what was expected, what was found,
-    and a suggestion if there is one.
-    """
+    """Return the text of a mistake: what was expected and found, and a suggestion, if any."""
     remedy = ""
     if isinstance(value, str):
         literals = [member for member in union_members(hint) if get_origin(member) is Literal]
@@ -309,8 +313,9 @@ REASONS = {"algorithm.delay": ", since the others need the newest state"}
 
 
 def _unknown_key(key: str, valid: Sequence[str], root: OptionsClass) -> str:
-    """Return the text of an unknown key with the nearest valid name, the section of the name,
-    or all valid names.
+    """Return the text of an unknown key, with a suggestion.
+
+    That is the nearest valid name, the section of the name, or all valid names.
     """
     name = key.rpartition(".")[2]
     near = nearest(name, valid)
@@ -331,8 +336,9 @@ def _unknown_key(key: str, valid: Sequence[str], root: OptionsClass) -> str:
 
 
 def _other_key(key: str, section: str, rows_with_name: Sequence[Row]) -> str:
-    """Return a key of the same name elsewhere;
-    for a key of the same section with the kinds that have it.
+    """Return a key of the same name elsewhere.
+
+    For a key of the same section with the kinds that have it.
     """
     kinds = [row.kind for row in rows_with_name if row.key == key and row.kind]
     return (

@@ -22,8 +22,9 @@ from hpc_es.core.errors import (
 
 
 class Loader(yaml.SafeLoader):
-    """Loader of YAML 1.2: 1e-3 is a number; yes, on, 2026-01-31 and 1:30 are text;
-    no duplicate keys, no objects.
+    """Loader of YAML 1.2, without duplicate keys and objects.
+
+    1e-3 is a number; yes, on, 2026-01-31 and 1:30 are text.
     """
 
     merged = 0  # keys so far of mappings with merge keys
@@ -44,8 +45,10 @@ class Loader(yaml.SafeLoader):
         return node
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Put merged keys into a mapping, as `<<: *alias` asks for;
-        ValueError if that makes too many of them.
+        """Put merged keys into a mapping, as `<<: *alias` asks for.
+
+        Raises:
+            ValueError: that makes too many of them.
         """
         has_merges = any(key.tag == TAG + "merge" for key, _ in node.value)
         super().flatten_mapping(node)
@@ -61,8 +64,9 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """Dumper that quotes text which YAML 1.1 or `Loader` would not read as text,
-    and keeps flat lists on one line.
+    """Dumper that quotes text which YAML 1.1 or `Loader` would not read as text.
+
+    It keeps flat lists on one line.
     """
 
     def represent_flat(self, data: list[Json]) -> yaml.Node:
@@ -100,8 +104,12 @@ DEEPEST = 4  # level of keys whose lines are looked up
 
 
 def read_config(path: Path) -> ConfigData:
-    """Return the mapping in the file of a config,
-    with dotted keys as nested ones (see `nested`); raise ConfigError.
+    """Return the mapping in the file of a config, with dotted keys as nested ones.
+
+    See `nested`.
+
+    Raises:
+        ConfigError: the file cannot be read.
     """
     data = read_yaml(path)
     if not has_dotted_keys(data):
@@ -110,8 +118,9 @@ def read_config(path: Path) -> ConfigData:
 
 
 def has_dotted_keys(data: ConfigData) -> bool:
-    """Return whether a key at the top or in a section has a dot;
-    keys further inside may be names of the user.
+    """Whether a key at the top or in a section has a dot.
+
+    Keys further inside may be names of the user.
     """
     levels = (data, *(value for value in data.values() if isinstance(value, dict)))
     return any("." in name for level in levels for name in level)
@@ -157,8 +166,9 @@ def _unfolded(key: str, value: Json) -> dict[str, Json]:
 def _merge(
     data: dict[str, Json], name: str, value: Json, conflicts: list[str], prefix: str = ""
 ) -> None:
-    """Put a value into `data`; mappings are merged,
-    and anything else that stands there already is a conflict.
+    """Put a value into `data`.
+
+    Mappings are merged, and anything else that stands there already is a conflict.
     """
     key, old = join(prefix, name), data.get(name)
     if name not in data:
@@ -183,8 +193,10 @@ def _lines(node: yaml.Node | None, prefix: str = "", depth: int = 0) -> Lines:
 
 
 def read_yaml(path: Path, may_be_empty: bool = False) -> ConfigData:
-    """Return the mapping in a YAML file; raise ConfigError if there is none,
-    unless the file may be empty.
+    """Return the mapping in a YAML file.
+
+    Raises:
+        ConfigError: there is none, unless the file may be empty.
     """
     try:
         data = parse(path.read_text(encoding="utf-8"))

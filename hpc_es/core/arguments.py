@@ -41,8 +41,9 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """Print the message and end the process,
-        by an exception that tells it from an exit of the user's code.
+        """Print the message and end the process.
+
+        The exception tells this end from an exit of the user's code.
         """
         if message:
             self._print_message(message, sys.stderr)
@@ -61,16 +62,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def expanded_path(text: str) -> Path:
-    """Return a path with ~ and variables replaced;
-    raise ArgumentTypeError for a variable that is not set.
+    """Return a path with ~ and variables replaced.
+
+    Raises:
+        ArgumentTypeError: a variable is not set.
     """
     return Path(_replaced(expanded, text))
 
 
 def written_file(text: str) -> Path:
-    """Return an absolute path likewise, for a file that is
-    written after code of the user has run.
-    """
+    """Return an absolute path likewise, for a file that is written after code of the user ran."""
     return absolute(expanded_path(text))
 
 
@@ -87,8 +88,10 @@ def _replaced(replace: Callable[[str], str], text: str) -> str:
 
 
 def whole_number(text: str) -> int:
-    """Return a whole number of at least 1, such as 1000 or 1e3;
-    raise ArgumentTypeError for anything else.
+    """Return a whole number of at least 1, such as 1000 or 1e3.
+
+    Raises:
+        ArgumentTypeError: the text is anything else.
     """
     if re.fullmatch(r"[1-9]\d*|\d+(\.\d*)?[eE]\+?\d{1,2}", text, re.ASCII):
         value = float(text)
@@ -127,8 +130,10 @@ def time_limit(text: str) -> str:
 
 
 def memory_size(text: str) -> str:
-    """Return megabytes, or a number with the unit K, M, G or T;
-    raise ArgumentTypeError for anything else.
+    """Return a size as SLURM takes it: megabytes, or a number with the unit K, M, G or T.
+
+    Raises:
+        ArgumentTypeError: the text is anything else.
     """
     size = re.fullmatch(r"(\d+)(?:([KMGT])(?:i?B)?)?", text, re.ASCII | re.IGNORECASE)
     if not size:

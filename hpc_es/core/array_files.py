@@ -1,5 +1,6 @@
-"""Reads .npy and .npz files of NumPy that hold what they say: no pickle,
-and no more bytes than the file can hold.
+"""Reads .npy and .npz files of NumPy that hold what they say.
+
+There is no pickle in them, and no more bytes than the file can hold.
 """
 
 from __future__ import annotations
@@ -57,9 +58,7 @@ def _damage_as_value_error() -> Iterator[None]:
 
 
 def require_plain_archive(archive: zipfile.ZipFile) -> None:
-    """Raise ValueError if a member of an archive expands to
-    more than its compressed bytes can be.
-    """
+    """Raise ValueError if a member of an archive expands to more than its bytes can be."""
     for member in archive.infolist():
         if member.file_size > MOST_COMPRESSION * member.compress_size + SLACK_BYTES:
             raise ValueError(

@@ -8,8 +8,9 @@ from hpc_es.core.errors import EvaluationError, failure_of_called_code
 
 
 class CallbackErrors:
-    """A context in which the error of a compiled call becomes an
-    EvaluationError if code that it called has failed.
+    """Turns the error of a compiled call into an EvaluationError if called code has failed.
+
+    It is a context manager.
     """
 
     def __enter__(self) -> None:

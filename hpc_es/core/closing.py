@@ -42,13 +42,12 @@ class _CloseTimeout(Interruption):
 def close(
     name: str, *calls: Callable[[], object], stuck: Callable[[], object] | None = None
 ) -> None:
-    """Make calls that close something, for at most CLOSE_SECONDS together; problems are messages
-    with this name.
+    """Make calls that close something, for at most CLOSE_SECONDS together.
 
-    The calls are made in this thread, which created the objects: a renderer's context belongs to
-    its thread. A timer interrupts Python code, also while it waits, but only in the main thread; in
-    another one there is no limit. `stuck` is called in a new thread if the calls have not returned
-    after STUCK_SECONDS.
+    Problems are messages with this name. The calls are made in this thread, which created the
+    objects: a renderer's context belongs to its thread. A timer interrupts Python code, also while
+    it waits, but only in the main thread; in another one there is no limit. `stuck` is called in a
+    new thread if the calls have not returned after STUCK_SECONDS.
     """
     guard: threading.Timer | None = None
     if stuck is not None:

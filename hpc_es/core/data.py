@@ -34,7 +34,7 @@ ALIGNMENT = 64
 
 
 def read_only(arrays: Arrays) -> dict[str, Array]:
-    """Return read-only views of arrays, for code that must not change them."""
+    """Read-only views of arrays, for code that must not change them."""
     views = {name: array.view() for name, array in arrays.items()}
     for view in views.values():
         view.flags.writeable = False
@@ -42,7 +42,7 @@ def read_only(arrays: Arrays) -> dict[str, Array]:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Return an array of arbitrary values, dtype[*shape], whose address is a multiple of ALIGNMENT.
+    """Return an uninitialised array, dtype[*shape], whose address is a multiple of `ALIGNMENT`.
 
     NumPy aligns arrays to 16 bytes only. Large arrays need this if they, or views of them, go to
     compiled calls.
@@ -58,8 +58,12 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
 
 @dataclass(frozen=True)
 class Column:
-    """A further column of the rows, in addition to return and length:
-    a number or an array per job.
+    """A column of the rows in addition to return and length: a number or an array per job.
+
+    Examples:
+        >>> from hpc_es.extend import Column, row_dtype
+        >>> row_dtype((Column("energy", "<f8"), Column("end", "<f4", (2,)))).names
+        ('return_', 'length', 'energy', 'end')
     """
 
     name: str
@@ -82,8 +86,11 @@ NO_FITNESS: Float64 = np.zeros(0)
 
 @lru_cache(maxsize=64)
 def row_dtype(columns: tuple[Column, ...] = ()) -> np.dtype[np.void]:
-    """Return the dtype of rows with `return_`,
-    `length` (in steps or characters) and these columns.
+    """Return the dtype of rows with these columns.
+
+    Args:
+        columns: those in addition to `return_`, float64, and `length`, int32, in timesteps or
+            characters.
     """
     further = [(column.name, column.dtype, column.shape) for column in columns]
     return np.dtype([("return_", "<f8"), ("length", "<i4"), *further])
@@ -93,13 +100,19 @@ ROW = row_dtype((SIGN_RETURN,))  # dtype of the row of an episode
 
 
 def behaviour(size: int) -> Column:
-    """Return the column of behaviours, float32[size], which novelty search compares."""
+    """Return the column of behaviours, which novelty search compares.
+
+    Args:
+        size: numbers per behaviour; the column is float32[jobs, size].
+    """
     return Column(BEHAVIOUR, "<f4", (size,))
 
 
 def info_numbers(count: int) -> Column:
-    """Return the column of the numbers of `report.info`, float64[count], NaN if missing;
-    updates do not use it.
+    """Return the column of the numbers of `report.info`, which no update uses.
+
+    Args:
+        count: how many numbers; the column is float64[jobs, count], NaN where one is missing.
     """
     return Column(INFO, "<f8", (count,))
 
@@ -116,8 +129,18 @@ def without_info(rows: Rows) -> Rows:
 
 
 def with_columns(rows: Rows, values: Mapping[Column, npt.ArrayLike]) -> Rows:
-    """Return the rows with further columns, such as those of `Needs.columns`;
-    `values` are [jobs, *shape].
+    """Return a copy of the rows with further columns, such as those of `Needs.columns`.
+
+    Args:
+        rows: row_dtype[jobs].
+        values: the values of each new column, [jobs, *shape of the column].
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import Column, row_dtype, with_columns
+        >>> rows = np.zeros(2, row_dtype())
+        >>> with_columns(rows, {Column("energy", "<f8"): [0.5, 1.5]})["energy"]
+        array([0.5, 1.5])
     """
     further = [(column.name, column.dtype, column.shape) for column in values]
     extended = np.zeros(len(rows), [*rows.dtype.descr, *further])
@@ -134,11 +157,11 @@ def with_episode_lengths(rows: Rows, lengths: Array) -> Rows:
 
 
 def finished_episodes(rows: Rows) -> Rows:
-    """Return the rows of jobs in which an episode ended or failed; `length` is then that of the
-    whole episode.
+    """Return the rows of jobs in which an episode ended or failed.
 
-    For most algorithms these are all jobs. Algorithms that update within episodes have jobs of a
-    few steps: `length` is their number, and `return_` the return of the episode so far.
+    In the result `length` is that of the whole episode. For most algorithms these are all jobs.
+    Algorithms that update within episodes have jobs of a few steps: `length` is their number, and
+    `return_` the return of the episode so far.
     """
     if EPISODE_LENGTH.name not in (rows.dtype.names or ()):
         return rows
@@ -181,7 +204,19 @@ def cut(
 ) -> list[Chunk]:
     """Divide jobs into consecutive chunks of `size` jobs; the last may be shorter.
 
-    Their generation is set later.
+    Chunks are numbered from 0, and their generation is set later, by the loop.
+
+    Args:
+        jobs: number of jobs.
+        size: jobs per chunk, at least 1.
+        first_job: number of the first job.
+        purpose: that of all jobs.
+        parent: index of the centre, for strategies with several.
+
+    Examples:
+        >>> from hpc_es.extend import cut
+        >>> [chunk.job_numbers for chunk in cut(5, 2)]
+        [range(0, 2), range(2, 4), range(4, 5)]
     """
     return [
         Chunk(index, first_job + start, min(size, jobs - start), purpose, parent)
@@ -190,9 +225,7 @@ def cut(
 
 
 def numbered(chunks: Sequence[Chunk], first_index: int, generation: int) -> list[Chunk]:
-    """Return the chunks with consecutive indices from
-    `first_index` and the number of their generation.
-    """
+    """Return the chunks with consecutive indices and the number of their generation."""
     return [
         Chunk(
             index,
@@ -209,7 +242,7 @@ def numbered(chunks: Sequence[Chunk], first_index: int, generation: int) -> list
 
 @dataclass(frozen=True)
 class Jobs:
-    """The jobs of a chunk, as the argument of `Problem.evaluate`."""
+    """The jobs of a chunk, as the argument of `VectorProblem.evaluate`."""
 
     generation: int  # number of the generation
     numbers: range  # job numbers
@@ -262,6 +295,13 @@ class State:
 
     `dtype` is the dtype of theta and `params` its length. The arrays of base classes are not
     repeated.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import State
+        >>> state = State(0, {"theta": np.zeros(3)}, {"adam_m": np.zeros(3)})
+        >>> state.theta.shape
+        (3,)
     """
 
     generation: int  # number of finished generations, and index of the next one
@@ -274,13 +314,22 @@ class State:
         return self.shared.get("theta", NO_PARAMETERS)
 
     def scope(self, prefix: str, number: int = 0) -> State:
-        """Return the state of one of several searches, whose arrays have the prefix here and none
-        there.
+        """Return the state of one of several searches within this one.
 
         Args:
-            prefix: such as "search/1/".
+            prefix: such as "search/1/"; the arrays of the search have it here and none there.
             number: 0 .. 2**31 - 1. Searches that share generations need different ones: random
                 numbers of a scope are those of the generation `generation + number * 2**32`.
+
+        Examples:
+            >>> import numpy as np
+            >>> from hpc_es.extend import State
+            >>> both = State(4, {"search/1/theta": np.zeros(2)}, {})
+            >>> search = both.scope("search/1/")
+            >>> sorted(search.shared)
+            ['theta']
+            >>> sorted(both.with_scope("search/1/", search).shared)
+            ['search/1/theta']
         """
         shared, master = (
             {
@@ -293,7 +342,12 @@ class State:
         return State(self.generation + number * SCOPED, shared, master)
 
     def with_scope(self, prefix: str, search: State) -> State:
-        """Return this state with the arrays of a search, which may be new, under the prefix."""
+        """Return this state with the arrays of a search; the inverse of `scope`.
+
+        Args:
+            prefix: of the names of the arrays here.
+            search: state of the search, whose arrays replace or extend those with the prefix.
+        """
         shared, master = (
             {prefix + name: array for name, array in arrays.items()}
             for arrays in (search.shared, search.master)
@@ -313,13 +367,21 @@ class ProblemState:
     master: Arrays = field(default_factory=dict)  # arrays on rank 0 only
 
     def merge_into(self, state: State) -> State:
-        """Return the state of an algorithm with these arrays added."""
+        """Return the state of an algorithm with these arrays added.
+
+        Args:
+            state: that of the algorithm alone; arrays of equal names are replaced.
+        """
         return State(
             state.generation, {**state.shared, **self.shared}, {**state.master, **self.master}
         )
 
     def extract_from(self, state: State) -> ProblemState:
-        """Return the arrays of a state that have these names."""
+        """Return the arrays of a state that have the names of these.
+
+        Args:
+            state: that of a run, which has all these names.
+        """
         shared = {name: state.shared[name] for name in self.shared}
         return ProblemState(shared, {name: state.master[name] for name in self.master})
 
@@ -345,7 +407,7 @@ class Results(Generic[Prepared_co]):
 
 @dataclass(frozen=True)
 class Box:
-    """Continuous actions between `low` and `high`."""
+    """Continuous actions between `low` and `high`, which may be infinite."""
 
     low: Float32  # float32[actions]
     high: Float32  # float32[actions]
@@ -398,10 +460,10 @@ class ObservationSpec:
 
     @property
     def statistics(self) -> int:
-        """Number of normalisation statistics: one per element of vectors, one per channel of
-        images.
+        """Number of normalisation statistics.
 
-        Channels are the last axis; an image of two axes has one channel.
+        There is one per element of vectors, and one per channel of images. Channels are the last
+        axis; an image of two axes has one channel.
         """
         if self.is_flat:
             return self.size
@@ -414,8 +476,9 @@ class ObservationSpec:
 
     @property
     def castable(self) -> str:
-        """Characters of the dtypes, `dtype.char`, all of whose values this dtype holds,
-        apart from rounding.
+        """Characters (`dtype.char`) of the dtypes all of whose values this dtype holds.
+
+        Floats hold all numbers, apart from rounding.
         """
         if self.is_integer:
             return "".join(
@@ -424,8 +487,16 @@ class ObservationSpec:
         return np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"
 
     def array(self, observations: npt.ArrayLike) -> Array:
-        """Return observations, [..., *shape], in this dtype;
-        ValueError unless they are numbers that it holds.
+        """Return observations in this dtype.
+
+        Args:
+            observations: numbers, [..., *shape].
+
+        Returns:
+            The array, [..., *shape].
+
+        Raises:
+            ValueError: they are no numbers, or numbers that the dtype does not hold.
         """
         array = _as_array(observations)
         if array is None or not self._holds(array):
@@ -435,13 +506,32 @@ class ObservationSpec:
         return np.asarray(array, self.dtype)
 
     def require(self, observation: object) -> Array:
-        """Return an observation as an array [*shape]; ValueError for another shape,
-        or values that are not numbers.
+        """Return one observation as an array.
+
+        Args:
+            observation: what an environment has returned.
+
+        Returns:
+            The array, [*shape], in the dtype of the observation.
+
+        Raises:
+            ValueError: it has another shape, or values that the dtype of the spec does not hold.
         """
         return self._required(observation, self.shape, "an observation")
 
     def batch(self, observations: object, count: int) -> Array:
-        """Return `count` observations as an array [count, *shape]; ValueError like `require`."""
+        """Return several observations as one array; like `require` otherwise.
+
+        Args:
+            observations: what environments have returned.
+            count: the number expected.
+
+        Returns:
+            The array, [count, *shape].
+
+        Raises:
+            ValueError: as in `require`.
+        """
         return self._required(observations, (count, *self.shape), "observations")
 
     def _required(self, values: object, shape: tuple[int, ...], name: str) -> Array:
@@ -453,8 +543,9 @@ class ObservationSpec:
         return array
 
     def _holds(self, array: Array) -> bool:
-        """Return whether this dtype holds the values, apart from rounding;
-        infinity stands for larger floats.
+        """Whether this dtype holds the values, apart from rounding.
+
+        Infinity stands for larger floats.
         """
         if array.dtype.char in self.castable or not array.size:
             return True
@@ -496,9 +587,7 @@ def form_of(value: object) -> str:
 
 
 def not_finite_text(name: str, values: Array, at: str) -> str:
-    """Return "NAME is NaN AT", or infinite,
-    with the first element of `values` [...] that is not finite.
-    """
+    """Describe the first element of `values` that is not finite: "NAME is NaN AT", or infinite."""
     index = tuple(int(position) for position in np.argwhere(~np.isfinite(values))[0])
     element = f" in element {', '.join(map(str, index))}" if values.size > 1 else ""
     if np.isnan(values[index]):

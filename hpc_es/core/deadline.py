@@ -2,9 +2,9 @@
 
 A signal handler of Python runs when the main thread comes back to the interpreter. A system call
 that the signal restarts (`signal.siginterrupt(number, False)`) does not come back, so
-`threading.Event().wait()`, `multiprocessing.Pool.map` or `Thread.join()` would never see a time
-limit. The signal of this timer interrupts system calls. It should come rarely, as compiled code may
-take an interrupted call for an error.
+`threading.Event().wait()`, `threading.Thread.join()` or `multiprocessing.Pool.map` would never see
+a time limit. The signal of this timer interrupts system calls. It should come rarely, as compiled
+code may take an interrupted call for an error.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class _Times(ctypes.Structure):
 
 
 class Deadline:
-    """Calls a handler of signals in the main thread some time after `set`, and again until `set` or
-    `close`.
+    """Calls a handler of signals in the main thread some time after `set`.
 
-    Without Linux's timers it never does. Only the main thread may create it.
+    It does so again until `set` or `close`. Without Linux's timers it never does. Only the main
+    thread may create it.
     """
 
     def __init__(self, handler: Callable[[int, FrameType | None], object]) -> None:
@@ -80,8 +80,9 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def _timer(process: int) -> ctypes.c_void_p | None:
-    """Return a timer of this process, which a forked child does not inherit;
-    None without timers.
+    """Return a timer of this process, which forked children do not inherit.
+
+    It is None without timers.
     """
     # glibc before 2.34 has them elsewhere
     if sys.platform != "linux" or not hasattr(_library(), "timer_create"):

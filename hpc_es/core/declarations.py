@@ -24,7 +24,13 @@ NUMPY = "numpy"
 
 @dataclass(frozen=True)
 class Setting:
-    """What the options of a kind say, in the words of messages, such as "algorithm.delay is 2"."""
+    """What the options of a kind say, in the words of messages, such as "algorithm.delay is 2".
+
+    Examples:
+        >>> from hpc_es.extend import Setting
+        >>> str(Setting("algorithm.delay", "2"))
+        'algorithm.delay is 2'
+    """
 
     key: str  # of the config
     value: str  # as in the config
@@ -35,9 +41,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Metric:
-    """How progress lines, pictures and reports show one of the metrics that `tell`,
-    or the task's problem, returns.
-    """
+    """How progress lines, pictures and reports show a metric of the algorithm or of the problem."""
 
     label: str  # such as "share of filled cells"
     unit: str = ""
@@ -61,6 +65,10 @@ class Needs:
 
     What depends on options is declared by a function `needs(options)` beside it, which returns
     `NEEDS` with changes.
+
+    Examples:
+        >>> from hpc_es.extend import Metric, Needs
+        >>> NEEDS = Needs(searches="vectors", noise=True, metrics={"sigma": Metric("step size")})
     """
 
     searches: Searched  # kind of problem
@@ -77,7 +85,7 @@ class Needs:
         False
     )
     gradients: bool = False  # whether chunks return gradients; results then depend on the chunks
-    # whether it can learn from data of the caller, for `run.update`: `LearnsFromSamples`
+    # whether it can learn from data of the caller, for `TrainingRun.update`: `LearnsFromSamples`
     learns_from_samples: bool = False
     columns: tuple[Column, ...] = ()  # further columns of the rows, filled by its `evaluate`
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # that reports show, by name
@@ -114,6 +122,12 @@ class Offers:
 
     What depends on options is declared by a function `offers(options)` beside it, which returns
     `OFFERS` with changes.
+
+    Examples:
+        >>> from hpc_es.extend import Offers
+        >>> OFFERS = Offers(problems=("vectors",), values=True, goal="minimise")
+        >>> OFFERS.sign
+        -1
     """
 
     problems: tuple[Searched, ...]  # kinds of problem that the task can make
@@ -181,9 +195,7 @@ class Computes:
 
 
 def ignored_backend(computes: Computes, offers: Offers) -> str | None:
-    """Return the backend of a policy that a task compiles with another one;
-    None if the policy's backend is used.
-    """
+    """Return the backend of a policy that a task compiles with another one, else None."""
     is_ignored = offers.compiled and computes.backend not in (NUMPY, offers.compiler)
     return computes.backend if is_ignored else None
 

@@ -32,7 +32,14 @@ class Division:
 
 @dataclass(frozen=True)
 class Elites:
-    """The members in an order that depends on the state only."""
+    """The members of a front or archive, in an order that depends on the state only.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import Elites
+        >>> Elites(np.zeros((2, 3)), np.array([0, 12]), np.array([4, 7])).names
+        ['g0j4', 'g12j7']
+    """
 
     vectors: Array  # dtype[members, params], as candidates
     generations: npt.NDArray[np.int64]  # int64[members], of their evaluations, counted from 0

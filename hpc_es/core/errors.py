@@ -1,5 +1,6 @@
-"""Errors of users, whose text is the whole message, shown without a traceback;
-failures of jobs; missing packages.
+"""Errors of users, failures of jobs, and missing packages.
+
+The text of a user's error is the whole message, shown without a traceback.
 """
 
 from __future__ import annotations
@@ -34,8 +35,14 @@ class UserError(Exception):
 class ConfigError(UserError):
     """One or more errors in a config, all reported at once.
 
-    `problems` are pairs of a dotted key, which may be empty, and a text that says what was expected
-    and what was found.
+    Args:
+        problems: pairs of a dotted key, which may be empty, and a text that says what was expected
+            and what was found.
+
+    Examples:
+        >>> from hpc_es.extend import ConfigError
+        >>> print(ConfigError([("algorithm.sigma", "expected a number greater than 0, found -1")]))
+        algorithm.sigma: expected a number greater than 0, found -1
     """
 
     def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
@@ -48,9 +55,7 @@ class ConfigError(UserError):
 
 
 class Problems(list[tuple[str, str]]):
-    """The (key, text) pairs of all errors so far,
-    collected from independent stages of validation.
-    """
+    """The (key, text) pairs of all errors so far, from independent stages of validation."""
 
     failed = False  # whether a stage ended early; its errors may all be known from earlier stages
 
@@ -74,9 +79,7 @@ class InUseError(UserError):
 
 
 class LaunchError(UserError):
-    """The job was started in a way that cannot work,
-    such as N independent MPI worlds of one rank each.
-    """
+    """The job was started in a way that cannot work, such as N separate MPI worlds of one rank."""
 
 
 class CheckpointError(UserError):
@@ -91,8 +94,9 @@ class DeniedError(UserError):
 
 
 class RunError(UserError):
-    """The run cannot continue: all episodes failed, the disk is full,
-    or the directory is not writable.
+    """The run cannot continue.
+
+    All episodes failed, the disk is full, or the directory is not writable.
     """
 
     status = 1
@@ -103,10 +107,14 @@ class RunFailedError(RunError):
 
 
 class EvaluationError(RunError):
-    """Code of the user has failed in an evaluation: `failure`.
+    """Code of the user has failed in an evaluation.
 
     A task that knows which jobs are concerned counts them as failed; elsewhere the error ends the
     run.
+
+    Args:
+        text: the message.
+        failure: what a failed job reports.
     """
 
     def __init__(self, text: str, failure: Failure) -> None:
@@ -118,8 +126,9 @@ GIVEN_UP = "given up: enough other jobs of the generation were done (task.close_
 
 
 class ReturnedValueError(ValueError):
-    """Code of the user has returned something else than expected;
-    messages name a ValueError without a location.
+    """Code of the user has returned something else than expected.
+
+    Messages name it as a ValueError without a location.
     """
 
 
@@ -196,8 +205,21 @@ class Failure:
 
 
 def failure_from_error(error: BaseException, position: int = 0) -> Failure:
-    """Return the failure of a job that raised an exception;
-    its location is the innermost frame in user code.
+    """Return the failure of a job that raised an exception.
+
+    Its location in messages is the innermost frame in user code.
+
+    Args:
+        error: the exception, with its traceback.
+        position: index of the job in its chunk.
+
+    Examples:
+        >>> from hpc_es.extend import failure_from_error
+        >>> try:
+        ...     {}["mass"]
+        ... except KeyError as error:
+        ...     failure_from_error(error, position=3).text.partition(" (")[0]
+        "KeyError: 'mass'"
     """
     if called := failure_of_called_code(error):
         return dataclasses.replace(called, position=position)
@@ -209,8 +231,9 @@ def failure_from_error(error: BaseException, position: int = 0) -> Failure:
 
 
 def error_text(error: BaseException) -> str:
-    """Return type, text and location of an exception;
-    of an AssertionError without a text the failing line, too.
+    """Return type, text and location of an exception.
+
+    An AssertionError without a text has the failing line, too.
     """
     name, text, location = _type_name(error), message_of(error), location_of(error)
     if isinstance(error, AssertionError) and not text.strip() and location:
@@ -289,8 +312,16 @@ def visible(text: str) -> str:
 
 
 def failure_from_text(text: str, position: int = 0) -> Failure:
-    """Return the failure of a job without an exception;
-    texts that only differ in numbers are of one kind.
+    """Return the failure of a job without an exception.
+
+    Args:
+        text: one line; texts that only differ in numbers are one kind of failure.
+        position: index of the job in its chunk.
+
+    Examples:
+        >>> from hpc_es.extend import failure_from_text
+        >>> failure_from_text("no convergence after 500 steps").kind
+        'no convergence after # steps'
     """
     return Failure(one_line(text), kind_of(text), position=position)
 
@@ -301,9 +332,7 @@ def kind_of(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text in one line of at most MAX_TEXT characters,
-    which a terminal shows as they are.
-    """
+    """Return the text in one line of at most `MAX_TEXT` characters, as a terminal shows it."""
     line = visible(" ".join(text.split()))
     return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]} ..."
 
@@ -332,11 +361,10 @@ _NODE = re.compile(r"\s*\[\[\{\{node ")  # that TensorFlow adds to the text
 
 
 def failure_of_called_code(error: BaseException) -> Failure | None:
-    """Return the failure of Python code that a compiled call calls; None if the error is not of
-    such code.
+    """Return the failure of Python code that a compiled call calls.
 
-    Its details have the frames of the user's code, without those of hpc_es, the library and their
-    callers.
+    It is None if the error is not of such code. Its details have the frames of the user's code,
+    without those of hpc_es, the library and their callers.
     """
     if type(error).__module__.partition(".")[0] in _COMPILERS:
         text = str(error)
@@ -363,8 +391,9 @@ def failure_of_called_code(error: BaseException) -> Failure | None:
 
 
 def _raised(after: str) -> str:
-    """Return the text of the exception from what follows the last frame,
-    which begins with lines of code.
+    """Return the text of the exception from what follows the last frame.
+
+    That begins with lines of code.
     """
     lines = after.strip("\n").splitlines()
     while lines and (not lines[0].strip() or lines[0].startswith("    ")):
@@ -379,9 +408,7 @@ def _frame_text(frame: re.Match[str]) -> str:
 
 
 def location_of(error: BaseException) -> str:
-    """Return the location, such as "cost.py:12 in cost";
-    "" if the exception was never raised by user code.
-    """
+    """Return the location, such as "cost.py:12 in cost"; "" if user code never raised it."""
     if error.__traceback__ is None or isinstance(error, ReturnedValueError):
         return ""
     frame, line = _place(error)
@@ -413,9 +440,7 @@ def _library_directories() -> tuple[str, ...]:
 
 
 def is_user_file(path: str) -> bool:
-    """Return whether a file of Python code is not of Python,
-    of an installed package or of hpc_es.
-    """
+    """Whether a file of Python code is not of Python, an installed package or hpc_es."""
     # such as <string>, and ~ for built-in functions in profiles
     if path.startswith(("<", "~")) or _GENERATED in path:
         return False
@@ -452,8 +477,9 @@ EXTRAS = {  # import name of the package: name of the extra in setup.cfg
 
 
 def missing_text(*packages: str) -> str:
-    """Return "PACKAGE, which is not installed: pip install ..." for the first missing package;
-    "" if there is none.
+    """Return "PACKAGE, which is not installed: pip install ..." for the first missing package.
+
+    It is "" if there is none.
     """
     for package in packages:
         if importlib.util.find_spec(package) is None:
@@ -476,8 +502,9 @@ def install_command(package: str) -> str:
 
 
 def missing_package(error: BaseException | None) -> str | None:
-    """Return the package of EXTRAS whose import failed,
-    given the exception or one that it caused; None if none is.
+    """Return the package of `EXTRAS` whose import has failed; None if there is none.
+
+    The failure may be the exception itself, or one that caused it.
     """
     while error is not None:
         package = str(error.name).partition(".")[0] if isinstance(error, ImportError) else ""
@@ -525,9 +552,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with the valid name most like this one,
-    or "" if none is similar.
-    """
+    """Return "; did you mean ...?" with the most similar valid name, or ""."""
     near = nearest_name(name, names)
     return f"; did you mean {near!r}?" if near else ""
 

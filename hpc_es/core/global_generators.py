@@ -16,8 +16,7 @@ import numpy as np
 
 
 class GlobalGenerators:
-    """The states of the side that does not run at the moment: the caller, or code that hpc_es
-    calls.
+    """The states of the side that does not run now: the caller, or code that hpc_es calls.
 
         generators = GlobalGenerators()
         with generators.exchanged():          the caller's states are put aside

@@ -1,7 +1,7 @@
 """Signal handlers of hpc_es: they are put back after use, and a forked child has those from before.
 
 `multiprocessing` forks on Linux before Python 3.14, and user code may fork. A child with the
-handlers of a run would ignore SIGTERM, by which `Pool` and daemon processes are ended, and its
+handlers of a run would ignore SIGTERM, by which pools and daemon processes are ended, and its
 parent would wait for it forever. Signals that are addressed to the run are left to it.
 """
 
@@ -33,8 +33,9 @@ _masks = threading.local()  # the signals that a thread blocked before it forked
 
 
 class Handlers:
-    """A handler of some signals, from its creation to `restore`;
-    only the main thread may create it.
+    """A handler of some signals, from its creation to `restore`.
+
+    Only the main thread may create it.
     """
 
     def __init__(self, numbers: Sequence[int], handler: Handler) -> None:
@@ -50,8 +51,10 @@ class Handlers:
         return tuple(self._before)
 
     def restore(self) -> bool:
-        """Put the previous handlers back, unless other code has replaced ours;
-        return False if that was done before.
+        """Put the previous handlers back, unless other code has replaced ours.
+
+        Returns:
+            False if that was done before.
         """
         if self not in _installed:
             return False
@@ -81,8 +84,9 @@ class OwnProcess:
         return os.getpid() != self._id
 
     def end_forked(self) -> None:
-        """End this process, without exit handlers,
-        if it is a forked child that came back from user code.
+        """End this process if it is a forked child that came back from user code.
+
+        Exit handlers do not run.
         """
         if not self.is_forked():
             return
@@ -94,9 +98,7 @@ class OwnProcess:
 
 
 def _before_fork() -> None:
-    """Block the signals, so that none reaches the child
-    before its handlers are those from before.
-    """
+    """Block the signals, so that none reaches the child before it has the earlier handlers."""
     if _installed:
         _forked.set()
     _masks.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED) if _installed else None
@@ -126,10 +128,10 @@ os.register_at_fork(before=_before_fork, after_in_parent=_unblock, after_in_chil
 
 @contextlib.contextmanager
 def raised_exits() -> Iterator[None]:
-    """Let `os._exit` of user code raise SystemExit, as sys.exit does: it would end the program as
-    if it had finished.
+    """Let `os._exit` of user code raise SystemExit, as sys.exit does.
 
-    Its forked children, and this package, end as before.
+    It would end the program as if it had finished. Its forked children, and this package, end as
+    before.
     """
     process, leave = OwnProcess(), os._exit
 

@@ -100,6 +100,9 @@ Cutting = Literal["fixed", "free", "one by one", "at once"]
 class Problem(Protocol):
     """The part of the contract that is common to all kinds of problem.
 
+    Each rank has its own object, made from the same options, and all of them must behave alike:
+    what a problem learns is in its arrays of the state (`carried`), not in attributes. Methods that
+    are called on rank 0 may also be called on the other ranks with `mpi.update: replicated`.
     `ProblemDefaults` implements the methods that most problems do not need.
     """
 
@@ -120,72 +123,116 @@ class Problem(Protocol):
     quantities: Quantities
 
     def carried(self) -> ProblemState:
-        """Return the arrays of the problem before the first generation; most problems have none."""
+        """Return the problem's arrays before the first generation; most problems have none.
+
+        Called on every rank, several times: equal arrays each time, with the names and dtypes of
+        the whole run.
+        """
         ...
 
     def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
-        """Return the arrays after merging further units in order; on rank 0 only."""
+        """Return the arrays after learning from further units; on rank 0.
+
+        Args:
+            carried: the arrays so far, not to be modified.
+            units: what was learned from each unit of jobs, to be added in this order.
+        """
         ...
 
     def unit(self, parts: Sequence[Arrays]) -> Arrays:
-        """Combine the arrays learned from each job of a unit into those of the unit;
-        on rank 0 only.
+        """Combine what was learned from the jobs of one unit; on rank 0.
+
+        Args:
+            parts: the arrays of each job or of the whole unit, in job order.
+
+        Returns:
+            The arrays of the unit, one of the items that `merge` gets.
         """
         ...
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
-        """Return the fitness, float64[jobs], by which algorithms rank jobs: higher is better, NaN
-        excludes a job.
+        """Return the fitness by which algorithms rank jobs.
 
-        `rows` are those of all training jobs of the generation so far, or of all its probes; at
-        least one. `carried` has only the shared arrays. A job whose return is NaN has failed,
-        whatever its fitness. The result must depend on nothing else, because every rank calls this,
-        and a replay calls it again, with rows that lack the column of `report.info`.
+        Called on every rank, and again in a replay, whose rows lack the column of `report.info`:
+        the result may depend on the arguments and on nothing else.
+
+        Args:
+            rows: row_dtype[jobs], at least one: those of all training jobs of the generation so
+                far, or of all its probes. A job whose return is NaN has failed, whatever its
+                fitness.
+            carried: the shared arrays of the problem; those of rank 0 are left out.
+
+        Returns:
+            float64[jobs]: higher is better, NaN excludes a job.
         """
         ...
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:
-        """Return further metrics of a generation; on rank 0 only."""
+        """Return further metrics of a generation, by name; on rank 0."""
         ...
 
     def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
-        """Return the arrays learned from an evaluation of the centre, as units to merge last;
-        on rank 0 only.
+        """Return what was learned from an evaluation of the centre, merged last; on rank 0.
+
+        Args:
+            state: the state whose centre was evaluated.
+            evaluation: row_dtype[evaluation jobs].
+
+        Returns:
+            Further units for `merge`.
         """
         ...
 
     def is_reached(self, carried: ProblemState, target: float) -> bool:
-        """Return whether the best value is at least as good as `stop.target_value`;
-        on rank 0 only.
+        """Whether the best value is at least as good as `stop.target_value`; on rank 0.
+
+        Args:
+            carried: all arrays of the problem.
+            target: with the sign of the user's values.
         """
         ...
 
     def summary(self, carried: ProblemState) -> Mapping[str, Json]:
-        """Return entries for result.json: plain numbers and text; on rank 0 only."""
+        """Return entries for result.json, plain numbers and text; on rank 0."""
         ...
 
     def open(self, run: RunContext) -> None:
-        """Prepare files in the run directory before the first generation; on every rank."""
+        """Prepare files in the run directory before the first generation; on every rank.
+
+        Args:
+            run: the directory, this rank and the number of ranks. Only one rank may write a file.
+        """
         ...
 
     def check(self) -> None:
-        """Do the slow checks of --check, such as a compilation; raise ConfigError."""
+        """Do the slow checks of --check, such as a compilation; in one process.
+
+        Raises:
+            ConfigError: with the key and the remedy.
+        """
         ...
 
     def environment_info(self) -> Mapping[str, Json]:
-        """Return further properties on which results depend, such as the processor;
-        stored in checkpoints.
+        """Return further properties on which results depend, such as the processor; on rank 0.
+
+        They are stored in checkpoints.
         """
         ...
 
     def on_checkpoint(self, generation: int) -> None:
-        """React to a checkpoint that contains all generations before this one; on rank 0 only."""
+        """React to a checkpoint that contains all generations before this one; on rank 0."""
         ...
 
     def evaluations(
         self, state: State, results: Results[object], evaluation: Rows
     ) -> Iterator[Evaluation]:
-        """Yield the lines of evaluations.csv of a generation, in job order; on rank 0 only."""
+        """Yield the lines of evaluations.csv of a generation, in job order; on rank 0.
+
+        Args:
+            state: the state before the generation.
+            results: those of the generation.
+            evaluation: row_dtype[evaluation jobs], empty if the centre was not evaluated.
+        """
         ...
 
 
@@ -220,21 +267,44 @@ class VectorProblem(Problem, Protocol):
     relative_fitness: bool
 
     def initial(self, rng: np.random.Generator) -> Array:
-        """Return the initial vector, dtype[size]."""
+        """Return the initial vector, dtype[size].
+
+        Args:
+            rng: the only source of random numbers, the same on every rank.
+        """
         ...
 
     def first_candidates(self, population: int) -> Array | None:
-        """Return vectors that replace samples of the first generation,
-        dtype[at most population, size]; None: none.
+        """Return vectors that replace samples of the first generation; None if there are none.
+
+        The same on every rank. Only algorithms with `Needs.injects` ask for them.
+
+        Args:
+            population: candidates of the first generation.
+
+        Returns:
+            dtype[at most population, size].
         """
         ...
 
     def evaluate(
         self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll
     ) -> Outcome:
-        """Evaluate the candidates of a chunk; `carried` has only the shared arrays.
+        """Evaluate the candidates of a chunk; on the rank that has taken the chunk.
 
-        Call `poll()` every few milliseconds, so that rank 0 can answer the other ranks.
+        Results must not depend on which rank that is, nor on what it evaluated before. Random
+        numbers come from keys of the generation and of `jobs.groups`, jobs of one group sharing
+        their seeds.
+
+        Args:
+            population: the candidates, one per job, in order.
+            jobs: numbers, groups and purpose of the jobs.
+            carried: the shared arrays of the problem at the start of the generation, not to be
+                modified.
+            poll: to be called every few milliseconds, so that rank 0 can answer the other ranks.
+
+        Returns:
+            One row per job, and what the problem has learned from each unit.
         """
         ...
 
@@ -246,7 +316,15 @@ class ProgramProblem(Problem, Protocol):
     length: int  # maximum number of characters of a program
 
     def evaluate(self, programs: Sequence[str], jobs: Jobs, poll: Poll) -> Outcome:
-        """Evaluate the programs of a chunk independently of each other."""
+        """Evaluate the programs of a chunk independently of each other.
+
+        Called on the rank that has taken the chunk, on which the result must not depend.
+
+        Args:
+            programs: one per job, of at most `length` characters.
+            jobs: numbers, groups and purpose of the jobs.
+            poll: to be called every few milliseconds.
+        """
         ...
 
 
@@ -275,7 +353,15 @@ class TrajectoryProblem(Problem, Protocol):
     segments: Callable[[], Segments] | None
 
     def play(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
-        """Play the episodes of all jobs of a batch."""
+        """Play the episodes of all jobs of a batch.
+
+        Called on the rank that has taken the chunk, on which the result must not depend.
+
+        Args:
+            actor: one row per job.
+            batch: seeds of the jobs, and `on_step`, which is called after each step.
+            poll: to be called every few milliseconds.
+        """
         ...
 
 
@@ -283,7 +369,11 @@ AnyProblem = VectorProblem | ProgramProblem | TrajectoryProblem
 
 
 class Task(Protocol):
-    """The environment, function or data that is optimised; `task.kind` of the config."""
+    """The environment, function or data that is optimised; `task.kind` of the config.
+
+    Each rank builds its own. An exception in `build` or `problem` ends the run, so a mistake of the
+    user should be a `ConfigError`.
+    """
 
     name: str  # name in logs and plots, such as the id of the environment
     # observations and actions of the policy; None: no policy acts in the task
@@ -292,15 +382,19 @@ class Task(Protocol):
     def problem(
         self, searched: Searched, policy: Policy | None, keys: Keys, unit: int
     ) -> AnyProblem:
-        """Return the problem of this kind, one of OFFERS.problems.
+        """Return the problem of one kind, the same on every rank.
 
-        `unit` is the number of jobs per chunk that the algorithm asks for, unless the problem has a
-        `chunk_size`.
+        Args:
+            searched: the kind, one of `Offers.problems`.
+            policy: what acts in the task; None if its `spaces` are None.
+            keys: of the repetition, for all random numbers.
+            unit: number of jobs per chunk that the algorithm asks for, unless the problem has a
+                `chunk_size`.
         """
         ...
 
     def close(self) -> None:
-        """Release resources, such as environments."""
+        """Release resources, such as environments; called once, on every rank."""
         ...
 
 
@@ -309,17 +403,21 @@ PROBE_SECONDS = 2.0  # of episodes, in the search for hidden state at a start
 
 @runtime_checkable
 class ClosableProblem(Protocol):
-    """A problem whose generations may be closed before all of
-    their jobs are done (`Offers.close_at`).
+    """A problem whose generations may be closed early (`Offers.close_at`).
+
+    Some of their jobs then have no result: they count as failed.
     """
 
     def may_close(self, generation: int) -> bool:
-        """Return whether a generation may be closed early."""
+        """Whether a generation may be closed early; on rank 0."""
         ...
 
     def close_generation(self, generation: int, rows: Rows) -> None:
-        """Record the jobs without a result of a generation that was closed, before its update;
-        on rank 0.
+        """Record which jobs of a closed generation have no result; on rank 0, before its update.
+
+        Args:
+            generation: its number.
+            rows: row_dtype[training jobs]; the return of a job without a result is NaN.
         """
         ...
 
@@ -329,12 +427,14 @@ class StartsFromPoints(Protocol):
     """A vector problem to which the user may have given points for the first generation."""
 
     def unknown_points(self) -> int | None:
-        """Return the number of points without a value, None if there are no points."""
+        """Return the number of points without a value; None if there are no points."""
         ...
 
     def points_text(self, population: int) -> str:
-        """Return which points are candidates of a first generation of this size,
-        "" if there are no points.
+        """Say which points are candidates of the first generation; "" if there are none.
+
+        Args:
+            population: candidates of the first generation.
         """
         ...
 
@@ -344,11 +444,22 @@ class NamesParameters(Protocol):
     """A vector problem whose vectors have parameters with names, which tables show."""
 
     def evaluated_vectors(self, vectors: Array) -> Array:
-        """Return candidates, dtype[k, size], as they are passed to the objective."""
+        """Return candidates as they are passed to the objective, such as rounded and within bounds.
+
+        Args:
+            vectors: dtype[k, size].
+
+        Returns:
+            dtype[k, size].
+        """
         ...
 
     def parameters(self, vector: Array) -> Mapping[str, Json]:
-        """Return the parameters of such a vector, dtype[size], by name."""
+        """Return the parameters of one vector by name.
+
+        Args:
+            vector: dtype[size], from `evaluated_vectors`.
+        """
         ...
 
 
@@ -368,7 +479,7 @@ class EvaluatesFactors(Protocol):
     """A compiled vector problem that can evaluate candidates from their low-rank factors."""
 
     def use_factors(self, factorisation: Factorisation) -> None:
-        """Evaluate them so; called once, before the first evaluation."""
+        """Evaluate candidates from their factors; called once, before the first evaluation."""
         ...
 
 
@@ -377,9 +488,7 @@ class ChecksMemory(Protocol):
     """A problem that knows how much memory of a device its calls need."""
 
     def check_memory(self, state: Arrays) -> None:
-        """Raise ConfigError if a call, together with the arrays of a state, does not fit;
-        for --check.
-        """
+        """Raise ConfigError if a call and the arrays of a state do not fit; for --check."""
         ...
 
 
@@ -395,13 +504,15 @@ class DescribesItself(Protocol):
 
 @runtime_checkable
 class ProbesHiddenState(Protocol):
-    """A task that can find out whether an evaluation depends on earlier ones;
-    searched before runs and evaluations.
-    """
+    """A task that can find out whether an evaluation depends on earlier ones."""
 
     def hidden_state_warning(self, seconds: float = PROBE_SECONDS) -> str | None:
-        """Return a warning if evaluations depend on those before them, None if not;
-        `seconds` limit the search.
+        """Return a warning if evaluations depend on those before them, else None.
+
+        Called before runs and evaluations, on rank 0.
+
+        Args:
+            seconds: limit of the search.
         """
         ...
 
@@ -415,14 +526,18 @@ class SearchSize(NamedTuple):
 
 
 class AutomaticSizes(Protocol):
-    """Options of a task with sizes that may be `auto` (`Offers.automatic_sizes`), chosen once, at
-    the start of a run.
+    """Options of a task with sizes that may be `auto` (`Offers.automatic_sizes`).
 
-    Results may depend on them, but not on the number of ranks: so neither may they.
+    They are chosen once, at the start of a run. Results may depend on them, but not on the number
+    of ranks: so neither may they.
     """
 
     def automatic(self, search: SearchSize) -> Mapping[str, int]:
-        """Return numbers for the options that are `auto`, by name; {} if there are none."""
+        """Return numbers for the options that are `auto`, by name; {} if there are none.
+
+        Args:
+            search: what the sizes may depend on.
+        """
         ...
 
 
@@ -431,10 +546,12 @@ Prepared = TypeVar("Prepared")
 
 
 class Algorithm(Protocol[Prepared]):
-    """A search strategy. Its methods are pure functions of their arguments, the options and the
-    keys.
+    """A search strategy.
 
-    The base classes `Strategy`, `PairedStrategy` and `DistributionStrategy` implement most of them.
+    Its methods are pure functions of their arguments, the options and the keys: an algorithm keeps
+    nothing in attributes, modifies no argument, and draws from `Keys` only. Methods that are called
+    on rank 0 may also be called on the other ranks with `mpi.update: replicated`. The base classes
+    `Strategy`, `PairedStrategy` and `DistributionStrategy` implement most methods.
     """
 
     # Whether `tell` reads `results.blocks` at most once, in order. Blocks of a large update may
@@ -443,78 +560,120 @@ class Algorithm(Protocol[Prepared]):
     reads_blocks_once: ClassVar[bool]
 
     def initial(self) -> State:
-        """Return the state before generation 0, the same on every rank,
-        without the arrays of the problem.
-        """
+        """Return the state before generation 0, without the problem's arrays; on every rank."""
         ...
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return the chunks of a round, the same on every rank; an empty list ends the generation.
 
-        `rows`, row_dtype[jobs], and `fitness`, float64[jobs], are those of the training jobs of
-        earlier rounds.
+        They must not depend on the number of ranks. Jobs of a purpose are numbered from 0 through
+        all rounds.
+
+        Args:
+            state: at the start of the generation, or after `with_probes`; `master` is empty on
+                other ranks than 0, so nothing may depend on it.
+            round: number of the round in the generation, from 0.
+            rows: row_dtype[jobs] of the training jobs of earlier rounds, in job order.
+            fitness: float64[jobs] of these jobs.
         """
         ...
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
-        """Evaluate a chunk: the candidates of training jobs,
-        or the centre without noise for other purposes.
+        """Evaluate a chunk on the rank that has taken it.
+
+        Training jobs evaluate candidates, those of other purposes the centre without noise.
+
+        Args:
+            state: as in `ask`.
+            chunk: one of those that `ask` has returned, or a part of it.
+            poll: passed on to the problem, or called every few milliseconds.
         """
         ...
 
     def with_probes(self, state: State, probes: Rows, fitness: Float64) -> State:
-        """Return the state for the following rounds of the generation and its update; on every
-        rank.
+        """Return the state for the following rounds of the generation and its update.
 
-        Called only after rounds with probes. `state` is the state at the start of the generation;
-        `probes`, row_dtype[probes], and `fitness`, float64[probes], are those of all probes so far.
-        `tell` gets the state at the start of the generation and calls this method itself.
+        Called on every rank, only after rounds with probes. `tell` gets the state at the start of
+        the generation and calls this method itself.
+
+        Args:
+            state: at the start of the generation.
+            probes: row_dtype[probes] of all probes so far.
+            fitness: float64[probes].
         """
         ...
 
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Prepared:
-        """Return the input of `partial_update`; on every rank.
+        """Return what all blocks of the update need, such as weights; on every rank, once.
 
-        `rows`, row_dtype[jobs], and `fitness`, float64[jobs], are those of all training jobs.
+        Args:
+            state: at the start of the generation, or after `with_probes`.
+            rows: row_dtype[jobs] of all training jobs, in job order.
+            fitness: float64[jobs], NaN for failed jobs.
         """
         ...
 
     def blocks(self, state: State) -> int:
-        """Return the number of blocks that `partial_update` computes;
-        0 if the update needs none.
-        """
+        """Return the number of blocks of `partial_update`; 0 if the update needs none."""
         ...
 
     def partial_update(self, state: State, prepared: Prepared, block: int) -> Arrays:
-        """Return one block of the update. Each block is computed by one rank and sent to rank 0."""
+        """Return one block of the update, which is sent to rank 0.
+
+        Each block is computed on one rank. Sums are over all jobs in their order, whatever the
+        number of ranks.
+
+        Args:
+            state: as in `prepare`.
+            prepared: what `prepare` has returned.
+            block: 0 .. blocks - 1.
+        """
         ...
 
     def tell(self, state: State, results: Results[Prepared]) -> tuple[State, Mapping[str, float]]:
-        """Return the next state, without the arrays of the problem, and metrics; on rank 0 only."""
+        """Return the next state, without the arrays of the problem, and metrics; on rank 0.
+
+        Args:
+            state: at the start of the generation.
+            results: rows, fitness and blocks of the generation. It may overwrite the arrays of the
+                state only if `results.overwrite` is true.
+
+        Returns:
+            The state, whose `generation` is larger by 1, and numbers by name, among them those of
+            `Needs.metrics`.
+        """
         ...
 
     def solutions(self, state: State, results: Results[Prepared]) -> Sequence[Mapping[str, Json]]:
-        """Return the solutions of a generation to record in programs.jsonl; on rank 0 only.
+        """Return the solutions of a generation to record in programs.jsonl; on rank 0.
 
-        `state` is the argument of `tell`. Each item becomes one JSON line, with at least `program`
-        (text) and `reward`.
+        Args:
+            state: the argument of `tell`.
+            results: the same as in `tell`.
+
+        Returns:
+            One mapping for each JSON line, with at least `program` (text) and `reward`.
         """
         ...
 
     def finished(self, state: State) -> str | None:
-        """Return why the search has ended, such as "a correct program", or None; on rank 0 only."""
+        """Return why the search has ended, such as "a correct program", or None; on rank 0."""
         ...
 
     def notices(self, state: State, results: Results[Prepared], after: State) -> Sequence[str]:
-        """Return lines for the log about a generation; on rank 0 only.
+        """Return lines for the log about a generation; on rank 0.
 
-        `state` is the argument of `tell`, `after` its result. A line that recurs in later
-        generations is logged once.
+        A line that recurs in later generations is logged once.
+
+        Args:
+            state: the argument of `tell`.
+            results: the same as in `tell`.
+            after: the state that `tell` has returned.
         """
         ...
 
     def summary(self, state: State) -> Mapping[str, Json]:
-        """Return entries for result.json and `hpc-es inspect`: plain numbers and text."""
+        """Return entries for result.json and `hpc-es inspect`, numbers and text; on rank 0."""
         ...
 
 
@@ -540,8 +699,11 @@ class RecordingAlgorithm(Algorithm[Prepared], Protocol[Prepared]):
     ) -> tuple[State, Mapping[str, float]]:
         """Return the state with what the jobs of a generation have found, and metrics; on rank 0.
 
-        Called in place of `tell` for a generation that a budget has cut short: `results` lack the
-        last jobs, and there is no update.
+        Called in place of `tell` for a generation that a budget has cut short.
+
+        Args:
+            state: at the start of the generation.
+            results: without the last jobs, and without an update.
         """
         ...
 
@@ -551,32 +713,34 @@ class GradientAlgorithm(Algorithm[Prepared], Protocol[Prepared]):
     """An algorithm that descends a loss, and reports it for `run.loss()` and `after_train_step`."""
 
     def with_samples(self) -> GradientAlgorithm[Prepared]:
-        """Return the same algorithm, whose chunks also return the data that they learn from,
-        in `Outcome.arrays`.
+        """Return the same algorithm, whose chunks also return the data that they learn from.
+
+        The data are in `Outcome.arrays`.
         """
         ...
 
     def sample(self, results: Results[Prepared]) -> Arrays:
-        """Return the data of all chunks of a generation, joined; requires `with_samples`;
-        on rank 0.
+        """Return the data of all chunks of a generation, joined; on rank 0.
+
+        Args:
+            results: of an algorithm made by `with_samples`.
         """
         ...
 
     def gradient(self, state: State, results: Results[Prepared]) -> Float32:
-        """Return the gradient of the loss of a generation before clipping, float32[params];
-        on rank 0.
-        """
+        """Return the gradient of the loss before clipping, float32[params]; on rank 0."""
         ...
 
     def losses(self, state: State, results: Results[Prepared]) -> Mapping[str, float]:
-        """Return the parts of the loss of a generation, and "loss", their weighted sum;
-        on rank 0.
-        """
+        """Return the terms of the loss, and "loss", their weighted sum; on rank 0."""
         ...
 
     def sample_losses(self, state: State, sample: Arrays) -> Mapping[str, float]:
-        """Return the losses of the data of `sample` under the parameters of this state;
-        on rank 0.
+        """Return the losses of given data under the parameters of a state; on rank 0.
+
+        Args:
+            state: has the parameters.
+            sample: what `sample` has returned for this or another generation.
         """
         ...
 
@@ -586,7 +750,13 @@ class LearnsFromSamples(GradientAlgorithm[Prepared], Protocol[Prepared]):
     """An algorithm that can learn from data of the caller, for `run.update(sample)`."""
 
     def results_of(self, state: State, sample: Arrays) -> Results[Prepared]:
-        """Return the results of a generation with the data of `sample`;
-        UserError if these do not fit.
+        """Return the results of a generation with given data, in place of evaluated ones.
+
+        Args:
+            state: at the start of the generation.
+            sample: trajectories of the caller, in the form of `sample`.
+
+        Raises:
+            UserError: an array is missing, or has another shape.
         """
         ...

@@ -45,7 +45,18 @@ class Purpose(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Keys:
-    """The source of all random numbers of one repetition of an experiment."""
+    """The source of all random numbers of one repetition of an experiment.
+
+    Equal arguments give equal numbers on every rank and after a restart, so no generator needs to
+    be kept. A purpose, a generation and an index are used for one thing only.
+
+    Examples:
+        >>> from hpc_es.extend import Keys, Purpose
+        >>> keys = Keys(seed=1)
+        >>> one, two = (keys.generator(Purpose.PERTURBATION, 3, index=7) for _ in range(2))
+        >>> one.random() == two.random()
+        True
+    """
 
     seed: int  # 0 .. 2**64 - 1
     repetition: int = 0  # 0 .. 2**32 - 1
@@ -55,7 +66,11 @@ class Keys:
     ) -> np.random.Generator:
         """Return a generator; equal arguments give equal numbers on every rank.
 
-        `purpose` is a `Purpose` or the number of a package's own one.
+        Args:
+            purpose: what the numbers are for: a `Purpose`, or the number of a package's own one.
+            generation: 0 .. 2**64 - 1, such as `State.generation`.
+            index: 0 .. 2**64 - 1, such as the number of a job or pair.
+            block: 0 .. 2**64 - 1, for uses that need further numbers.
         """
         generator = np.random.Generator(np.random.Philox(_NO_ENTROPY))  # type: ignore[arg-type]  # any ISeedSequence
         self.reset(generator, purpose, generation, index, block)
@@ -69,8 +84,16 @@ class Keys:
         index: int = 0,
         block: int = 0,
     ) -> None:
-        """Reuse a generator of this class for other arguments,
-        which takes a third of the time of creating one.
+        """Set a generator of this class to other arguments.
+
+        This takes a third of the time of creating one.
+
+        Args:
+            generator: made by `generator`.
+            purpose: as in `generator`, like the following.
+            generation: 0 .. 2**64 - 1.
+            index: 0 .. 2**64 - 1.
+            block: 0 .. 2**64 - 1.
         """
         state = _OF_THREAD.state
         key, counter = state["state"]["key"], state["state"]["counter"]
@@ -81,15 +104,17 @@ class Keys:
     def borrowed(
         self, purpose: int, generation: int = 0, index: int = 0, block: int = 0
     ) -> np.random.Generator:
-        """Return the generator of this thread, set as by `reset`;
-        valid until the next call in the thread.
+        """Return the generator of this thread, valid until the next call in the thread.
+
+        The numbers and the arguments are those of `generator`, without the time to create one.
         """
         self.reset(_OF_THREAD.generator, purpose, generation, index, block)
         return _OF_THREAD.generator
 
     def seed31(self, purpose: int, generation: int = 0, index: int = 0, block: int = 0) -> int:
-        """Return an integer in 0 .. 2**31 - 1,
-        which all environments and legacy generators accept as a seed.
+        """Return a seed in 0 .. 2**31 - 1, which all environments and old generators accept.
+
+        The arguments are those of `generator`.
         """
         generator = self.borrowed(purpose, generation, index, block)
         # equals generator.integers(2**31)
@@ -97,8 +122,9 @@ class Keys:
 
 
 class _NoEntropy(ISeedSequence):
-    """Replaces the system entropy that NumPy reads even if a key is set,
-    which takes two thirds of the time.
+    """Replaces the system entropy that NumPy reads even if a key is set.
+
+    Reading it takes two thirds of the time of creating a generator.
     """
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:

@@ -34,9 +34,7 @@ AVAILABLE_CORES: tuple[int, ...] = (
 
 
 def in_main_thread() -> bool:
-    """Return whether this is the main thread,
-    the only one in which Python allows signal handlers and timers.
-    """
+    """Whether this is the main thread, the only one that may have signal handlers and timers."""
     return threading.current_thread() is threading.main_thread()
 
 
@@ -142,9 +140,7 @@ def blas_threads() -> int:
 
 
 def memory_bytes() -> int:
-    """Return the memory of this machine, or the limit of the control group of this process,
-    in bytes.
-    """
+    """Return the memory of this machine, or the limit of this process's control group, in bytes."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in MEMORY_LIMITS:
         with contextlib.suppress(OSError, ValueError):  # there is no limit
@@ -158,11 +154,11 @@ OWN_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNAB
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory of freed arrays for the next ones, unless the user has set
-    how much.
+    """Let this process keep the memory of freed arrays for the next ones.
 
-    By default glibc returns that of arrays of a few megabytes to the system. The next chunk then
-    gets it back page by page, which takes longer than computing small candidates.
+    The user may have set how much; then nothing changes. By default glibc returns that of arrays of
+    a few megabytes to the system. The next chunk then gets it back page by page, which takes longer
+    than computing small candidates.
     """
     if any(name in os.environ for name in OWN_SETTINGS):
         return

@@ -13,11 +13,10 @@ MOST_LINKS = 40  # as in Linux
 
 
 def stranger(path: Path) -> str:
-    """Return why another user than this one and root may have written a file or a directory; "" if
-    none may have.
+    """Return why another user may have written a file or a directory; "" if none may have.
 
-    Whoever may write a directory above it may replace it, unless the directory is sticky, as /tmp
-    is.
+    This user and root may. Whoever may write a directory above it may replace it, unless the
+    directory is sticky, as /tmp is.
     """
     for item in dict.fromkeys(_visited(path)):
         if reason := _stranger_in(item):
@@ -74,8 +73,9 @@ def _name(user: int) -> str:
 
 
 def _is_private(group: int, path: Path) -> bool:
-    """Return whether only this user is in the group: his own one, with his name;
-    no access list gives more rights.
+    """Whether only this user is in the group: his own one, with his name.
+
+    No access list gives more rights.
     """
     import grp
     import pwd

@@ -1,12 +1,11 @@
-"""Paths as users write them: `~` and variables are replaced, and a changed working directory has no
-effect.
+"""Paths as users write them: `~` and variables are replaced, links and `..` are kept.
 
-They are replaced in command lines when these are parsed (`core.arguments`), in arguments of Python
-functions when those are called, and in options of a config when they are used
-(`config.registry.config_path`, `config.options.with_paths`). A config keeps its paths as they are
-written, so that the same command resumes a run although a variable such as TMPDIR has changed, and
-every rank replaces the variables of its own node. Only the run directory and the directory of the
-config are the same on all ranks: rank 0 replaces theirs at the start.
+A changed working directory has no effect. They are replaced in command lines when these are parsed
+(`core.arguments`), in arguments of Python functions when those are called, and in options of a
+config when they are used (`config.registry.config_path`, `config.options.with_paths`). A config
+keeps its paths as they are written, so that the same command resumes a run although a variable such
+as TMPDIR has changed, and every rank replaces the variables of its own node. Only the run directory
+and the directory of the config are the same on all ranks: rank 0 replaces theirs at the start.
 """
 
 from __future__ import annotations
@@ -78,10 +77,12 @@ def argument(path: str | os.PathLike[str], name: str) -> Path:
 
 
 def absolute(path: str | Path) -> Path:
-    """Return the path below the current directory, so that code of the user may change that;
-    UserError if it is gone.
+    """Return the path below the current directory, so that code of the user may change that.
 
     `..` and links are kept.
+
+    Raises:
+        UserError: the directory is gone.
     """
     return Path(path) if Path(path).is_absolute() else current_directory() / path
 

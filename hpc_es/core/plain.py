@@ -16,8 +16,9 @@ MOST_CHARACTERS = 60  # of a value in a message
 
 
 def spreadsheet_cell(value: object) -> object:
-    """Return a cell of a CSV file; a text that a spreadsheet would compute, or a terminal obey,
-    is escaped.
+    """Return a cell of a CSV file.
+
+    A text that a spreadsheet would compute, or a terminal obey, is escaped.
     """
     if not isinstance(value, str):
         return value
@@ -32,10 +33,12 @@ def spreadsheet_cell(value: object) -> object:
 
 
 def plain(value: object, key: str = "") -> Any:
-    """Return numbers and arrays of NumPy, PyTorch or JAX, tuples and paths as numbers, lists and
-    text.
+    """Return data of NumPy, PyTorch, JAX and Python as numbers, lists and text.
 
-    Raises ConfigError with the key of each value that a config cannot hold, such as a function.
+    Arrays and tuples are lists, paths are text.
+
+    Raises:
+        ConfigError: for each value that a config cannot hold, such as a function, with its key.
     """
     problems = Problems()
     try:

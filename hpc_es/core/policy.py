@@ -33,15 +33,25 @@ class Actor(Protocol):
     def act(self, observations: Array) -> Array:
         """Return the actions of all rows.
 
-        `observations` are [rows, *shape] with the shape and dtype of the task's ObservationSpec.
-        Actions are float32[rows, actions] for a Box, int64[rows] for Discrete and int64[rows,
-        choices] for MultiDiscrete; if the outputs of a network are NaN in some rows, float64 with
-        NaN in these rows. An action that is not finite fails its episode.
+        The action of a row must depend on its own parameters, memory and observations only.
+
+        Args:
+            observations: [rows, *shape] in the shape and dtype of the task's `ObservationSpec`, not
+                to be modified.
+
+        Returns:
+            float32[rows, actions] for a Box, int64[rows] for Discrete, int64[rows, choices] for
+            MultiDiscrete; if the outputs of a network are NaN in some rows, float64 with NaN in
+            these rows. An action that is not finite fails its episode.
         """
         ...
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        """Drop all other rows; these, intp[kept], act as before."""
+        """Drop all rows but these, which act as before.
+
+        Args:
+            rows: intp[kept], indices of rows, ascending.
+        """
         ...
 
     def restart(self, row: int) -> None:
@@ -57,8 +67,10 @@ class RecurrentActor(Actor, Protocol):
         ...
 
     def remember(self, memory: Tree) -> None:
-        """Set the memory, a tree of arrays [rows, ...],
-        to that of another actor of the policy with as many rows.
+        """Take over the memory of another actor of the policy with as many rows.
+
+        Args:
+            memory: what its `memory()` has returned, a tree of arrays [rows, ...].
         """
         ...
 
@@ -66,7 +78,8 @@ class RecurrentActor(Actor, Protocol):
 class Policy(Protocol):
     """A function from observations to actions, with a float32 vector of parameters.
 
-    A policy may also have the attributes of `Traits`.
+    Every rank makes its own policy from the same options, so `layout` must have the same order of
+    parts on all of them. A policy may also have the attributes of `Traits`.
     """
 
     layout: Layout  # layout of the parameter vector
@@ -74,23 +87,32 @@ class Policy(Protocol):
     action_noise_std: float
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """Return initial parameters, float32[layout.size]."""
+        """Return initial parameters, float32[layout.size].
+
+        Args:
+            rng: the only source of random numbers, the same on every rank.
+        """
         ...
 
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """Return an actor for the candidates of a chunk.
 
-        `normaliser` is (mean, standard deviation, clip) of the observations: float32[statistics]
-        twice and a number. An infinite standard deviation sets the input to 0; an infinite clip
-        does not clip.
+        Called on the rank that evaluates the chunk. The policy itself must not change.
+
+        Args:
+            parameters: the candidates, one row of the actor each, in order.
+            normaliser: (mean, standard deviation, clip) of the observations: float32[statistics]
+                twice and a number; None: they are taken as they are. An infinite standard deviation
+                sets the input to 0; an infinite clip does not clip.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Traits:
-    """How the actors of a policy compute: attributes that a policy may have,
-    and their values if it does not.
+    """How the actors of a policy compute.
+
+    These are attributes that a policy may have, with their values if it has not.
     """
 
     # Whether the actions of a row are bit-identical whatever the other rows are; chunks may then
@@ -106,7 +128,7 @@ class Traits:
 
     @classmethod
     def of(cls, policy: Policy) -> Traits:
-        """Return the attributes of a policy that it has, and the defaults of the others."""
+        """Return the traits of a policy: the attributes that it has, otherwise defaults."""
         names = [field.name for field in fields(cls) if hasattr(policy, field.name)]
         return cls(**{name: getattr(policy, name) for name in names})
 
@@ -127,33 +149,36 @@ class Pure(NamedTuple):
 
 @runtime_checkable
 class PurePolicy(Policy, Protocol):
-    """A policy that is also defined over an array namespace, such as `jax.numpy`,
-    so that it can be compiled.
-    """
+    """A policy that is also defined over an array namespace, such as `jax.numpy`, for compilers."""
 
     def pure(self, xp: ModuleType) -> Pure:
-        """Return the policy as pure functions; the task normalises the observations."""
+        """Return the policy as pure functions of one row; the task normalises the observations.
+
+        Args:
+            xp: the array namespace, such as `jax.numpy`; the functions use no other library.
+        """
         ...
 
 
 @runtime_checkable
 class ReferencePolicy(Policy, Protocol):
-    """A policy that depends on reference observations,
-    such as those of virtual batch normalisation.
-    """
+    """A policy that depends on reference observations, such as virtual batch normalisation."""
 
     reference_frames: int  # number of reference observations; 0: it needs none
 
     def with_reference(self, observations: Array) -> Policy:
-        """Return the policy for reference observations, [reference_frames, *shape],
-        before it is bound.
+        """Return the policy for these reference observations; called once, before it is bound.
+
+        Args:
+            observations: [reference_frames, *shape], the same on every rank.
         """
         ...
 
 
 class OnStep(Protocol):
-    """A function that is called after every step of a chunk's episodes,
-    for algorithms that learn from steps.
+    """A function that is called after every step of a chunk's episodes.
+
+    Algorithms that learn from steps pass it in a `Batch`.
     """
 
     def __call__(
@@ -164,12 +189,16 @@ class OnStep(Protocol):
         rewards: Float64,
         cut: Sequence[int],
     ) -> None:
-        """Record the step of the rows `live`; `cut` are the rows whose episode was truncated by its
-        time limit.
+        """Record one step of the episodes that are still running.
 
-        `jobs` is the position in the batch of each row's job, observations after the step are
-        [rows, *shape] and rewards are float64[rows]. The task reuses the arrays: copy what you
-        keep.
+        The task reuses the arrays: copy what you keep.
+
+        Args:
+            jobs: position in the batch of each row's job.
+            live: the rows that have made the step.
+            observations: [rows, *shape], after the step.
+            rewards: float64[rows].
+            cut: the rows whose episode was truncated by its time limit.
         """
         ...
 
@@ -200,7 +229,7 @@ class Episodic(Protocol):
     episodes_per_job: int
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
-        """Play the episodes of all jobs."""
+        """Play the episodes of all jobs of a batch."""
         ...
 
 
@@ -208,10 +237,18 @@ class Segments(Protocol):
     """The environments of a worker, one per job, whose episodes continue from batch to batch."""
 
     def play(self, actor: Actor, batch: Batch, steps: int, poll: Poll) -> Outcome:
-        """Advance the episode of each job by `steps` steps, or to its end; a job without an episode
-        starts one.
+        """Advance the episode of each job, or start one for a job without an episode.
 
-        Rows include EPISODE_LENGTH. `batch.on_step` reports an episode that continues like one that
-        is truncated. The rows of the actor are the jobs throughout.
+        `batch.on_step` reports an episode that continues like one that is truncated. The rows of
+        the actor are the jobs throughout.
+
+        Args:
+            actor: one row per job.
+            batch: the jobs, as many as there are environments.
+            steps: timesteps at most; an episode that ends earlier stays at its end.
+            poll: to be called every few milliseconds.
+
+        Returns:
+            Rows with the column EPISODE_LENGTH.
         """
         ...

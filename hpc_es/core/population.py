@@ -1,6 +1,4 @@
-"""Layouts of parameter vectors, noise, and populations: the candidates of a chunk,
-computed on demand.
-"""
+"""Layouts of parameter vectors, noise, and populations: the candidates of a chunk on demand."""
 
 from __future__ import annotations
 
@@ -25,8 +23,20 @@ MAX_STEP_ELEMENTS = 1 << 20
 
 @dataclass(frozen=True)
 class Layout:
-    """The names and shapes of the parts of a parameter vector, in order;
-    each part is stored in row-major order.
+    """The names and shapes of the parts of a parameter vector, in order.
+
+    Each part is stored in row-major order. Every rank must have the same order of parts.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import Layout
+        >>> layout = Layout({"weight": (2, 3), "bias": (2,)})
+        >>> layout.size
+        8
+        >>> layout.spans
+        {'weight': (0, 6), 'bias': (6, 8)}
+        >>> layout.split(np.arange(8))["bias"]
+        array([6, 7])
     """
 
     shapes: Mapping[str, Shape]
@@ -48,9 +58,14 @@ class Layout:
     def split(
         self, vector: Array, reshape: Callable[[Array, Shape], Array] = np.reshape
     ) -> dict[str, Array]:
-        """Return the parts by name, [..., *shape], of one or several vectors, [..., size].
+        """Return the parts of one or several vectors by name.
 
-        For tensors pass the `reshape` of their library; the leading axes must be static.
+        Args:
+            vector: [..., size].
+            reshape: for tensors, the `reshape` of their library; the leading axes must be static.
+
+        Returns:
+            Views, where the library makes them, [..., *shape of the part].
         """
         lead = vector.shape[:-1]
         return {
@@ -59,8 +74,17 @@ class Layout:
         }
 
     def join(self, parts: Mapping[str, npt.ArrayLike], dtype: npt.DTypeLike = np.float32) -> Array:
-        """Return the vector, dtype[size], of parts by name, [*shape];
-        ValueError if a part has another shape.
+        """Return the vector of parts; the inverse of `split`.
+
+        Args:
+            parts: an array of its shape for each part, by name.
+            dtype: that of the vector.
+
+        Returns:
+            dtype[size].
+
+        Raises:
+            ValueError: a part has another shape.
         """
         for name, shape in self.shapes.items():
             if np.shape(parts[name]) != shape:
@@ -74,40 +98,66 @@ class Noise(Protocol):
     """Standard normal perturbations, computed from (generation, pair) on any rank.
 
     Vectors are divided into blocks, of a fixed width or the parts of the layout. One rank sums a
-    block over all pairs. `BlockNoise` implements the sums.
+    block over all pairs. `BlockNoise` implements the sums, so that a kind of noise only needs
+    `direction`.
     """
 
     edges: Sequence[int]  # start index of each block, ascending from 0
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
-        """Return the elements start .. stop - 1 of a pair's direction, float32[stop - start];
-        `start` is in `edges`.
+        """Return consecutive elements of a pair's direction.
+
+        Every rank must get the same bits for the same arguments, in any order of calls. The caller
+        does not modify the array.
+
+        Args:
+            generation: number of the generation, at least 0.
+            pair: index of the pair in the generation.
+            start: index of the first element, one of `edges`.
+            stop: index after the last element; the span may cover several blocks, or end within
+                one.
+
+        Returns:
+            float32[stop - start].
         """
         ...
 
     def weighted_sums(
         self, generation: int, weights: Array, powers: Sequence[int], block: int, dtype: FloatDtype
     ) -> Array:
-        """Return sum_i weights[k, i] * direction_i ** powers[k] of one block, dtype[k, width of the
-        block].
+        """Return sum_i weights[k, i] * direction_i ** powers[k] over one block.
 
-        `weights` is [k, pairs], powers are 1 or 2. Pairs are added in order; those of weight 0 are
-        skipped.
+        Called on one rank for each block. Pairs are added in order, so that the sum has the same
+        bits on any number of ranks; those of weight 0 are skipped.
+
+        Args:
+            generation: number of the generation.
+            weights: [k, pairs].
+            powers: k numbers, 1 or 2.
+            block: index of the block in `edges`.
+            dtype: that of the sums.
+
+        Returns:
+            dtype[k, width of the block].
         """
         ...
 
 
 @runtime_checkable
 class FactorisedNoise(Noise, Protocol):
-    """Noise of low rank, which also computes the numbers of
-    perturbations without forming matrices.
-    """
+    """Noise of low rank, which gives perturbations as numbers, without forming matrices."""
 
     factorisation: Factorisation
 
     def numbers(self, generation: int, pairs: Sequence[int]) -> Float32:
-        """Return the numbers of the perturbations of some pairs,
-        float32[pairs, factorisation.compact.size].
+        """Return the numbers of the perturbations of some pairs.
+
+        Args:
+            generation: number of the generation.
+            pairs: indices of the pairs.
+
+        Returns:
+            float32[pairs, factorisation.compact.size].
         """
         ...
 
@@ -116,7 +166,8 @@ class Population(ABC):
     """The candidates of the jobs of a chunk, in job order.
 
     `stacked()` returns all candidates as vectors, `part(name)` one part of each. Neither is cached:
-    a problem that reads one part after the other never has all candidates in memory.
+    a problem that reads one part after the other never has all candidates in memory. The dtype is
+    that of the problem.
     """
 
     layout: Layout
@@ -134,13 +185,20 @@ class Population(ABC):
         return self.elements(*self.layout.spans[name]).reshape(len(self), *self.layout.shapes[name])
 
     def stacked(self) -> Array:
-        """Return all candidates, dtype[jobs, size], where dtype is that of the problem."""
+        """Return all candidates, dtype[jobs, size]."""
         return self.elements(0, self.layout.size)
 
 
 @dataclass(frozen=True)
 class Explicit(Population):
-    """Candidates that are stored as vectors, such as the genomes of a genetic algorithm."""
+    """Candidates that are stored as vectors, such as the genomes of a genetic algorithm.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import Explicit, Layout
+        >>> Explicit(Layout({"x": (2,)}), np.zeros((5, 2))).part("x").shape
+        (5, 2)
+    """
 
     layout: Layout
     vectors: Array  # dtype[jobs, size]
@@ -155,7 +213,18 @@ class Explicit(Population):
 
 @dataclass(frozen=True)
 class Directions:
-    """The directions `ratios` * eps of several pairs, computed on demand from the noise."""
+    """The directions `ratios` * eps of several pairs, computed on demand from the noise.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import BlockNoise, Directions
+        >>> class Ones(BlockNoise):
+        ...     def direction(self, generation, pair, start, stop):
+        ...         return np.full(stop - start, pair, np.float32)
+        >>> Directions(Ones(size=4, blocks=2), generation=0, pairs=[5, 6]).elements(1, 4)
+        array([[5., 5., 5.],
+               [6., 6., 6.]], dtype=float32)
+    """
 
     noise: Noise
     generation: int
@@ -174,8 +243,12 @@ class Directions:
         return stack if self.ratios is None else stack * self.ratios[start:stop]
 
     def steps(self, start: int, stop: int, max_elements: int) -> Iterator[tuple[int, int]]:
-        """Split start .. stop at edges of the noise,
-        into spans of at most `max_elements` elements or of one block.
+        """Split start .. stop at edges of the noise into spans for one step each.
+
+        Args:
+            start: index of the first element.
+            stop: index after the last element.
+            max_elements: elements of a span at most; a block that is wider is one span.
         """
         edges = self.noise.edges
         while start < stop:
@@ -189,11 +262,19 @@ class Directions:
 
 @dataclass(frozen=True)
 class Perturbed(Population):
-    """Candidates that are perturbed centres: candidate i is centres[centre_of[i]] + scales[i] *
-    directions[rows[i]].
+    """Candidates that are perturbed centres.
 
-    The terms are stored separately, so that a problem can share work between candidates of one
-    centre or direction.
+    Candidate i is centres[centre_of[i]] + scales[i] * directions[rows[i]]. The terms are stored
+    separately, so that a problem can share work between candidates of one centre or direction.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import Layout, Perturbed
+        >>> eps = np.array([[1.0, 2.0]])
+        >>> centres, scales = np.full((1, 2), 10.0), np.array([0.5, -0.5])
+        >>> Perturbed(Layout({"x": (2,)}), centres, eps, np.array([0, 0]), scales).stacked()
+        array([[10.5, 11. ],
+               [ 9.5,  9. ]])
     """
 
     layout: Layout
@@ -209,8 +290,9 @@ class Perturbed(Population):
         return len(self.scales)
 
     def elements(self, start: int, stop: int) -> Array:
-        """Return centre + scale * direction, dtype[jobs, stop - start],
-        computed in steps if it is large.
+        """Return centre + scale * direction, dtype[jobs, stop - start].
+
+        A large result is computed in steps, so that temporary arrays stay small.
         """
         if not len(self.directions):
             return self._centres_of_jobs(start, stop)
@@ -246,7 +328,13 @@ class Perturbed(Population):
 
 
 def unperturbed(layout: Layout, centre: Array, jobs: int) -> Perturbed:
-    """Return a population of `jobs` copies of the centre, dtype[size]."""
+    """Return a population of copies of the centre.
+
+    Args:
+        layout: that of the centre.
+        centre: dtype[size].
+        jobs: number of copies.
+    """
     none = np.empty((0, layout.size), np.float32)
     return Perturbed(
         layout, centre[np.newaxis], none, np.zeros(jobs, np.intp), np.zeros(jobs, centre.dtype)
@@ -255,14 +343,20 @@ def unperturbed(layout: Layout, centre: Array, jobs: int) -> Perturbed:
 
 @dataclass(frozen=True)
 class Factorisation:
-    """The parts of a layout whose perturbations are of low rank (EGGROLL, arXiv:2511.16652, section
-    4).
+    """The parts of a layout whose perturbations are of low rank.
 
     The perturbation of a matrix is E = left^T right / sqrt(rank), with standard normal factors left
-    [rank, rows] and right [rank, columns]; its elements have mean 0 and variance 1. A part with
-    several axes, such as the kernel of a convolution, is a matrix whose columns are its last axis.
-    Vectors, parts named in `full`, and matrices with fewer elements than factors have full noise.
-    All numbers of a perturbation form one vector, of the layout `compact`.
+    [rank, rows] and right [rank, columns]; its elements have mean 0 and variance 1 (EGGROLL,
+    arXiv:2511.16652, section 4). A part with several axes, such as the kernel of a convolution, is
+    a matrix whose columns are its last axis. Vectors, parts named in `full`, and matrices with
+    fewer elements than factors have full noise. All numbers of a perturbation form one vector, of
+    the layout `compact`.
+
+    Examples:
+        >>> from hpc_es.extend import Factorisation, Layout
+        >>> layout = Layout({"weight": (8, 6), "bias": (6,)})
+        >>> Factorisation(layout, rank=1).compact.shapes
+        {'weight:left': (1, 8), 'weight:right': (1, 6), 'bias': (6,)}
     """
 
     layout: Layout
@@ -285,15 +379,22 @@ class Factorisation:
 
     @cached_property
     def compact(self) -> Layout:
-        """The layout of the numbers of a perturbation:
-        "<name>:left" and "<name>:right" of a matrix, other parts.
+        """The layout of the numbers of a perturbation.
+
+        A matrix has the parts "<name>:left" and "<name>:right"; other parts are those of `layout`.
         """
         return Layout(own_shapes(self.layout, self.matrices, self.rank))
 
     def factors(self, numbers: Array, name: str, start: int = 0) -> tuple[Array, Array]:
-        """Return views of left [pairs, rank, rows] and right [pairs, rank, columns] of a matrix.
+        """Return views of the factors of a matrix.
 
-        `numbers`, [pairs, ...], are those of compact vectors from the index `start` on.
+        Args:
+            numbers: [pairs, ...], the elements of compact vectors from the index `start` on.
+            name: that of the matrix.
+            start: index in compact vectors of the first of the numbers.
+
+        Returns:
+            left [pairs, rank, rows] and right [pairs, rank, columns].
         """
         (first, middle), (_, stop) = (
             self.compact.spans[f"{name}:{side}"] for side in ("left", "right")
@@ -307,11 +408,10 @@ class Factorisation:
 
 @dataclass(frozen=True)
 class LowRank(Population):
-    """Candidates whose matrices are perturbed by low-rank products: centre + scales[i] * E of the
-    pair rows[i].
+    """Candidates whose matrices are perturbed by low-rank products.
 
-    A problem can evaluate them without forming any matrix: `factors` has what each candidate adds
-    to `centre_part`.
+    Candidate i is centre + scales[i] * E of the pair rows[i]. A problem can evaluate them without
+    forming any matrix: `factors` has what each candidate adds to `centre_part`.
     """
 
     factorisation: Factorisation
@@ -328,8 +428,9 @@ class LowRank(Population):
 
     @property
     def matrices(self) -> Mapping[str, tuple[int, int]]:
-        """Rows and columns of the parts that `factors` returns;
-        none if elements have factors of their own.
+        """Rows and columns of the parts that `factors` returns.
+
+        There are none if elements have ratios of their own.
         """
         return self.factorisation.matrices if self.ratios is None else {}
 
@@ -342,11 +443,16 @@ class LowRank(Population):
         return self.centre[start:stop].reshape(self.layout.shapes[name])
 
     def factors(self, name: str) -> tuple[Array, Array]:
-        """Return the factors of a matrix: that of candidate i is centre_part + left[i].T @
-        right[i].
+        """Return the factors of a matrix.
 
-        They are dtype[jobs, rank, rows] and dtype[jobs, rank, columns]; right contains the scales
-        and 1 / sqrt(rank).
+        The matrix of candidate i is centre_part + left[i].T @ right[i].
+
+        Args:
+            name: that of the matrix, one of `matrices`.
+
+        Returns:
+            left, dtype[jobs, rank, rows], and right, dtype[jobs, rank, columns], which contains the
+            scales and 1 / sqrt(rank).
         """
         left, right = self.factorisation.factors(self.numbers, name)
         scales = self.scales / np.sqrt(self.scales.dtype.type(self.factorisation.rank))
@@ -387,9 +493,7 @@ class LowRank(Population):
 
 
 def unperturbed_factors(factorisation: Factorisation, centre: Array, jobs: int) -> LowRank:
-    """Return `jobs` copies of the centre, dtype[size], with factors of 0,
-    for calls that need factors.
-    """
+    """Return copies of the centre, dtype[size], with factors of 0, for calls that need factors."""
     none = np.zeros((1, factorisation.compact.size), np.float32)
     return LowRank(
         factorisation, centre, none, np.zeros(jobs, np.intp), np.zeros(jobs, centre.dtype)
@@ -410,11 +514,11 @@ def own_shapes(layout: Layout, factored: Collection[str], rank: int) -> dict[str
 def candidate_parts(
     population: Population, layout: Layout, factored: Collection[str]
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the common weights of the matrices `factored`, dtype[*shape], and what each candidate
-    has of its own.
+    """Return what all candidates share, and what each of them has of its own.
 
-    Those are "<name>:left" [jobs, rank, rows] and "<name>:right" [jobs, rank, columns] of such a
-    matrix, see `LowRank.factors`, and the other parts, dtype[jobs, *shape].
+    Shared are the weights of the matrices `factored`, dtype[*shape]. Candidates have "<name>:left"
+    [jobs, rank, rows] and "<name>:right" [jobs, rank, columns] of such a matrix, see
+    `LowRank.factors`, and the other parts, dtype[jobs, *shape].
     """
     common: dict[str, Array] = {}
     own: dict[str, Array] = {}

@@ -1,5 +1,6 @@
-"""Objects of PyTorch, which compiled calls cannot use: found by the names of their types,
-without importing it.
+"""Objects of PyTorch, which compiled calls cannot use.
+
+They are found by the names of their types, without importing PyTorch.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ TORCH = "torch"
 
 
 def torch_object(value: Any) -> Any:
-    """Return the first object of PyTorch in nested mappings, lists and tuples; None if there is
-    none.
+    """Return the first object of PyTorch in nested mappings, lists and tuples, or None.
 
     A bound method of one, such as `module.parameters`, counts as the object itself.
     """

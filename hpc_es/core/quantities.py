@@ -1,5 +1,4 @@
-"""The numbers that an evaluation yields besides its return: objectives, constraints, measures and
-metrics.
+"""What an evaluation yields besides its return: objectives, constraints, measures, metrics.
 
 A task declares them by name. Each group is then a column of the rows, float64[jobs, numbers], with
 the group's name. Strategies that rank one number need not know them: `Problem.fitness` combines
@@ -34,6 +33,16 @@ class Quantities:
     `objectives` have a direction. A candidate is feasible where its `constraints` are at most 0.
     `measures` describe a candidate, for archives and novelty, and have a range, which is infinite
     where none was declared. `metrics` are reported only, and may be NaN.
+
+    Examples:
+        >>> from hpc_es.extend import Quantities
+        >>> wing = Quantities({"drag": "minimise", "lift": "maximise"}, constraints=("stress",))
+        >>> wing.names
+        ('drag', 'lift', 'stress')
+        >>> [(column.name, column.shape) for column in wing.columns]
+        [('objectives', (2,)), ('constraints', (1,))]
+        >>> wing.signs
+        array([-1.,  1.])
     """
 
     objectives: Mapping[str, Goal] = field(default_factory=dict)
@@ -66,9 +75,7 @@ class Quantities:
 
     @cached_property
     def signs(self) -> Float64:
-        """The factors that turn objectives into numbers to maximise, float64[objectives]:
-        1 or -1.
-        """
+        """Factors that turn objectives into numbers to maximise, float64[objectives], 1 or -1."""
         return np.array([1.0 if goal == "maximise" else -1.0 for goal in self.objectives.values()])
 
     @cached_property
@@ -83,14 +90,19 @@ class Quantities:
         return ends[:, 0], ends[:, 1]
 
     def fill(self, rows: Rows, numbers: Float64) -> None:
-        """Write numbers, float64[jobs, all names], into the columns of the rows."""
+        """Write numbers into the columns of the rows.
+
+        Args:
+            rows: row_dtype[jobs] with these columns, which are overwritten.
+            numbers: float64[jobs, names], in the order of `names`.
+        """
         start = 0
         for group, names in self.groups.items():
             rows[group] = numbers[:, start : start + len(names)]
             start += len(names)
 
     def of(self, rows: Rows) -> Float64:
-        """The numbers of all columns, float64[jobs, all names]; the inverse of `fill`."""
+        """The numbers of all columns, float64[jobs, names]; the inverse of `fill`."""
         groups = [rows[group] for group in self.groups]
         return np.concatenate(groups, axis=1) if groups else np.zeros((len(rows), 0))
 
@@ -99,8 +111,13 @@ NONE = Quantities()
 
 
 def measures_of(rows: Rows) -> Float64:
-    """Return the measures of jobs, float64[jobs, measures]; behaviours,
-    which are an older form, if there are none.
+    """Return the measures of jobs.
+
+    Args:
+        rows: row_dtype[jobs] with the column of measures, or that of `behaviour`, the older form.
+
+    Returns:
+        float64[jobs, measures].
     """
     return np.asarray(
         rows[MEASURES if MEASURES in (rows.dtype.names or ()) else BEHAVIOUR], np.float64
@@ -108,9 +125,7 @@ def measures_of(rows: Rows) -> Float64:
 
 
 def measured_columns(columns: Sequence[Column]) -> int:
-    """Return the number of measures, or of the numbers of a behaviour,
-    that rows with these columns have.
-    """
+    """Return how many measures, or numbers of a behaviour, rows with these columns have."""
     sizes = {
         column.name: column.shape[0] for column in columns if column.name in (MEASURES, BEHAVIOUR)
     }
@@ -118,18 +133,36 @@ def measured_columns(columns: Sequence[Column]) -> int:
 
 
 def violations(constraints: Float64) -> Float64:
-    """Return the sum of the positive constraint values, float64[jobs],
-    of float64[jobs, constraints].
+    """Return by how much each job violates its constraints: the sum of the positive values.
+
+    Args:
+        constraints: float64[jobs, constraints]; a job is feasible where all are at most 0.
+
+    Returns:
+        float64[jobs], 0 for feasible jobs.
     """
     total: Float64 = np.maximum(constraints, 0.0).sum(axis=1)
     return total
 
 
 def feasible_first(costs: Float64, constraints: Float64) -> Float64:
-    """Return the costs to rank, float64[jobs]: infeasible jobs have more than all feasible ones
-    (Deb 2000).
+    """Return costs by which every feasible job ranks before every infeasible one.
 
-    `costs` are float64[jobs], NaN for failed jobs; `constraints` are float64[jobs, constraints].
+    An infeasible job costs as much as the worst feasible one plus its violation (Deb 2000, "An
+    efficient constraint handling method for genetic algorithms").
+
+    Args:
+        costs: float64[jobs], lower is better; NaN for failed jobs.
+        constraints: float64[jobs, constraints], at most 0 where a job is feasible.
+
+    Returns:
+        float64[jobs].
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import feasible_first
+        >>> feasible_first(np.array([3.0, 1.0, 2.0]), np.array([[-1.0], [0.5], [0.0]]))
+        array([3. , 3.5, 2. ])
     """
     violation = violations(constraints)
     feasible = costs[(violation == 0) & np.isfinite(costs)]
@@ -137,13 +170,14 @@ def feasible_first(costs: Float64, constraints: Float64) -> Float64:
 
 
 def ranked_by(quantities: Quantities) -> bool:
-    """Return whether these quantities, and not simply the return, are the fitness of jobs."""
+    """Whether these quantities, and not simply the return, are the fitness of jobs."""
     return bool(quantities.objectives or quantities.constraints)
 
 
 def _values(quantities: Quantities, rows: Rows) -> Float64:
-    """Return the first objective in its direction, by default the return, float64[jobs];
-    NaN for failed jobs.
+    """The first objective in its direction, by default the return, float64[jobs].
+
+    Failed jobs have NaN.
     """
     returns: Float64 = np.asarray(rows["return_"], np.float64)
     if not quantities.objectives:
@@ -152,20 +186,26 @@ def _values(quantities: Quantities, rows: Rows) -> Float64:
 
 
 def fitness_of(quantities: Quantities, rows: Rows) -> Float64:
-    """Return the fitness of jobs, float64[jobs]: the first objective, by default the return;
-    feasible jobs first.
+    """Return the fitness of jobs, float64[jobs], with feasible jobs first.
+
+    It is the first objective, by default the return.
     """
     costs = -_values(quantities, rows)
     return -(feasible_first(costs, rows[CONSTRAINTS]) if quantities.constraints else costs)
 
 
 def merits(quantities: Quantities, rows: Rows) -> Float64:
-    """Return what compares jobs of different generations, float64[jobs, 2]: minus the violation,
-    then the value.
+    """Return numbers that compare jobs of different generations.
 
-    Larger is better, in this order. The value is the first objective in its direction, by default
-    the return; it is NaN for failed jobs. In contrast, a fitness with constraints ranks the jobs of
-    one generation only.
+    In contrast, a fitness with constraints ranks the jobs of one generation only.
+
+    Args:
+        quantities: those of the rows.
+        rows: row_dtype[jobs].
+
+    Returns:
+        float64[jobs, 2]: minus the violation, then the first objective in its direction, by default
+        the return, NaN for failed jobs. Larger is better, in this order.
     """
     violation = violations(rows[CONSTRAINTS]) if quantities.constraints else np.zeros(len(rows))
     return np.stack([-violation, _values(quantities, rows)], axis=1)
@@ -174,11 +214,16 @@ def merits(quantities: Quantities, rows: Rows) -> Float64:
 def fill_finite(
     quantities: Quantities, rows: Rows, table: Float64, sources: Sequence[str]
 ) -> list[tuple[int, str]]:
-    """Write numbers, float64[jobs, names], into the rows, and return (row, text) for each job that
-    fails by them.
+    """Write numbers into the rows, and return (row, text) for each job that fails by them.
 
     A job fails if one of its numbers is not finite: its return is then NaN, as are all numbers of
-    failed jobs. `sources` say in messages where each number comes from.
+    failed jobs.
+
+    Args:
+        quantities: those of the rows.
+        rows: row_dtype[jobs], which are overwritten.
+        table: float64[jobs, names].
+        sources: where each number comes from, for messages.
     """
     wrong = ~np.isfinite(table)
     failing = wrong.any(axis=1) & ~np.isnan(rows["return_"])
@@ -192,8 +237,9 @@ def fill_finite(
 
 
 def means(quantities: Quantities, rows: Rows, prefix: str = "") -> dict[str, float | None]:
-    """Return the mean of each quantity over the jobs that have it, such as "objective_mass";
-    None if no job has.
+    """Return the mean of each quantity over the jobs that have it, None if no job has.
+
+    The names are such as "objective_mass".
     """
     result: dict[str, float | None] = {}
     for group, names in quantities.groups.items():

@@ -59,20 +59,17 @@ def is_first(kind: str) -> bool:
 
 
 def show_once(line: str, kind: str = "") -> None:
-    """Write a line to standard error, unless this process has written it, or one of its kind,
-    before.
-    """
+    """Write a line to standard error, unless this process has written one of its kind before."""
     if is_first(kind or line):
         # one call, so that lines of several ranks do not mix
         streams.write(sys.stderr, line + "\n")
 
 
 def take_mujoco_warnings() -> None:
-    """Show each kind of MuJoCo warning once, and none about deprecated attributes; does nothing
-    before its import.
+    """Show each kind of MuJoCo warning once, and none about deprecated attributes.
 
-    By default MuJoCo also appends warnings to MUJOCO_LOG.TXT in the working directory, on every
-    rank.
+    Before MuJoCo is imported this does nothing. By default MuJoCo also appends warnings to
+    MUJOCO_LOG.TXT in the working directory, on every rank.
     """
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None and mujoco.get_mju_user_warning() is None:

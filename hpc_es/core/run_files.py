@@ -43,12 +43,11 @@ class UnusualFileError(OSError, RunError):
 
 
 def _require_own_way(path: Path) -> None:
-    """Raise UnusualFileError if a directory near this file is a link of another user to what is not
-    of that user.
+    """Raise UnusualFileError if a directory near this file is a link of another user.
 
-    In a run of somebody else, a link named checkpoints or repetition_0000 could lead to any run of
-    the user. The links of a user to directories of that user, such as to the latest run, are
-    followed.
+    That is, a link to what is not of that user. In a run of somebody else, a link named checkpoints
+    or repetition_0000 could lead to any run of the user. The links of a user to directories of that
+    user, such as to the latest run, are followed.
     """
     for parent in path.absolute().parents[:LINKED_LEVELS]:
         try:
@@ -65,8 +64,10 @@ def _require_own_way(path: Path) -> None:
 
 
 def open_descriptor(path: Path, flags: int, mode: int = 0o666) -> int:
-    """Return a descriptor of a regular file; UnusualFileError for a link, a pipe,
-    a device or a directory.
+    """Return a descriptor of a regular file.
+
+    Raises:
+        UnusualFileError: it is a link, a pipe, a device or a directory.
     """
     _require_own_way(path)
     try:
@@ -90,8 +91,9 @@ def open_descriptor(path: Path, flags: int, mode: int = 0o666) -> int:
 
 
 def open_file(path: Path, mode: str = "rb", buffering: int = -1) -> BinaryIO:
-    """Open a regular file to read ("rb"), append to ("ab") or change ("r+b") it;
-    see `open_descriptor`.
+    """Open a regular file to read ("rb"), append to ("ab") or change ("r+b").
+
+    It refuses the same files as `open_descriptor`.
     """
     raw = io.FileIO(open_descriptor(path, _FLAGS[mode]), mode)
     wrapped: Any = raw if buffering == 0 else _BUFFERED[mode](raw)
@@ -135,8 +137,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def each_line(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends;
-    ValueError for one that is too long to be a row of a run.
+    """Yield the lines of a file with their ends.
+
+    Raises:
+        ValueError: a line is too long to be a row of a run.
     """
     while line := file.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
@@ -145,8 +149,9 @@ def each_line(file: BinaryIO) -> Iterator[bytes]:
 
 
 def exists(path: Path) -> bool:
-    """Return whether there is anything at this path, also a link to nothing,
-    which `open_file` then refuses.
+    """Whether there is anything at this path.
+
+    That may be a link to nothing, which `open_file` then refuses.
     """
     return os.path.lexists(path)
 
@@ -175,8 +180,9 @@ def count_lines(path: Path) -> int:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file of code in hexadecimal, which may be reached by links;
-    "" if it is no file.
+    """Return the SHA-256 of a file of code in hexadecimal; "" if it is no file.
+
+    It may be reached by links.
     """
     import hashlib
 

@@ -1,6 +1,4 @@
-"""SLURM: a table from concepts to options and environment variables,
-and the commands that hpc_es calls.
-"""
+"""SLURM: a table from concepts to options and variables, and the commands that hpc_es calls."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from hpc_es.core.errors import UserError
 
 @dataclass(frozen=True)
 class Concept:
-    """A property of a job: the sbatch option that sets it,
-    the variable that reports it to the job, and its meaning.
-    """
+    """A property of a job: its sbatch option, the variable that reports it, and its meaning."""
 
     option: str = ""
     variable: str = ""
@@ -143,8 +139,10 @@ def call(*command: str) -> str:
 
 
 def parse_time_limit(limit: str) -> int:
-    """Return a time limit in any of sbatch's forms as seconds;
-    ValueError if it has none of them or is zero.
+    """Return a time limit in any of sbatch's forms as seconds.
+
+    Raises:
+        ValueError: it has none of them, or is zero.
     """
     days, dash, rest = limit.rpartition("-")
     parts = rest.split(":")

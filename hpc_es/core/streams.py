@@ -1,8 +1,8 @@
-"""Standard streams that never end a program: they may be missing, closed, on a full disk or without
-a reader.
+"""Standard streams that never end a program.
 
-A program of hpc_es calls `complete()` first, and `drop_errors()` if it must not end because its
-output is lost. Everything that hpc_es writes in the program of a user goes through `write()`.
+They may be missing, closed, on a full disk or without a reader. A program of hpc_es calls
+`complete()` first, and `drop_errors()` if it must not end because its output is lost. Everything
+that hpc_es writes in the program of a user goes through `write()`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def write_bytes(descriptor: int, data: bytes | memoryview) -> int:
 def lines_to(
     descriptor: int, name: str, encoding: str = "utf-8", errors: str = "backslashreplace"
 ) -> io.TextIOWrapper:
-    """Return a text stream that writes each line to a descriptor when it ends,
-    and never raises OSError.
+    """Return a text stream that writes each line to a descriptor when it ends.
+
+    It never raises OSError.
     """
     writer = cast("io.BufferedWriter", DroppingWriter(descriptor, name))
     return io.TextIOWrapper(writer, encoding=encoding, errors=errors, line_buffering=True)
@@ -76,8 +77,9 @@ def complete() -> None:
 
 
 def drop_errors(*names: str) -> None:
-    """Make these streams of the program, "stdout" or "stderr", drop what cannot be written,
-    instead of raising.
+    """Make streams of the program, "stdout" or "stderr", drop what cannot be written.
+
+    They raise nothing then.
     """
     for name in names:
         number, stream = NAMES.index(name), cast("TextIO", getattr(sys, name))
@@ -124,9 +126,7 @@ def flush(*streams: IO[str] | None) -> None:
 
 
 def is_terminal(stream: IO[str] | None) -> bool:
-    """Return whether a stream is a terminal;
-    streams of notebooks and windows may lack the method.
-    """
+    """Whether a stream is a terminal; streams of notebooks and windows may lack the method."""
     try:
         return stream is not None and bool(stream.isatty())
     except Exception:  # of a closed stream, or of a class of the user

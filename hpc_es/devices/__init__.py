@@ -1,3 +1,1 @@
-"""Devices: the assignment of GPUs to ranks, the decision of a job,
-and the setup of TensorFlow and JAX.
-"""
+"""Devices: GPUs of ranks, the decision of a job, and the setup of TensorFlow and JAX."""

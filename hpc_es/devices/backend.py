@@ -40,7 +40,8 @@ class Backend:
     waits_for_run: bool = False
 
     def missing(self) -> str:
-        """Return "PACKAGE, which is not installed: pip install ...";
+        """Return "PACKAGE, which is not installed: pip install ...".
+
         "" if the package is installed.
         """
         if importlib.util.find_spec(self.package) is not None:
@@ -57,29 +58,31 @@ class Backend:
         return True
 
     def obstacle(self) -> str:
-        """Return why this process cannot use a visible GPU, such as "has no CUDA support";
+        """Return why this process cannot use a visible GPU, such as "has no CUDA support".
+
         "" if it can.
         """
         return ""
 
     def choose(self, kind: Kind, index: int | None) -> None:
-        """Set the device of this process; `index` of a GPU is among the visible ones,
-        None if it is not here.
+        """Set the device of this process.
+
+        `index` of a GPU is among the visible ones, None if it is not here.
         """
 
     def release(self) -> None:
         """Use the CPU if the library is needed although another one computes, or none."""
 
     def gpu_model(self) -> str:
-        """Set up the chosen GPU and return its model, "" if it is not known;
-        ConfigError if it cannot be used.
+        """Set up the chosen GPU and return its model, "" if it is not known.
+
+        Raises:
+            ConfigError: it cannot be used.
         """
         return ""
 
     def only_traces(self) -> bool:
-        """Return whether nothing can be computed in this process,
-        because the chosen GPU is that of another node.
-        """
+        """Whether nothing can be computed here, because the chosen GPU is that of another node."""
         return False
 
     # Compiled code of a run.
@@ -95,8 +98,9 @@ class Backend:
         function()
 
     def compilation_info(self) -> JsonObject:
-        """Return what compiled code depends on in addition to the config and versions,
-        for checkpoints.
+        """Return what compiled code depends on, for checkpoints.
+
+        Config and versions are not repeated.
         """
         return {}
 

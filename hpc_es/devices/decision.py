@@ -135,9 +135,7 @@ def forget() -> None:
 
 
 def can_compute() -> bool:
-    """Return whether the device of this process is here,
-    so that what it computes can be tried out.
-    """
+    """Whether the device of this process is here, so that it can try what it computes."""
     decision = current_decision()
     if decision is None:
         return True
@@ -147,11 +145,13 @@ def can_compute() -> bool:
 
 
 def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> Decision:
-    """Decide on which devices the ranks compute, and set the library up for a GPU; every rank of
-    the world calls this.
+    """Decide on which devices the ranks compute, and set the library up for a GPU.
 
-    With `only_checks` a requested GPU may be missing, as on a login node. Raises ConfigError, the
-    same on every rank.
+    Every rank of the world calls this. With `only_checks` a requested GPU may be missing, as on a
+    login node.
+
+    Raises:
+        ConfigError: the same on every rank.
     """
     own = _offer(world, request)
     offers = [_Offer(**offer) for offer in _exchange(world, asdict(own))]
@@ -230,10 +230,10 @@ def _show_all() -> None:
 
 
 def check_number_of_gpus(world: World, request: DeviceRequest) -> None:
-    """Raise ConfigError, the same on every rank, if there are more ranks than GPUs; every rank of
-    the world calls this.
+    """Raise ConfigError, the same on every rank, if there are more ranks than GPUs.
 
-    Nothing is set up. Ranks without a GPU are accepted, as on a login node.
+    Every rank of the world calls this. Nothing is set up. Ranks without a GPU are accepted, as on a
+    login node.
     """
     offers = [_Offer(**offer) for offer in _exchange(world, asdict(_offer(world, request)))]
     if request.device != "cpu" and not _first_obstacle(offers):
@@ -257,8 +257,9 @@ def _assigned(offers: Sequence[_Offer], request: DeviceRequest) -> list[int]:
 
 
 def _obstacle(request: DeviceRequest, visible: Sequence[str]) -> str:
-    """Return why this process cannot use one of its visible GPUs; "" if it can,
-    as far as can be seen.
+    """Return why this process cannot use one of its visible GPUs.
+
+    "" if it can, as far as can be seen.
     """
     if not visible:
         return "sees no GPU"
@@ -266,8 +267,10 @@ def _obstacle(request: DeviceRequest, visible: Sequence[str]) -> str:
 
 
 def _set_up(world: World, request: DeviceRequest, own: _Offer, index: int) -> list[RankDevice]:
-    """Set the library up on this rank's GPU, and return the devices of all ranks;
-    ConfigError if one rank fails.
+    """Set the library up on this rank's GPU, and return the devices of all ranks.
+
+    Raises:
+        ConfigError: one rank fails.
     """
     name, problem, model = own.gpus[index], "", ""
     try:

@@ -54,24 +54,23 @@ _configured: list[tuple[Kind, int | None]] = []  # the device for which JAX has 
 
 
 def choose(kind: Kind, index: int | None) -> None:
-    """Set the device on which JAX computes in this process; `index` of a GPU is among the visible
-    ones.
+    """Set the device on which JAX computes in this process.
 
-    A GPU without an index is one of another node, for which JAX can only trace here.
+    `index` of a GPU is among the visible ones. A GPU without an index is one of another node, for
+    which JAX can only trace here.
     """
     _chosen[:] = [(kind, index)]
 
 
 def configured_kind() -> Kind | None:
-    """Return the kind of device for which JAX has been set up in this process;
-    None if it has not.
-    """
+    """Return the kind of device for which JAX has been set up in this process, or None."""
     return _configured[0][0] if _configured else None
 
 
 def only_traces() -> bool:
-    """Return whether the device of this process is a GPU that is not here,
-    so that JAX can only trace.
+    """Whether the device of this process is a GPU that is not here.
+
+    JAX can then only trace.
     """
     return _chosen == [("gpu", None)]
 
@@ -144,10 +143,10 @@ def _set_up(kind: Kind, index: int | None) -> None:
 
 
 def _silence_callbacks() -> None:
-    """Let JAX not log an exception of Python code that a compiled call calls: it also raises it,
-    see `callback_errors`.
+    """Let JAX not log an exception of Python code that a compiled call calls.
 
-    Each candidate that fails would otherwise write a traceback of JAX to the job's output.
+    It also raises it, see `callback_errors`. Each candidate that fails would otherwise write a
+    traceback of JAX to the job's output.
     """
     import logging
 
@@ -163,8 +162,9 @@ def compute_on(device: Any) -> None:
 
 
 def require_device(kind: Kind | None, platform: str) -> None:
-    """Raise ConfigError unless JAX computes on the device of this process,
-    or on this kind if it was not decided.
+    """Raise ConfigError unless JAX computes on the device of this process.
+
+    If that was not decided, on this kind of device.
     """
     expected = _chosen[0][0] if _chosen else kind or "cpu"
     if platform != expected:
@@ -185,8 +185,9 @@ def gpu_model() -> str:
 
 
 def compilation_info(platform: Kind | None = None) -> dict[str, Json]:
-    """Return the device and XLA's flags: compiled code depends on them,
-    in addition to config and versions.
+    """Return the device and XLA's flags.
+
+    Compiled code depends on them, in addition to config and versions.
     """
     device = configured_jax(platform).devices()[0]
     flags = os.environ.get("XLA_FLAGS", "")
@@ -202,8 +203,9 @@ def _add_flags(environ: Any, flags: tuple[str, ...]) -> None:
 
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
-    """Show JAX one core within the context, so that it creates one thread;
-    then restore the cores of all threads.
+    """Show JAX one core within the context, so that it creates one thread.
+
+    Then the cores of all threads are restored.
     """
     if not machine.AVAILABLE_CORES:
         yield
@@ -225,11 +227,13 @@ T = TypeVar("T")
 
 
 def in_thread(function: Callable[[], T], poll: Poll) -> T:
-    """Return the function's result, computed in the worker thread; `poll` is called meanwhile, at
-    least once.
+    """Return the function's result, computed in the worker thread.
 
-    In the main thread a small call of JAX would block, and no signal would be handled until it
-    returns. Raises EvaluationError if Python code that a compiled call calls has raised.
+    `poll` is called meanwhile, at least once. In the main thread a small call of JAX would block,
+    and no signal would be handled until it returns.
+
+    Raises:
+        EvaluationError: Python code that a compiled call calls has raised.
     """
     from concurrent.futures import wait
 
@@ -250,8 +254,9 @@ def _worker_thread() -> ThreadPoolExecutor:
 
 
 def tracing_text(error: Exception) -> str:
-    """Return the text of an exception that user code has raised while JAX traced it,
-    with a remedy for Python code.
+    """Return the text of an exception that user code has raised while JAX traced it.
+
+    For Python code it has a remedy.
     """
     import jax
 
@@ -269,8 +274,9 @@ def tracing_text(error: Exception) -> str:
 
 
 def compile_in_turn(run: RunContext, compile: Callable[[], None]) -> None:
-    """Call `compile` on rank 0, on one rank of each other node, then on the others,
-    which read the cache.
+    """Call `compile` on rank 0, on one rank of each other node, then on the others.
+
+    The latter read the cache.
     """
     stage = 0 if run.rank == 0 else 1 if run.node_rank == 0 else 2
     for number in range(3):
@@ -281,12 +287,11 @@ def compile_in_turn(run: RunContext, compile: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Let one process of this node at a time compile within the context, so that the next ones read
-    its cache.
+    """Let one process of this node at a time compile within the context.
 
-    For functions that are compiled in the middle of a run, on the ranks that need them. The lock of
-    a dead process is released. Without a cache, or on a file system without locks, all compile at
-    once.
+    The next ones then read its cache. This is for functions that are compiled in the middle of a
+    run, on the ranks that need them. The lock of a dead process is released. Without a cache, or on
+    a file system without locks, all compile at once.
     """
     import jax
 
@@ -310,7 +315,8 @@ PRIVATE = 0o700
 
 
 def prepare_cache(run: Path) -> str:
-    """Return the cache folder of a run, created if it is missing or not trusted;
+    """Return the cache folder of a run, created if it is missing or not trusted.
+
     "" if that is not possible.
     """
     folder = run / NAME

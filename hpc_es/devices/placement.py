@@ -30,8 +30,9 @@ Source = Literal["CUDA", "SLURM", "driver"]
 
 @dataclass(frozen=True)
 class VisibleGpus:
-    """The GPUs that a process may use; `names` are numbers or UUIDs,
-    and comparable between the ranks of a node.
+    """The GPUs that a process may use.
+
+    `names` are numbers or UUIDs, and comparable between the ranks of a node.
     """
 
     names: tuple[str, ...]
@@ -117,8 +118,9 @@ def visible_gpus(environ: Mapping[str, str], drivers: Path = DRIVERS) -> Visible
 
 
 def gpu_names(text: str) -> tuple[str, ...]:
-    """Return the names in a list such as "0,2-3" or "GPU-5a2f,MIG-77e0"; like CUDA,
-    stop at anything else ("-1").
+    """Return the names in a list such as "0,2-3" or "GPU-5a2f,MIG-77e0".
+
+    Like CUDA, stop at anything else ("-1").
     """
     names: list[str] = []
     for item in text.split(","):
@@ -148,16 +150,15 @@ def local_rank(node_rank: int, size: int, environ: Mapping[str, str]) -> tuple[i
 
 
 def node_name(host: str, size: int, environ: Mapping[str, str]) -> str:
-    """Return a name that all ranks of the node share: SLURM's number of the node,
-    otherwise the host.
-    """
+    """Return a name that all ranks of the node share: SLURM's number of it, or the host."""
     node = variable_value(environ, "node_index")
     return f"node {node}" if node and started_by_srun(size, environ) else host
 
 
 def started_by_srun(size: int, environ: Mapping[str, str]) -> bool:
-    """Return whether one srun has started all ranks,
-    so that SLURM's variables describe each of them.
+    """Whether one srun has started all ranks.
+
+    Then SLURM's variables describe each of them.
     """
     return variable_value(environ, "step_tasks") == str(size)
 
@@ -196,8 +197,9 @@ def _gpu(file: Path) -> Gpu:
 
 
 def describe(name: str, source: Source, gpus: Sequence[Gpu]) -> Gpu:
-    """Return model and UUID of a visible GPU, given those of the driver;
-    a UUID may be abbreviated.
+    """Return model and UUID of a visible GPU, given those of the driver.
+
+    A UUID may be abbreviated.
     """
     if not name.isdecimal():
         return next((gpu for gpu in gpus if gpu.uuid.startswith(name)), Gpu(uuid=name))

@@ -26,10 +26,12 @@ _chosen: list[tuple[Kind, int | None]] = []  # the device of this process, if Te
 
 
 def choose(kind: Kind, index: int | None) -> None:
-    """Set the device on which TensorFlow computes in this process; `index` of a GPU is among the
-    visible ones.
+    """Set the device on which TensorFlow computes in this process.
 
-    Raises ConfigError if TensorFlow already computes on another device.
+    `index` of a GPU is among the visible ones.
+
+    Raises:
+        ConfigError: TensorFlow already computes on another device.
     """
     _chosen[:] = [(kind, index)]
     if sys.modules.get("tensorflow") is not None:
@@ -42,11 +44,13 @@ def choose_none() -> None:
 
 
 def import_tensorflow() -> Any:
-    """Return the module, restricted to the device of this process, which is the CPU unless `choose`
-    was called.
+    """Return the module, restricted to the device of this process.
 
-    Messages at start-up are dropped, except for warnings and errors on rank 0. Raises ConfigError
-    if TensorFlow already computes on another device.
+    That is the CPU unless `choose` was called. Messages at start-up are dropped, except for
+    warnings and errors on rank 0.
+
+    Raises:
+        ConfigError: TensorFlow already computes on another device.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # ranks may share a GPU
@@ -68,8 +72,10 @@ def import_tensorflow() -> Any:
 
 
 def _restrict(tf: Any, visible: list[Any]) -> None:
-    """Restrict TensorFlow to these GPUs; ConfigError if that is too late,
-    unless it does not compute anyway.
+    """Restrict TensorFlow to these GPUs.
+
+    Raises:
+        ConfigError: that is too late, unless it does not compute anyway.
     """
     try:
         tf.config.set_visible_devices(visible, "GPU")
@@ -91,8 +97,10 @@ def usable_gpus() -> int:
 
 
 def gpu_model() -> str:
-    """Return the model of the GPU that TensorFlow uses, "" if it is not known;
-    ConfigError if it uses none.
+    """Return the model of the GPU that TensorFlow uses, "" if it is not known.
+
+    Raises:
+        ConfigError: it uses none.
     """
     tf = import_tensorflow()
     gpus = tf.config.get_visible_devices("GPU")

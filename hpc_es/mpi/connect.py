@@ -22,10 +22,12 @@ _worlds: list[World] = []
 
 
 def connect() -> World:
-    """Return the world of all ranks, or a world of one rank if there is no MPI library; later calls
-    return the same.
+    """Return the world of all ranks, or of one rank without an MPI library.
 
-    Raises LaunchError if a launcher started several tasks that are not connected to each other.
+    Later calls return the same.
+
+    Raises:
+        LaunchError: a launcher started several tasks that are not connected to each other.
     """
     world = joined()
     if world is None:
@@ -74,11 +76,10 @@ def _connect() -> World:
 
 @contextlib.contextmanager
 def _init_limit(environ: Mapping[str, str]) -> Iterator[None]:
-    """End the process with a traceback if MPI_Init takes too long: it never returns if a rank died
-    before it.
+    """End the process with a traceback if MPI_Init takes too long.
 
-    The limit must include the time until the last rank has started. MPI_Init holds the interpreter
-    lock, so only faulthandler can do this.
+    It never returns if a rank died before it. The limit must include the time until the last rank
+    has started. MPI_Init holds the interpreter lock, so only faulthandler can do this.
     """
     text = environ.get(INIT_LIMIT) or str(INIT_SECONDS)
     try:

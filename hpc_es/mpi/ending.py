@@ -1,9 +1,8 @@
-"""The end of a program: it does not wait longer than END_SECONDS for what user code has left
-running.
+"""The end of a program, which does not wait long for what user code has left running.
 
 Python waits for threads that are no daemons, child processes of `multiprocessing` and exit
 handlers, for any time. A job would keep its nodes until its time limit, although its results are
-written.
+written. Here the limit is END_SECONDS.
 """
 
 from __future__ import annotations
@@ -34,8 +33,9 @@ KILL_SECONDS = 1.0  # for children to end after SIGTERM; SIGKILL follows
 
 
 class ProgramEnd:
-    """Ends this program in time, with the status given to `begin`;
-    create it before user code is imported.
+    """Ends this program in time, with the status given to `begin`.
+
+    Create it before user code is imported.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,9 @@ class ProgramEnd:
         end_process(self._status, self._ranks)
 
     def _after_exit_handlers(self) -> None:
-        """Leave out the destructors of what could not be closed; end destructors that hang,
-        with status 1.
+        """Leave out the destructors of what could not be closed.
+
+        Destructors that hang are ended, with status 1.
         """
         if not self._has_begun or self._process.is_forked():
             return
@@ -114,9 +115,7 @@ def _children() -> list[BaseProcess]:
 
 
 def _what_is_left() -> list[str]:
-    """Return descriptions of child processes and threads or, if there are none,
-    of what the main thread does.
-    """
+    """Describe the child processes and threads that are left, or what the main thread does."""
     left = [f"process {child.name} (pid {child.pid})" for child in _children()]
     left += [
         f"thread {thread.name}"

@@ -70,8 +70,9 @@ class UlfmFaultTolerance:
         return Regroup.CONTINUE if agreed & CAN_CONTINUE and survivors[0] == 0 else Regroup.RESTART
 
     def _agree(self, ranks: MPI.Comm, bits: int) -> tuple[int, bool]:
-        """Return the bits that all ranks set, and whether all ranks are alive;
-        works on revoked communicators.
+        """Return the bits that all ranks set, and whether all ranks are alive.
+
+        This works on revoked communicators.
         """
         value = np.array([bits], np.int32)
         try:
@@ -120,8 +121,9 @@ class UlfmFaultTolerance:
         )
 
     def wait_for_others(self) -> bool:
-        """Wait at most END_SECONDS; return True,
-        because MPI_Finalize hangs if a rank dies in it.
+        """Wait at most END_SECONDS and return True.
+
+        MPI_Finalize hangs if a rank dies in it.
         """
         limit = time.monotonic() + END_SECONDS
         with contextlib.suppress(self.comms.mpi.Exception):
@@ -137,8 +139,9 @@ def _old_ranks(ranks: MPI.Comm, old: MPI.Comm) -> list[int]:
 
 
 def node_position(leaders: list[int], rank: int) -> tuple[int, int]:
-    """Return a rank's index on its node and the number of ranks there;
-    ranks of one node have equal leaders.
+    """Return a rank's index on its node and the number of ranks there.
+
+    Ranks of one node have equal leaders.
     """
     return leaders[:rank].count(leaders[rank]), leaders.count(leaders[rank])
 

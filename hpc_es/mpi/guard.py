@@ -1,8 +1,7 @@
-"""Errors and signals: an error on one rank ends all ranks at once, because the others would wait
-for it forever.
+"""Errors and signals: an error on one rank ends all ranks at once.
 
-`guarded` runs everything that `hpc_es.main` does, including imports, whether or not MPI is
-initialised.
+Otherwise the others would wait for it forever. `guarded` runs everything that `hpc_es.main` does,
+including imports, whether or not MPI is initialised.
 """
 
 from __future__ import annotations
@@ -75,8 +74,9 @@ def guarded(body: Callable[[], int]) -> NoReturn:
 
 
 def install_hooks() -> None:
-    """Guard a user's program: an uncaught exception ends all ranks;
-    at a regular exit MPI is finalized.
+    """Guard a user's program: an uncaught exception ends all ranks.
+
+    At a regular exit MPI is finalized.
     """
     if not isinstance(sys.excepthook, _Hooks):
         sys.excepthook = hooks = _Hooks()
@@ -86,8 +86,9 @@ def install_hooks() -> None:
 
 
 def _thread_excepthook(arguments: threading.ExceptHookArgs) -> None:
-    """End all ranks if a thread that other ranks wait for has ended; a lone process goes on,
-    as usual in Python.
+    """End all ranks if a thread that other ranks wait for has ended.
+
+    A lone process goes on, as usual in Python.
     """
     error, frames = arguments.exc_value, traceback.walk_tb(arguments.exc_traceback)
     is_ours = any(frame.f_globals.get("__name__", "").startswith("hpc_es.") for frame, _ in frames)

@@ -1,6 +1,4 @@
-"""The launcher: its environment variables, read before MPI is initialised,
-and how to end all ranks.
-"""
+"""The launcher: its environment variables, read before MPI starts, and how to end all ranks."""
 
 from __future__ import annotations
 
@@ -50,8 +48,9 @@ def tasks_started(environ: Mapping[str, str]) -> tuple[int, str]:
 
 
 def task_rank(environ: Mapping[str, str]) -> int | None:
-    """Return the rank of this task according to the launcher,
-    for messages before MPI is initialised.
+    """Return the rank of this task according to the launcher.
+
+    It is for messages before MPI is initialised.
     """
     if tasks_started(environ)[0] == 1:
         return None
@@ -64,19 +63,16 @@ def by_srun(environ: Mapping[str, str]) -> bool:
 
 
 def abandon_timeout(environ: Mapping[str, str]) -> float:
-    """Return the seconds for which a rank that abandoned its generation waits for rank 0 to save
-    and end the job.
+    """Return how many seconds a rank that abandoned its generation waits for rank 0.
 
-    Under srun rank 0 can finish even if other ranks end first (KillWait), and rank 0 may be the
-    rank that died.
+    Rank 0 saves and ends the job. Under srun it can finish even if other ranks end first
+    (KillWait), and rank 0 may be the rank that died.
     """
     return 4.0 if by_srun(environ) else 60.0
 
 
 def launch_error(count: int, variable: str, problem: str) -> str:
-    """Return the message for a job of `count` tasks that are not
-    connected to each other because of `problem`.
-    """
+    """Return the message for a job of `count` tasks that `problem` keeps from connecting."""
     started = f"at least {count} tasks" if variable == "PMIX_RANK" else f"{count} tasks"
     return (
         f"the launcher started {started} ({variable} is set), but {problem}: each task would be a separate job, "
@@ -90,8 +86,9 @@ def launch_error(count: int, variable: str, problem: str) -> str:
 
 
 def _srun_command(variable: str, problem: str) -> str:
-    """Return the srun command that starts this MPI library; on rank 0 under srun,
-    chosen from what it supports.
+    """Return the srun command that starts this MPI library.
+
+    On rank 0 under srun it is chosen from what srun supports.
     """
     preferred = ("pmix", "pmi2") if "Open MPI" in problem else ("pmi2", "pmix")
     offered = (
@@ -167,8 +164,9 @@ def prefer_short_addresses(environ: MutableMapping[str, str]) -> None:
 
 
 def beside_python(program: str) -> str:
-    """Return the path of a program in the directory of this Python,
-    or its bare name if it is not there.
+    """Return the path of a program in the directory of this Python.
+
+    If it is not there, the result is its bare name.
     """
     # not resolved: the python of a venv is a link to elsewhere
     path = Path(sys.executable).parent / program

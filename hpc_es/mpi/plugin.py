@@ -1,5 +1,6 @@
-"""The --mpi= option of srun for this MPI library: `srun --mpi="$(python -m hpc_es.mpi.plugin)"
-...`.
+"""The --mpi= option of srun for this MPI library.
+
+    srun --mpi="$(python -m hpc_es.mpi.plugin)" ...
 
 In a container without srun, the output of `srun --mpi=list` outside of it is the argument.
 """
@@ -21,8 +22,10 @@ SUPPORTED = {  # prefix of the library's name: MPI types of srun that it support
 
 
 def choose(library: str, offered: Sequence[str]) -> str:
-    """Return the best of the offered MPI types for a library, such as pmi2 or pmix_v4;
-    LaunchError if none fits.
+    """Return the best of the offered MPI types for a library, such as pmi2 or pmix_v4.
+
+    Raises:
+        LaunchError: none fits.
     """
     supported = next(
         types for name, types in SUPPORTED.items() if library.upper().startswith(name.upper())
@@ -39,8 +42,10 @@ def choose(library: str, offered: Sequence[str]) -> str:
 
 
 def library() -> str:
-    """Return the name of the MPI library of mpi4py without initialising it;
-    LaunchError if there is none.
+    """Return the name of the MPI library of mpi4py without initialising it.
+
+    Raises:
+        LaunchError: there is none.
     """
     try:
         import mpi4py

@@ -116,8 +116,9 @@ class Work:
         return self._evaluate_as_worker(chunks, evaluate)
 
     def abort_if_hung(self) -> None:
-        """Raise GiveUp if the chunk in progress hangs;
-        called from a signal handler after a second signal.
+        """Raise GiveUp if the chunk in progress hangs.
+
+        A signal handler calls this after a second signal.
         """
         if self._evaluating and time.perf_counter() - self._last_poll > HANGING_SECONDS:
             raise GiveUp("a second signal was received, and the chunk in progress hangs")
@@ -220,11 +221,10 @@ class Work:
             self.arrived.append((source, values))
 
     def _answer(self, ranks: Sequence[int]) -> None:
-        """Assign chunks to these waiting ranks if possible; early requests for the next round are
-        kept until then.
+        """Assign chunks to these waiting ranks if possible.
 
-        Other waiting ranks are not affected by a new request, so with thousands of ranks only one
-        is examined.
+        Early requests for the next round are kept until then. Other waiting ranks are not affected
+        by a new request, so with thousands of ranks only one is examined.
         """
         if self._left is None:
             return
@@ -242,8 +242,9 @@ class Work:
                 self._busy -= number == DONE
 
     def poll(self) -> None:
-        """Check for signals and requests, at most every POLL_SECONDS;
-        called between the steps of a batch.
+        """Check for signals and requests, at most every POLL_SECONDS.
+
+        It is called between the steps of a batch.
         """
         now = time.perf_counter()
         if self._in_progress is not None:
@@ -272,8 +273,9 @@ class Work:
             self._world.send(rank, Tag.CLOSE, [])
 
     def check_messages(self) -> None:
-        """Check for signals and, on rank 0, answer requests; called by `poll`,
-        and while this rank waits.
+        """Check for signals and, on rank 0, answer requests.
+
+        `poll` calls this, and this rank while it waits.
         """
         self._process.end_forked()  # before it takes part in the messages of its parent
         if self._signals() >= 2:

@@ -111,19 +111,19 @@ class Windows:
             window.Sync()
 
     def unlock(self) -> None:
-        """End the access epochs; the memory is kept until the process ends,
-        because arrays may still refer to it.
+        """End the access epochs.
+
+        The memory is kept until the process ends, because arrays may still refer to it.
         """
         for window, _ in self._windows:
             window.Unlock_all()
 
 
 def unlink_segments() -> None:
-    """Unlink MPICH's own shared segment, which all ranks have mapped by now; a killed job would
-    leave it behind.
+    """Unlink MPICH's own shared segment, which a killed job would leave behind.
 
-    It has 3 MB or more per node, so that a small /dev/shm would be full after some killed jobs.
-    Windows have no names.
+    All ranks have mapped it by now. It has 3 MB or more per node, so that a small /dev/shm would be
+    full after some killed jobs. Windows have no names.
     """
     with contextlib.suppress(OSError):  # no /proc
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
@@ -148,8 +148,9 @@ class MappedMemory:
         self._arrays: list[Array] = []
 
     def array(self, world: Ranks, count: int, dtype: np.dtype[np.generic]) -> Array:
-        """Return mapped memory, dtype[count],
-        or private memory if a rank of the node cannot map the file.
+        """Return mapped memory, dtype[count].
+
+        It is private if a rank of the node cannot map the file.
         """
         node = [
             rank for rank, leader in enumerate(self.leaders) if leader == self.leaders[world.rank]
@@ -193,8 +194,9 @@ def _bytes(text: str) -> npt.NDArray[np.uint8]:
 
 
 def _create_file(size: int) -> int | None:
-    """Return the descriptor of a new file in memory, of `size` bytes;
-    None if the system has none (not Linux).
+    """Return the descriptor of a new file in memory, of `size` bytes.
+
+    It is None if the system has no such files (not Linux).
     """
     with contextlib.suppress(OSError, AttributeError):
         descriptor = os.memfd_create("hpc_es")

@@ -18,9 +18,7 @@ def next_mark(seconds: float) -> float:
 
 
 class Silence:
-    """The time since the last finished evaluation;
-    it is reported if it is unusually long for this run.
-    """
+    """The time since the last finished evaluation, reported if it is unusual for this run."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._since, self._longest = clock, clock(), 0.0
@@ -31,8 +29,9 @@ class Silence:
         return self._clock() - self._since
 
     def end(self) -> None:
-        """Start again, since an evaluation has finished;
-        one as slow as this is not unusual any more.
+        """Start again, since an evaluation has finished.
+
+        One as slow as this is not unusual any more.
         """
         self._longest = max(self._longest, self.seconds())
         self.restart()
@@ -73,8 +72,9 @@ class LongWait:
     silent: tuple[int, ...] = ()  # other ranks that have not finished
 
     def text(self, counted: str = "") -> str:
-        """Return the message; `counted` is what a poll counts, such as "steps",
-        "" if it counts nothing.
+        """Return the message.
+
+        `counted` is what a poll counts, such as "steps", "" if it counts nothing.
         """
         named = []
         for rank, chunk in sorted(self.chunks.items()):

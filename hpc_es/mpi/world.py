@@ -1,5 +1,4 @@
-"""The ranks of the job: collectives, messages and shared memory of a node, without blocking inside
-MPI.
+"""The ranks of the job: collectives, messages and memory of a node, without blocking in MPI.
 
 A rank that blocks in MPI spins a core and runs no Python signal handlers. Therefore every operation
 is the nonblocking one, completed by `Waiting.wait`: test, spin briefly, then sleep for a tenth of
@@ -68,8 +67,9 @@ class Waiting:
 
     @contextlib.contextmanager
     def polling(self, poll: Callable[[], None] | None) -> Iterator[None]:
-        """Call `poll` again and again while this rank waits in this context,
-        such as to check for signals.
+        """Call `poll` repeatedly while this rank waits in this context.
+
+        It may check for signals.
         """
         before, self._poll = self._poll, poll
         try:
@@ -142,11 +142,10 @@ class FaultHandler(Protocol):
         ...
 
     def regroup(self, is_done: bool, can_continue: bool) -> Regroup:
-        """Agree with all surviving ranks on how to continue, and replace the communicators if a
-        rank was lost.
+        """Agree with all surviving ranks on how to continue.
 
-        `is_done`: this rank has finished its work. `can_continue`: otherwise it could continue with
-        its work.
+        If a rank was lost, the communicators are replaced. `is_done`: this rank has finished its
+        work. `can_continue`: otherwise it could continue with its work.
         """
         ...
 
@@ -230,8 +229,9 @@ class World(Waiting):
 
     @classmethod
     def connect(cls, library: str, comms: Communicators) -> World:
-        """Return the world of these ranks, which tell each other their hosts;
-        every one of them calls this.
+        """Return the world of these ranks, which tell each other their hosts.
+
+        Every one of them calls this.
         """
         world = cls(library, comms)
         (_, host, pid) = world._table[0]
@@ -241,7 +241,8 @@ class World(Waiting):
         return world
 
     def use_comms(self, comms: Communicators | None, survivors: Sequence[int] = ()) -> None:
-        """Use these communicators from now on;
+        """Use these communicators from now on.
+
         `survivors` are the previous ranks of the remaining ones, in order.
         """
         self.comms = comms
@@ -269,11 +270,10 @@ class World(Waiting):
         return list(self._table)
 
     def split(self, groups: int) -> World:
-        """Return the world of this rank's group: contiguous ranks, group sizes differ by at most
-        one.
+        """Return the world of this rank's group of contiguous ranks.
 
-        Every rank of the world calls this. Repeated calls with the same number of groups return the
-        same world.
+        Sizes of groups differ by at most one. Every rank of the world calls this. Repeated calls
+        with the same number of groups return the same world.
         """
         assert 1 <= groups <= self.size, f"{groups} groups of {self.size} ranks"
         if groups == 1 or not self.comms:
@@ -292,8 +292,9 @@ class World(Waiting):
             self.wait(self.comms.collectives.Ibarrier())
 
     def broadcast(self, buffer: Array) -> None:
-        """Overwrite `buffer`, a C-contiguous array of any size, with that of rank 0,
-        of equal shape and dtype.
+        """Overwrite `buffer`, a C-contiguous array, with that of rank 0.
+
+        It has any size; shape and dtype are equal on all ranks.
         """
         assert buffer.flags.c_contiguous, (
             f"broadcast needs a C-contiguous array, not strides {buffer.strides}"
@@ -379,8 +380,9 @@ class World(Waiting):
         return self._receive(self.comms.mpi.ANY_SOURCE, self.comms.mpi.ANY_TAG)
 
     def receive_now(self, source: int, tag: int) -> Int64 | None:
-        """Return the values of the next message from `source` with this tag,
-        or None if none has arrived.
+        """Return the values of the next message from `source` with this tag.
+
+        None if none has arrived.
         """
         message = self._receive(source, tag) if self.comms else None
         return None if message is None else message[2]
@@ -422,8 +424,9 @@ class World(Waiting):
         return status.Get_source(), status.Get_tag(), values
 
     def _release_sends(self) -> None:
-        """Release the buffers of completed sends among the next SENDS_TESTED;
-        a call takes constant time.
+        """Release the buffers of completed sends among the next SENDS_TESTED.
+
+        A call takes constant time.
         """
         for _ in range(min(SENDS_TESTED, len(self._sending))):
             request = self._sending.popleft()
@@ -433,12 +436,12 @@ class World(Waiting):
     # Memory shared by the ranks of a node.
 
     def shared_array(self, name: str, count: int, dtype: npt.DTypeLike = np.float32) -> Array:
-        """Return an uninitialised array, dtype[count], shared by the ranks of the node; every rank
-        calls this.
+        """Return an uninitialised array, dtype[count], shared by the ranks of the node.
 
-        Repeated calls with the same arguments return the same memory, after a barrier of the node.
-        If shared memory is too small, each rank gets its own array, and `notes` says so. In either
-        case the rank fills the part given by `filling(array)` and then calls `node_barrier()`.
+        Every rank calls this. Repeated calls with the same arguments return the same memory, after
+        a barrier of the node. If shared memory is too small, each rank gets its own array, and
+        `notes` says so. In either case the rank fills the part given by `filling(array)` and then
+        calls `node_barrier()`.
         """
         key = f"{name} {count} {np.dtype(dtype)}"
         if key in self._shared:
@@ -451,15 +454,17 @@ class World(Waiting):
         return self._shared[key]
 
     def filling(self, array: Array) -> tuple[int, int]:
-        """Return (part, number of parts) of a `shared_array`, [count], to fill by this rank;
-        (0, 1) if private.
+        """Return (part, number of parts) of a `shared_array`, [count], to fill by this rank.
+
+        It is (0, 1) if the array is private.
         """
         is_shared = self.comms is not None and array in self.comms.memory
         return (self.node_rank, self.node_size) if is_shared else (0, 1)
 
     def node_barrier(self) -> None:
-        """Return when every rank of the node has called this;
-        all see what each wrote to shared arrays before.
+        """Return when every rank of the node has called this.
+
+        All see what each wrote to shared arrays before.
         """
         if self.comms:
             self.comms.memory.sync()
@@ -500,9 +505,7 @@ class World(Waiting):
 
 
 def encode(arrays: Mapping[str, Array]) -> Bytes:
-    """Return uint8[...]: the length of the header in 8 bytes, the header,
-    and the arrays in order.
-    """
+    """Return uint8[...]: the length of the header in 8 bytes, the header, then the arrays."""
     assert all(array.dtype.kind in "biufc" for array in arrays.values()), "only numbers can be sent"
     entries = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
     header = json.dumps(entries).encode()
@@ -535,9 +538,7 @@ def _aligned(count: int) -> int:
 
 
 def to_words(coded: Bytes) -> npt.NDArray[np.int64]:
-    """Return the bytes as int64[...], for a message: their number, then the bytes,
-    padded with zeros.
-    """
+    """Return the bytes as int64[...], for a message: their number, then the padded bytes."""
     words = np.zeros(1 + -(-coded.size // 8), np.int64)
     words[0] = coded.size
     words[1:].view(np.uint8)[: coded.size] = coded

@@ -1,5 +1,4 @@
-"""Noise: standard normal perturbations, from counters or from a table, and the base classes of
-both.
+"""Noise: standard normal perturbations from counters or a table, and base classes of both.
 
 `NoiseOptions` are the keys of all kinds. `BlockNoise` divides a vector into blocks, and computes
 weighted sums of perturbations in the order of the pairs.
@@ -36,11 +35,29 @@ class NoiseOptions:
 
 
 class BlockNoise(ABC):
-    """Noise for vectors of `size` elements, divided into blocks.
+    """Base class of noise, which computes weighted sums block by block.
 
-    `blocks` is the width of all blocks (the last may be shorter), or the start index of each block,
-    such as those of the parts of a layout. Each block is summed by one rank, so with few blocks
-    some ranks have no work.
+    A subclass defines `direction`. Each block is summed by one rank, so with few blocks some ranks
+    have no work.
+
+    Args:
+        size: number of parameters.
+        blocks: width of all blocks (the last may be shorter), or the start index of each block,
+            such as those of the parts of a layout.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import BlockNoise, Keys, Purpose
+        >>> class Uniform(BlockNoise):
+        ...     keys = Keys(seed=1)
+        ...
+        ...     def direction(self, generation, pair, start, stop):
+        ...         rng = self.keys.generator(Purpose.PERTURBATION, generation, pair)
+        ...         return rng.uniform(-1, 1, self.size).astype(np.float32)[start:stop]
+        >>> noise = Uniform(size=6, blocks=4)
+        >>> weights = np.array([[0.5, -0.5]])
+        >>> noise.weighted_sums(0, weights, powers=[1], block=1, dtype=np.dtype("f8")).shape
+        (1, 2)
     """
 
     def __init__(self, size: int, blocks: int | Sequence[int]) -> None:
@@ -49,16 +66,16 @@ class BlockNoise(ABC):
 
     @abstractmethod
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
-        """Return the elements start .. stop - 1 of a pair's direction, float32[stop - start];
-        `start` is in `edges`.
+        """Return the elements start .. stop - 1 of a pair's direction, float32[stop - start].
+
+        `start` is in `edges`. Every rank must get the same bits for the same arguments; the caller
+        does not modify the array.
         """
 
     def weighted_sums(
         self, generation: int, weights: Array, powers: Sequence[int], block: int, dtype: FloatDtype
     ) -> Array:
-        """Return sum_i weights[k, i] * direction_i ** powers[k] of one block,
-        dtype[k, width of the block].
-        """
+        """Return sum_i weights[k, i] * direction_i ** powers[k] of one block; see `Noise`."""
         assert len(powers) == len(weights)
         assert set(powers) <= {1, 2}
         start = self.edges[block]

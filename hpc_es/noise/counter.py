@@ -47,7 +47,8 @@ class CounterNoise(BlockNoise):
         self._generation, self._cached, self._room = -1, dict[int, Float32](), MAX_CACHED
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
-        """Return float32[stop - start], which must not be modified;
+        """Return float32[stop - start], which must not be modified.
+
         `start` is a multiple of BLOCK.
         """
         if generation != self._generation:

@@ -1,11 +1,10 @@
-"""Low-rank noise (`noise.rank`): perturbations of matrices that are products of two factors
-(arXiv:2511.16652).
+"""Low-rank noise (`noise.rank`): perturbations of matrices are products of two factors.
 
-The numbers of a perturbation, the factors of all matrices and full noise for the other parts, are
-one compact direction of another noise, so that every rank can compute those of any pair. The update
-of a matrix is the sum over pairs of weight * left^T right / sqrt(rank), one matrix product for
-GROUP pairs; the update of the other parts is the sum of their noise. No perturbation of a matrix is
-formed.
+EGGROLL, arXiv:2511.16652. The numbers of a perturbation, the factors of all matrices and full noise
+for the other parts, are one compact direction of another noise, so that every rank can compute
+those of any pair. The update of a matrix is the sum over pairs of weight * left^T right /
+sqrt(rank), one matrix product for GROUP pairs; the update of the other parts is the sum of their
+noise. No perturbation of a matrix is formed.
 """
 
 from __future__ import annotations
@@ -40,8 +39,9 @@ class Piece:
 
 
 def blocks_of(factorisation: Factorisation) -> list[list[Piece]]:
-    """Divide the parameters into blocks of about BLOCK parameters,
-    which consist of whole rows of matrices.
+    """Divide the parameters into blocks of about BLOCK parameters.
+
+    They consist of whole rows of matrices.
     """
     most = max(BLOCK, -(-factorisation.layout.size // MAX_BLOCKS))
     blocks: list[list[Piece]] = []
@@ -61,8 +61,9 @@ def blocks_of(factorisation: Factorisation) -> list[list[Piece]]:
 
 
 class LowRankNoise:
-    """`FactorisedNoise`; `noise` computes compact directions,
-    of the layout `factorisation.compact`.
+    """`FactorisedNoise` on top of another noise, which computes compact directions.
+
+    These have the layout `factorisation.compact`.
     """
 
     def __init__(self, noise: Noise, factorisation: Factorisation) -> None:
@@ -128,8 +129,9 @@ class LowRankNoise:
         weights: Array,
         powers: Sequence[int],
     ) -> None:
-        """Add the sums over some pairs to `totals`, [k, width];
-        their `numbers` begin at the index `start`.
+        """Add the sums over some pairs to `totals`, [k, width].
+
+        Their `numbers` begin at the index `start`.
         """
         offset = 0
         for piece in pieces:
@@ -149,8 +151,9 @@ class LowRankNoise:
 
 
 def _product(left: Array, right: Array, weights: npt.NDArray[np.floating]) -> Array:
-    """Return sum_i weights[i] * left[i].T @ right[i] as a vector;
-    factors are [pairs, rank, ...].
+    """Return sum_i weights[i] * left[i].T @ right[i] as a vector.
+
+    Factors are [pairs, rank, ...].
     """
     rows, columns = left.shape[2], right.shape[2]
     weighted = right * weights.astype(right.dtype)[:, np.newaxis, np.newaxis]

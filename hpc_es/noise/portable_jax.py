@@ -76,12 +76,11 @@ def direction(
 def candidates(
     population: Population, multiple: int, start: int = 0, stop: int | None = None
 ) -> Array | None:
-    """Return `population.elements(start, stop)` on the device, float32[rows, stop - start]; by
-    default all elements.
+    """Return `population.elements(start, stop)` on the device, by default all elements.
 
-    They are computed there from the keys of the noise, with the bytes of NumPy. The number of rows
-    is the next multiple of `multiple`; the last ones are padding. None if the population has other
-    noise than portable noise.
+    They are float32[rows, stop - start], computed there from the keys of the noise, with the bytes
+    of NumPy. The number of rows is the next multiple of `multiple`; the last ones are padding. None
+    if the population has other noise than portable noise.
     """
     if not isinstance(population, Perturbed) or population.centres.dtype != np.float32:
         return None
@@ -130,8 +129,9 @@ def _steps(
     row_of: Array,
     scales: Array,
 ) -> Array:
-    """Return scales * directions, float32[rows, size],
-    after `skipped` elements that follow `begin`.
+    """Return scales * directions, float32[rows, size].
+
+    Their elements follow `skipped` other ones from `begin` on.
     """
     drawn = jax.vmap(
         lambda pair: direction(keys, generation, pair, begin, skipped + size, scope)[skipped:]
@@ -147,8 +147,9 @@ def _sums(centres: Array, centre_of: Array, steps: Array) -> Array:
 
 
 def philox(counter: Sequence[Word], key: tuple[int, int]) -> tuple[Word, Word, Word, Word]:
-    """Return the four words of each counter, which is four words itself;
-    the key is two integers of 64 bits.
+    """Return the four words of each counter, which is four words itself.
+
+    The key is two integers of 64 bits.
     """
     keys = [
         [word + number * step for word, step in zip(key, KEY_STEPS, strict=True)]
@@ -180,8 +181,9 @@ def _product(x: Word, factor: int) -> tuple[Word, Word]:
 
 
 def _product_32(x: Array, factor: int) -> Word:
-    """Return the 64 bits of the products of uint32[...] and a constant of 32 bits,
-    by halves of 16 bits.
+    """Return the 64 bits of the products of uint32[...] and a constant of 32 bits.
+
+    They are computed by halves of 16 bits.
     """
     low, high = x & LOW, x >> 16
     low_factor, high_factor = np.uint32(factor & LOW), np.uint32(factor >> 16)

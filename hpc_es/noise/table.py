@@ -1,8 +1,8 @@
-"""Noise table: standard normal numbers, shared by the ranks of a node; a direction is a slice of
-the table.
+"""Noise table: standard normal numbers, of which a direction is a slice.
 
-As in OpenAI-ES (Salimans et al. 2017, section 2.1). All ranks of the node fill the table in blocks
-of fixed size, each from its own Philox counter, so its values do not depend on the number of ranks.
+As in OpenAI-ES (Salimans et al. 2017, section 2.1). The ranks of a node share it. All of them fill
+the table in blocks of fixed size, each from its own Philox counter, so its values do not depend on
+the number of ranks.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ def check(options: Options, layout: Layout) -> None:
 
 
 def share(options: Options, keys: Keys, world: World) -> Float32:
-    """Return the table, float32[table_size], one per node and the same for all repetitions;
-    every rank calls this.
+    """Return the table, float32[table_size], one per node and the same for all repetitions.
+
+    Every rank calls this.
     """
     table = world.shared_array("noise", options.table_size, np.float32)
     part, count = world.filling(table)
@@ -99,7 +100,8 @@ def share(options: Options, keys: Keys, world: World) -> Float32:
 
 
 def build(options: Options, keys: Keys, layout: Layout, shared: Float32) -> TableNoise:
-    """Return the noise of `noise: {kind: table}`; `shared` is the table of `share`,
-    float32[table_size].
+    """Return the noise of `noise: {kind: table}`.
+
+    `shared` is the table of `share`, float32[table_size].
     """
     return TableNoise(shared, keys, layout.size)

@@ -148,9 +148,7 @@ class ConvolutionalPolicy(NetworkPolicy):
 
 
 class VirtualBatchPolicy:
-    """A policy whose network is normalised by observations of random play;
-    see `core.policy.ReferencePolicy`.
-    """
+    """A policy normalised by observations of random play; see `core.policy.ReferencePolicy`."""
 
     rows_are_independent = True
     scales_observations = True

@@ -58,16 +58,18 @@ class LSTMNetwork:
     def step(
         self, xp: ModuleType, parameters: Tensor, memory: Memory, observations: Tensor
     ) -> tuple[Memory, Tensor]:
-        """Return (new memory, outputs [outputs]) of one row, from [observations],
-        over an array namespace.
+        """Return (new memory, outputs [outputs]) of one row, from [observations].
+
+        `xp` is the array namespace.
         """
         outputs, new_memory = lstm_step(ArrayOps(xp), parameters, observations, memory)
         return new_memory, outputs
 
 
 class InPlaceGates:
-    """`lstm_gates` for float32 arrays with one tanh for all four
-    gates and few temporary arrays; it overwrites z.
+    """`lstm_gates` for float32 arrays, with few temporary arrays; it overwrites z.
+
+    There is one tanh for all four gates.
     """
 
     def __init__(self, units: int) -> None:
@@ -78,8 +80,9 @@ class InPlaceGates:
         self._after = np.repeat(np.array([0.5, 0.0, 0.5, 0.5], np.float32), units)
 
     def gates(self, z: Float32, c: Float32) -> tuple[Float32, Float32]:
-        """Return the new (h, c), float32[..., units] each,
-        from z [..., 4 * units] and the previous c.
+        """Return the new (h, c), float32[..., units] each.
+
+        z is [..., 4 * units], c the previous one.
         """
         z *= self._scale
         z += self._before
@@ -95,8 +98,9 @@ class InPlaceGates:
 
 
 def lstm_matrices(stack: Float32, layout: Layout) -> list[Float32]:
-    """Return views [jobs, inputs + 1, outputs] of each layer of float32[jobs, params];
-    the last row is the bias.
+    """Return views [jobs, inputs + 1, outputs] of each layer of float32[jobs, params].
+
+    The last row is the bias.
     """
     views, start = [], 0
     for shape in layout.shapes.values():
@@ -218,8 +222,9 @@ class LSTM:
         self.candidates_per_call = options.candidates_per_call if self.compiled_by else 1
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """Return initial parameters, float32[layout.size]: Glorot-uniform kernels,
-        small output weights, biases 0.
+        """Return initial parameters, float32[layout.size].
+
+        Kernels are Glorot-uniform, output weights small, biases 0.
         """
         arrays: dict[str, Float32] = {}
         for name, shape in self.layout.shapes.items():

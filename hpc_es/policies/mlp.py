@@ -50,9 +50,7 @@ class MLPNetwork:
     normalisation: Normalisation = "none"
 
     def parameters(self, xp: ModuleType, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return (weights [inputs, outputs], biases
-        [outputs]) of each layer from theta [params].
-        """
+        """Return (weights [inputs, outputs], biases [outputs]) of each layer of theta."""
         matrices = self.layers.matrices(theta)
         if self.layers.bias:
             return [(matrix[:-1], matrix[-1]) for matrix in matrices]
@@ -61,8 +59,9 @@ class MLPNetwork:
     def step(
         self, xp: ModuleType, parameters: Tensor, memory: Tensor, observations: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return (the unchanged memory, outputs [outputs]) of one row, from [observations],
-        over an array namespace.
+        """Return (the unchanged memory, outputs [outputs]) of one row, from [observations].
+
+        `xp` is the array namespace.
         """
         activate = array_activation(xp, self.activation, self.normalisation)
         outputs, _ = dense(xp.matmul, activate, parameters, observations)

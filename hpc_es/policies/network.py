@@ -135,9 +135,7 @@ class NetworkPolicy:
         return self._compiled(None)
 
     def factored(self, matrices: Sequence[str]) -> tuple[str, ...]:
-        """Return which of these matrices are evaluated from low-rank factors;
-        the others have to be formed.
-        """
+        """Return which of these matrices are evaluated from factors; the others are formed."""
         return network_backend(self.network.backend).factored(
             self.network, matrices, self.spaces.observations
         )
@@ -165,8 +163,9 @@ class NetworkPolicy:
         )
 
     def bind_shared(self, head: ActionHead, theta: Float32, rows: int) -> Actor:
-        """Return an actor whose rows all have the parameters theta, float32[params],
-        which is faster: `SharedActor`.
+        """Return an actor whose rows all have the parameters theta, float32[params].
+
+        This is faster, see `SharedActor`.
         """
         return SharedActor(self._shared_call, theta, rows, self._taking_logits(head))
 
@@ -204,8 +203,10 @@ def build(options: Options, spaces: Spaces) -> NetworkPolicy:
 
 
 def build_with_value(options: Options, spaces: Spaces) -> NetworkPolicy:
-    """Return the policy with a network that has one more output, the value;
-    ConfigError as for `build`.
+    """Return the policy with a network that has one more output, the value.
+
+    Raises:
+        ConfigError: as in `build`.
     """
     return _built(options, spaces, has_value=True)
 
@@ -254,8 +255,9 @@ def _prepared_backend(options: Options) -> NetworkBackend:
 
 @contextlib.contextmanager
 def restored_session() -> Iterator[None]:
-    """Restore the global generators, and Keras' counters of names and its seeds,
-    which building a network resets.
+    """Restore what building a network resets.
+
+    These are the global generators, and Keras' counters of names and its seeds.
     """
     state = sys.modules.get("keras.src.backend.common.global_state")
     before = (
@@ -315,8 +317,7 @@ def _takes_seed(function: Callable[..., Any]) -> bool:
 
 
 def seed_generators(seed: int) -> None:
-    """Seed the generators that Keras and NumPy code use, so that every rank builds the same
-    network.
+    """Seed the generators that Keras and NumPy code use, so that every rank builds the same.
 
     The counters in the names of Keras layers start again, too. `keras.utils.set_random_seed` would
     load TensorFlow.
@@ -330,8 +331,9 @@ def seed_generators(seed: int) -> None:
 
 
 def _keras_file(name: str, directory: Path) -> Path:
-    """Return the path of a Keras file: in the directory of the config,
-    or in the current one if it is only there.
+    """Return the path of a Keras file, in the directory of the config.
+
+    It is in the current directory if it is only there.
     """
     name = expanded(name)
     path = directory / name
@@ -339,8 +341,9 @@ def _keras_file(name: str, directory: Path) -> Path:
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of the module that builds the network, which is not imported,
-    or of the Keras file.
+    """Return the SHA-256 of the Keras file, or of the module that builds the network.
+
+    The module is not imported.
     """
     name = str(section.get("network", ""))
     if not name.endswith(FILE_SUFFIX):

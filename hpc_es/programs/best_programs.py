@@ -75,10 +75,9 @@ def update(
 def solutions(
     before: State, rows: Rows, program: Callable[[int], str]
 ) -> Sequence[dict[str, Json]]:
-    """Return the correct programs of a generation in job order with their NPE; `before` is the
-    state at its start.
+    """Return the correct programs of a generation in job order with their NPE.
 
-    Failed jobs do not count as correct.
+    `before` is the state at its start. Failed jobs do not count as correct.
     """
     correct = np.flatnonzero(rows["correct"] & ~np.isnan(rows["return_"])).tolist()
     executed = int(before.master["executed"])
@@ -114,8 +113,9 @@ def metrics(arrays: Arrays) -> dict[str, float]:
 
 
 def summary(arrays: Arrays) -> dict[str, Json]:
-    """Return the entries of result.json; `npe` is that of the first correct program,
-    or of all programs without one.
+    """Return the entries of result.json.
+
+    `npe` is that of the first correct program, or of all programs without one.
     """
     executed = int(arrays["executed"])
     return {
@@ -153,13 +153,12 @@ HeapEntry = tuple[Score, int, Hashable, object]  # the unique number prevents co
 
 
 class UniquePriorityQueue:
-    """Priority queue of the `capacity` items with the highest scores, as in Abolafia et al. 2018
-    (arXiv:1801.03526).
+    """Priority queue of the `capacity` items with the highest scores.
 
-    An item that is already in the queue is ignored, even with another score; a dropped item may be
-    added again. `ties` selects whether older or newer items of equal scores are preferred. With
-    `unique` scores, there is at most one item per score. The result depends neither on hashes nor
-    on the order of sets.
+    As in Abolafia et al. 2018 (arXiv:1801.03526). An item that is already in the queue is ignored,
+    even with another score; a dropped item may be added again. `ties` selects whether older or
+    newer items of equal scores are preferred. With `unique` scores, there is at most one item per
+    score. The result depends neither on hashes nor on the order of sets.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
-"""Interpreter of Brainf*ck (Urban Mueller, 1993) with the rules of Abolafia et al. 2018
-(arXiv:1801.03526).
+"""Interpreter of Brainf*ck (Urban Mueller, 1993).
+
+The rules are those of Abolafia et al. 2018 (arXiv:1801.03526):
 
     > <  move the pointer right, left (at cell 0 it stays)
     + -  increment, decrement the cell modulo `base`

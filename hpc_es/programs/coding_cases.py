@@ -1,10 +1,9 @@
-"""Inputs and outputs of the coding tasks of Abolafia et al. 2018 (arXiv:1801.03526), identical to
-the published ones.
+"""Inputs and outputs of the coding tasks, identical to the published ones.
 
-A task has a base and a list of cases (input, output); 27 is the base of texts (a = 1), 256 that of
-bytes. Cases are fixed, drawn, or drawn inputs with the outputs of a reference program. Each task
-has its own stream of random numbers, that of Python 2 for the seed below. The number and lengths of
-drawn cases can be changed.
+They are those of Abolafia et al. 2018 (arXiv:1801.03526). A task has a base and a list of cases
+(input, output); 27 is the base of texts (a = 1), 256 that of bytes. Cases are fixed, drawn, or
+drawn inputs with the outputs of a reference program. Each task has its own stream of random
+numbers, that of Python 2 for the seed below. The number and lengths of drawn cases can be changed.
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ T = TypeVar("T")
 
 
 class Python2Random:
-    """`random.Random(seed)` of Python 2.7, which derives integers
-    from `random()` differently than Python 3.
+    """`random.Random(seed)` of Python 2.7.
+
+    It derives integers from `random()` differently than Python 3.
     """
 
     def __init__(self, seed: int) -> None:
@@ -58,8 +58,10 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _cases_to_draw(always: Sized, case_count: int) -> int:
-    """Return the number of cases to draw in addition to those that are always used;
-    raises UserError if negative.
+    """Return the number of cases to draw in addition to those that are always used.
+
+    Raises:
+        UserError: it is negative.
     """
     least = len(always)
     if case_count < least:
@@ -186,8 +188,9 @@ def multiply(rng: Python2Random, case_count: int = 100) -> CaseList:
 
 
 def circle_route(rng: Python2Random, case_count: int = 100, max_length: int = 32) -> CaseList:
-    """Output whether a route returns to its start, with steps up 1, right 2, down 3, left 4;
-    nine cases are fixed.
+    """Output whether a route returns to its start.
+
+    Steps are up 1, right 2, down 3, left 4; nine cases are fixed.
     """
     closed = dict.fromkeys(("0", "4 2 0", "2 4 0", "3 1 0", "1 3 0"), "1")
     cases = fixed_cases({**closed, **dict.fromkeys(("1 0", "2 0", "3 0", "4 0"), "0")})(rng)
@@ -248,8 +251,9 @@ def two_sequences(rng: Python2Random) -> list[int]:
 
 
 def chosen_sequence(rng: Python2Random) -> list[int]:
-    """Draw the number of a sequence, from 1, then 1 to 6 sequences of up to 3 numbers,
-    each followed by a 0.
+    """Draw the number of a sequence, from 1, then the sequences.
+
+    These are 1 to 6 sequences of up to 3 numbers, each followed by a 0.
     """
     count = rng.randrange(1, 7)
     sequences = [rng.randrange(1, count + 1)]
@@ -413,8 +417,9 @@ def trim_left(_: Python2Random) -> CaseList:
 
 
 def cases_of_program(name: str) -> Callable[..., CaseList]:
-    """Return a function that draws inputs and computes the
-    outputs with the reference program of this task.
+    """Return a function that draws inputs and computes the outputs.
+
+    The latter by the reference program of this task.
     """
 
     def make(rng: Python2Random, case_count: int = 16) -> CaseList:

@@ -1,11 +1,12 @@
-"""Coding tasks: the reward of a Brainf*ck program (Abolafia et al. 2018, arXiv:1801.03526, section
-4.1).
+"""Coding tasks: the reward of a Brainf*ck program.
+
+Abolafia et al. 2018, arXiv:1801.03526, section 4.1.
 
     best   = sum over cases of (1 + correct_bonus + code_length_bonus)
-    total  = sum over cases of (reward of the output, plus correct_bonus + code_length_bonus *
-           brevity if it is correct)
-    reward = total / best,   or failure_reward / best if the program does not end in one of the
-                             cases
+    total  = sum over cases of (reward of the output,
+             plus correct_bonus + code_length_bonus * brevity if it is correct)
+    reward = total / best,
+             or failure_reward / best if the program does not end in one of the cases
 
 `brevity` is 1 - (length - min_code_length) / (max_code_length - min_code_length), clipped to [0,
 1], or 1 if these are equal. The reward of an output measures its distance from the expected output;
@@ -123,8 +124,9 @@ class CodingTask:
         )
 
     def score_many(self, programs: Sequence[str]) -> tuple[Array, Array]:
-        """Return rewards, float64[programs], and correctness, bool[programs]; compiled,
-        bit-identical to `score`.
+        """Return rewards, float64[programs], and correctness, bool[programs].
+
+        This is compiled, and bit-identical to `score`.
         """
         from hpc_es.programs.compiled import score_batch
 
@@ -219,8 +221,9 @@ def distance(
     base: int,
     between: Callable[[int, int, int], int] = difference,
 ) -> int:
-    """Return the sum of the differences at each position;
-    a missing or extra number counts as `base`.
+    """Return the sum of the differences at each position.
+
+    A missing or extra number counts as `base`.
     """
     common = sum(between(a, b, base) for a, b in zip(output, expected, strict=False))
     return common + base * abs(len(output) - len(expected))
@@ -234,10 +237,9 @@ def logarithms(base: int) -> tuple[float, ...]:
 
 
 def logarithmic_distance(output: Integers, expected: Integers, base: int) -> float:
-    """Return the mean of ln(d + 1) / ln(base // 2 + 2) over the expected numbers, with modular
-    differences d.
+    """Return the mean of ln(d + 1) / ln(base // 2 + 2) over the expected numbers.
 
-    A missing or extra number counts as 1.
+    d are the modular differences. A missing or extra number counts as 1.
     """
     if not output and not expected:
         return 0.0

@@ -73,8 +73,10 @@ def run_run_program(arguments: argparse.Namespace) -> int:
 
 
 def _best_program(path: Path) -> tuple[str, JsonObject]:
-    """Return the best program of a checkpoint and the task's options;
-    raise UserError if there is no program.
+    """Return the best program of a checkpoint and the task's options.
+
+    Raises:
+        UserError: there is no program.
     """
     from hpc_es.config.resolved import plain_data
     from hpc_es.extend.runs import find_checkpoint, load_checkpoint, require_run

@@ -1,9 +1,9 @@
-"""Compiled by Numba: the interpreter of `brainfuck.py`, the scores of `coding_tasks.py` and the
-mutations of `ga.py`.
+"""Compiled by Numba: interpreter, scores and mutations of programs.
 
-Each works on a whole batch in one call and is bit-identical to its reference in Python. This module
-is imported only if Numba is installed. Memory and output of a program grow by at most one cell per
-step, so scratch arrays of `max_steps` elements are always large enough.
+They are those of `brainfuck.py`, `coding_tasks.py` and `ga.py`. Each works on a whole batch in one
+call and is bit-identical to its reference in Python. This module is imported only if Numba is
+installed. Memory and output of a program grow by at most one cell per step, so scratch arrays of
+`max_steps` elements are always large enough.
 """
 
 from __future__ import annotations
@@ -104,14 +104,16 @@ def run(  # noqa: PLR0912, PLR0915  (one branch per operation)
     output: Array,
     snapshot: Array,
 ) -> tuple[int, int, int, int]:
-    """Run one program on inputs[start:stop]; return status, steps, length of the output and number
-    of memory cells.
+    """Run one program on inputs[start:stop].
 
     If `snapshot` has space for the memory, infinite loops are detected: the status is STEP_LIMIT,
     with fewer steps and less output and memory. From time to time, when a loop jumps back, its
     position, pointer, input and memory are saved. If the same state occurs again, the program never
     ends. The same holds if it occurs shifted to the right and the program has not used cells to the
     left of the saved pointer.
+
+    Returns:
+        Status, steps, length of the output and number of memory cells.
     """
     memory[0] = 0
     position = pointer = steps = output_length = 0
@@ -184,8 +186,9 @@ def run(  # noqa: PLR0912, PLR0915  (one branch per operation)
 
 @compiled
 def matches(memory: Array, snapshot: Array, start: int, stop: int, ahead: int) -> bool:
-    """Return whether snapshot[start:stop] equals memory[start + ahead : stop + ahead],
-    compared from the end.
+    """Whether snapshot[start:stop] equals memory[start + ahead : stop + ahead].
+
+    They are compared from the end.
     """
     differ = 0
     for cell in range(stop - 1, start - 1, -1):
@@ -197,8 +200,9 @@ def matches(memory: Array, snapshot: Array, start: int, stop: int, ahead: int) -
 
 @compiled
 def appended(buffer: Array, used: int, more: Array, count: int) -> Array:
-    """Return int64[...] with `count` elements of `more` after the first `used`;
-    reallocated if it is too short.
+    """Return int64[...] with `count` elements of `more` after the first `used`.
+
+    It is reallocated if it is too short.
     """
     if used + count > len(buffer):
         longer = np.empty(2 * (used + count), np.int64)
@@ -407,8 +411,9 @@ def equal(output: Array, output_length: int, expected: Array, start: int, stop: 
 def mutate_all(
     genomes: Array, rows: Array, positions: Array, kinds: Array, fresh: Array, flags: Array
 ) -> None:
-    """Apply mutations to uint8[genomes, length] in place, in order;
-    each array has one element per mutation.
+    """Apply mutations to uint8[genomes, length] in place, in order.
+
+    Each array has one element per mutation.
     """
     last = genomes.shape[1] - 1
     if last < 1:

@@ -143,11 +143,13 @@ def reads(text: str) -> bool:
 
 
 def parse_config_string(text: str, task_override: object = None) -> Settings:
-    """Return the data of a YAML config with its name; raise ConfigError with every mistake, by the
-    keys of the string.
+    """Return the data of a YAML config with its name.
 
     `task_override` is the section `task` of the overrides; its name or cycle is used if the string
     has none.
+
+    Raises:
+        ConfigError: every mistake, by the keys of the string.
     """
     top = parse_settings(text)
     problems: list[ConfigProblem] = []
@@ -288,8 +290,9 @@ def _kwargs(text: str, problems: list[ConfigProblem]) -> Settings:
 
 
 def _algorithm(name: str, agent: Settings, batch_size: int) -> Settings:
-    """Return the section `algorithm`; random search has no batch size,
-    since it executes one program at a time.
+    """Return the section `algorithm`.
+
+    Random search has no batch size, since it executes one program at a time.
     """
     if name == "ga":
         return {"kind": "ga", "population_size": batch_size, **agent}

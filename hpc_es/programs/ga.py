@@ -53,12 +53,12 @@ MIN_WEIGHT = 0.05
 
 
 def mutate(genome: Genome, mutations: Iterable[Mutation]) -> Genome:
-    """Apply mutations in order; kinds below 0.25 insert, below 0.5 delete, below 0.75 rotate,
-    others replace a gene.
+    """Apply mutations in order.
 
-    Positions refer to the genome after earlier mutations. At both ends, an insertion is a deletion.
-    An insertion drops the last gene, a deletion adds the new gene at the end, and a rotation moves
-    the first gene to the end if the direction is true; otherwise they do so at the opposite end.
+    Kinds below 0.25 insert, below 0.5 delete, below 0.75 rotate, others replace a gene. Positions
+    refer to the genome after earlier mutations. At both ends, an insertion is a deletion. An
+    insertion drops the last gene, a deletion adds the new gene at the end, and a rotation moves the
+    first gene to the end if the direction is true; otherwise they do so at the opposite end.
     Genomes of fewer than two genes are returned unchanged.
     """
     last = len(genome) - 1
@@ -87,8 +87,9 @@ _GENES = [bytes([gene]) for gene in range(256)]
 
 
 def crossover(pairs: Array, positions: npt.NDArray[np.int64]) -> Array:
-    """Return uint8[pairs, 2, length] with swapped tails; `positions`, [pairs],
-    are the first genes of the tails.
+    """Return uint8[pairs, 2, length] with swapped tails.
+
+    `positions`, [pairs], are the first genes of the tails.
     """
     swapped = np.arange(pairs.shape[2]) >= positions[:, np.newaxis, np.newaxis]
     return np.where(swapped, pairs[:, ::-1], pairs)
@@ -101,10 +102,10 @@ def offspring(
     genes: int,
     rng: np.random.Generator,
 ) -> list[Genome]:
-    """Return the children of consecutive pairs of parents: crossed over, then mutated at each
-    position.
+    """Return the children of consecutive pairs of parents.
 
-    The last of an odd number of parents is returned unchanged. All parents have the same length.
+    They are crossed over, then mutated at each position. The last of an odd number of parents is
+    returned unchanged. All parents have the same length.
     """
     pairs, length = len(parents) // 2, max(map(len, parents), default=0)
     crossing = rng.random(pairs) < crossover_rate
@@ -115,9 +116,7 @@ def offspring(
 
 
 def _mutate_all(table: Array, rate: float, genes: int, rng: np.random.Generator) -> list[Genome]:
-    """Return the genomes of uint8[genomes, length],
-    mutated at each position with probability `rate`.
-    """
+    """Return uint8[genomes, length], mutated at each position with probability `rate`."""
     rows, positions = np.divmod(
         np.flatnonzero(rng.random(table.shape) < rate), max(table.shape[1], 1)
     )
@@ -181,8 +180,9 @@ def is_closed(genomes: Sequence[Genome]) -> bool:
 
 
 def roulette(fitness: Float64, count: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
-    """Return `count` indices, intp[count], with probabilities
-    proportional to max(fitness, 0) + MIN_WEIGHT.
+    """Return `count` indices, intp[count], drawn in proportion to fitness.
+
+    Probabilities are proportional to max(fitness, 0) + MIN_WEIGHT.
     """
     ends = np.cumsum(np.maximum(fitness, 0.0) + MIN_WEIGHT)
     indices: npt.NDArray[np.intp] = np.searchsorted(
@@ -273,8 +273,9 @@ class GeneticAlgorithm(Strategy[None]):
         best: RewardedGenomes,
         best_arrays: Arrays,
     ) -> State:
-        """Return the state of a generation that executes the
-        children that are not among the parents.
+        """Return the state of a generation that executes the children.
+
+        Those that are among the parents are not executed.
         """
         size, hall_size, length = (
             self.options.population_size,
@@ -336,9 +337,7 @@ class GeneticAlgorithm(Strategy[None]):
         return self._state(generation, children, population, best, best_arrays), metrics
 
     def recorded(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
-        """Update the best and the first correct program with
-        those of the first part of a generation.
-        """
+        """Update the best and the first correct program with a generation's first part."""
         best = self._best_arrays(state, results, self._fresh(state))
         return replace(state, master={**state.master, **best}), best_programs.metrics(best)
 
@@ -383,14 +382,16 @@ class GeneticAlgorithm(Strategy[None]):
         return best_programs.solutions(state, results.rows, lambda job: self._text(fresh[job]))
 
     def _original_npe(self, generation: int) -> int:
-        """Return the NPE of the original after this number of generations;
-        it does not count the initial population.
+        """Return the NPE of the original after this number of generations.
+
+        It does not count the initial population.
         """
         return max(generation - 1, 0) * self.options.population_size
 
     def finished(self, state: State) -> str | None:
-        """Return "a correct program" if the search stops on success,
-        or why no new programs can occur.
+        """Return why the search ends.
+
+        That is "a correct program" if it stops on success, or why no new programs can occur.
         """
         reason = best_programs.finished(state.master, self.options.stop_on_success)
         return reason or ("no new programs: " + why if (why := self._exhausted(state)) else None)
@@ -426,8 +427,9 @@ class GeneticAlgorithm(Strategy[None]):
 
 
 def _arrays_of(name: str, genomes: RewardedGenomes, rows: int, length: int) -> dict[str, Array]:
-    """Return genomes, their rewards and number as arrays of the state,
-    padded with 0 to this number of rows.
+    """Return genomes, their rewards and number as arrays of the state.
+
+    They are padded with 0 to this number of rows.
     """
     rewards = np.zeros(rows, np.float64)
     rewards[: len(genomes.rewards)] = genomes.rewards

@@ -1,8 +1,7 @@
-"""Random search for programs with uniform characters: the baseline of Abolafia et al. 2018
-(arXiv:1801.03526).
+"""Random search for programs with uniform characters.
 
-All programs have the full length. A program is drawn on the rank that executes it, from the number
-of its job.
+It is the baseline of Abolafia et al. 2018 (arXiv:1801.03526). All programs have the full length. A
+program is drawn on the rank that executes it, from the number of its job.
 """
 
 from __future__ import annotations
@@ -86,9 +85,7 @@ class RandomSearch(Strategy[None]):
         return replace(after, generation=state.generation + 1), metrics
 
     def recorded(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
-        """Update the best and the first correct program with
-        those of a generation or its first part.
-        """
+        """Update the best and the first correct program with a generation or its first part."""
         program = partial(self._program, state.generation)
         best = best_programs.update(state.master, results.rows, results.fitness, program)
         return State(state.generation, {}, best), best_programs.metrics(best)

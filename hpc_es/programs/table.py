@@ -1,9 +1,9 @@
-"""Comparison of searches for programs per task and algorithm: success rate and mean NPE as text,
-CSV or figure.
+"""Comparison of searches for programs per task and algorithm.
 
-NPE is the number of programs executed until the first correct one, or of all programs without
-success, as in Abolafia et al. 2018 (arXiv:1801.03526). An algorithm is identified by the name of
-its config without the task at its end.
+It shows success rate and mean NPE as text, CSV or figure. NPE is the number of programs executed
+until the first correct one, or of all programs without success, as in Abolafia et al. 2018
+(arXiv:1801.03526). An algorithm is identified by the name of its config without the task at its
+end.
 
 Also tests of correct programs on cases that the search has not seen, after removing their
 superfluous characters.
@@ -116,10 +116,12 @@ class Table:
 
 
 def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
-    """Read the results of run directories, or of directories of runs; raises UserError if they do
-    not fit together.
+    """Read the results of run directories, or of directories of runs.
 
     With `limit`, only the first programs of each repetition count.
+
+    Raises:
+        UserError: they do not fit together.
     """
     rows: dict[tuple[str, str, int, int], Result] = {}
     cells: dict[tuple[str, str], list[Result]] = {}
@@ -222,10 +224,9 @@ def _program_results(directory: Path) -> Iterator[tuple[Path, Result, Sequence[s
 
 
 def table_text(table: Table, rewards: bool = False) -> str:
-    """Return a text table of finished repetitions [success rate, mean NPE]; * marks missing
-    repetitions.
+    """Return a text table of finished repetitions [success rate, mean NPE].
 
-    With `rewards`, cells contain the mean best reward instead.
+    * marks missing repetitions. With `rewards`, cells contain the mean best reward instead.
     """
     lines = [["task", *table.algorithms]]
     for task in table.tasks:
@@ -249,8 +250,9 @@ def _cell_text(cell: Cell, rewards: bool) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Return CSV: two header lines, then a line per task with repetitions, success rate,
-    mean NPE per algorithm.
+    """Return CSV: two header lines, then a line per task.
+
+    A line has repetitions, success rate, mean NPE per algorithm.
     """
     file = io.StringIO()
     out = csv.writer(file, lineterminator="\n")
@@ -274,8 +276,9 @@ def as_csv(table: Table) -> str:
 
 
 def shortest(table: Table) -> str:
-    """Return text with the shortest correct program of each task,
-    its algorithm and the result of `check_program`.
+    """Return text with the shortest correct program of each task.
+
+    It has the algorithm and the result of `check_program`.
     """
     lines = []
     for task in table.tasks:
@@ -308,8 +311,11 @@ DARK = 0.6  # success rate from which the text is white
 
 
 def draw(table: Table, output: Path) -> None:
-    """Write the figure as PNG, PDF or SVG; raises UserError for other suffixes,
-    RunError if it cannot be written.
+    """Write the figure as PNG, PDF or SVG.
+
+    Raises:
+        UserError: another suffix.
+        RunError: it cannot be written.
     """
     if output.suffix.lower() not in SUFFIXES:
         raise UserError(
@@ -323,8 +329,9 @@ def draw(table: Table, output: Path) -> None:
 
 
 def figure(table: Table) -> Figure:
-    """Return the figure; cells contain the success rate and the mean NPE,
-    and are white without runs.
+    """Return the figure.
+
+    Cells contain the success rate and the mean NPE, and are white without runs.
     """
     tasks, algorithms = table.tasks, table.algorithms
     rates = np.full((len(tasks), len(algorithms)), np.nan)
@@ -378,7 +385,8 @@ class ProgramCheck:
 
 @lru_cache(maxsize=1000)
 def check_program(program: str, name: str) -> ProgramCheck | None:
-    """Shorten a program and execute it on fresh cases;
+    """Shorten a program and execute it on fresh cases.
+
     None if it is not correct in the task of this name.
     """
     if name not in TASKS:
@@ -393,8 +401,9 @@ def check_program(program: str, name: str) -> ProgramCheck | None:
 
 
 def fresh_cases(name: str) -> Sequence[Case]:
-    """Draw cases of a task with another seed, without inputs that the task uses already;
-    there may be none.
+    """Draw cases of a task with another seed, without inputs that the task uses already.
+
+    There may be none.
     """
     task = TASKS[name]
     used = {inputs for inputs, _ in task.cases(task.base)}
@@ -403,11 +412,10 @@ def fresh_cases(name: str) -> Sequence[Case]:
 
 
 def shortened(program: str, task: CodingTask) -> str:
-    """Remove unneeded parts of a correct program: substrings, longest first, and pairs of
-    characters, as brackets.
+    """Remove unneeded parts of a correct program.
 
-    In the result, no substring and no pair of characters can be removed; still shorter programs may
-    exist.
+    These are substrings, longest first, and pairs of characters, as brackets. In the result, no
+    substring and no pair of characters can be removed; still shorter programs may exist.
     """
     while True:
         shorter = _without_substrings(program, task)

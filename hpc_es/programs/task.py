@@ -196,8 +196,9 @@ ROOT = path_tree(PATHS)
 
 
 def hill_climb_score(tokens: Sequence[int]) -> tuple[float, bool]:
-    """Return the reward and whether the target is reached: 1 per block along a path,
-    a fraction for the next block.
+    """Return the reward and whether the target is reached.
+
+    It is 1 per block along a path, a fraction for the next block.
     """
     used = [token for token in tokens if token]
     blocks: list[Block] = [tuple(used[first : first + 3]) for first in range(0, len(used), 3)]

@@ -1,3 +1,1 @@
-"""Reports of a run: progress, learning curves, loggers, and trained policies to load,
-export and film.
-"""
+"""Reports of a run: progress, learning curves, loggers, and trained policies to export."""

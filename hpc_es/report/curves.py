@@ -1,6 +1,4 @@
-"""Data of learning curves: read the metrics of runs,
-group runs by configuration and average them over seeds.
-"""
+"""Data of learning curves: metrics of runs, grouped by configuration, averaged over seeds."""
 
 from __future__ import annotations
 
@@ -130,8 +128,9 @@ class RunCurves:
         return stops and bool(self.columns["solved"][-1] > 0)
 
     def series(self, *columns: str) -> tuple[Float64, ...]:
-        """Return columns, float64[points] each,
-        restricted to rows in which the first two (x and y) were measured.
+        """Return columns, float64[points] each, of rows in which x and y were measured.
+
+        These are the first two.
         """
         table = [self.columns[column] for column in columns]
         measured = np.isfinite(table[0]) & np.isfinite(table[1])
@@ -234,8 +233,9 @@ def _number(value: object) -> float:
 def _with_final_evaluation(
     columns: dict[str, Float64], path: Path, found: Found
 ) -> dict[str, Float64]:
-    """Return the columns with the final evaluation of a finished run,
-    which metrics.jsonl does not have.
+    """Return the columns with the final evaluation of a finished run.
+
+    metrics.jsonl does not have it.
     """
     status = read_object(path / STATUS)
     final, rows = number(status.get("final_return_mean")), len(columns["timesteps_total"])
@@ -278,8 +278,9 @@ def task_text(config: ConfigData) -> str:
 
 
 def by_task(groups: Sequence[TaskGroup]) -> dict[str, list[TaskGroup]]:
-    """Return groups by their task, with a name that differs between the tasks;
-    the order is that of the groups.
+    """Return groups by their task, with a name that differs between the tasks.
+
+    The order is that of the groups.
     """
     tasks: dict[str, list[TaskGroup]] = {}
     for group in groups:
@@ -298,9 +299,7 @@ def repetition_number(path: Path) -> int:
 
 
 def _with_task_of_cycle(config: ConfigData, path: Path) -> ConfigData:
-    """Return the config of a repetition with the task that it takes from `task.cycle`,
-    if there is a cycle.
-    """
+    """Return the config of a repetition with the task from `task.cycle`, if there is one."""
     task = config.get("task")
     if not isinstance(task, dict) or not task.get("cycle"):
         return config
@@ -322,8 +321,9 @@ def shared_config(config: ConfigData) -> ConfigData:
 
 
 def grouped(runs: Sequence[RunCurves]) -> list[RunGroup]:
-    """Group runs by configuration, in the order of their first members;
-    copies of a run are left out.
+    """Group runs by configuration, in the order of their first members.
+
+    Copies of a run are left out.
     """
     groups: dict[str, list[RunCurves]] = {}
     copies: dict[str, list[RunCurves]] = {}
@@ -350,8 +350,7 @@ def grouped(runs: Sequence[RunCurves]) -> list[RunGroup]:
 
 
 def is_copy(one: RunCurves, other: RunCurves) -> bool:
-    """Return whether two runs of one config are the same run: equal seed and repetition, and equal
-    metrics.
+    """Whether two runs of one config are the same run: equal seed, repetition and metrics.
 
     One may be longer than the other. Such runs are not independent, so they count once.
     """
@@ -377,9 +376,7 @@ def _common_name(names: Sequence[str]) -> str:
 
 
 def _difference(members: Sequence[Sequence[RunCurves]], names: Sequence[str], index: int) -> str:
-    """Return up to three options in which a group differs
-    from the other groups of the same name.
-    """
+    """Return up to three options in which a group differs from others of the same name."""
     others = [
         flat(shared_config(runs[0].config))
         for runs, name in zip(members, names, strict=True)
@@ -423,8 +420,9 @@ def without_spread(x: Float64, y: Float64) -> Curve:
 
 
 def population(group: RunGroup, x: X) -> Curve:
-    """Return the mean return of the perturbed policies; for program searches,
-    the best reward so far.
+    """Return the mean return of the perturbed policies.
+
+    For program searches it is the best reward so far.
     """
     measure, column = group.measure, COLUMNS[x]
     if len(group.runs) == 1 and measure.spread is not None:
@@ -471,10 +469,10 @@ def best_values(group: RunGroup, x: X) -> Curve:
 
 
 def diagnostic(group: RunGroup, column: str, x: X) -> Curve | None:
-    """Return a declared metric of a group, the mean over the runs; None if it is missing or
-    constant.
+    """Return a declared metric of a group, the mean over the runs.
 
-    If its axis is logarithmic, the mean is the geometric one of its positive values.
+    None if it is missing or constant. If its axis is logarithmic, the mean is the geometric one of
+    its positive values.
     """
     series = [run.series(COLUMNS[x], column) for run in group.runs if column in run.columns]
     metric = group.metrics.get(column)

@@ -16,8 +16,9 @@ MOST, LONGEST = 40, 80  # metrics that are read, and characters of a text
 
 
 def declared_metrics(run: Path, config: ConfigData) -> dict[str, Metric]:
-    """Return the metrics of a run by name; for runs of version 0.2
-    those of the built-in kinds in its config.
+    """Return the metrics of a run by name.
+
+    For runs of version 0.2 they are those of the built-in kinds in its config.
     """
     stored = read_object(run / STATUS).get("metrics")
     if isinstance(stored, dict):
@@ -46,8 +47,9 @@ def _metric(values: object) -> Metric | None:
 
 
 def _built_in(package: registry.Package, config: ConfigData) -> Any:
-    """Return the module of the kind in a config if it is a built-in one, else None;
-    nothing else is imported.
+    """Return the module of the kind in a config if it is a built-in one, else None.
+
+    Nothing else is imported.
     """
     section = config.get("algorithm" if package == "algorithms" else "task")
     kind = section.get("kind") if isinstance(section, dict) else None

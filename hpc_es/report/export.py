@@ -1,8 +1,8 @@
-"""Export: a trained policy as a Keras model or .npz, the best vector of any search for vectors as
-.npy or JSON.
+"""Export: a policy as Keras model or .npz, a best vector as .npy or JSON.
 
 The model includes the observation normaliser and the wrappers of the environment; the .npz file has
-the parameters of any policy by name, and the normaliser.
+the parameters of any policy by name, and the normaliser. The vector is that of any search for
+vectors.
 """
 
 from __future__ import annotations
@@ -73,10 +73,13 @@ class ExportOptions:
 
 
 def export(path: Path, output: Path, options: ExportOptions) -> str:
-    """Write the policy of a run or checkpoint as a .keras file; UserError if Keras layers cannot
-    express it.
+    """Write the policy of a run or checkpoint as a .keras file.
 
-    Return a note about the model's output for the user, or "".
+    Returns:
+        A note about the model's output for the user, or "".
+
+    Raises:
+        UserError: Keras layers cannot express it.
     """
     from hpc_es.report.saved_policy import load_policy, read_evaluated
 
@@ -153,12 +156,11 @@ def _export_model(path: Path, output: Path, options: ExportOptions) -> None:
 
 
 def export_arrays(path: Path, output: Path, options: ExportOptions) -> None:
-    """Write the parameters of a policy or model as .npz, by the names in its layout,
-    float32[*shape].
+    """Write the parameters of a policy or model as .npz, by the names in its layout.
 
-    With observation normalisation also `observation_mean` and `observation_std`,
-    float32[statistics], and `observation_clip`, float64[], which may be infinite; with
-    `options.value` the value head, `value`.
+    They are float32[*shape]. With observation normalisation also `observation_mean` and
+    `observation_std`, float32[statistics], and `observation_clip`, float64[], which may be
+    infinite; with `options.value` the value head, `value`.
     """
     from hpc_es.report.saved_policy import load_model, load_policy, read_evaluated
 
@@ -202,7 +204,8 @@ def _value_head(path: Path, policy: LoadedPolicy) -> Array:
 
 
 def _describe_logits(actions: Actions) -> str:
-    """Return which logits of the model belong to which choice;
+    """Return which logits of the model belong to which choice.
+
     "" unless the actions are several choices.
     """
     if not isinstance(actions, MultiDiscrete):
@@ -266,11 +269,10 @@ def _affine(method: Callable[[Array], Array], shape: tuple[int, ...]) -> Affine:
 
 
 def describe_best(master: Arrays, config: ConfigData) -> ConfigData:
-    """Return {"best_vector": ...} from the arrays of a state that stay on rank 0; {} unless the run
-    has an objective.
+    """Return {"best_vector": ...} from the arrays of a state that stay on rank 0.
 
-    `config` is the config as plain data; its `task.parameters` has names and types of the elements
-    of the vector.
+    {} unless the run has an objective. `config` is the config as plain data; its `task.parameters`
+    has names and types of the elements of the vector.
     """
     from hpc_es.tasks.functions.best import best_report, has_best
     from hpc_es.tasks.functions.parameters import scales_of

@@ -1,9 +1,8 @@
-"""The sections of a report on runs grouped by configuration: a chart for each measure, and their
-comparison.
+"""The sections of a report on runs grouped by configuration: charts, and a comparison.
 
-The comparison is that of Agarwal et al. 2021. The interquartile mean leaves out the lowest and the
-highest quarter of the scores. Intervals are percentile bootstraps: 95 % of the statistics of
-RESAMPLES samples with replacement, with a fixed seed.
+There is a chart for each measure. The comparison is that of Agarwal et al. 2021. The interquartile
+mean leaves out the lowest and the highest quarter of the scores. Intervals are percentile
+bootstraps: 95 % of the statistics of RESAMPLES samples with replacement, with a fixed seed.
 """
 
 from __future__ import annotations
@@ -78,10 +77,9 @@ class ReportedGroup:
 
 
 def groups_of(runs: Sequence[RunSummary]) -> tuple[list[ReportedGroup], dict[Path, RunSummary]]:
-    """Group runs by configuration, in the order of their first members; those without metrics come
-    last.
+    """Group runs by configuration, in the order of their first members.
 
-    Return also the copies of runs, by path, which are in no group.
+    Those without metrics come last. Return also the copies of runs, by path, which are in no group.
     """
     with_curves = {id(run.curves): run for run in runs if run.curves}
     result: list[ReportedGroup] = []
@@ -100,9 +98,7 @@ def groups_of(runs: Sequence[RunSummary]) -> tuple[list[ReportedGroup], dict[Pat
 def curve_sections(
     groups: Sequence[ReportedGroup], title: str = "Learning curves"
 ) -> list[Section]:
-    """Return the section with a chart for each measure and task,
-    and one for each of their diagnostics.
-    """
+    """Return the section with a chart for each measure and task, and their diagnostics."""
     content: list[Content] = []
     diagnostics: list[Content] = []
     drawn = [group for group in groups if group.curves]
@@ -274,8 +270,9 @@ Interval = tuple[float, float]
 
 
 def interquartile_mean(scores: Float64) -> Float64:
-    """Return the mean over the last axis of float64[..., n] without
-    its floor(n / 4) smallest and largest scores.
+    """Return the mean of float64[..., n] without its smallest and largest scores.
+
+    It is over the last axis; floor(n / 4) scores are left out at either end.
     """
     count = scores.shape[-1]
     cut = count // 4
@@ -283,10 +280,9 @@ def interquartile_mean(scores: Float64) -> Float64:
 
 
 def probability_of_improvement(first: Float64, second: Float64) -> Float64:
-    """Return the probability that a score of `second`, float64[..., m], is higher than one of
-    `first`, float64[..., n].
+    """Return the probability that a score of `second` is higher than one of `first`.
 
-    Equal scores count one half.
+    They are float64[..., m] and float64[..., n]. Equal scores count one half.
     """
     above = second[..., :, None] > first[..., None, :]
     equal = second[..., :, None] == first[..., None, :]
@@ -296,10 +292,10 @@ def probability_of_improvement(first: Float64, second: Float64) -> Float64:
 def bootstrap_interval(
     statistic: Callable[..., Float64], *samples: Sequence[float]
 ) -> Interval | None:
-    """Return the interval of a statistic of samples, which are drawn independently; None if one has
-    under 3 scores.
+    """Return the interval of a statistic of samples, which are drawn independently.
 
-    The statistic maps float64[RESAMPLES, n] for each sample to float64[RESAMPLES].
+    None if one has under 3 scores. The statistic maps float64[RESAMPLES, n] for each sample to
+    float64[RESAMPLES].
     """
     if min(map(len, samples)) < 3:
         return None
@@ -313,8 +309,9 @@ def bootstrap_interval(
 
 
 def comparison_sections(groups: Sequence[ReportedGroup]) -> list[Section]:
-    """Return statistics over the finished runs of each group, and each group beside the first,
-    for each task.
+    """Return statistics over the finished runs of each group, for each task.
+
+    Each group is beside the first, too.
     """
     content: list[Content] = []
     measures = dict.fromkeys(group.runs[0].measure for group in groups)
@@ -391,9 +388,7 @@ def _improvement_cell(first: ReportedGroup, group: ReportedGroup, is_lower_bette
 
 
 def _strips(groups: Sequence[ReportedGroup]) -> Element:
-    """Return a picture of the scores: a dot for each run, the interquartile mean,
-    and its interval.
-    """
+    """Return a picture of the scores: a dot for each run, the interquartile mean and interval."""
     scores = [score for group in groups for score in group.scores]
     low, high = min(scores), max(scores)
     margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0

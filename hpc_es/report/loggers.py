@@ -73,10 +73,9 @@ class Logger(Protocol):
     """
 
     def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
-        """Start a new run, or resume the run of this id and drop its rows from generation `first`
-        on.
+        """Start a new run, or resume the run of this id.
 
-        These rows will be written again.
+        It drops rows from generation `first` on. These rows will be written again.
         """
 
     def write(self, row: Row) -> None:
@@ -87,9 +86,7 @@ class Logger(Protocol):
 
 
 def tag(key: str) -> str:
-    """Return the name of a metric with its group: return/mean for return_mean,
-    and train/sigma for sigma.
-    """
+    """Return the name of a metric with its group: return/mean for return_mean, train/sigma."""
     for group in GROUPS:
         if key.startswith(f"{group}_"):
             return f"{group}/{key.removeprefix(f'{group}_')}"
@@ -113,8 +110,9 @@ def step(row: Row) -> int:
 
 
 def flat(data: JsonObject, prefix: str = "") -> dict[str, Param]:
-    """Flatten nested data to {"algorithm.sigma": 0.1};
-    lists and empty mappings become JSON text.
+    """Flatten nested data to {"algorithm.sigma": 0.1}.
+
+    Lists and empty mappings become JSON text.
     """
     result: dict[str, Param] = {}
     for key, value in data.items():
@@ -229,8 +227,9 @@ class TensorBoard:
 
 
 def _own_folder(directory: Path, name: str, run_id: str | None) -> Path:
-    """Create and return the folder of a run: that of its earlier sessions,
-    else a new one of its name.
+    """Create and return the folder of a run.
+
+    That is the one of its earlier sessions, else a new one of its name.
     """
     if run_id is not None:
         (directory / run_id).mkdir(parents=True, exist_ok=True)
@@ -244,8 +243,9 @@ def _own_folder(directory: Path, name: str, run_id: str | None) -> Path:
 
 
 def _event_path(run_dir: Path) -> Path:
-    """Return a name that sorts after those of earlier sessions,
-    since TensorBoard reads files in the order of names.
+    """Return a name that sorts after those of earlier sessions.
+
+    TensorBoard reads files in the order of names.
     """
     now, host = time.time_ns(), socket.gethostname()
     return run_dir / f"events.out.tfevents.{now // 10**9}.{now % 10**9:09d}.{host}.{os.getpid()}"
@@ -274,8 +274,9 @@ class MLflow:
         self._options = options
 
     def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
-        """Create an MLflow run, also if the one of this id is no longer in the store,
-        or truncate the existing one.
+        """Create an MLflow run, or truncate the existing one.
+
+        A new one is also created if the one of this id is no longer in the store.
         """
         for name, value in MLFLOW_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
@@ -341,8 +342,10 @@ class MLflow:
 
 
 def truncate(folder: Path, first: int) -> int:
-    """Remove the steps from `first` on of all metrics in a folder of the store;
-    return the step after the last one.
+    """Remove the steps from `first` on of all metrics in a folder of the store.
+
+    Returns:
+        The step after the last one.
     """
     next_step = 0
     for path in [path for path in sorted(folder.rglob("*")) if is_regular(path)]:
@@ -431,8 +434,9 @@ class WeightsAndBiases:
 
 
 def _wandb_settings() -> JsonObject:
-    """Return settings with which W&B logs only the rows: no console, code, git,
-    machine or packages.
+    """Return settings with which W&B logs only the rows.
+
+    It logs no console, code, git, machine or packages.
     """
     off = (
         "disable_git",
@@ -457,8 +461,9 @@ LOGGERS: dict[str, Callable[[Report], Logger]] = {
 
 
 class Loggers:
-    """The loggers that `report` names, on rank 0; `run_ids` come from the checkpoint,
-    by the name of the logger.
+    """The loggers that `report` names, on rank 0.
+
+    `run_ids` come from the checkpoint, by the name of the logger.
     """
 
     def __init__(
@@ -473,9 +478,7 @@ class Loggers:
         self._running: dict[str, Logger] = {}
 
     def start(self, first: int, rows: Iterable[Row]) -> None:
-        """Start all loggers at generation `first`,
-        and write the earlier rows that a logger lacks.
-        """
+        """Start all loggers at generation `first`, and write earlier rows that one lacks."""
         earlier = list(rows)
         for name in self._report.all_loggers():
             with self._drop_on_error(name):
@@ -489,8 +492,9 @@ class Loggers:
                         logger.write(row)
 
     def write(self, row: Row, image: Array | None = None) -> None:
-        """Write the row of a generation to all loggers,
-        and an observation to those that show images.
+        """Write the row of a generation to all loggers.
+
+        An observation is written to those that show images.
         """
         for name, logger in list(self._running.items()):
             with self._drop_on_error(name):

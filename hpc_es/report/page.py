@@ -1,10 +1,9 @@
-"""The blocks of an HTML report, and the page around them: one file that loads nothing from a
-network.
+"""The blocks of an HTML report, and the page around them.
 
-Elements are built with `element` and serialised by ElementTree, which escapes all text and
-attributes. Scripts run only if their hash is in the page's content security policy, so that text
-from a run cannot be executed. Line charts are drawn by uPlot (assets/, MIT licence): 51 kB, with
-zoom; other charts are SVG without a script.
+It is one file that loads nothing from a network. Elements are built with `element` and serialised
+by ElementTree, which escapes all text and attributes. Scripts run only if their hash is in the
+page's content security policy, so that text from a run cannot be executed. Line charts are drawn by
+uPlot (assets/, MIT licence): 51 kB, with zoom; other charts are SVG without a script.
 """
 
 from __future__ import annotations
@@ -34,8 +33,9 @@ _CONTROL = re.compile(
 
 
 def element(tag: str, *content: Content | None, **attributes: str | None) -> Element:
-    """Return an element; None is left out, `class_` and
-    `data_x` are the attributes class and data-x.
+    """Return an element.
+
+    None is left out, `class_` and `data_x` are the attributes class and data-x.
     """
     result = Element(
         tag,
@@ -82,8 +82,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart: points (x, y) for each horizontal axis,
-    with a band if there are `low` and `high`.
+    """A line of a chart: points (x, y) for each horizontal axis.
+
+    It has a band if there are `low` and `high`.
     """
 
     group: int  # its color
@@ -103,8 +104,9 @@ class Axis:
 
 
 def number_text(value: float | None) -> str:
-    """Return a number as text of four significant digits,
-    whole numbers with thousands separators.
+    """Return a number as text of four digits, whole ones with thousands separators.
+
+    The four are significant digits.
     """
     if value is None or math.isnan(value):
         return MISSING
@@ -148,8 +150,9 @@ def table(
     rows: Sequence[Sequence[Cell | Content]],
     sortable: bool = False,
 ) -> Element:
-    """Return a table, which scrolls sideways if it is too wide;
-    the first cell of a row is its heading.
+    """Return a table, which scrolls sideways if it is too wide.
+
+    The first cell of a row is its heading.
     """
     columns = [
         element(
@@ -195,8 +198,9 @@ def chart(
     id: str, caption: str, summary: str, axes: Sequence[Axis], label: str, lines: Sequence[Line], is_log: bool,
     values: Element, groups: Mapping[int, str], note: str = "",
 ) -> Element:  # fmt: skip
-    """Return a line chart with a legend of the groups by color,
-    and the table `values` for screen readers.
+    """Return a line chart with a legend of the groups by color.
+
+    It has the table `values` for screen readers.
     """
     data: Json = {
         "axes": [

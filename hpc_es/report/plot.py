@@ -1,5 +1,4 @@
-"""Pictures of learning curves: the return against timesteps and wall time, one line per
-configuration.
+"""Pictures of learning curves: the return against timesteps and wall time.
 
 Objectives show the best value so far against evaluations, and finished ones the best parameters if
 they have names; several objectives the hypervolume of the front, and the fronts below; program
@@ -106,16 +105,20 @@ def plot(
     title: str | None = None,
     unreadable: dict[Path, str] | None = None,
 ) -> list[Path]:
-    """Draw the learning curves of run directories to a PNG, PDF or SVG file; return the runs that
-    are left out.
+    """Draw the learning curves of run directories to a PNG, PDF or SVG file.
 
     `x` is the horizontal axis; None draws one panel for each. A directory of repetitions stands for
     those of its runs that have metrics. Each task has its own chart. Copies of a run are left out.
     The output is replaced atomically. With `unreadable`, runs that cannot be read are left out too
     if there are others, and added to it with the reason.
 
-    Raises UserError for an unknown suffix, for a path that is not a run directory or has no metrics
-    yet, and for runs whose measures differ; RunError if the output cannot be written.
+    Returns:
+        The runs that are left out.
+
+    Raises:
+        UserError: an unknown suffix, a path that is not a run directory or has no metrics yet, or
+            runs whose measures differ.
+        RunError: the output cannot be written.
     """
     if output.suffix.lower() not in SUFFIXES:
         raise UserError(
@@ -177,8 +180,10 @@ def _repetitions(path: Path) -> list[Path]:
 
 
 def _panels(groups: Sequence[RunGroup], x: X | None) -> Sequence[X]:
-    """Return the horizontal axis of each panel;
-    UserError if the groups have different measures, or not this axis.
+    """Return the horizontal axis of each panel.
+
+    Raises:
+        UserError: the groups have different measures, or not this axis.
     """
     first = groups[0]
     for other in groups:
@@ -279,8 +284,9 @@ def _look(index: int) -> tuple[str, str]:
 
 
 def _draw_returns(ax: Axes, group: RunGroup, x: X, color: str, dash: str) -> None:
-    """Draw the population mean, thin, and the evaluations of theta, bold;
-    of program searches the best reward, bold.
+    """Draw the population mean, thin, and the evaluations of theta, bold.
+
+    Of program searches it is the best reward, bold.
     """
     curve, is_bold = population(group, x).thinned(), group.measure.spread is None
     width, alpha = (2.0, 1.0) if is_bold else (0.8, 0.75)
@@ -315,8 +321,9 @@ def _shade(ax: Axes, curve: Curve, color: str, alpha: float) -> None:
 
 
 def _draw_values(ax: Axes, curve: Curve, color: str, dash: str) -> None:
-    """Draw the best value of an objective: a single run as steps,
-    a mean over runs as a line with its spread.
+    """Draw the best value of an objective.
+
+    A single run is drawn as steps, a mean over runs as a line with its spread.
     """
     style = "steps-post" if curve.runs == 1 else "default"
     marker = "." if len(curve.x) == 1 else None
@@ -329,8 +336,9 @@ def _draw_values(ax: Axes, curve: Curve, color: str, dash: str) -> None:
 
 
 def _scale_values(axes: Sequence[Axes]) -> None:
-    """Make the vertical axis logarithmic if all values are
-    positive and span more than LOG_DECADES.
+    """Make the vertical axis logarithmic if all values are positive and span much.
+
+    That is more than LOG_DECADES.
     """
     drawn = np.concatenate(
         [np.asarray(line.get_ydata(), np.float64) for ax in axes for line in ax.get_lines()]
@@ -377,8 +385,9 @@ def _draw_diagnostics(
 def _add_legends(
     target: Figure | SubFigure, groups: Sequence[RunGroup], title: str, has_lower_row: bool
 ) -> None:
-    """Add the meaning of the line styles above the panels,
-    and the groups with their colours below.
+    """Add the meaning of the line styles above the panels, and the groups below.
+
+    These have their colours.
     """
     key = _value_key(groups) if groups[0].measure is VALUES else _return_key(groups)
     key += _diagnostics_key(groups)
@@ -407,8 +416,9 @@ def _subject(groups: Sequence[RunGroup]) -> str:
 
 
 def _direction(groups: Sequence[RunGroup]) -> str:
-    """Return " (lower is better)" or " (higher is better)" for objectives with the same goal,
-    else "".
+    """Return " (lower is better)" or " (higher is better)".
+
+    "" unless these are objectives with the same goal.
     """
     if groups[0].measure in OF_FRONTS:
         return " (higher is better)" if groups[0].measure is FRONTS else ""
@@ -534,8 +544,9 @@ def label_log_axis(axis: Axis) -> None:
 
 
 class LogTicks(Locator):
-    """Ticks at powers of ten; if the range has few of them, at further digits; if it has many,
-    at every nth.
+    """Ticks at powers of ten.
+
+    If the range has few of them, at further digits; if it has many, at every nth.
     """
 
     fewest, most = 3, 7

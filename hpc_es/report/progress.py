@@ -86,10 +86,9 @@ class Progress:
         self.close()
 
     def start(self, info: Info) -> None:
-        """Print the entries of `info` that are not None, in their order, and start the live display
-        if there is one.
+        """Print the entries of `info` that are not None, and start the live display, if any.
 
-        `best_evaluation` is the best evaluation so far of a resumed run.
+        They are in their order. `best_evaluation` is the best evaluation so far of a resumed run.
         """
         self._info = info
         best = info.get("best_evaluation")
@@ -115,9 +114,9 @@ class Progress:
             self._live.start()
 
     def update(self, row: Row, best_evaluation: float | None = None) -> None:
-        """Take the row of a generation, and print it if it is the first, has an evaluation, or a
-        second has passed.
+        """Take the row of a generation, and print it if it is due.
 
+        That is the first one, one with an evaluation, or one after more than a second.
         `best_evaluation` is the return of the best evaluation so far; None: the highest.
         """
         self._rows = (*self._rows, row)[-ROWS_OF_RATE:]
@@ -147,8 +146,9 @@ class Progress:
         self._append(text)
 
     def finish(self, text: str) -> None:
-        """Print the last row unless it is printed already, then `text`,
-        and end the live display.
+        """Print the last row unless it is printed already, then `text`.
+
+        The live display ends.
         """
         self.close()
         self.message(text)
@@ -181,7 +181,8 @@ class Progress:
             return  # a full disk is reported by the files that must be written
 
     def entries(self, since_row_seconds: float) -> list[tuple[str, str]]:
-        """Return the newest row as (name, text);
+        """Return the newest row as (name, text).
+
         `since_row_seconds` have passed since it arrived.
         """
         row = self._rows[-1]
@@ -211,9 +212,7 @@ class Progress:
         return self._objective_entries(row) if self._goal else self._centre_entries(row)
 
     def _objective_entries(self, row: Row) -> list[tuple[str, str | None]]:
-        """Return the entries of an objective: values as the objective returns them,
-        and evaluations.
-        """
+        """Return the entries of an objective: its values as it returns them, and evaluations."""
         # from returns, which are maximised, to values
         sign = -1.0 if self._goal == "minimise" else 1.0
         mean, last, best = row.get("return_mean"), self._last_evaluation, self._best_evaluation
@@ -259,8 +258,9 @@ class Progress:
         ]
 
     def _centre_entries(self, row: Row) -> list[tuple[str, str | None]]:
-        """Return the entries of a policy, with returns and timesteps, or of a model,
-        with scores and evaluations.
+        """Return the entries of a policy or model.
+
+        They are returns and timesteps, or scores and evaluations.
         """
         evaluation = None
         if self._last_evaluation is not None:
@@ -306,8 +306,9 @@ def on_terminal() -> bool:
 
 
 def _columns() -> int | None:
-    """Return the width of the terminal that lines are printed on; None if they go elsewhere,
-    such as into a file.
+    """Return the width of the terminal that lines are printed on.
+
+    None if they go elsewhere, such as into a file.
     """
     stream = sys.stdout
     if stream is None or not is_terminal(stream):
@@ -319,8 +320,9 @@ def _columns() -> int | None:
 
 
 def fitting(entries: Sequence[str], columns: int | None) -> list[str]:
-    """Return the entries of a line that fit this width: first without FIRST_LEFT_OUT,
-    then without the last ones.
+    """Return the entries of a line that fit this width.
+
+    First those of FIRST_LEFT_OUT are left out, then the last ones.
     """
     kept = list(entries)
     while columns and len(kept) > 1 and len(SEPARATOR.join(kept)) > columns:
@@ -333,10 +335,10 @@ def fitting(entries: Sequence[str], columns: int | None) -> list[str]:
 
 
 def seconds_left(stop: Stop, rows: Sequence[Row]) -> float | None:
-    """Return the seconds until the first limit of `stop` is reached, at the mean speed of `rows`;
-    None without a limit.
+    """Return the seconds until the first limit of `stop` is reached; None without a limit.
 
-    Earlier rows do not count, since a run may have been resumed on another number of ranks.
+    It is at the mean speed of `rows`. Earlier rows do not count, since a run may have been resumed
+    on another number of ranks.
     """
     row = rows[-1]
     seconds = _mean(rows, "seconds_this_generation")
@@ -353,7 +355,8 @@ def seconds_left(stop: Stop, rows: Sequence[Row]) -> float | None:
 
 
 def split(row: Row) -> str | None:
-    """Return the mean share of the ranks' time per activity, in percent;
+    """Return the mean share of the ranks' time per activity, in percent, or None.
+
     None if nothing was measured.
     """
     seconds = {name: row.get(f"time_{name}_mean") or 0.0 for name in SPLIT}
@@ -366,8 +369,9 @@ def split(row: Row) -> str | None:
 
 
 def number(value: Number) -> str:
-    """Return a number with four digits and no exponent, in units of M or G from a million;
-    a dash for None and NaN.
+    """Return a number with four digits and no exponent; a dash for None and NaN.
+
+    It is in units of M or G from a million.
     """
     if value is None or math.isnan(value):
         return "-"

@@ -1,6 +1,4 @@
-"""The sections of a report on runs, such as the table of runs, settings, time,
-failures and best solutions.
-"""
+"""The sections of a report on runs, such as the table of runs, settings and failures."""
 
 from __future__ import annotations
 
@@ -275,9 +273,7 @@ def _yaml(value: object) -> str:
 
 
 def _time(groups: Sequence[ReportedGroup]) -> list[Section]:
-    """Return how the ranks spent their time: mean over the ranks,
-    and the rank that was busy longest.
-    """
+    """Return how the ranks spent their time: their mean, and the one that was busy longest."""
     runs = [run for group in groups for run in group.runs]
     rows: list[list[Cell | Content]] = []
     for run in runs:
@@ -372,9 +368,7 @@ def _of_extensions(runs: Sequence[RunSummary]) -> list[Section]:
 
 
 def _best(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
-    """Return the best vector of objectives, the best program, or the best evaluation,
-    and pictures of policies.
-    """
+    """Return the best vectors, programs or evaluations, and pictures of policies."""
     rows: list[list[Cell | Content]] = []
     media: list[Content] = []
     size = 0
@@ -457,8 +451,9 @@ def _details(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Conten
 
 
 def _environment(runs: Sequence[RunSummary]) -> list[Section]:
-    """Return versions and machines; values in which the runs
-    differ are listed with the number of runs.
+    """Return versions and machines.
+
+    Values in which the runs differ are listed with the number of runs.
     """
     values: dict[str, Counter[str]] = {}
     for run in runs:

@@ -1,5 +1,6 @@
-"""The content of a report about one run, read from its directory;
-a damaged or missing file becomes a note.
+"""The content of a report about one run, read from its directory.
+
+A damaged or missing file becomes a note.
 """
 
 from __future__ import annotations
@@ -155,8 +156,9 @@ def _read_result(run: RunSummary) -> None:
 
 
 def _read_best_vector(run: RunSummary) -> None:
-    """Read the best vector from the newest checkpoint,
-    for a run of an earlier version that has not finished.
+    """Read the best vector from the newest checkpoint.
+
+    For a run of an earlier version that has not finished.
     """
     from hpc_es.report.export import describe_best
     from hpc_es.storage.checkpoint import load as load_checkpoint
@@ -169,10 +171,10 @@ def _read_best_vector(run: RunSummary) -> None:
 
 
 def _score(run: RunSummary) -> Score | None:
-    """Return the answer of a run as its score; before an evaluation of a policy, the mean of the
-    last population.
+    """Return the answer of a run as its score.
 
-    A vector that is infeasible has a value that cannot be compared, so it is no final score.
+    Before an evaluation of a policy, it is the mean of the last population. A vector that is
+    infeasible has a value that cannot be compared, so it is no final score.
     """
     is_final = run.state.get("state") == FINISHED
     answer = run.found.answer

@@ -78,17 +78,17 @@ ROWS = 64  # rows per actor in a large batch: an actor stacks one copy of theta 
 
 @dataclass(frozen=True)
 class ReferenceBatch:
-    """The reference observations of a training run,
-    which are drawn again when a policy needs them.
-    """
+    """The reference observations of a training run, drawn again when a policy needs them."""
 
     config: Config  # of the training run
     keys: Keys
     sha256: str  # of the observations, in hexadecimal
 
     def observations(self, path: Path, count: int) -> Array:
-        """Return the observations, [count, *shape];
-        CheckpointError if they differ from those of the training run.
+        """Return the observations, [count, *shape].
+
+        Raises:
+            CheckpointError: they differ from those of the training run.
         """
         task = single_episodes(self.config)
         try:
@@ -104,8 +104,9 @@ class ReferenceBatch:
 
 @dataclass(frozen=True)
 class StoredPolicy:
-    """Parameters of a policy or model in a checkpoint,
-    with the observation normaliser and the config of the run.
+    """Parameters of a policy or model in a checkpoint, with what is needed to use them.
+
+    That is the observation normaliser and the config of the run.
     """
 
     path: Path  # of the checkpoint
@@ -122,8 +123,9 @@ class StoredPolicy:
 
     @property
     def normaliser(self) -> Normaliser | None:
-        """Mean and standard deviation of the observations, float32, and the clipping limit;
-        None if not normalised.
+        """Mean and standard deviation of the observations, float32, and the clipping limit.
+
+        None if observations are not normalised.
         """
         if "observation_mean" not in self.shared:
             return None
@@ -136,7 +138,8 @@ class StoredPolicy:
     def policy(self, spaces: Spaces, in_numpy: bool = False) -> Policy:
         """Build the policy of the config, computed by NumPy if asked for and possible.
 
-        Raises CheckpointError if theta has another number of parameters.
+        Raises:
+            CheckpointError: theta has another number of parameters.
         """
         changes = self.config.setup.computes.in_numpy if in_numpy else {}
         options = dataclasses.replace(self.config.policy, **changes)
@@ -170,11 +173,13 @@ class StoredPolicy:
 
 
 def read_policy(path: Path, which: Selected | None = None, trust: Consent = False) -> StoredPolicy:
-    """Return the policy of a run or checkpoint with the best or the last theta; see `read_theta`
-    for `which`.
+    """Return the policy of a run or checkpoint with the best or the last theta.
 
-    Raises CheckpointError without a valid checkpoint or policy, or for "best" without an
-    evaluation; UserError if the user's code in the config is not trusted, see `storage.trust`.
+    See `read_theta` for `which`.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint or policy, or for "best" no evaluation.
+        UserError: the user's code in the config is not trusted, see `storage.trust`.
     """
     stored = read_evaluated(path, which, trust)
     if stored.config.policy is None:
@@ -198,17 +203,18 @@ def read_evaluated(
 def read_theta(
     path: Path, which: Selected | None = None, trust: Consent = False
 ) -> tuple[Path, Snapshot, Selected]:
-    """Return the file and checkpoint of a run or checkpoint that has the best or the last theta,
-    and which of them.
+    """Return the checkpoint of a run that has the best or the last theta.
 
-    If `which` is None, this is the best theta of a file best.h5 and the last theta of any other
-    file. For a run it is the better of both: the best theta by the evaluations during training,
-    unless there was no evaluation, or the final evaluation of a finished run gave the last theta a
-    better result. The best theta of a killed run may be newer than its newest numbered checkpoint.
-    The name of a member of a front or archive stands for its vector.
+    Returned are its file, the checkpoint, and which of them. If `which` is None, this is the best
+    theta of a file best.h5 and the last theta of any other file. For a run it is the better of
+    both: the best theta by the evaluations during training, unless there was no evaluation, or the
+    final evaluation of a finished run gave the last theta a better result. The best theta of a
+    killed run may be newer than its newest numbered checkpoint. The name of a member of a front or
+    archive stands for its vector.
 
-    Raises CheckpointError without a valid checkpoint or theta, or for "best" without an evaluation;
-    UserError if the user's code in the config is not trusted, see `storage.trust`.
+    Raises:
+        CheckpointError: there is no valid checkpoint or theta, or for "best" no evaluation.
+        UserError: the user's code in the config is not trusted, see `storage.trust`.
     """
     require_run(path)
     if which is not None and which not in get_args(Which):
@@ -237,8 +243,9 @@ def read_theta(
 
 
 def _of_member(path: Path, name: str, trust: Consent) -> tuple[Path, Snapshot, Selected]:
-    """Return the newest checkpoint of a run with the vector of a
-    member of its front or archive as theta.
+    """Return the newest checkpoint of a run with the vector of a member as theta.
+
+    It is a member of its front or archive.
     """
     if not path.is_dir():
         text = f"{path}: expected the directory of a run, which has the file of the members, for member {name!r}"
@@ -277,11 +284,13 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Selected) -> StoredPoli
 
 
 def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> Decision:
-    """Make the code of a run importable; UserError if it is missing or not trusted
-    (`storage.trust`).
+    """Make the code of a run importable.
 
     A decision of rank 0, or an earlier one, holds for the checkpoints that it was made for, not for
     what takes their place.
+
+    Raises:
+        UserError: it is missing or not trusted (`storage.trust`).
     """
     with damage_named(path):
         checked = fingerprint(snapshot.config_text, snapshot.provenance)
@@ -302,8 +311,9 @@ def _parsed(path: Path, snapshot: Snapshot) -> Config:
 
 
 def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:
-    """Return best.h5 in the same directory if it is valid and
-    better than the best theta in this checkpoint.
+    """Return best.h5 in the same directory if it is better than this checkpoint's best theta.
+
+    It must be valid.
     """
     beside = path.parent / BEST
     try:
@@ -352,13 +362,21 @@ def require_stochastic(config: Config) -> None:
 class LoadedPolicy:
     """A trained policy: a callable from observations to actions for `env.step`.
 
-    It needs no TensorFlow.
+    `load_policy` makes it. It needs no TensorFlow. A recurrent policy has memory: each row of a
+    batch is a separate episode, and `restart` comes before new episodes.
 
-    A recurrent policy has memory: each row of a batch is a separate episode. Call `restart` before
-    new episodes.
+    Attributes:
+        config: that of the training run.
+        which: "best", "last" or the name of a member.
+        generation: number of finished generations.
+        params: number of parameters.
+        spaces: observations and actions of the network.
 
-    Attributes: `config` (of the training run), `which` ("best", "last" or a member), `generation`
-    (number of finished generations), `params` (number of parameters), `spaces` (of the network).
+    Examples:
+        >>> policy = hpc_es.load_policy("runs/es_cartpole")  # doctest: +SKIP
+        >>> env = policy.make_env()  # doctest: +SKIP
+        >>> observation, info = env.reset(seed=1)  # doctest: +SKIP
+        >>> observation, reward, *ends, info = env.step(policy(observation))  # doctest: +SKIP
     """
 
     def __init__(
@@ -389,9 +407,14 @@ class LoadedPolicy:
         | MultiDiscrete | int64[choices] | int64[n, choices] |
 
         If wrappers are applied, actions have the shape and dtype of the environment's own action
-        space. Raises ValueError for another shape, for NaN, infinity, text and the like, for
-        fractions if observations are whole numbers, such as pixels, and if the actions are not
-        finite.
+        space.
+
+        Args:
+            observation: one, or a batch with a further first axis.
+
+        Raises:
+            ValueError: another shape; NaN, infinity, text and the like; fractions if observations
+                are whole numbers, such as pixels; or actions that are not finite.
         """
         if self.wrappers is None:
             return self._network_actions(observation)
@@ -424,11 +447,16 @@ class LoadedPolicy:
         self._actors = []
 
     def make_env(self, render_mode: str | None = None) -> Environment:
-        """Return a new environment for this policy, with the keywords and the time limit of the
-        training run.
+        """Return a new environment for this policy, as in the training run.
 
-        It has the wrappers of the training run only if the policy was loaded with `env="wrapped"`;
-        otherwise the policy applies them itself. Raises UserError if the task has no environment.
+        It has the keywords and the time limit of that run. It has its wrappers only if the policy
+        was loaded with `env="wrapped"`; otherwise the policy applies them itself.
+
+        Args:
+            render_mode: that of Gymnasium, such as "rgb_array".
+
+        Raises:
+            UserError: the task has no environment.
         """
         if not hasattr(self._task, "environment"):
             raise UserError(f"a task of kind {self.config.task.kind!r} has no environment")
@@ -486,28 +514,36 @@ def load_policy(
 ) -> LoadedPolicy:
     """Load the trained policy of a run directory or checkpoint file.
 
-    - `which`: "best" for the theta with the best evaluation during training, "last" for the newest
-      one. None selects the better of them in a run: the last one if the final evaluation of a
-      finished run gave it a higher return, or if there was no evaluation. Of a checkpoint file,
-      None selects the theta of its generation, and of best.h5 the best one.
-    - `member`: in place of `which`, the name of a member of the run's front or archive, such as
-      "g12j7"; front.csv or archive.csv lists them.
-    - `trust`: import custom code (kinds, environments, wrappers) even if its source has changed
-      since the training.
-    - `env`: the environment in which the policy acts. "unwrapped" is `gymnasium.make(env_id)`
-      itself; the policy applies `task.wrappers` to observations and actions. "wrapped" is the
-      environment with these wrappers. `make_env` makes either.
-    - `actions`: "greedy", or "sampled" from the action probabilities, which policies of
-      an actor-critic have.
-    - `rng`: seed or generator for sampled actions.
-
     Loading never runs code from the file, but it imports the modules that the config names. The
     environment is made once to get its spaces; if wrappers are applied, two short episodes are
     played to test them.
 
-    Raises CheckpointError without a valid checkpoint; UserError for untrusted code that has
-    changed, or a wrapper that cannot be applied, such as one that remembers earlier observations;
-    ConfigError if the environment cannot be made; ValueError for another value of an argument.
+    Args:
+        path: of the run directory or checkpoint.
+        which: "best" for the theta with the best evaluation during training, "last" for the newest
+            one. None selects the better of them in a run: the last one if the final evaluation of a
+            finished run gave it a higher return, or if there was no evaluation. Of a checkpoint
+            file, None selects the theta of its generation, and of best.h5 the best one.
+        trust: import custom code (kinds, environments, wrappers) even if its source has changed
+            since the training.
+        member: in place of `which`, the name of a member of the run's front or archive, such as
+            "g12j7"; front.csv or archive.csv lists them.
+        env: the environment in which the policy acts. "unwrapped" is `gymnasium.make(env_id)`
+            itself; the policy applies `task.wrappers` to observations and actions. "wrapped" is the
+            environment with these wrappers. `make_env` makes either.
+        actions: "greedy", or "sampled" from the action probabilities, which policies of
+            `actor_critic` have.
+        rng: seed or generator for sampled actions.
+
+    Returns:
+        A callable from observations to actions. `train` has an example.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint.
+        UserError: code has changed and is not trusted, or a wrapper cannot be applied, such as one
+            that remembers earlier observations.
+        ConfigError: the environment cannot be made.
+        ValueError: an argument has another value.
     """
     for name, value, known in (
         ("which", which, Which),
@@ -541,7 +577,11 @@ def load_policy(
 
 
 def _applied_wrappers(source: StoredPolicy) -> AppliedWrappers | None:
-    """Return the wrappers of the task, None if it has none; UserError if one cannot be applied."""
+    """Return the wrappers of the task, None if it has none.
+
+    Raises:
+        UserError: one of them cannot be applied.
+    """
     options = source.config.task
     if not source.config.setup.offers.wrapped:
         return None
@@ -571,13 +611,24 @@ class LoadedModel:
 def load_model(
     path: str | Path, which: Which | None = None, trust: bool = False, *, member: str | None = None
 ) -> LoadedModel:
-    """Load the trained parameters of a run of `task: {kind: model}`, or of one of its checkpoints.
+    """Load the trained parameters of a run of `task: {kind: model}`.
 
-    The function of the user is imported and called, as in training. `which`, `trust` and `member`
-    are those of `load_policy`.
+    The function of the user is imported and called, as in training.
 
-    Raises CheckpointError without a valid checkpoint or model; UserError for untrusted code that
-    has changed; ConfigError if the model cannot be made.
+    Args:
+        path: of the run directory or of one of its checkpoints.
+        which: as in `load_policy`.
+        trust: import custom code even if its source has changed since the training.
+        member: in place of `which`, the name of a member of the front or archive.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint, or it has no model.
+        UserError: code has changed and is not trusted.
+        ConfigError: the model cannot be made.
+
+    Examples:
+        >>> model = hpc_es.load_model("runs/digits")  # doctest: +SKIP
+        >>> score(model.parameters, batch)  # doctest: +SKIP
     """
     source = read_evaluated(argument(path, "path"), selected(which, member), trust)
     if source.config.policy is not None:

@@ -1,5 +1,6 @@
-"""The server of `hpc-es watch`: a page on 127.0.0.1 that is written
-again when files of the runs have changed.
+"""The server of `hpc-es watch`: a page on 127.0.0.1.
+
+It is written again when files of the runs have changed.
 """
 
 from __future__ import annotations
@@ -82,8 +83,9 @@ class WatchServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_address[1]}/{self.token}/"
 
     def page(self) -> bytes:
-        """Return the page, which is written again if files have changed;
-        a UserError is its text.
+        """Return the page, which is written again if files have changed.
+
+        A UserError is its text.
         """
         with self._lock:
             version = version_of(self._directories)

@@ -31,11 +31,12 @@ SECONDS_PER_FRAME = 1 / 30  # if the environment does not state a frame rate
 
 
 def prepare(output: Path) -> None:
-    """Check that the video can be written, and select off-screen rendering; call it before a
-    simulator is imported.
+    """Check that the video can be written, and select off-screen rendering.
 
-    Raises UserError for another suffix than .gif and .mp4, a missing package and a missing
-    directory.
+    Call it before a simulator is imported.
+
+    Raises:
+        UserError: another suffix than .gif and .mp4, a missing package or directory.
     """
     if output.suffix.lower() not in {".gif", ".mp4"}:
         raise UserError(f"{output}: the suffix is {output.suffix!r}, expected .gif or .mp4")
@@ -111,8 +112,9 @@ def rendering(task: Any, output: Path) -> Iterator[tuple[Environment, float]]:
 
 
 def frames(source: StoredPolicy, task: Any, environment: Environment, seed: int) -> Iterator[Array]:
-    """Yield the frames uint8[height, width, 3] after the reset and after each step,
-    at most MOST_FRAMES.
+    """Yield the frames uint8[height, width, 3] after the reset and after each step.
+
+    There are at most MOST_FRAMES.
     """
     actor = source.bind(source.policy(task.spaces), 1)
     random.seed(seed)

@@ -1,3 +1,1 @@
-"""Files of a run: checkpoints, metrics, results, status and locks;
-the only package that imports h5py.
-"""
+"""Files of a run: checkpoints, metrics, results, status, locks; only here h5py is imported."""

@@ -1,20 +1,22 @@
-"""What a run has found: its answer and its best evaluation, in one form for every kind of run and
-every reader.
+"""What a run has found: its answer and its best evaluation, in one form for every reader.
 
-`Found` is written into result.json, the lines of repetitions and status.json, and `read_found`
-reads it back for one run, whether or not it has finished. Commands, reports, plots and tunings take
-the numbers from there.
+The form is that of every kind of run. `Found` is written into result.json, the lines of repetitions
+and status.json, and `read_found` reads it back for one run, whether or not it has finished.
+Commands, reports, plots and tunings take the numbers from there.
 
     goal              minimise or maximise
     answer            kind, value, x, standard_error, evaluations; with constraints also violation
     best_evaluation   value, x, generation, job; with constraints also violation
 
-| kind | answer | |---|---| | evaluation | an objective: the best of all evaluated vectors | |
-centre | a policy, a model, a vector with returns: the parameters with the best evaluation, the
-final one included | | member | a search for programs: the program with the best reward | | front |
-several objectives: the hypervolume of the front, whose members are in front.csv |
+| kind | answer |
+|---|---|
+| evaluation | an objective: the best of all evaluated vectors |
+| centre | a policy, model or vector with returns: the parameters with the best evaluation |
+| member | a search for programs: the program with the best reward |
+| front | several objectives: the hypervolume of the front, whose members are in front.csv |
 
-Values have the sign of the user's function: minimised ones are as the function returned them.
+The evaluations of a centre include the final one. Values have the sign of the user's function:
+minimised ones are as the function returned them.
 """
 
 from __future__ import annotations
@@ -67,9 +69,7 @@ class Answer:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether it has a value that can be compared with that of other runs: it is known,
-        and x is feasible.
-        """
+        """Whether its value can be compared with that of other runs: known, and x is feasible."""
         return self.value is not None and not self.violation
 
 
@@ -166,11 +166,10 @@ def read_found(run: Path) -> Found:
 
 
 def found_in(values: Mapping[str, Any], goal: Goal = "maximise") -> Found:
-    """Return what result.json, a line of repetitions or status.json says; entries of another type
-    count as missing.
+    """Return what result.json, a line of repetitions or status.json says.
 
-    `goal` is that of the config, for lines of earlier versions, which have neither it nor the
-    answer.
+    Entries of another type count as missing. `goal` is that of the config, for lines of earlier
+    versions, which have neither it nor the answer.
     """
     goal = values["goal"] if values.get("goal") in get_args(Goal) else goal
     answer, best = values.get("answer"), values.get("best_evaluation")
@@ -198,8 +197,9 @@ def found_in(values: Mapping[str, Any], goal: Goal = "maximise") -> Found:
 
 
 def _found_before(values: Mapping[str, Any], goal: Goal) -> Found:
-    """Return what the files of a version before `answer` say: `best`, `best_program`,
-    or the returns of a policy.
+    """Return what the files of a version before `answer` say.
+
+    That is `best`, `best_program`, or the returns of a policy.
     """
     best = values.get("best")
     if isinstance(best, dict):
@@ -229,11 +229,10 @@ def _found_before(values: Mapping[str, Any], goal: Goal) -> Found:
 
 
 def stated_goal(config: ConfigData) -> Goal | None:
-    """Return the goal of the objective of a config as plain data; None for other tasks, whose
-    returns are maximised.
+    """Return the goal of the objective of a config as plain data.
 
-    What the options of a custom task mean is not known here; results of its runs have the goal that
-    it declares.
+    It is None for other tasks, whose returns are maximised. What the options of a custom task mean
+    is not known here; results of its runs have the goal that it declares.
     """
     task = config.get("task")
     if not isinstance(task, dict) or is_user_kind(task.get("kind")):
@@ -301,8 +300,9 @@ def answer_text(answer: Answer) -> str:
 
 
 def x_text(x: Json, most: int) -> str:
-    """Return a vector as text, at most this many numbers, parameters with their names,
-    or the text of a program.
+    """Return a vector, named parameters or a program as text.
+
+    Of a vector at most this many numbers are shown.
     """
     if isinstance(x, Mapping):
         parts = [f"{name} = {_element_text(value)}" for name, value in x.items()]

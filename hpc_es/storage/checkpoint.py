@@ -1,8 +1,7 @@
-"""Checkpoints: everything that a run needs to continue with identical results, in one HDF5 file,
-written atomically.
+"""Checkpoints: all that a run needs to continue with identical results, in one HDF5 file.
 
-The file has a header of 512 bytes of text, which HDF5 skips as its user block, followed by a plain
-HDF5 image, so that `h5py.File(path)` and `h5dump path` can read it:
+Files are written atomically. The file has a header of 512 bytes of text, which HDF5 skips as its
+user block, followed by a plain HDF5 image, so that `h5py.File(path)` and `h5dump path` can read it:
 
     hpc_es checkpoint                  every format keeps this line, the next one and the seal
     format 1
@@ -20,8 +19,8 @@ HDF5 image, so that `h5py.File(path)` and `h5dump path` can read it:
     /best/rows, /best/columns          uint8, JSON: rows of that evaluation, if the fitness is
                                        derived
     /final/NAME                        arrays of State.master after the final evaluation of a
-                                       finished run, and after
-                                       the generation that its budget has cut short
+                                       finished run, and after the generation that its
+                                       budget has cut short
     /cut/counters, /cut/outcomes       JSON, uint8: that generation, see `CutShort`
     /order                             JSON: {"shared": [name, ...], "master": [...], "best/shared":
                                        [...]}
@@ -163,8 +162,9 @@ class Snapshot:
 
     @property
     def outcome(self) -> Arrays:
-        """`state.master` after `cut` and the final evaluation;
-        training continues from `state` instead.
+        """`state.master` after `cut` and the final evaluation.
+
+        Training continues from `state` instead.
         """
         return {**self.state.master, **self.final}
 
@@ -228,11 +228,10 @@ def _digest_after_header(file: BinaryIO) -> str:
 
 
 class _ImageFile:
-    """The bytes of a file after the header, as a file in which HDF5 writes and reads, without a
-    copy in memory.
+    """The bytes of a file after the header, as a file in which HDF5 writes and reads.
 
-    The first error of the file is raised at the end of the context, since HDF5 raises another one
-    in its place.
+    There is no copy in memory. The first error of the file is raised at the end of the context,
+    since HDF5 raises another one in its place.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -305,8 +304,9 @@ def load(path: Path) -> Snapshot:
 
 @contextlib.contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """Raise CheckpointError for what the config of a checkpoint raises
-    if its values have types that no run writes.
+    """Raise CheckpointError for what a checkpoint's config raises if no run has written it.
+
+    Its values then have other types.
     """
     try:
         yield
@@ -319,8 +319,9 @@ def damage_named(path: Path) -> Iterator[None]:
 
 
 def is_full(path: Path) -> bool:
-    """Return whether a checkpoint contains the state, according to its header;
-    True if it cannot be read.
+    """Whether a checkpoint contains the state, according to its header.
+
+    True if the header cannot be read.
     """
     with contextlib.suppress(OSError), open_file(path) as file:
         return not file.read(_HEADER_BYTES).startswith(_MAGIC + f"format {INCREMENTAL}\n".encode())
@@ -372,8 +373,11 @@ def check_digests(path: Path) -> None:
 
 @contextlib.contextmanager
 def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
-    """Yield the open file and the digest of its image after checking both digests;
-    DamagedError, CheckpointError.
+    """Yield the open file and the digest of its image, after checking both digests.
+
+    Raises:
+        DamagedError: a digest differs.
+        CheckpointError: the header is not of hpc_es, or of a newer format.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -407,9 +411,7 @@ def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
 
 
 def _check_header(path: Path, header: bytes) -> None:
-    """Raise unless the header is of hpc_es, complete and of a known format,
-    checked in this order.
-    """
+    """Raise unless the header is of hpc_es, complete and of a known format, in this order."""
     complete = header[_SEALED_BYTES:] == _seal(header[:_SEALED_BYTES])
     # Two marks without common bytes, because one may be damaged; a crash leaves zeros or no bytes
     # at all.
@@ -552,8 +554,9 @@ def _require_types(fields: JsonObject) -> None:
 
 
 def _best_rows(file: h5py.File) -> Rows | None:
-    """Return the rows of the best evaluation; None if the problem does not derive its fitness,
-    or in older files.
+    """Return the rows of the best evaluation.
+
+    None if the problem does not derive its fitness, or in older files.
     """
     if "best/rows" not in file:
         return None

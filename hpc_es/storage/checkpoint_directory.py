@@ -21,10 +21,10 @@ _NAME = re.compile(r"checkpoint_(\d{10,})\.h5")
 
 @dataclass(frozen=True)
 class Store:
-    """The checkpoints of a run: the newest `keep_last`, the full checkpoint on which they are
-    based, and best.h5.
+    """The checkpoints of a run: the newest `keep_last`, the full one below them, and best.h5.
 
-    Only one process writes (see `run_lock.py`).
+    That is the full checkpoint on which they are based. Only one process writes (see
+    `run_lock.py`).
     """
 
     directory: Path
@@ -32,8 +32,9 @@ class Store:
     keep_best: bool = True
 
     def save(self, snapshot: Snapshot) -> Path:
-        """Save a checkpoint under the name of its generation, then remove the oldest ones;
-        RunError as for `save`.
+        """Save a checkpoint under the name of its generation, then remove the oldest ones.
+
+        Raises RunError as `save` does.
         """
         path = self.path(snapshot.generation)
         self._make_directory()
@@ -46,8 +47,9 @@ class Store:
         return path
 
     def _too_old(self) -> list[Path]:
-        """Return all but the newest checkpoints and the full
-        one on which the oldest of these is based.
+        """Return the checkpoints to remove.
+
+        These are all but the newest ones and the full one on which the oldest of these is based.
         """
         paths = self.paths()
         old, newest = paths[: -self.keep_last], paths[-self.keep_last :]
@@ -113,10 +115,12 @@ class Store:
 
 
 def find(path: Path, full: bool = True) -> Path:
-    """Return `path` if it is a checkpoint, or the newest valid checkpoint of a run directory, which
-    is not changed.
+    """Return `path` if it is a checkpoint, or the newest valid checkpoint of a run directory.
 
-    With `full`, incremental checkpoints are excluded. Raises CheckpointError if there is none.
+    The directory is not changed. With `full`, incremental checkpoints are excluded.
+
+    Raises:
+        CheckpointError: there is none.
     """
     if path.is_file():
         checkpoint.check_digests(path)
@@ -148,10 +152,12 @@ def find(path: Path, full: bool = True) -> Path:
 
 
 def all_full(path: Path) -> list[Path]:
-    """Return a checkpoint file, or all full checkpoints of a run and of its repetitions, oldest
-    first, with best.h5.
+    """Return a checkpoint file, or all full checkpoints of a run, oldest first, with best.h5.
 
-    Their paths are absolute. Raises CheckpointError if there is none.
+    Those of its repetitions are among them. Their paths are absolute.
+
+    Raises:
+        CheckpointError: there is none.
     """
     if path.is_file():
         return [absolute(path)]

@@ -1,6 +1,4 @@
-"""Comparison of a checkpoint with an experiment: differing config keys,
-and differing arrays of the state.
-"""
+"""Comparison of a checkpoint with an experiment: differing config keys and arrays."""
 
 from __future__ import annotations
 
@@ -26,11 +24,12 @@ def differences(old: JsonObject, new: JsonObject, where: str = "in the checkpoin
 
 
 def verify_restored(template: State, restored: State, growing: bool = False) -> None:
-    """Check that a restored state has the names, shapes and dtypes of the algorithm's `initial()`
-    state.
+    """Check that a restored state has the names, shapes and dtypes of the `initial()` one.
 
-    If the state is `growing`, only the number of axes must agree. Raises CheckpointError with every
-    array that is missing, unexpected or different.
+    If the state is `growing`, only the number of axes must agree.
+
+    Raises:
+        CheckpointError: with every array that is missing, unexpected or different.
     """
     problems = [
         *_array_problems("shared", template.shared, restored.shared, growing),

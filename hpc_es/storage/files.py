@@ -21,11 +21,12 @@ from hpc_es.core.errors import RunError
 def replace(
     path: Path, pieces: Iterable[bytes | memoryview], check: Callable[[Path], None] = lambda _: None
 ) -> None:
-    """Replace the file atomically by these bytes: at any time `path` is the complete old or new
-    file.
+    """Replace the file atomically: at any time `path` is the complete old or new file.
 
     `check` is called with the written file before it is renamed, and raises OSError to reject it.
-    Raises RunError if the disk is full or not writable; the old file is then unchanged.
+
+    Raises:
+        RunError: the disk is full or not writable; the old file is then unchanged.
     """
 
     def write(file: BinaryIO) -> None:
@@ -56,15 +57,17 @@ def replace_by(
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a unique hidden name in the same directory, with the same suffix;
-    several tasks may write one file.
+    """Return a unique hidden name in the same directory, with the same suffix.
+
+    Several tasks may write one file.
     """
     return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove temporary files of killed writers of `path`, which may be a pattern;
-    no other process may write it.
+    """Remove temporary files of killed writers of `path`, which may be a pattern.
+
+    No other process may write it.
     """
     with writing(path):
         for leftover in path.parent.glob(f".{path.stem}.*.tmp{path.suffix}"):
@@ -73,10 +76,12 @@ def remove_leftovers(path: Path) -> None:
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Yield a temporary path with the same suffix, for writers that need a path; at the end rename
-    it to `path`.
+    """Yield a temporary path, and at the end rename it to `path`.
 
-    Raises RunError if the disk is full or not writable; an old file is then unchanged.
+    It has the same suffix, for writers that need a path.
+
+    Raises:
+        RunError: the disk is full or not writable; an old file is then unchanged.
     """
     temporary = temporary_name(path)
     try:
@@ -150,8 +155,9 @@ def run_error(path: Path, error: Exception) -> RunError:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make a rename durable; file systems that cannot sync directories return EINVAL,
-    which is ignored.
+    """Make a rename durable.
+
+    File systems that cannot sync directories return EINVAL, which is ignored.
     """
     descriptor = os.open(directory, os.O_RDONLY)
     try:

@@ -1,5 +1,6 @@
-"""Reader for the layers and weights of Keras models without Keras: `.keras` files,
-and `.h5` files of whole models.
+"""Reader for the layers and weights of Keras models without Keras.
+
+It reads `.keras` files, and `.h5` files of whole models.
 """
 
 from __future__ import annotations
@@ -25,9 +26,7 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"  # checkpoints of hpc_es begin with text instead
 
 
 def is_keras_file(path: Path) -> bool:
-    """Return whether a file is a `.keras` archive or plain HDF5,
-    which checkpoints of hpc_es are not.
-    """
+    """Whether a file is a `.keras` archive or plain HDF5, which checkpoints are not."""
     if not path.is_file():
         return False
     with open_file(path.resolve()) as file:
@@ -45,8 +44,9 @@ def read_layers(path: Path) -> list[SavedLayer]:
 
 
 def _from_archive(path: Path) -> list[SavedLayer]:
-    """Read the format of Keras 3: config.json, and model.weights.h5,
-    whose groups have the names of layers.
+    """Read the format of Keras 3: config.json and model.weights.h5.
+
+    The groups of the latter have the names of layers.
     """
     with zipfile.ZipFile(path) as archive:
         require_plain_archive(archive)
@@ -68,9 +68,7 @@ def _variables(group: Any) -> tuple[Array, ...]:
 
 
 def _from_hdf5(path: Path) -> list[SavedLayer]:
-    """Read the format of Keras 1 and 2: the config is an attribute,
-    the weights are groups by layer.
-    """
+    """Read the format of Keras 1 and 2: the config is an attribute, weights are groups."""
     with h5py.File(path) as file:
         require_plain(file, path.stat().st_size)
         config = parse_json(file.attrs["model_config"])

@@ -62,10 +62,13 @@ class LinesFile:
         return file.seek(0, os.SEEK_END)
 
     def cut(self, length: int) -> bool:
-        """Truncate the file to `length` bytes, or remove it if that is 0; return False if it should
-        exist but does not.
+        """Truncate the file to `length` bytes, or remove it if that is 0.
 
-        Raises RunError, without changing the file, if it is shorter or no line ends there.
+        Returns:
+            False if it should exist but does not.
+
+        Raises:
+            RunError: it is shorter, or no line ends there; the file is then unchanged.
         """
         self.close()
         if not self.path.exists():
@@ -112,8 +115,9 @@ class LinesFile:
 
 
 def check_cut(path: Path, length: int, unit: str, remedy: str) -> None:
-    """Raise RunError with the remedy unless a `unit`, a line or a row,
-    of the file ends after `length` bytes.
+    """Raise RunError with the remedy unless a `unit` of the file ends after `length` bytes.
+
+    A unit is a line or a row.
     """
     with open_file(path) as file:
         size = file.seek(0, os.SEEK_END)
@@ -212,15 +216,15 @@ MAX_PROGRAMS = 1_000_000
 
 
 class ProgramsLog:
-    """Writer of programs.jsonl: every correct program of a run, one JSON line per program, in the
-    order of jobs.
+    """Writer of programs.jsonl: every correct program of a run, one JSON line per program.
 
         {"generation": 7, "npe": 763, "reward": 1.0, "length": 20, "program": ">,>,.<."}
 
-    `npe` is the number of programs executed up to this one. A program is listed only once per run;
-    after MAX_PROGRAMS lines, only programs with a new best reward are added. A checkpoint stores
-    `lengths()`; a resumed run truncates the file to them with `cut` and reads the listed programs,
-    so that the file does not depend on restarts. There is no file before the first correct program.
+    They are in the order of jobs. `npe` is the number of programs executed up to this one. A
+    program is listed only once per run; after MAX_PROGRAMS lines, only programs with a new best
+    reward are added. A checkpoint stores `lengths()`; a resumed run truncates the file to them with
+    `cut` and reads the listed programs, so that the file does not depend on restarts. There is no
+    file before the first correct program.
 
     A new run calls `cut({})` first, which removes programs of a run that died before its first
     checkpoint.
@@ -233,8 +237,10 @@ class ProgramsLog:
         self._best = -math.inf
 
     def write(self, programs: Sequence[JsonObject]) -> None:
-        """Append the programs that are not yet listed;
-        raises RunError if the disk is full or not writable.
+        """Append the programs that are not yet listed.
+
+        Raises:
+            RunError: the disk is full or not writable.
         """
         lines = [json_text(program) + "\n" for program in programs if self._is_new(program)]
         if lines:
@@ -253,19 +259,21 @@ class ProgramsLog:
         return True
 
     def lengths(self) -> dict[str, int]:
-        """Return the length of the file in bytes, after syncing it to disk;
-        checkpoints store it for `cut`.
+        """Return the length of the file in bytes, after syncing it to disk.
+
+        Checkpoints store it for `cut`.
         """
         length = self._file.length()
         return {PROGRAMS: length} if length else {}
 
     def cut(self, lengths: Mapping[str, int]) -> None:
-        """Remove programs that were found after the checkpoint with these lengths; a missing name
-        means 0.
+        """Remove programs that were found after the checkpoint with these lengths.
 
-        A missing file is replaced, with a warning, by one blank line of the recorded length, so
-        that the lengths in all checkpoints remain valid. Raises RunError, before anything is
-        changed, if the file was damaged.
+        A missing name means 0. A missing file is replaced, with a warning, by one blank line of the
+        recorded length, so that the lengths in all checkpoints remain valid.
+
+        Raises:
+            RunError: the file was damaged; nothing is changed then.
         """
         length = lengths.get(PROGRAMS, 0)
         if not self._file.cut(length):
@@ -333,7 +341,8 @@ class FailuresLog:
                 self._kinds = {line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)}
 
     def add(self, line: str, failure: Failure) -> None:
-        """Append a failure if it is the first of its kind;
+        """Append a failure if it is the first of its kind.
+
         `line` says when and where it occurred.
         """
         if failure.kind in self._kinds or len(self._kinds) >= MAX_KINDS:

@@ -1,5 +1,4 @@
-"""Files of a front or an archive: `front.csv` or `archive.csv` for people, and the same as .npz
-with the vectors.
+"""Files of a front or an archive: `front.csv` or `archive.csv`, and the vectors as .npz.
 
 The columns of the table are member, generation, job, cell, the parameters (of functions and
 programs), the value or return, objectives, constraints, measures and metrics, and of a front
@@ -265,8 +264,9 @@ def read_vectors(archive: StoredArchive) -> Array:
 
 
 def require_no_members(run: Path, which: str | None) -> None:
-    """Raise CheckpointError for a run with a front, which has no best vector,
-    unless the user has chosen one.
+    """Raise CheckpointError for a run with a front, unless the user has chosen a member.
+
+    Such a run has no best vector.
     """
     table = run / table_name("front")
     if which is None and table.is_file():

@@ -132,8 +132,10 @@ class MetricsLog:
         self._warn = warn
 
     def write(self, row: Row) -> None:
-        """Append a generation's row to both files;
-        raises RunError if the disk is full or not writable.
+        """Append a generation's row to both files.
+
+        Raises:
+            RunError: the disk is full or not writable.
         """
         numbers = {key: _number(value) for key, value in row.items()}
         self._append(JSONL, json.dumps(numbers, allow_nan=False) + "\n")
@@ -221,10 +223,12 @@ def read_metrics(run_dir: Path) -> list[dict[str, Number]]:
 
 
 def each_row(run_dir: Path) -> Iterator[dict[str, Number]]:
-    """Yield the rows of metrics.jsonl, without an incomplete last line; nothing if the file does
-    not exist.
+    """Yield the rows of metrics.jsonl, without an incomplete last line.
 
-    Raises RunError for any other line that is not a JSON object.
+    A missing file has no rows.
+
+    Raises:
+        RunError: another line is not a JSON object.
     """
     path = run_dir / JSONL
     if not exists(path):
@@ -242,9 +246,7 @@ def each_row(run_dir: Path) -> Iterator[dict[str, Number]]:
 
 
 def last_row(run_dir: Path) -> dict[str, Number]:
-    """Return the last complete row of metrics.jsonl, without reading the others;
-    {} if there is none.
-    """
+    """Return the last complete row of metrics.jsonl, without reading the others; {} if none."""
     try:
         with open_file(run_dir / JSONL) as file:
             file.seek(max(file.seek(0, os.SEEK_END) - LONGEST_ROW, 0))

@@ -1,5 +1,6 @@
-"""HDF5 files that hold what they say: nothing of them is in other files,
-and small files do not expand without end.
+"""HDF5 files that hold what they say.
+
+Nothing of them is in other files, and small files do not expand without end.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from hpc_es.core.array_files import MOST_COMPRESSION, SLACK_BYTES
 
 
 def require_plain(file: h5py.File, size: int) -> None:
-    """Raise ValueError if reading a file could read other files, or need more memory than it can
-    hold data.
+    """Raise ValueError if reading a file could read other files, or need too much memory.
 
-    Such a file can come from somebody else: the arrays of a dataset may lie in any file that the
-    reader may read (external storage, virtual datasets, links to other files), a dataset that was
-    never written has any size, and one with many names is read many times.
+    Too much is more than it can hold data. Such a file can come from somebody else: the arrays of a
+    dataset may lie in any file that the reader may read (external storage, virtual datasets, links
+    to other files), a dataset that was never written has any size, and one with many names is read
+    many times.
 
     Args:
         file: an open file.

@@ -105,8 +105,9 @@ class Shard:
         return Shard((task - first) // step, count)
 
     def share(self, total: int) -> range:
-        """Return this shard's part of 0 .. total - 1: contiguous parts,
-        whose sizes differ by at most one.
+        """Return this shard's part of 0 .. total - 1.
+
+        Parts are contiguous, and their sizes differ by at most one.
         """
         size, left = divmod(total, self.count)
         start = size * self.index + min(left, self.index)
@@ -167,8 +168,9 @@ def repetitions_text(path: Path) -> str:
 
 
 def require_run(path: Path) -> None:
-    """Raise CheckpointError, with a list, if the path is a
-    directory of repetitions rather than a run.
+    """Raise CheckpointError if the path is a directory of repetitions rather than a run.
+
+    The message lists them.
     """
     if holds_repetitions(path):
         first = next(path.glob("repetition_*/")).name
@@ -252,9 +254,7 @@ def theta_digest(state: State) -> str | None:
 
 
 def identity_digest(row: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return name and value of the digest that identifies the bits of a result;
-    None if it has none.
-    """
+    """Return name and value of the digest that identifies the bits of a result, or None."""
     for name in ("theta_sha256", "state_sha256"):
         if row.get(name) and row[name] != DIGEST_OF_NOTHING:
             return name, str(row[name])
@@ -315,8 +315,9 @@ def read_results(directory: Path, damaged: list[str] | None = None) -> list[Resu
 
 
 def found_in_repetitions(directory: Path) -> dict[int, Found]:
-    """Return what each repetition has found, by number: finished ones from their lines,
-    others from their directory.
+    """Return what each repetition has found, by number.
+
+    Finished ones are read from their lines, others from their directory.
     """
     goal = goal_of(read_config(directory))
     found = {
@@ -329,10 +330,12 @@ def found_in_repetitions(directory: Path) -> dict[int, Found]:
 
 
 def repetitions(directory: Path) -> int | None:
-    """Return the number of repetitions according to config.yaml in this directory; None if there is
-    no config.yaml.
+    """Return the number of repetitions according to config.yaml in this directory.
 
-    Raises UserError if it cannot be read.
+    None if there is no config.yaml.
+
+    Raises:
+        UserError: it cannot be read.
     """
     path = directory / "config.yaml"
     try:
@@ -390,8 +393,9 @@ def summary(
 
 
 def statistics(values: Sequence[float | None]) -> dict[str, float] | None:
-    """Return mean, median, quartiles (linear interpolation),
-    minimum and maximum of the finite values; None if none.
+    """Return mean, median, quartiles, minimum and maximum of the finite values.
+
+    Quartiles are interpolated linearly. None without such values.
     """
     numbers = [known for known in map(number, values) if known is not None]
     if not numbers:

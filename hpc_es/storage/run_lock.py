@@ -65,9 +65,7 @@ class Owner:
         return f"scancel {self.job}" if self.job else f"kill {self.pid} on {self.host}"
 
     def may_live(self) -> bool:
-        """Return whether the process may be running;
-        an earlier process with the id of this one is not.
-        """
+        """Whether the process may be running; an earlier process with its id is not."""
         if (self.host, self.pid) in _dead:
             return False
         return self.host != socket.gethostname() or (self.pid != os.getpid() and is_alive(self.pid))
@@ -105,8 +103,9 @@ def died(host: str, pid: int) -> None:
 
 
 class RunLock:
-    """The lock of a run directory: `with RunLock(directory): ...`,
-    or `acquire()` until the process ends.
+    """The lock of a run directory.
+
+    It is held within `with RunLock(directory): ...`, or after `acquire()` until the process ends.
     """
 
     def __init__(self, directory: Path) -> None:

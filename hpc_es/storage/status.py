@@ -71,10 +71,10 @@ def run_state(directory: Path) -> JsonObject:
 
 
 def _may_run(status: JsonObject, is_known: bool) -> bool:
-    """Return whether a run may be running although no lock is visible; `is_known`: no process on
-    this host has it.
+    """Whether a run may be running although no lock is visible.
 
-    Some file systems have no locks, or none that are visible to other hosts.
+    Some file systems have no locks, or none that are visible to other hosts. `is_known`: no process
+    on this host has it.
     """
     if status.get("host") in {None, socket.gethostname()}:
         return not is_known and is_alive(int(status.get("pid", 0)))

@@ -64,8 +64,9 @@ def _read(path: Path) -> dict[str, str]:
 
 @functools.cache
 def platform_fingerprint() -> str:
-    """Return a digest of everything on which comparisons depend: versions,
-    code of native stepping, processor.
+    """Return a digest of everything on which comparisons depend.
+
+    These are versions, code of native stepping, and the processor.
     """
     code = hashlib.sha256()
     for file in sorted((Path(machine.__file__).parents[1] / "tasks" / "episodes").rglob("*.py")):

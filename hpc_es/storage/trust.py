@@ -51,8 +51,9 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>/-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Decision:
-    """What may be imported for a run, as rank 0 has decided: directories,
-    and which files there (None: all).
+    """What may be imported for a run, as rank 0 has decided.
+
+    These are directories, and which files there (None: all).
     """
 
     directories: tuple[str, ...] = ()
@@ -89,8 +90,9 @@ Consent: TypeAlias = bool | Decision  # whether the user trusts the code, or wha
 
 @dataclass(frozen=True)
 class Code:
-    """The code that a run names: its names with the SHA-256 of their sources ("": none),
-    and all files of it.
+    """The code that a run names, and all files of it.
+
+    Its names have the SHA-256 of their sources ("": none).
     """
 
     sources: Hashes
@@ -100,8 +102,9 @@ class Code:
 
     @property
     def digest(self) -> str:
-        """What is trusted: files, names, and the texts and switches that are given to them;
-        numbers may change.
+        """What is trusted: files, names, and the texts and switches that are given to them.
+
+        Numbers may change.
         """
         changed = {
             name: old for name, old in self.trained_with.items() if self.sources.get(name) != old
@@ -132,9 +135,7 @@ class Code:
 
 
 def _place(path: Path) -> str:
-    """Return a path relative to the directory from which it is imported,
-    so that a run may be moved.
-    """
+    """Return a path relative to its import directory, so that a run may be moved."""
     directories = [
         directory for directory in user_code.import_directories() if path.is_relative_to(directory)
     ]
@@ -142,7 +143,8 @@ def _place(path: Path) -> str:
 
 
 def find_code(data: ConfigData, recorded: Mapping[str, str]) -> Code:
-    """Return the code that a resolved config names, without importing it;
+    """Return the code that a resolved config names, without importing it.
+
     `recorded` are hashes of the training.
     """
     named = {
@@ -199,10 +201,12 @@ def fingerprint(config_text: str, provenance: ConfigData) -> str:
 
 @user_code.undone_if_refused()
 def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) -> Decision:
-    """Return what may be imported for the checkpoint `path` with this config; the search path is
-    changed.
+    """Return what may be imported for the checkpoint `path` with this config.
 
-    Raises UserError if the code is missing or not trusted.
+    The search path is changed.
+
+    Raises:
+        UserError: the code is missing or not trusted.
     """
     outsider = stranger(path)
     if not _names_code(data, provenance):
@@ -232,8 +236,10 @@ def _names_code(data: ConfigData, provenance: ConfigData) -> bool:
 
 
 def _located(path: Path, data: ConfigData, provenance: ConfigData) -> Code:
-    """Make the directories of a run's code importable, and return the code;
-    UserError if some is missing.
+    """Make the directories of a run's code importable, and return the code.
+
+    Raises:
+        UserError: some of it is missing.
     """
     user_code.import_from(user_code.importable(*_absolute_paths(provenance), *_directory_of(data)))
     code = find_code(data, provenance.get("sources", {}))
@@ -242,8 +248,9 @@ def _located(path: Path, data: ConfigData, provenance: ConfigData) -> Code:
 
 
 def _absolute_paths(provenance: ConfigData) -> list[str]:
-    """Return the directories of the training's code;
-    a relative one could mean a directory that came with the run.
+    """Return the directories of the training's code, which are absolute.
+
+    A relative one could mean a directory that came with the run.
     """
     return [text for text in provenance.get("import_paths", ()) if Path(text).is_absolute()]
 
@@ -285,9 +292,7 @@ def _require_unchanged(path: Path, code: Code) -> None:
 
 
 def _elsewhere(code: Code, trained_in: list[str]) -> str:
-    """Return a reason if files are in another directory than in the training,
-    and not in the user's own path.
-    """
+    """Return a reason if a file is neither in a directory of the training nor in the own path."""
     own = [path for path in sys.path if path and path not in user_code.import_directories()]
     for file in code.files:
         if not any(file.is_relative_to(directory) for directory in (*trained_in, *own)):
@@ -355,10 +360,10 @@ def trust_file(store: Store, path: Path) -> str:
 
 
 def trust_own(run: Path, data: ConfigData, recorded: Mapping[str, str]) -> None:
-    """Add the code of a run that this user starts, and what it has imported so far, to the store if
-    possible.
+    """Add the code of a run that this user starts to the store if possible.
 
-    Code that has changed since it was imported, such as by somebody else, is not added.
+    What it has imported so far is added, too. Code that has changed since it was imported, such as
+    by somebody else, is not added.
     """
     store, executed = Store.of_user(), user_code.imported_files()
     with contextlib.suppress(OSError):  # then only its owner, or --trust, opens the run
@@ -375,8 +380,9 @@ def trust_own(run: Path, data: ConfigData, recorded: Mapping[str, str]) -> None:
 
 
 def trust_imported() -> None:
-    """Add what was imported from the directories of this run's code, as it was executed,
-    to the store if possible.
+    """Add what was imported from the directories of this run's code to the store.
+
+    It is added as it was executed, if that is possible.
     """
     store = Store.of_user()
     with contextlib.suppress(OSError):
@@ -389,10 +395,11 @@ def _add_file(store: Store, path: Path, digest: str) -> None:
 
 
 def find_checkpoint_code(path: Path) -> list[Code]:
-    """Return the code of a checkpoint, of all full checkpoints of a run, or of those of its
-    repetitions.
+    """Return the code of a checkpoint, of all full checkpoints of a run, or its repetitions.
 
-    Raises CheckpointError if there are none, UserError if code is missing.
+    Raises:
+        CheckpointError: there are none.
+        UserError: code is missing.
     """
     found = []
     with user_code.undone_if_refused():

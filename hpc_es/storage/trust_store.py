@@ -1,5 +1,6 @@
-"""The user's store of trusted code: keys of files and digests of runs,
-as names of files in a private directory.
+"""The user's store of trusted code, as names of files in a private directory.
+
+They are keys of files and digests of runs.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ class Store:
         return frozenset(item.name for item in self.directory.iterdir())
 
     def add(self, digest: str, about: JsonObject) -> None:
-        """Add a digest, with what it is of for whoever reads the file;
-        OSError if that is not possible.
+        """Add a digest, with what it is of for whoever reads the file.
+
+        Raises:
+            OSError: that is not possible.
         """
         if self.directory is None:
             raise FileNotFoundError("there is no home directory")

@@ -1,3 +1,1 @@
-"""Tasks: environments, Atari games, functions, external programs and models,
-and the problems that they make.
-"""
+"""Tasks: environments, games, functions, programs and models, and the problems they make."""

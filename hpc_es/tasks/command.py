@@ -1,13 +1,12 @@
-"""`task: {kind: command}`: an external program, which reads parameters from a file and writes a
-result to another.
+"""`task: {kind: command}`: an external program, which reads parameters from a file.
 
     task: {kind: command, command: ["./simulate", "{parameters}", "{result}"], dimension: 12}
 
-The program is started without a shell. `{parameters}` and `{result}` are replaced by absolute
-paths, `{seed}` by a number that is the same for both candidates of an antithetic pair, and
-`{config}` by the config's directory. The parameters are a JSON list, or a JSON object if they have
-names (`format: text`: one number per line). The result is a number, or a JSON object with a
-`value`, of at most 1 MB.
+It writes a result to another file. The program is started without a shell. `{parameters}` and
+`{result}` are replaced by absolute paths, `{seed}` by a number that is the same for both candidates
+of an antithetic pair, and `{config}` by the config's directory. The parameters are a JSON list, or
+a JSON object if they have names (`format: text`: one number per line). The result is a number, or a
+JSON object with a `value`, of at most 1 MB.
 
 The path of the program is relative to the config; a name without a slash is searched in PATH. Each
 job runs in its own scratch directory, RUN/scratch/..., which is removed if the evaluation succeeds.
@@ -139,10 +138,9 @@ def offers(options: Options) -> Offers:
 
 
 def sources(section: ConfigData, directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of the program and of its arguments that are files in the config's
-    directory ({config}/...).
+    """Return the SHA-256 of the program, and of its arguments that are files of the config.
 
-    Nothing is executed.
+    These are in the config's directory ({config}/...). Nothing is executed.
     """
     first, *rest = section["command"]
     files: dict[str, Path | None] = {first: None}
@@ -252,10 +250,10 @@ class ProgramRunner:
         limit_seconds: float = math.inf,
         poll: Poll = lambda: None,
     ) -> ProgramExit:
-        """Run a program in a directory until it ends or reaches the limit; its output is in
-        stdout.txt and stderr.txt.
+        """Run a program in a directory until it ends or reaches the limit.
 
-        An exception raised by `poll` ends the program and propagates.
+        Its output is in stdout.txt and stderr.txt. An exception raised by `poll` ends the program
+        and propagates.
         """
         request = {
             "command": list(command),
@@ -379,10 +377,10 @@ class SubprocessEvaluator:
         self._prefix, self._number = f"{os.getpid()}", 0
 
     def open(self, run: RunContext) -> None:
-        """Use scratch directories in the run directory, and remove those of this rank from a killed
-        run.
+        """Use scratch directories in the run directory.
 
-        Rank 0 also removes those of ranks that do not exist in this run.
+        Those of this rank from a killed run are removed. Rank 0 also removes those of ranks that do
+        not exist in this run.
         """
         self._root, self._prefix = run.directory / SCRATCH, f"rank_{run.rank}_{os.getpid()}"
         for old in self._root.glob("rank_*"):
@@ -449,8 +447,10 @@ class SubprocessEvaluator:
         return scratch
 
     def _keep_scratch(self, scratch: Path) -> str:
-        """Rename the directory of a failure to a free name, or remove it;
-        return a text for the log.
+        """Rename the directory of a failure to a free name, or remove it.
+
+        Returns:
+            A text for the log.
         """
         assert self._root
         for number in range(KEPT_FAILURES):
@@ -470,8 +470,10 @@ class SubprocessEvaluator:
 
 
 def _read_result(path: Path, whole: bool = False) -> object:
-    """Return the number in a result file, or JSON that has more than a number;
-    ValueError if there is none.
+    """Return the number in a result file, or JSON that has more than a number.
+
+    Raises:
+        ValueError: there is none.
     """
     try:
         with path.open("rb") as file:

@@ -1,21 +1,18 @@
-"""A deceptive maze: every path to the goal first leads away from it (after Lehman and Stanley
-2011).
+"""A deceptive maze: every path to the goal first leads away from it.
 
     task: {env_id: "hpc_es.tasks.deceptive_maze:DeceptiveMaze-v0", behaviour: {info: [x, y]}}
 
       +-----------------+
-      |        G        |     a point robot starts at S; its reward is the decrease of its distance
-                              to the goal G;
-      |  +-----------+  |     the direct path ends at the roof of the trap, and the way out leads
-                        away from G
-      |  |           |  |
+      |        G        |     a point robot starts at S; its reward is the decrease
+      |  +-----------+  |     of its distance to the goal G; the direct path ends at
+      |  |           |  |     the roof of the trap, and the way out leads away from G
       |  |           |  |
       |        S        |
       +-----------------+
 
-It observes its position, x and y, and chooses its velocity. Nothing is random. The return is the
-initial distance to G minus the final one: 1.3 to 1.4 at the goal, which ends the episode, and 1.1
-below the roof.
+After Lehman and Stanley 2011. It observes its position, x and y, and chooses its velocity. Nothing
+is random. The return is the initial distance to G minus the final one: 1.3 to 1.4 at the goal,
+which ends the episode, and 1.1 below the roof.
 """
 
 from __future__ import annotations
@@ -38,8 +35,9 @@ GAP = 1e-6  # between the robot and a wall that it touches
 
 
 class DeceptiveMaze(gymnasium.Env):  # type: ignore[misc]
-    """The maze in the square -1 .. 1; observations are float32[2],
-    actions float32[2] in -1 .. 1.
+    """The maze in the square -1 .. 1.
+
+    Observations are float32[2], actions float32[2] in -1 .. 1.
     """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -1,7 +1,8 @@
-"""A wrapper for environments whose actions are an array that policies do not make, such as a matrix
-or MultiBinary.
+"""A wrapper for environments whose actions are an array that policies do not make.
 
-task: {env_id: 'robot:Arms-v0', wrappers: ['hpc_es.tasks.flat_action:FlatAction']}
+    task: {env_id: 'robot:Arms-v0', wrappers: ['hpc_es.tasks.flat_action:FlatAction']}
+
+Such are a matrix or MultiBinary.
 """
 
 from __future__ import annotations

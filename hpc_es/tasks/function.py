@@ -49,13 +49,13 @@ SUFFIXES = (".npy", ".json", ".txt")
 
 
 def initial_vector(search: SearchOptions, directory: Path | None = None) -> Float64 | Bounds:
-    """Return the initial vector of the objective, float64[size], or the region of initial search
-    vectors.
+    """Return the initial vector of the objective, or the region of initial search vectors.
 
-    NaN is the middle of a discrete parameter, which may be between two levels.
+    It is float64[size]. NaN is the middle of a discrete parameter, which may be between two levels.
+    `directory` is that of the config.
 
-    Raises ConfigError for `task.initial` or `task.initial_region`. `directory` is that of the
-    config.
+    Raises:
+        ConfigError: for `task.initial` or `task.initial_region`.
     """
     values = _initial_values(search, directory)
     if isinstance(values, Bounds) or not search.parameters:
@@ -251,8 +251,10 @@ def sources(section: ConfigData, directory: Path) -> dict[str, str]:
 
 
 def build(options: Options, repetition: int = 0) -> ObjectiveTask:
-    """Return the task; ConfigError if the function cannot be
-    imported or does not accept its arguments.
+    """Return the task.
+
+    Raises:
+        ConfigError: the function cannot be imported or does not accept its arguments.
     """
     problems = Problems()
     with problems.collect():

@@ -14,13 +14,15 @@ from hpc_es.core.data import Array, Float32
 
 
 class LastStep(gymnasium.Wrapper):  # type: ignore[misc]
-    """Observations are float32[observations + 1 + actions + 1]: the observation, reward, one-hot
-    action and time.
+    """Observations also have the last reward, the one-hot action and the time.
 
-    Reward, action and time are 0 at the start of an episode. Time is the number of steps so far,
-    divided by `time_scale`. The reward in the observation is clipped to [-reward_clip,
-    reward_clip], unless that is None; the reward of the step is not. Raises ValueError unless
-    observations are flat and actions Discrete.
+    They are float32[observations + 1 + actions + 1]. Reward, action and time are 0 at the start of
+    an episode. Time is the number of steps so far, divided by `time_scale`. The reward in the
+    observation is clipped to [-reward_clip, reward_clip], unless that is None; the reward of the
+    step is not.
+
+    Raises:
+        ValueError: observations are not flat, or actions not Discrete.
     """
 
     def __init__(

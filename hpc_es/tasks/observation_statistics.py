@@ -1,5 +1,4 @@
-"""Observations: their running mean and standard deviation, and reference observations of random
-play.
+"""Observations: running mean and standard deviation, and reference observations.
 
 The statistics are merged from the sums of each job, in job order.
 
@@ -66,10 +65,10 @@ class Moments:
 
     @staticmethod
     def from_normaliser(mean: Float32, deviation: Float32, count: float) -> Moments:
-        """Return the moments of `count` observations with this mean and standard deviation,
-        float32[observations].
+        """Return the moments of `count` observations with this mean and deviation.
 
-        A standard deviation is infinite for an input that has never varied.
+        They are float32[observations]. A standard deviation is infinite for an input that has never
+        varied.
         """
         centre = mean.astype(np.float64)
         variance = np.where(np.isinf(deviation), 0.0, np.square(deviation.astype(np.float64)))
@@ -114,8 +113,9 @@ ADDED_DEVIATION = 1e-8  # added to the others, as in the code of Mania et al. 20
 
 @dataclass(frozen=True)
 class Deviations:
-    """Mean, sum of squared differences from it
-    (float64[observations]) and count of observations.
+    """Mean, sum of squared differences from it, and count of observations.
+
+    The first two are float64[observations].
     """
 
     centre: Float64
@@ -131,20 +131,19 @@ class Deviations:
 
     @staticmethod
     def from_sums(total: Float64, squares: Float64, count: float, origin: Float64) -> Deviations:
-        """Return the statistics of a job from sums and sums of squares of differences from
-        `origin`.
+        """Return the statistics of a job from sums of differences and of their squares.
 
-        All three are float64[observations].
+        The differences are those from `origin`; all three are float64[observations].
         """
         mean = total / count
         return Deviations(origin + mean, np.maximum(squares - total * mean, 0.0), count)
 
     @staticmethod
     def from_normaliser(mean: Float32, deviation: Float32, count: float) -> Deviations:
-        """Return the statistics of `count` observations with this mean and standard deviation,
-        float32[observations].
+        """Return the statistics of `count` observations with this mean and deviation.
 
-        A standard deviation is infinite for an input that has never varied.
+        They are float32[observations]. A standard deviation is infinite for an input that has never
+        varied.
         """
         scatter = np.where(
             np.isinf(deviation), 0.0, np.square(deviation.astype(np.float64)) * (count - 1)
@@ -171,8 +170,9 @@ class Deviations:
         return self.centre.astype(np.float32)
 
     def deviation(self) -> Float32:
-        """Return the sample deviation, float32[observations];
-        infinite for an input that has never varied.
+        """Return the sample deviation, float32[observations].
+
+        It is infinite for an input that has never varied.
         """
         if self.count < 2:
             return np.ones(len(self.centre), np.float32)
@@ -203,8 +203,7 @@ NAMES = frozenset(
 
 
 def not_finite(*states: Arrays) -> str:
-    """Return the name of the first statistics in the arrays of a state that are not finite, "" if
-    all are.
+    """Return the name of the first statistics in a state that are not finite, or "".
 
     A standard deviation is infinite for an input that has never varied. Only versions before 0.2
     have added infinite observations to the statistics, which then stay infinite or NaN.
@@ -221,11 +220,11 @@ def not_finite(*states: Arrays) -> str:
 
 
 class ObservationSums:
-    """Sums and sums of squares of the observations of each observed job, float64[observed jobs,
-    width].
+    """Sums and sums of squares of the observations of each observed job.
 
-    `width` is the size of a flat observation, or the number of channels (the last axis) of an
-    image. For sample deviations the sums are those of differences from the job's first observation.
+    They are float64[observed jobs, width]. `width` is the size of a flat observation, or the number
+    of channels (the last axis) of an image. For sample deviations the sums are those of differences
+    from the job's first observation.
     """
 
     def __init__(self, batch: Batch, spec: ObservationSpec) -> None:
@@ -245,8 +244,9 @@ class ObservationSums:
         self._count = np.zeros(len(self._jobs))
 
     def add(self, observations: Array, jobs: list[int], live: list[int]) -> None:
-        """Add one step's observations [rows, *shape]; `jobs` are those of all rows,
-        `live` the running rows.
+        """Add one step's observations [rows, *shape].
+
+        `jobs` are those of all rows, `live` the running rows.
         """
         if not self._index:
             return
@@ -276,10 +276,9 @@ class ObservationSums:
         self._count[index] = count
 
     def units(self, failed: Array) -> list[list[Arrays]]:
-        """Return the statistics of each unit of jobs, or, for a unit that is not complete, of each
-        of its jobs.
+        """Return the statistics of each unit of jobs.
 
-        `failed` is bool[jobs].
+        For a unit that is not complete they are those of each of its jobs. `failed` is bool[jobs].
         """
         jobs = len(failed)
         size = self._unit or max(jobs, 1)
@@ -291,10 +290,9 @@ class ObservationSums:
         return units
 
     def arrays(self, failed: Array, jobs: range) -> Arrays:
-        """Return the statistics of some jobs, in order, without failed ones; {} if none is
-        observed.
+        """Return the statistics of some jobs, in order, without failed ones.
 
-        `failed` is bool[jobs of the chunk].
+        {} if none is observed. `failed` is bool[jobs of the chunk].
         """
         observed = [(index, job) for index, job in enumerate(self._jobs.tolist()) if job in jobs]
         if not observed:
@@ -320,8 +318,10 @@ INTERVAL = 10  # steps from one observation to the next, since successive ones a
 
 
 def random_observations(task: Episodic, keys: Keys, count: int) -> Array:
-    """Return every tenth observation of episodes with random actions, [count, *shape];
-    ConfigError if one fails.
+    """Return every tenth observation of episodes with random actions, [count, *shape].
+
+    Raises:
+        ConfigError: an episode fails.
     """
     spec = task.spaces.observations
     observations: list[Array] = []
@@ -353,8 +353,9 @@ def sha256(observations: Array) -> str:
 
 
 class RandomActor:
-    """Takes random actions in an episode, and keeps the
-    observations of the steps divisible by INTERVAL.
+    """Takes random actions in an episode, and keeps observations.
+
+    They are those of the steps divisible by INTERVAL.
     """
 
     def __init__(self, space: Actions, rng: np.random.Generator, steps: int) -> None:
@@ -375,10 +376,10 @@ class RandomActor:
 
 
 def random_actions(space: Actions, rng: np.random.Generator, rows: int) -> Array:
-    """Return uniform actions: float32[rows, actions] (Box), int64[rows] (Discrete) or int64[rows,
-    choices].
+    """Return uniform actions of all rows.
 
-    Those of a Box are between its bounds, where -1 and 1 replace infinite ones.
+    They are float32[rows, actions] (Box), int64[rows] (Discrete) or int64[rows, choices]. Those of
+    a Box are between its bounds, where -1 and 1 replace infinite ones.
     """
     if isinstance(space, Discrete):
         return rng.integers(space.start, space.start + space.n, rows)

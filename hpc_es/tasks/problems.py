@@ -61,9 +61,10 @@ SPREAD = 0.3  # initial standard deviation of a coordinate, where a problem has 
 
 
 class ProblemDefaults:
-    """A problem without a state, with the chunks and evaluations of the config.
+    """Base class of problems, with defaults for all methods but those of their kind.
 
-    See `core.interfaces.Problem`.
+    The problem has no arrays in the state, and the chunks and evaluations of the config. See
+    `Problem`; `VectorProblemDefaults` has an example.
     """
 
     columns: tuple[Column, ...] = ()
@@ -102,8 +103,10 @@ class ProblemDefaults:
         return carried
 
     def unit(self, parts: Sequence[Arrays]) -> Arrays:
-        """Return the only part; RunError if there are several,
-        since only a subclass knows how to combine them.
+        """Return the only part, since only a subclass knows how to combine several.
+
+        Raises:
+            RunError: there are several.
         """
         if len(parts) != 1:
             text = f"{type(self).__name__}: expected 1 dict in Outcome.learned for each unit of jobs, found {len(parts)}"
@@ -156,6 +159,28 @@ class VectorProblemDefaults(ProblemDefaults):
 
     Vectors are float64; the initial standard deviation is 0.3 for strategies whose config has no
     sigma.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import Layout, Outcome, VectorProblemDefaults, row_dtype
+        >>> class Sphere(VectorProblemDefaults):
+        ...     layout = Layout({"x": (10,)})
+        ...
+        ...     def initial(self, rng):
+        ...         return rng.normal(size=self.size)
+        ...
+        ...     def evaluate(self, population, jobs, carried, poll):
+        ...         rows = np.zeros(len(jobs), row_dtype(self.columns))
+        ...         rows["return_"] = -np.square(population.stacked()).sum(axis=1)
+        ...         return Outcome(rows)
+
+        A test needs neither a run nor other ranks:
+
+        >>> from hpc_es.extend import Jobs, ProblemState, unperturbed
+        >>> ones = unperturbed(Sphere.layout, np.ones(10), jobs=2)
+        >>> jobs = Jobs(generation=0, numbers=range(2), groups=[0, 1])
+        >>> Sphere().evaluate(ones, jobs, ProblemState(), lambda: None).rows["return_"]
+        array([-10., -10.])
     """
 
     layout: Layout
@@ -174,7 +199,14 @@ class VectorProblemDefaults(ProblemDefaults):
 
 @dataclass(frozen=True)
 class VectorTask:
-    """A task without a policy, whose problem is created from the keys of a repetition."""
+    """A task without a policy, whose problem is created from the keys of a repetition.
+
+    Examples:
+        >>> from hpc_es.extend import VectorTask
+        >>> task = VectorTask("sphere", lambda keys: ...)  # such as Sphere()
+        >>> task.name, task.spaces
+        ('sphere', None)
+    """
 
     name: str  # name in messages and plots
     make: Callable[[Keys], VectorProblem]  # creates the problem from the keys of a repetition
@@ -197,9 +229,7 @@ PROBE_BLOCK = 3
 
 @options
 class ObservationNormalization:
-    """`task.observation_normalization:`, by the running mean and
-    standard deviation of the observations.
-    """
+    """`task.observation_normalization:`, by running mean and standard deviation."""
 
     enabled: bool = option("whether observations are normalised", False)
     probability: Probability = option(
@@ -234,8 +264,9 @@ class ObservationNormalization:
 
 
 def refuse_normalization(normalization: ObservationNormalization) -> None:
-    """Raise ConfigError if normalisation is enabled,
-    for an algorithm that learns from trajectories.
+    """Raise ConfigError if normalisation is enabled.
+
+    For algorithms that learn from trajectories.
     """
     if normalization.enabled:
         text = "is true, but algorithms that differentiate trajectories do not support it: expected false"
@@ -245,8 +276,9 @@ def refuse_normalization(normalization: ObservationNormalization) -> None:
 
 
 def refuse_quantities(quantities: Quantities) -> None:
-    """Raise ConfigError for an algorithm that learns from trajectories,
-    if something but returns would rank them.
+    """Raise ConfigError if something but returns would rank jobs.
+
+    For algorithms that learn from trajectories.
     """
     for group in (OBJECTIVES, CONSTRAINTS):
         if group in quantities.groups:
@@ -262,11 +294,10 @@ def refuse_quantities(quantities: Quantities) -> None:
 
 
 class PolicyProblem(ProblemDefaults):
-    """Search for a policy's parameters, which are evaluated in episodes; it learns the statistics
-    of observations.
+    """Search for a policy's parameters, which are evaluated in episodes.
 
-    The statistics have a number for each element of a flat observation, or for each channel of an
-    image.
+    It learns the statistics of observations, with a number for each element of a flat observation,
+    or for each channel of an image.
 
     State, shared:
         observation_mean: float32[observations], if observation_normalization.enabled; mean
@@ -332,9 +363,7 @@ class PolicyProblem(ProblemDefaults):
         return self._policy.initial(rng)
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
-        """Return the fitness by the first objective, by default the return,
-        and the constraints, float64[jobs].
-        """
+        """Return the fitness by the first objective, by default the return, and the constraints."""
         return fitness_of(self.quantities, rows)
 
     def open(self, run: RunContext) -> None:
@@ -437,9 +466,7 @@ class PolicyProblem(ProblemDefaults):
         return statistics_state(statistics)
 
     def environment_info(self) -> Mapping[str, Any]:
-        """Return the SHA-256 of the reference observations, and what a policy is compiled for,
-        if there are any.
-        """
+        """Return the SHA-256 of reference observations, and for what a policy is compiled."""
         return {**self._reference_info, **_compiled_for(self._policy)}
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:
@@ -469,8 +496,9 @@ def _open_library(policy: Policy, run: RunContext) -> Backend | None:
 
 
 def _compiled_for(policy: Policy) -> dict[str, Any]:
-    """Return the device and the size of calls for which a policy is compiled,
-    if its backend says so.
+    """Return the device and the size of calls for which a policy is compiled.
+
+    It is empty if the backend does not say so.
     """
     traits = Traits.of(policy)
     info = backend(traits.compiled_by).compilation_info() if traits.compiled_by else {}

@@ -1,5 +1,4 @@
-"""`task.objectives`, `task.measures` and the like: what an evaluation yields besides its return,
-and where from.
+"""`task.objectives`, `task.measures` and the like: what an evaluation yields, and whence.
 
 The short form names them, the long form also says where the numbers come from:
 
@@ -21,8 +20,9 @@ MEMBER_COLUMNS = ("member", "generation", "job", "cell", "choice")  # of front.c
 
 
 def _with_source(data: Json) -> Json:
-    """Return a section whose key `from` has the name of its option,
-    since `from` is a word of Python.
+    """Return a section whose key `from` has the name of its option.
+
+    `from` is a word of Python.
     """
     if not isinstance(data, Mapping) or "from" not in data or "source" in data:
         return data

@@ -1,5 +1,6 @@
-"""A time limit for calls of user code, which also interrupts calls that hang,
-and polling during long calls.
+"""A time limit for calls of user code, which also interrupts calls that hang.
+
+Also polling during long calls.
 """
 
 from __future__ import annotations
@@ -111,8 +112,9 @@ class Watch:
         return self._spent.get(job, 0.0)
 
     def timed(self, job: int, call: Callable[P, R]) -> Callable[P, R]:
-        """Return `call` with its time added to the job's;
-        it raises EpisodeTimeout once the limit is exceeded.
+        """Return `call` with its time added to the job's.
+
+        It raises EpisodeTimeout once the limit is exceeded.
         """
 
         def timed_call(*arguments: P.args, **keywords: P.kwargs) -> R:

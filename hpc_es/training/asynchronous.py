@@ -1,11 +1,10 @@
-"""Asynchronous updates: rank 0 sends parameters and applies each gradient as it arrives (Mnih et
-al. 2016).
+"""Asynchronous updates: rank 0 sends parameters and applies each gradient as it arrives.
 
-A worker receives the shared arrays, evaluates one chunk, returns the result and receives the next;
-no worker waits for another. When a result arrives, rank 0 has usually made further updates since
-the worker received its theta: their number is the staleness of the result. The order of the results
-depends on the machine, so results are not reproducible. A job of one rank evaluates and updates in
-turn.
+Mnih et al. 2016. A worker receives the shared arrays, evaluates one chunk, returns the result and
+receives the next; no worker waits for another. When a result arrives, rank 0 has usually made
+further updates since the worker received its theta: their number is the staleness of the result.
+The order of the results depends on the machine, so results are not reproducible. A job of one rank
+evaluates and updates in turn.
 """
 
 from __future__ import annotations
@@ -49,8 +48,9 @@ class Asynchronous:
         self._rank, self._commander = rank, commander
 
     def generations(self, command: Command, started: float) -> Generator[FinishedGeneration]:
-        """Yield updates, each as a generation;
-        the first one has the evaluation that all ranks begin with.
+        """Yield updates, each as a generation.
+
+        The first one has the evaluation that all ranks begin with.
         """
         rank, interval = self._rank, self._rank.evaluations.interval
         evaluation = np.zeros(0, rank.parts.row)
@@ -80,8 +80,9 @@ class Asynchronous:
 
 
 class AsynchronousExchange:
-    """The messages of a phase of asynchronous updates; rank 0 calls `updates`,
-    every other rank `serve_worker`.
+    """The messages of a phase of asynchronous updates.
+
+    Rank 0 calls `updates`, every other rank `serve_worker`.
     """
 
     def __init__(self, world: World, work: Work, executor: MpiExecutor, parts: Parts) -> None:
@@ -93,9 +94,9 @@ class AsynchronousExchange:
     def updates(
         self, current: Callable[[], State], is_running: Callable[[], bool]
     ) -> Generator[AsynchronousUpdate]:
-        """Yield results; the caller applies each to the state that `current` returns before it
-        takes the next one.
+        """Yield results.
 
+        The caller applies each to the state that `current` returns before it takes the next one.
         While `is_running` returns true, each worker receives a new chunk; after that, pending
         results are still yielded. If the generator is closed early they are lost. The generation
         that the random numbers of a chunk belong to is a counter of chunks.
@@ -135,8 +136,10 @@ class AsynchronousExchange:
             self._world.send(worker, Tag.TASK, encoded(EndTask()))
 
     def _send_task(self, worker: int, number: int, state: State) -> int:
-        """Send the state and the number of a chunk to a worker;
-        return the generation of the state.
+        """Send the state and the number of a chunk to a worker.
+
+        Returns:
+            The generation of the state.
         """
         self._world.send(worker, Tag.TASK, encoded(StateTask(number, state.shared)))
         return state.generation

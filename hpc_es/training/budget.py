@@ -1,7 +1,7 @@
 """The budget `stop.episodes`: which runs end exactly at it, and what others use in its place.
 
 The last generation is cut to the budget: its last jobs are not evaluated, and it makes no update
-(see `Generation` and `Training._record_cut`). Searches with several generations in flight,
+(see `Generation` and `Recording.add_cut`). Searches with several generations in flight,
 asynchronous updates, and policies that are trained by gradients of episodes end with the generation
 that reaches the budget.
 """

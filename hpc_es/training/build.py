@@ -74,23 +74,21 @@ def decide_device(config: Config, world: World | None = None) -> None:
 
 
 def unit_of(config: Config) -> int:
-    """Return the number of jobs that an algorithm requests as one unit,
-    unless the problem determines it.
-    """
+    """Return how many jobs an algorithm requests as one unit, unless the problem says so."""
     return USUAL_CHUNK if config.mpi.chunk_size == "auto" else config.mpi.chunk_size
 
 
 def cutting_of(config: Config, problem: Problem) -> Cutting:
-    """Return how rounds may be cut into chunks; gradients depend on the chunks,
-    so theirs are fixed.
+    """Return how rounds may be cut into chunks.
+
+    Gradients depend on the chunks, so theirs are fixed.
     """
     cutting: Cutting = "fixed" if config.setup.needs.gradients else problem.cutting
     return cutting
 
 
 def require_contracts(config: Config, built: BuiltTask) -> None:
-    """Raise ConfigError if custom noise, a custom algorithm or the actor of a custom policy lacks
-    methods.
+    """Raise ConfigError if a custom part lacks methods: noise, algorithm, a policy's actor.
 
     An algorithm gets counter noise in place of a table. Noise that the ranks share is checked when
     they build it.
@@ -221,8 +219,9 @@ def preflight(
 
 
 def _check_output(directory: Path) -> None:
-    """Raise ConfigError if the run directory cannot be created or written to;
-    nothing is left behind.
+    """Raise ConfigError if the run directory cannot be created or written to.
+
+    Nothing is left behind.
     """
     path = directory.absolute()
     exists = path.exists()
@@ -248,8 +247,12 @@ def _check_output(directory: Path) -> None:
 def build_task(
     config: Config, repetition: int = 0, known: Sequence[tuple[str, str]] = ()
 ) -> BuiltTask:
-    """Build task, policy and problem, which finds unknown environments and parts that do not fit
-    each other. Raises ConfigError with all problems, after those that are known.
+    """Build task, policy and problem.
+
+    The latter finds unknown environments and parts that do not fit each other.
+
+    Raises:
+        ConfigError: with all problems, after those that are known.
     """
     set_config_directory(config.directory)
     problems = Problems(known)
@@ -327,9 +330,9 @@ def _build_once(config: Config, repetition: int) -> BuiltTask:
 def build_parts(
     config: Config, world: World, built: BuiltTask, repetition: int = 0, shared: object = None
 ) -> Parts:
-    """Build all parts; every rank of the world calls this, because the ranks of a node fill the
-    noise table together.
+    """Build all parts.
 
+    Every rank of the world calls this, because the ranks of a node fill the noise table together.
     `shared` is the result of `shared_noise`, if there is one already.
     """
     task, policy, problem = built
@@ -365,10 +368,9 @@ def build_noise(config: Config, keys: Keys, layout: Layout, shared: object) -> N
 
 
 def shared_noise(config: Config, world: World) -> object:
-    """Return the data that all ranks and repetitions share for a kind of noise, such as a table, or
-    None.
+    """Return the data that all ranks and repetitions share for a kind of noise, or None.
 
-    Every rank of the world calls this.
+    These may be a table. Every rank of the world calls this.
     """
     share = getattr(config.setup.noise, "share", None)
     return (

@@ -1,5 +1,6 @@
-"""`--check`: finds errors and shows what would run, without training,
-within seconds on a login node.
+"""`--check`: finds errors and shows what would run, without training.
+
+It takes seconds on a login node.
 """
 
 from __future__ import annotations
@@ -74,11 +75,13 @@ ROWS = 2  # of the batch with which a custom policy is tested
 def check(
     config: Config, ranks: int | None = None, output: Path | None = None, call: bool = True
 ) -> int:
-    """Build the environment and the policy, look for hidden state, and print what would run; return
-    exit status 0.
+    """Build the environment and the policy, print what would run, and return exit status 0.
 
-    `ranks` is the number of ranks of the run, if known; `output` replaces the run directory of the
-    config. With `call`, a function of the user is called once. Raises ConfigError with all errors.
+    It also looks for hidden state. `ranks` is the number of ranks of the run, if known; `output`
+    replaces the run directory of the config. With `call`, a function of the user is called once.
+
+    Raises:
+        ConfigError: with all errors.
     """
     directory, problems = absolute(output or config.output or "."), Problems()
     searched, source = preflight(config, directory, problems)
@@ -160,8 +163,9 @@ def _searched_lines(
 
 
 def layer_lines(layout: Layout) -> list[str]:
-    """Return a table of the parts of a parameter vector: names, shapes and sizes;
-    [] for a single part.
+    """Return a table of the parts of a parameter vector: names, shapes and sizes.
+
+    For a single part it is [].
     """
     if len(layout.shapes) < 2:
         return []
@@ -172,8 +176,9 @@ def layer_lines(layout: Layout) -> list[str]:
 
 
 def _noise_lines(config: Config, problem: VectorProblem, policy: Policy | None) -> list[str]:
-    """Return the memory of the noise table,
-    and which parts have low-rank perturbations and are formed.
+    """Return the memory of the noise table, and what of the perturbations has a low rank.
+
+    These are parts, and which of them are formed.
     """
     lines, factorisation = [], factorisation_of(config, problem.layout)
     if config.noise.kind == "table":
@@ -229,7 +234,8 @@ def _check_space(config: Config, state: State, directory: Path) -> None:
 
 
 def _initial(config: Config, problem: AnyProblem) -> State | None:
-    """Return the first state, without a noise table;
+    """Return the first state, without a noise table.
+
     None for custom algorithms and those that only a run builds.
     """
     if algorithm_waits(config) or is_user_kind(config.algorithm.kind):

@@ -1,5 +1,4 @@
-"""The sizes of chunks whose jobs advance together, from what a step of a chunk was measured to
-cost.
+"""The sizes of chunks whose jobs advance together, from the measured costs of a step.
 
 A step of a chunk has a fixed part, which its running episodes share, and a part for each of them.
 Small chunks pay the fixed part often, large ones leave ranks without work at the end of a round.
@@ -46,13 +45,12 @@ FIRST_JOBS, FIRST_CHUNK_BYTES = 32, 2 << 20
 
 @dataclass(frozen=True)
 class Cut:
-    """Sizes of chunks: at most `largest` jobs, fewer towards the end of a round, but at least
-    `smallest`.
+    """Sizes of chunks: at most `largest` jobs, fewer towards the end of a round.
 
-    With 0 for both, chunks stay as the algorithm asked for them. Otherwise sizes are rounded up to
-    multiples of `multiple`, the number of jobs that are computed together, if there are that many
-    jobs for each rank. With `is_even`, each rank gets the same number of chunks, usually one, and
-    their sizes differ by at most `multiple`.
+    They have at least `smallest` jobs. With 0 for both, chunks stay as the algorithm asked for
+    them. Otherwise sizes are rounded up to multiples of `multiple`, the number of jobs that are
+    computed together, if there are that many jobs for each rank. With `is_even`, each rank gets the
+    same number of chunks, usually one, and their sizes differ by at most `multiple`.
     """
 
     largest: int = 0
@@ -188,10 +186,10 @@ def simulated_seconds(
 def first_cut_at_once(
     jobs: int, ranks: int, most: int, candidate_bytes: int, multiple: int = 1
 ) -> Cut:
-    """Return the cut of the first generation, before anything was measured, as if all jobs were
-    equally long.
+    """Return the cut of the first generation, before anything was measured.
 
-    Chunks stay small enough to show what a step of few candidates costs, if more exceed the cache.
+    All jobs count as equally long. Chunks stay small enough to show what a step of few candidates
+    costs, if more exceed the cache.
     """
     most = min(most, max(FIRST_JOBS, FIRST_CHUNK_BYTES // max(candidate_bytes, 1)))
     row = FIRST_ROW_SECONDS + candidate_bytes / FIRST_BYTES_PER_SECOND

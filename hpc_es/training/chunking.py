@@ -125,9 +125,7 @@ def first_cut(cutting: Cutting, chunk_size: ChunkSize) -> Cut:
 
 
 def cut_by_time(jobs: int, job: float, ranks: int) -> Cut:
-    """Return the cut of a generation of `jobs` jobs "one by one",
-    cheap calls that take `job` seconds each.
-    """
+    """Return the cut of a generation of jobs "one by one", cheap calls of `job` seconds each."""
     job = max(job, 1e-9)
     seconds = job * jobs
     timed = Cut(max(1, int(LARGEST_SECONDS / job)), max(1, round(SMALLEST_SECONDS / job)))
@@ -147,11 +145,10 @@ def most_jobs(cutting: Cutting, candidate_bytes: int) -> int:
 
 
 def rank_0_saves_time(jobs: int, ranks: int, cutting: Cutting) -> bool:
-    """Return whether a round of `jobs` jobs ends earlier if rank 0 evaluates too, though it also
-    hands out chunks.
+    """Whether a round of `jobs` jobs ends earlier if rank 0 evaluates, too.
 
-    This is so if the longest share then has one job less. Where rank 0 cannot answer during a job,
-    each share must be a single job.
+    It also hands out chunks. A round ends earlier if the longest share then has one job less. Where
+    rank 0 cannot answer during a job, each share must be a single job.
     """
     share, without = -(-jobs // ranks), -(-jobs // max(ranks - 1, 1))
     return share < without and share <= (1 if cutting == "one by one" else FEW_JOBS)
@@ -211,16 +208,18 @@ def recut(chunks: Sequence[Chunk], cut: Cut, ranks: int, skipped: int = 0) -> li
 
 
 def _continues(first: Chunk, jobs: int, chunk: Chunk) -> bool:
-    """Return whether a chunk follows the `jobs` jobs that start with `first`;
-    all units but the last have one size.
+    """Whether a chunk follows the `jobs` jobs that start with `first`.
+
+    All units but the last have one size.
     """
     follows = chunk.first_job == first.first_job + jobs and jobs % first.jobs == 0
     return follows and chunk.purpose == first.purpose and chunk.parent == first.parent
 
 
 def first_jobs(chunks: Sequence[Chunk], jobs: int) -> list[Chunk]:
-    """Return the chunks without all but the first `jobs` jobs;
-    the last one may be shorter than it was.
+    """Return the chunks without all but the first `jobs` jobs.
+
+    The last one may be shorter than it was.
     """
     result: list[Chunk] = []
     for chunk in chunks:
@@ -249,11 +248,10 @@ def without_first_jobs(chunks: Sequence[Chunk], jobs: int) -> list[Chunk]:
 
 
 class JobDurations:
-    """Estimates how long jobs take: a linear fit of the logarithm, and its mean error for similar
-    candidates.
+    """Estimates how long jobs take.
 
-    No result depends on it: the order in which jobs are handed out is all that follows from
-    durations.
+    It is a linear fit of the logarithm, and its mean error for similar candidates. No result
+    depends on it: the order in which jobs are handed out is all that follows from durations.
     """
 
     def __init__(self, choices: Mapping[int, int]) -> None:
@@ -262,9 +260,7 @@ class JobDurations:
         self._logarithms: Float64 = np.zeros(0)  # of the seconds, float64[candidates]
 
     def add(self, vectors: Float64, seconds: Float64) -> None:
-        """Add candidates, float64[jobs, size], and the seconds that they took, float64[jobs],
-        NaN if unknown.
-        """
+        """Add candidates, float64[jobs, size], and their seconds, float64[jobs], NaN if unknown."""
         known = seconds > 0
         features = self._features(vectors[known])
         if self._vectors is not None:
@@ -275,8 +271,9 @@ class JobDurations:
         ]
 
     def longest_first(self, vectors: Float64) -> tuple[int, ...]:
-        """Return the indices of candidates, float64[jobs, size],
-        from the longest to the shortest; () if unknown.
+        """Return the indices of candidates, float64[jobs, size], the longest first.
+
+        () if nothing is known.
         """
         if self._vectors is None or len(self._vectors) < NEIGHBOURS:
             return ()
@@ -299,9 +296,7 @@ class JobDurations:
         return tuple(np.argsort(-estimates, kind="stable").tolist())
 
     def _features(self, vectors: Float64) -> Float64:
-        """Return numbers, and an indicator of each category in place of choices,
-        float64[jobs, features].
-        """
+        """Return numbers, and indicators of the categories of choices, float64[jobs, features]."""
         numbers = np.delete(vectors, list(self._choices), axis=1)
         indicators = [
             vectors[:, [index]] == np.arange(count) for index, count in self._choices.items()
@@ -352,8 +347,10 @@ class ChunkPlanner:
         return CutPlan(cut, evaluated, evaluation_first, len(ranks), 0 in ranks)
 
     def start(self, state: State) -> str | None:
-        """Choose who evaluates the first generation; return a warning about ranks without work,
-        or None.
+        """Choose who evaluates the first generation.
+
+        Returns:
+            A warning about ranks without work, or None.
         """
         jobs = 0
         if self._config.setup.needs.asynchronous is None:
@@ -373,11 +370,10 @@ class ChunkPlanner:
         )
 
     def add_durations(self, state: State, seconds: Float64) -> None:
-        """Add the seconds of the training jobs of a generation, float64[jobs], NaN if unknown, if
-        they are long.
+        """Add the seconds of a generation's training jobs, float64[jobs], if they are long.
 
-        `state` is the one that the generation was drawn from, before the update, which may
-        overwrite it.
+        They are NaN if unknown. `state` is the one that the generation was drawn from, before the
+        update, which may overwrite it.
         """
         known = seconds[seconds > 0]
         is_long = len(known) > 0 and known.mean() >= ORDERED_SECONDS
@@ -387,8 +383,9 @@ class ChunkPlanner:
             self._durations.add(vectors, seconds[: len(vectors)])
 
     def order(self, state: State) -> None:
-        """Choose the order of the next generation's jobs, drawn from `state`,
-        after `add_durations` and `update`.
+        """Choose the order of the next generation's jobs, which are drawn from `state`.
+
+        `add_durations` and `update` come before.
         """
         self.plan = replace(self.plan, order=())
         vectors = self._candidates(state) if self._orders_jobs else None
@@ -396,7 +393,8 @@ class ChunkPlanner:
             self.plan = replace(self.plan, order=self._durations.longest_first(vectors))
 
     def _candidates(self, state: State) -> Float64 | None:
-        """Return the candidates of the first round of a generation, float64[jobs, size];
+        """Return the candidates of a generation's first round, float64[jobs, size].
+
         None if jobs have no order.
         """
         algorithm = self._parts.algorithm
@@ -443,8 +441,9 @@ class ChunkPlanner:
             self.plan = replace(plan, cut=self._by_steps(plan, rows, chunks))
 
     def _by_steps(self, plan: CutPlan, rows: Rows, chunks: npt.NDArray[np.void]) -> Cut:
-        """Return the cut by the costs of steps;
-        it stays the same until planning takes less than 1 % of the time.
+        """Return the cut by the costs of steps.
+
+        It stays the same until planning takes less than 1 % of the time.
         """
         started = time.perf_counter()
         is_early = self._plans < FIRST_PLANS
@@ -465,15 +464,17 @@ class ChunkPlanner:
         return self._in_calls(cut)
 
     def _in_calls(self, cut: Cut) -> Cut:
-        """Return the cut into chunks that fill the calls of the problem,
-        unless the config sets the size of chunks.
+        """Return the cut into chunks that fill the calls of the problem.
+
+        The config may set the size of chunks instead.
         """
         is_free = self.is_adaptive and cut != AS_ASKED
         return replace(cut, multiple=self._parts.problem.call_size) if is_free else cut
 
     def require_independent(self, mixed_chunks: int) -> None:
-        """Raise RunError if results depend on the cut,
-        because jobs of `mixed_chunks` chunks affected each other.
+        """Raise RunError if results depend on the cut.
+
+        That is so if jobs of `mixed_chunks` chunks affected each other.
         """
         if self.is_adaptive and mixed_chunks:
             raise RunError(MIXED_CHUNK)
@@ -504,9 +505,7 @@ def jobs_of_generation(config: Config, problem: Problem) -> int:
 
 
 def candidate_bytes(config: Config, parts: Parts) -> int:
-    """Return the bytes of what is formed of a candidate: its factors with noise of low rank,
-    else its parameters.
-    """
+    """Return the bytes of what is formed of a candidate: low-rank factors, or parameters."""
     if isinstance(parts.noise, FactorisedNoise):
         return 4 * parts.noise.factorisation.compact.size
     searched = vectors(config, parts.problem)
@@ -530,10 +529,9 @@ def _idle_warning(config: Config, jobs: int, cutting: Cutting, unit: int, ranks:
 
 
 def idle_message(jobs: int, size: int, busy: int, ranks: int, is_free: bool = True) -> str | None:
-    """Return a warning if `jobs` jobs per generation, in chunks of at least `size`, leave ranks
-    idle, or None.
+    """Return a warning if `jobs` jobs per generation leave ranks idle, or None.
 
-    `busy` of the `ranks` ranks evaluate.
+    Chunks have at least `size` jobs, and `busy` of the `ranks` ranks evaluate.
     """
     chunks = -(-jobs // size)
     if chunks >= busy:
@@ -550,11 +548,10 @@ def idle_message(jobs: int, size: int, busy: int, ranks: int, is_free: bool = Tr
 
 
 def fitting_jobs(jobs: int, size: int, busy: int) -> tuple[int, int]:
-    """Return the next smaller and larger numbers of jobs that `busy` ranks can share equally, in
-    chunks of `size`.
+    """Return the next smaller and larger numbers of jobs that `busy` ranks share equally.
 
-    They are even if `jobs` is, since mirrored perturbations come in pairs. The smaller one is 0 if
-    there is none.
+    They are in chunks of `size`, and even if `jobs` is, since mirrored perturbations come in pairs.
+    The smaller one is 0 if there is none.
     """
     chunks = -(-jobs // size)
     smaller, larger = (busy * size * times for times in ((chunks - 1) // busy, -(-chunks // busy)))
@@ -564,8 +561,9 @@ def fitting_jobs(jobs: int, size: int, busy: int) -> tuple[int, int]:
 
 
 def division_message(jobs: int, size: int, busy: int) -> str | None:
-    """Return a warning if `jobs` jobs are few more than a multiple of what `busy` ranks share,
-    or None.
+    """Return a warning if `jobs` is little more than a multiple of what ranks share, or None.
+
+    `busy` ranks evaluate.
     """
     chunks = -(-jobs // size)
     shares = -(-chunks // busy)

@@ -1,5 +1,6 @@
-"""Collective operations: decisions of rank 0, errors, broadcasts of config and state,
-and reports of failed jobs.
+"""Collective operations: decisions of rank 0, errors, broadcasts, reports of failed jobs.
+
+Broadcasts are those of config and state.
 """
 
 from __future__ import annotations
@@ -46,11 +47,13 @@ def on_rank_0(
     work: Callable[[], T | ExitReason],
     message_of: Callable[[T], JsonObject] = lambda value: {},
 ) -> tuple[T | None, JsonObject]:
-    """Call `work` on rank 0; return its value there (None on other ranks) and, on every rank, a
-    message made from it.
+    """Call `work` on rank 0 and send a message made from its value to every rank.
 
     `message_of` converts the value to JSON-able data. If `work` returns an ExitReason or raises
     UserError, PermissionError or Exit, every rank raises CollectiveExit.
+
+    Returns:
+        The value, which is None on other ranks, and the message.
     """
     value: T | None = None
     packet: JsonObject = {}
@@ -99,10 +102,12 @@ def config_message(config: Config) -> JsonObject:
 
 
 def config_from_message(world: World, message: JsonObject) -> Config:
-    """Return the config on every rank; CollectiveExit if the source of custom code differs between
-    ranks.
+    """Return the config on every rank.
 
     Every rank calls this.
+
+    Raises:
+        CollectiveExit: the source of custom code differs between ranks.
     """
     if world.rank:
         user_code.import_from(message["import_paths"])
@@ -135,8 +140,9 @@ MOST = 62  # arrays that fit the bit mask of unchanged arrays; the others are al
 
 
 class SharedArrays:
-    """The arrays of the last broadcast on this rank;
-    every rank calls `broadcast` with rank 0's plan.
+    """The arrays of the last broadcast on this rank.
+
+    Every rank calls `broadcast` with rank 0's plan.
     """
 
     def __init__(self, world: World) -> None:
@@ -149,9 +155,7 @@ class SharedArrays:
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     def plan(self, shared: Arrays) -> tuple[int, int]:
-        """Return, on rank 0, a bit mask of arrays that need not be sent,
-        and whether shapes must be sent.
-        """
+        """Return, on rank 0, a bit mask of arrays not to be sent, and whether shapes are sent."""
         mask = 0
         for bit, (name, array) in enumerate(list(shared.items())[:MOST]):
             if self._known.get(name) is array and not array.flags.writeable:
@@ -160,8 +164,9 @@ class SharedArrays:
         return mask, int(shapes != self._shapes)
 
     def broadcast(self, shared: Arrays, plan: tuple[int, int]) -> Arrays:
-        """Return rank 0's arrays; other ranks pass arrays with the same names and dtypes,
-        of any shape.
+        """Return rank 0's arrays.
+
+        Other ranks pass arrays with the same names and dtypes, of any shape.
         """
         if self._world.rank == 0:
             shared = contiguous(shared)
@@ -225,8 +230,9 @@ class Transfer(NamedTuple):
 
 
 class SharedState:
-    """The state on every rank; in a replicated update, where every rank updates it,
-    it is sent completely and once.
+    """The state on every rank.
+
+    In a replicated update, where every rank updates it, it is sent completely and once.
     """
 
     def __init__(self, world: World, replicated: bool, initial: State) -> None:
@@ -251,8 +257,9 @@ class SharedState:
         return Transfer(0 if self._was_sent else 1, *self._arrays.plan(self._sent_arrays(state)))
 
     def without_arrays(self, state: State, to_send: int) -> State:
-        """Return the argument of `broadcast`: on ranks that receive arrays,
-        one with empty arrays, to free memory.
+        """Return the argument of `broadcast`.
+
+        On ranks that receive arrays it has empty arrays, to free memory.
         """
         return (
             state
@@ -261,8 +268,9 @@ class SharedState:
         )
 
     def broadcast(self, state: State, transfer: Transfer) -> State:
-        """Return the state with rank 0's arrays;
-        on other ranks `master` is empty unless the update is replicated.
+        """Return the state with rank 0's arrays.
+
+        On other ranks `master` is empty unless the update is replicated.
         """
         to_send, mask, reshaped = transfer
         if not to_send:
@@ -311,16 +319,18 @@ class FailureReport:
     failure: Failure
 
     def line(self) -> str:
-        """Return the line for the log, with the number of the
-        generation that progress lines show, from 1.
+        """Return the line for the log.
+
+        It has the number of the generation that progress lines show, from 1.
         """
         job = f"{LABELS[self.purpose]} {self.job}"
         return f"[rank {self.rank}] generation {self.generation + 1}: {job}: {self.failure.text}"
 
 
 class FailureReports:
-    """The reports of this rank; on rank 0, `on_report` is called
-    once for each kind of failure on any rank.
+    """The reports of this rank.
+
+    On rank 0, `on_report` is called once for each kind of failure on any rank.
     """
 
     def __init__(self, world: World, on_report: Callable[[FailureReport], None] | None) -> None:

@@ -96,8 +96,9 @@ def fail(world: World, reason: str) -> NoReturn:
 
 @contextlib.contextmanager
 def failing_everywhere(world: World, before: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Rank 0: make a RunError in here, such as a full disk, end all ranks,
-    after `before` lets them wait for it.
+    """Rank 0: make a RunError in here, such as a full disk, end all ranks.
+
+    `before` lets them wait for it.
     """
     try:
         yield

@@ -1,6 +1,4 @@
-"""What rank 0 decides: whether the run goes on, ends or has failed,
-and how many jobs the next generation may have.
-"""
+"""What rank 0 decides: whether the run goes on, and how many jobs a generation may have."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ class Commander:
         self.failure = ""  # why the run has failed
 
     def start(self) -> None:
-        """Begin with a generation that was cut short before the run was resumed,
-        if there is one.
-        """
+        """Begin with a generation that was cut short before the run was resumed, if any."""
         if self._recorder.pending is not None:
             self.stored = StoredOutcomes.unpack(
                 self._recorder.pending.outcomes, self._rank.parts.row
@@ -95,8 +91,7 @@ class Commander:
         )
 
     def jobs_left(self) -> int | None:
-        """Return the number of jobs that `stop.episodes` leaves to the next generation; None: all
-        of them.
+        """Return how many jobs `stop.episodes` leaves to the next generation; None: all.
 
         The last job may take the run beyond the limit if it has several episodes.
         """

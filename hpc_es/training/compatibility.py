@@ -68,9 +68,7 @@ def algorithm_backend(config: Config) -> Backend | None:
 
 
 def algorithm_waits(config: Config) -> bool:
-    """Return whether only the run may build the algorithm,
-    because it uses a backend that waits for the run.
-    """
+    """Whether only the run may build the algorithm, whose backend waits for the run."""
     found = algorithm_backend(config)
     return found is not None and found.waits_for_run
 
@@ -157,8 +155,9 @@ def target_mismatches(config: Config) -> Iterator[ConfigProblem]:
 
 
 def patience_mismatches(config: Config) -> Iterator[ConfigProblem]:
-    """Yield a problem if `stop.patience` is set and the run has
-    neither evaluations nor the values of an objective.
+    """Yield a problem if `stop.patience` is set and there is nothing to compare.
+
+    That would be evaluations, or the values of an objective.
     """
     offered = config.setup.offers
     if config.stop.patience is None or offered.values or config.setup.needs.objectives:
@@ -180,8 +179,9 @@ def info_mismatches(config: Config) -> Iterator[ConfigProblem]:
 
 
 def rank_mismatches(config: Config) -> Iterator[ConfigProblem]:
-    """Yield a problem if the algorithm does not support `noise.rank`,
-    or the policy has an option for it only.
+    """Yield a problem if the algorithm does not support `noise.rank`.
+
+    There is another one if the policy has an option for it only.
     """
     rank = config.noise.rank if isinstance(config.noise, NoiseOptions) else None
     most = config.setup.needs.max_rank
@@ -372,8 +372,9 @@ def of_several_objectives() -> list[str]:
 
 
 def closing_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
-    """Yield a problem if the task closes generations early,
-    and its problem lacks the methods for it.
+    """Yield a problem if the task closes generations early without the methods for it.
+
+    These are methods of its problem.
     """
     if config.setup.offers.close_at is not None and not isinstance(problem, ClosableProblem):
         text = f"is {config.task.kind!r}, which declares Offers.close_at, but {type(problem).__name__} lacks may_close "
@@ -384,8 +385,9 @@ def closing_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProbl
 
 
 def fitness_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
-    """Yield a problem if `stop.patience` would compare evaluations
-    that the task does not compare by their return.
+    """Yield a problem if `stop.patience` cannot compare evaluations by their return.
+
+    Either there are none, or the task derives a fitness of its own.
     """
     if config.stop.patience is None or config.setup.offers.values or config.setup.needs.objectives:
         return
@@ -420,8 +422,9 @@ def factorisation_mismatches(config: Config, problem: Problem) -> Iterator[Confi
 
 
 def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
-    """Yield a problem if the algorithm cannot use the initial points of a task,
-    or not all of them.
+    """Yield a problem if the algorithm cannot use the initial points of a task.
+
+    There is one, too, if it cannot use all of them.
     """
     unknown = problem.unknown_points() if isinstance(problem, StartsFromPoints) else None
     if unknown is None:
@@ -455,9 +458,7 @@ def points_text(config: Config, problem: Problem) -> str:
 
 
 def _first_population(config: Config, problem: Problem) -> int | None:
-    """Return the size of the first population of a `DistributionStrategy`;
-    None for other algorithms.
-    """
+    """Return the first population of a `DistributionStrategy`; None for other algorithms."""
     from hpc_es.algorithms.common.distribution import Options
 
     searched, options = vectors(config, problem), config.algorithm
@@ -479,8 +480,9 @@ def rounding_warnings(config: Config, problem: Problem) -> list[str]:
 def policy_option_mismatches(
     config: Config, task: Task, policy: Policy | None
 ) -> Iterator[ConfigProblem]:
-    """Yield a problem for each option of the policy or its export
-    that does not fit the policy and the task.
+    """Yield a problem for each policy option that does not fit the policy and the task.
+
+    Options of its export are among them.
     """
     if policy is not None and task.spaces is not None and policy.action_noise_std:
         actions = task.spaces.actions
@@ -546,9 +548,7 @@ def lacking(key: str, part: object, contract: type) -> Iterator[ConfigProblem]:
 
 
 def members(contract: type) -> dict[str, str]:
-    """Return the members of a contract by name: methods with their arguments,
-    such as "tell(state, results)".
-    """
+    """Return the members of a contract by name, such as "tell(state, results)" of `tell`."""
     texts: dict[str, str] = {}
     for base in reversed(contract.__mro__):
         if not getattr(base, "_is_protocol", False):
@@ -562,8 +562,9 @@ def members(contract: type) -> dict[str, str]:
 
 
 def _has(part: object, name: str, contract: type) -> bool:
-    """Return whether a part defines a member itself,
-    or inherits it from another class than the contract.
+    """Whether a part defines a member itself, or inherits it from elsewhere.
+
+    The contract itself does not count.
     """
     declared = getattr(contract, name, None)
     if inspect.isfunction(declared):
@@ -583,8 +584,9 @@ def _has_blocks(algorithm: Any) -> bool:
 
 
 def lacking_in_strategy(key: str, algorithm: Any) -> Iterator[ConfigProblem]:
-    """Yield a problem for each method without a default that a
-    subclass of `Strategy` needs and does not define.
+    """Yield a problem for each method that a subclass of `Strategy` needs and does not define.
+
+    These are methods without a default.
     """
     if not isinstance(algorithm, Strategy):
         return

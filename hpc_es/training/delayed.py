@@ -1,5 +1,4 @@
-"""Generations in flight, for `algorithm.delay`: ranks evaluate the next generations until an update
-is known.
+"""Generations in flight, for `algorithm.delay`: ranks evaluate the next ones meanwhile.
 
 Generation t needs the updates up to t - delay only (see `algorithms/common/delay.py`), so up to
 delay + 1 generations are open at the same time. Rank 0 hands out their chunks, those of the oldest
@@ -152,8 +151,9 @@ class Delayed:
 
 
 class DelayedExchange:
-    """The messages of such a phase, until rank 0 ends it; rank 0 calls `generations`,
-    others `serve_worker`.
+    """The messages of such a phase, until rank 0 ends it.
+
+    Rank 0 calls `generations`, others `serve_worker`.
     """
 
     def __init__(
@@ -233,9 +233,7 @@ class DelayedExchange:
         self._has_new_chunks |= bool(chunks)
 
     def _evaluate_until_finished(self) -> None:
-        """Hand out chunks, collect outcomes and make updates
-        until the update of a generation is made.
-        """
+        """Hand out chunks, collect outcomes and make updates until that of a generation is made."""
         while not self._finished:
             self._work.poll()
             self._serve()
@@ -264,8 +262,9 @@ class DelayedExchange:
 
     @property
     def _updates_while_evaluating(self) -> bool:
-        """Whether `poll` of a chunk may make an update;
-        that of functions may be called from a signal handler.
+        """Whether `poll` of a chunk may make an update.
+
+        That of functions may be called from a signal handler.
         """
         return self._parts.cutting != "one by one"
 
@@ -293,9 +292,7 @@ class DelayedExchange:
         return opened.generation
 
     def _serve(self) -> None:
-        """Collect the outcomes and blocks that have arrived,
-        and hand out chunks to their workers.
-        """
+        """Collect outcomes and blocks that have arrived, and hand out chunks to their workers."""
         workers: list[int] = []
         while self._work.arrived:
             worker, words = self._work.arrived.popleft()
@@ -391,8 +388,9 @@ class DelayedExchange:
             self._open_generations()
 
     def _compute_blocks(self, opened: OpenGeneration) -> None:
-        """Compute the blocks of an update, together with workers
-        that have nothing else to do if it takes long.
+        """Compute the blocks of an update.
+
+        If it takes long, workers that have nothing else to do compute some of them.
         """
         generation = opened.generation
         count, helpers = generation.blocks, list[int]()
@@ -435,7 +433,8 @@ class DelayedExchange:
     # Workers.
 
     def serve_worker(self, master: Arrays) -> None:
-        """Evaluate chunks until rank 0 ends the phase;
+        """Evaluate chunks until rank 0 ends the phase.
+
         `master` are the worker's own arrays of these names.
         """
         tasks: deque[Message] = deque()

@@ -1,5 +1,4 @@
-"""Executors evaluate a generation: in this process (`SerialExecutor`) or on all ranks of a job
-(`MpiExecutor`).
+"""Executors evaluate a generation: `SerialExecutor` here, `MpiExecutor` on all ranks of a job.
 
 A third one, without MPI, is in `training/pool.py`. All of them run the same steps (`Executor.run`)
 and differ in how rows and blocks are collected. Each rank sends its timings in a header in front of
@@ -70,9 +69,7 @@ class RankClock:
         )
 
     def next(self, generation: int) -> RankClock:
-        """Return the clock of another generation,
-        which takes over the seconds that were not sent.
-        """
+        """Return the clock of another generation, which takes over the seconds not yet sent."""
         return RankClock(self._world, generation, self)
 
     def take(self) -> dict[str, float]:
@@ -183,8 +180,9 @@ class Executor(ABC):
     def update(
         self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool
     ) -> Gathered:
-        """Compute the blocks of the update from all rows;
-        collect them and the arrays of `outcomes` on rank 0.
+        """Compute the blocks of the update from all rows.
+
+        They are collected on rank 0, as are the arrays of `outcomes`.
         """
         since = time.perf_counter()
         generation.prepare()
@@ -215,9 +213,7 @@ class Executor(ABC):
     def _gather(
         self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool
     ) -> Gathered:
-        """Compute the blocks of the update; collect them and the arrays of chunks on rank 0,
-        in order.
-        """
+        """Compute the blocks of the update; collect them and chunks' arrays on rank 0, in order."""
 
     def _evaluate_chunk(self, generation: Generation, chunk: Chunk, poll: Poll) -> Outcome:
         since = time.perf_counter()
@@ -324,12 +320,12 @@ class SerialExecutor(Executor):
 
 
 class MpiExecutor(Executor):
-    """Evaluates on all ranks of a job: chunks are assigned on demand, rows go to every rank, blocks
-    to rank 0.
+    """Evaluates on all ranks of a job.
 
-    With `replicated` every rank computes all blocks and receives the arrays of all chunks. With
-    `is_large` the blocks that a rank needs no message for are computed when the update reads them,
-    if the algorithm `reads_blocks_once`.
+    Chunks are assigned on demand, rows go to every rank, blocks to rank 0. With `replicated` every
+    rank computes all blocks and receives the arrays of all chunks. With `is_large` the blocks that
+    a rank needs no message for are computed when the update reads them, if the algorithm
+    `reads_blocks_once`.
     """
 
     def __init__(
@@ -351,15 +347,17 @@ class MpiExecutor(Executor):
         return self._work.evaluators
 
     def continue_with(self, work: Work) -> None:
-        """Continue without lost ranks: distribute the work again,
-        reusing the outcomes of this generation.
+        """Continue without lost ranks.
+
+        The work is distributed again, and the outcomes of this generation are used again.
         """
         self._work = work
         self._cache.ranks_lost = True
 
     def run(self, generation: Generation) -> Evaluated:
-        """Evaluate a generation; if it is repeated after the loss of ranks,
-        reuse the outcomes of surviving ranks.
+        """Evaluate a generation.
+
+        If it is repeated after the loss of ranks, the outcomes of surviving ranks are used again.
         """
         self._cache.start(generation.number, generation.train)
         return super().run(generation)
@@ -489,8 +487,9 @@ class MpiExecutor(Executor):
 
 
 class OutcomeCache:
-    """This rank's outcomes of a generation, for fault tolerance; if it is repeated,
-    also the ranks of the others.
+    """This rank's outcomes of a generation, for fault tolerance.
+
+    If it is repeated, also the ranks of the others.
     """
 
     def __init__(self, world: World) -> None:
@@ -502,8 +501,9 @@ class OutcomeCache:
         self.ranks_lost = False  # since the last call of `start`; the same on every rank
 
     def start(self, number: int, train: bool) -> None:
-        """Drop the outcomes of other generations; after the loss of ranks,
-        exchange who has which outcomes.
+        """Drop the outcomes of other generations.
+
+        After the loss of ranks, exchange who has which outcomes.
         """
         if self._generation != (number, train):
             self._generation, self._outcomes = (number, train), {}
@@ -535,8 +535,7 @@ class OutcomeCache:
 
 
 class Rank0Alone:
-    """Runs generations on rank 0 alone when their messages cost more time than the other ranks
-    save.
+    """Runs generations on rank 0 alone when their messages cost more than the others save.
 
     For cheap functions with few parameters rank 0 tries whether it is faster alone, and if so runs
     generations alone for ALONE_SECONDS at a time, while the others wait for its next command.
@@ -600,9 +599,7 @@ class Rank0Alone:
         return replace(evaluated, headers=headers)
 
     def is_next(self, was_alone: bool, seconds: float, evaluated: Evaluated) -> bool:
-        """Return whether rank 0 runs the next generation alone, after this one,
-        which took so many seconds.
-        """
+        """Whether rank 0 runs the next generation alone, after this one took so many seconds."""
         (self._seconds_alone if was_alone else self._seconds_together).append(seconds)
         if float(evaluated.headers["environment"].sum()) >= SHARED_SECONDS:
             return False
@@ -627,8 +624,9 @@ class Rank0Alone:
 
 
 def packed_arrays(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies of arrays in one piece of memory,
-    which can be freed at once unlike many small ones.
+    """Return copies of arrays in one piece of memory.
+
+    Unlike many small ones, it can be freed at once.
     """
     memory, start, packed = (
         np.empty(sum(array.nbytes for array in arrays.values()), np.uint8),
@@ -646,8 +644,9 @@ def packed_arrays(arrays: Mapping[str, Array]) -> dict[str, Array]:
 def gathered_here(
     generation: Generation, outcomes: Mapping[int, Outcome], blocks: Sequence[Arrays] | None = None
 ) -> Gathered:
-    """Collect the arrays of all chunks, whose outcomes this rank has;
-    compute the blocks of the update unless given.
+    """Collect the arrays of all chunks, whose outcomes this rank has.
+
+    The blocks of the update are computed unless given.
     """
     if blocks is None:
         blocks = [generation.partial_update(block) for block in range(generation.blocks)]
@@ -663,8 +662,9 @@ def gathered_here(
 
 
 def add_headers(headers: Header, more: Header) -> Header:
-    """Return the headers of two rounds as one, HEADER[ranks];
-    signals are counts since the start of the process.
+    """Return the headers of two rounds as one, HEADER[ranks].
+
+    Signals are counts since the start of the process.
     """
     total: Header = more.copy()
     for name in SUMMED:
@@ -686,8 +686,9 @@ def learned_units(
 
 
 def first_units(chunks: Sequence[Chunk], unit: int) -> dict[int, int]:
-    """Return, by chunk index, the number of the unit of `unit` jobs
-    to which the first job of the chunk belongs.
+    """Return the number of the unit of each chunk's first job, by chunk index.
+
+    Units have `unit` jobs.
     """
     numbers, following = {}, 0
     for chunk in chunks:

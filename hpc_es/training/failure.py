@@ -1,5 +1,6 @@
-"""How a rank ends a run that cannot continue: by an exception,
-or by giving up a generation that hangs.
+"""How a rank ends a run that cannot continue.
+
+It does so by an exception, or by giving up a generation that hangs.
 """
 
 from __future__ import annotations
@@ -28,15 +29,14 @@ OTHERS_SAVE_SECONDS = 2.0  # for other groups of ranks, which received the signa
 
 @contextlib.contextmanager
 def report_failure(world: World, writer: Recorder | None) -> Iterator[None]:
-    """Write the reason of an exception in here to status.json, or send it to rank 0, and raise the
-    exception again.
+    """Write the reason of an exception in here to status.json, and raise it again.
 
-    A rank that fails aborts the job soon after (mpi/guard.py); rank 0 has RANK_0_LEAD_SECONDS to
-    write the reason. If rank 0 cannot look at messages for that long (one long step of an
-    environment or a compiled call), or if the rank was killed by a signal, status.json still says
-    "running", and only the exit status of srun or mpiexec shows the failure. The loss of a rank in
-    a fault-tolerant run is not a failure. Exceptions of the user's that would end the program
-    become a RunError.
+    Other ranks send it to rank 0. A rank that fails aborts the job soon after (mpi/guard.py); rank
+    0 has RANK_0_LEAD_SECONDS to write the reason. If rank 0 cannot look at messages for that long
+    (one long step of an environment or a compiled call), or if the rank was killed by a signal,
+    status.json still says "running", and only the exit status of srun or mpiexec shows the failure.
+    The loss of a rank in a fault-tolerant run is not a failure. Exceptions of the user's that would
+    end the program become a RunError.
     """
 
     def write(reason: str, status: int) -> None:

@@ -1,6 +1,4 @@
-"""A finished generation: what a phase of the training loop yields on rank 0,
-and what is recorded.
-"""
+"""A finished generation: what a phase of the loop yields on rank 0, and what is recorded."""
 
 from __future__ import annotations
 
@@ -27,8 +25,9 @@ class Update:
 
 @dataclass(frozen=True)
 class Measured:
-    """The state that the evaluation of a generation measured;
-    copies of arrays that recording needs later.
+    """The state that the evaluation of a generation measured.
+
+    It has copies of arrays that recording needs later.
     """
 
     state: State

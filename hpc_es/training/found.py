@@ -52,9 +52,7 @@ class CentreEvaluation:
         return float(self.returns.std()) / math.sqrt(count) if count > 1 else None
 
     def final(self) -> dict[str, float]:
-        """Return the entries of status.json if this is the final evaluation;
-        {} if all jobs failed.
-        """
+        """Return the entries of status.json of a final evaluation; {} if all jobs failed."""
         if not len(self.returns):
             return {}
         error = self.standard_error
@@ -158,8 +156,9 @@ def _scales(config: ConfigData, size: int) -> dict[str, Scale]:
 def _centre(
     shared: Arrays, generation: int, best: Best | None, final: Mapping[str, float]
 ) -> tuple[Answer, int | None]:
-    """Return the best evaluated centre, the last one included,
-    and the generation of the evaluation.
+    """Return the best evaluated centre, the last one included, and its generation.
+
+    That is the generation of the evaluation.
     """
     value = number(final.get("final_return_mean"))
     if value is not None and (best is None or is_surpassed(best, final)):
@@ -175,8 +174,9 @@ def _centre(
 
 
 def _listed(theta: Array | None) -> Json:
-    """Return a vector as a list; None for the parameters of networks, which are float32,
-    and for long vectors.
+    """Return a vector as a list.
+
+    None for the parameters of networks, which are float32, and for long vectors.
     """
     if theta is None or theta.dtype != np.float64 or not 0 < theta.size <= LARGEST_X:
         return None

@@ -46,8 +46,9 @@ NOTHING_CARRIED = ProblemState()
 
 
 class BlocksOnDemand:
-    """The blocks of the update of a generation, each computed when it is read,
-    so that few of them are in memory.
+    """The blocks of the update of a generation, each computed when it is read.
+
+    Few of them are in memory at a time.
     """
 
     def __init__(self, generation: Generation) -> None:
@@ -138,10 +139,10 @@ class Generation:
     def _within_limit(
         self, asked: Sequence[Chunk], evaluated: int, left: int
     ) -> tuple[Sequence[Chunk], int]:
-        """Return the chunks and the number of evaluation jobs of a round that `left` jobs allow,
-        the first ones.
+        """Return the first chunks of a round that `left` jobs allow, and its evaluation jobs.
 
-        Evaluations of the centre come first; those of policies do not count.
+        The latter is their number. Evaluations of the centre come first; those of policies do not
+        count.
         """
         counted = evaluated if self.parts.problem.is_objective else 0
         jobs = sum(chunk.jobs for chunk in asked)
@@ -155,10 +156,10 @@ class Generation:
         return first_jobs(asked, left), evaluated
 
     def _as_stored(self, asked: Sequence[Chunk], evaluated: int) -> tuple[list[Chunk], list[Chunk]]:
-        """Return the chunks of evaluation jobs and the others of a round, those with stored
-        outcomes as they were.
+        """Return the chunks of evaluation jobs and the others of a round.
 
-        Fixed chunks stay whole: one that was cut short is evaluated again.
+        Those with stored outcomes are as they were. Fixed chunks stay whole: one that was cut short
+        is evaluated again.
         """
         size = self._plan.evaluated
         if self.parts.cutting == "fixed":
@@ -173,9 +174,7 @@ class Generation:
         return evaluation, [*known, *recut(asked, self._plan.cut, self._plan.ranks, done)]
 
     def with_stored(self, chunks: Sequence[Chunk]) -> tuple[Sequence[Chunk], dict[int, Outcome]]:
-        """Return the chunks of a round to evaluate,
-        and the stored outcomes on rank 0 by chunk index.
-        """
+        """Return the chunks of a round to evaluate, and, on rank 0, stored outcomes by index."""
         if not self._stored:
             return chunks, {}
         found = {chunk.index: self._stored.get(unnumbered(chunk)) for chunk in chunks}
@@ -183,13 +182,12 @@ class Generation:
         return missing, {index: outcome for index, outcome in found.items() if outcome is not None}
 
     def in_order(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
-        """Return chunks of a round in the order in which they are handed out;
-        those of long jobs come first.
-        """
+        """Return chunks of a round in the order of handing out; those of long jobs come first."""
         return self._plan.in_order(chunks) if self.round == 1 else chunks
 
     def job_seconds(self, timed: Mapping[int, TimedChunk]) -> Float64:
-        """Return the seconds of the training jobs, float64[jobs], by chunk index;
+        """Return the seconds of the training jobs, float64[jobs], by chunk index.
+
         NaN if unknown.
         """
         chunks = [chunk for chunk in self.chunks if chunk.purpose == "train"]
@@ -210,8 +208,10 @@ class Generation:
         return np.array(times, CHUNK_TIME)
 
     def evaluate(self, chunk: Chunk, poll: Poll) -> Outcome:
-        """Evaluate a chunk of the current round;
-        RunError if the outcome has a wrong number of learned items.
+        """Evaluate a chunk of the current round.
+
+        Raises:
+            RunError: the outcome has a wrong number of learned items.
         """
         outcome = self.parts.algorithm.evaluate(self.state, chunk, poll)
         if outcome.learned and chunk.purpose != "evaluate":
@@ -277,10 +277,11 @@ class Generation:
 
 
 def require_learned(parts: Parts, chunk: Chunk, learned: Sequence[Sequence[Arrays]]) -> None:
-    """Raise RunError if a chunk has more items in `Outcome.learned` than units, or an item has too
-    many dicts.
+    """Raise RunError if a chunk has learned something else than expected.
 
-    Also raised if units may be divided and the problem does not define how to combine their parts.
+    It may have more items in `Outcome.learned` than units, or an item may have too many dicts. The
+    error is also raised if units may be divided and the problem does not define how to combine
+    their parts.
     """
     problem = parts.problem
     may_divide, combines = parts.cutting != "fixed" and parts.unit > 1, problem.combines_units
@@ -323,8 +324,12 @@ def fitness_of(parts: Parts, state: State, rows: Rows) -> Float64:
 
 
 def derived_fitness(problem: Problem, carried: ProblemState, rows: Rows) -> Float64:
-    """Return the problem's own fitness of at least one row, float64[jobs], NaN for failed jobs;
-    RunError for others.
+    """Return the problem's own fitness of at least one row, float64[jobs].
+
+    NaN for failed jobs.
+
+    Raises:
+        RunError: it is no such array.
     """
     values = np.array(problem.fitness(rows, carried), np.float64)
     if values.shape != rows.shape:
@@ -341,11 +346,13 @@ def update_state(
     results: Results[object],
     units: Sequence[Arrays],
 ) -> tuple[State, State, Mapping[str, float]]:
-    """Return the algorithm's next state, the same state merged with the problem's arrays, and the
-    update's metrics.
+    """Return the algorithm's next state, the merged state, and the update's metrics.
 
-    `units` are what the problem learned, one mapping of arrays per unit, in order. Raises RunError
-    if theta is not finite.
+    The merged state has the problem's arrays, too. `units` are what the problem learned, one
+    mapping of arrays per unit, in order.
+
+    Raises:
+        RunError: theta is not finite.
     """
     after, metrics = algorithm.tell(before, results)
     if not all(np.isfinite(after.theta[part]).all() for part in parts_of(len(after.theta))):
@@ -360,11 +367,10 @@ def update_state(
 
 @dataclass(frozen=True)
 class UpdateInputs:
-    """All that an update of a vector search depends on in addition to the state; directions follow
-    from their keys.
+    """All that an update of a vector search depends on in addition to the state.
 
-    Between two full checkpoints these few kB per generation replace a state of any size: after a
-    restart all ranks compute the updates again.
+    Directions follow from their keys. Between two full checkpoints these few kB per generation
+    replace a state of any size: after a restart all ranks compute the updates again.
     """
 
     rows: Rows  # rows[training jobs]
@@ -388,11 +394,13 @@ class UpdateInputs:
 
     @classmethod
     def unpack(cls, packed: bytes, row: np.dtype[np.void]) -> UpdateInputs:
-        """Return the inputs from `pack`, with the columns of `row`, matched by name, except those
-        of `report.info`.
+        """Return the inputs from `pack`, with the columns of `row`, matched by name.
 
-        Old checkpoints store no columns; theirs are those of this run. Raises CheckpointError if a
-        column is missing.
+        Those of `report.info` are left out. Old checkpoints store no columns; theirs are those of
+        this run.
+
+        Raises:
+            CheckpointError: a column is missing.
         """
         row = without_info(np.zeros(0, row)).dtype
         arrays = decode(np.frombuffer(packed, np.uint8))

@@ -84,8 +84,9 @@ def _with_absolute_paths(options: PolicyOptions, directory: Path) -> PolicyOptio
 
 
 def _difference(options: PolicyOptions, path: Path) -> str:
-    """Return how the policy of a run or checkpoint differs,
-    in its options or else in what it observes and does.
+    """Return how the policy of a run or checkpoint differs.
+
+    It may differ in its options, or else in what it observes and does.
     """
     from hpc_es.config.resolved import plain_data
     from hpc_es.storage.checkpoint import load
@@ -104,10 +105,12 @@ def _difference(options: PolicyOptions, path: Path) -> str:
 
 
 def _read(key: str, path: str, policy: Policy | None, kind: str = "") -> State:
-    """Return the state of a run, a checkpoint or a Keras file; reading theta from the latter needs
-    a policy of `kind`.
+    """Return the state of a run, a checkpoint or a Keras file.
 
-    Raises ConfigError for `key`.
+    Reading theta from the latter needs a policy of `kind`.
+
+    Raises:
+        ConfigError: for `key`.
     """
     try:
         return _state(path, policy, kind)
@@ -164,8 +167,9 @@ def _without(state: State, *names: str) -> State:
 
 
 def _statistics_of(path: str) -> State:
-    """Return observation statistics from a run, checkpoint or Keras file,
-    or an ob_normalization_*.npz file.
+    """Return observation statistics.
+
+    They are from a run, checkpoint or Keras file, or an ob_normalization_*.npz file.
     """
     if path.endswith(".npz"):
         arrays = _arrays_of("policy.init_observations", path, "_sum", "sumsq", "count")
@@ -185,8 +189,9 @@ def _statistics_of(path: str) -> State:
 
 
 def _slots_of(path: str) -> Arrays:
-    """Return the optimizer state of a run or checkpoint,
-    or of an optimizer_*.npz of the ES notebook.
+    """Return the optimizer state of a run, a checkpoint or an optimizer_*.npz.
+
+    The latter is a file of the ES notebook.
     """
     if not path.endswith(".npz"):
         return {
@@ -214,11 +219,10 @@ def _arrays_of(key: str, path: str, *names: str) -> Arrays:
 
 
 def apply_source(state: State, source: State, carried: ProblemState) -> State:
-    """Return `state` with the arrays that `source` has too: theta, a value head, observation
-    statistics.
+    """Return `state` with the arrays that `source` has too.
 
-    Counters, such as episodes, start at zero. The arrays of the problem are taken completely or not
-    at all.
+    These are theta, a value head, observation statistics. Counters, such as episodes, start at 0.
+    The arrays of the problem are taken completely or not at all.
     """
     shared, master = dict(state.shared), dict(state.master)
     statistics = _problem_arrays(source, carried)
@@ -256,8 +260,10 @@ def _has(arrays: Arrays, wanted: Arrays) -> bool:
 
 
 def mismatches(options: PolicyOptions, source: State, carried: ProblemState) -> Iterator[str]:
-    """Yield warnings if observations are normalised in only one of the runs;
-    ConfigError if files do not fit.
+    """Yield warnings if observations are normalised in only one of the runs.
+
+    Raises:
+        ConfigError: files do not fit.
     """
     had, has = "observation_mean" in source.shared, "observation_mean" in carried.shared
     path, enabled = options.init_from, "task.observation_normalization.enabled"
@@ -288,8 +294,10 @@ def mismatches(options: PolicyOptions, source: State, carried: ProblemState) -> 
 
 
 def apply_optimizer(state: State, source: State) -> State:
-    """Return `state` with the optimizer state of `source`;
-    ConfigError if it is that of another optimizer.
+    """Return `state` with the optimizer state of `source`.
+
+    Raises:
+        ConfigError: it is that of another optimizer.
     """
     slots = [name for name in state.master if name in SLOTS]
     wrong = [

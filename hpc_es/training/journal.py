@@ -1,5 +1,6 @@
-"""Incremental checkpoints store the inputs of each update instead of the state;
-a resumed run computes them again.
+"""Incremental checkpoints store the inputs of each update instead of the state.
+
+A resumed run computes the updates again.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from hpc_es.training.generation import UpdateInputs
 
 
 class UpdateReplay:
-    """The updates since the last full checkpoint,
-    to be computed again before the first new generation.
-    """
+    """The updates since the last full checkpoint, computed again before new generations."""
 
     def __init__(self, since: Increment, state: State, best_generation: int | None) -> None:
         self._since, self._first, self._best_generation = since, state.generation, best_generation
@@ -31,8 +30,9 @@ class UpdateReplay:
         return f"recomputing {count} update{'s'[: count > 1]} since {self._since.base}"
 
     def next(self, state: State, measured: State) -> bytes:
-        """Return the packed inputs of the update after this state;
-        its generation measured the other state.
+        """Return the packed inputs of the update after this state.
+
+        Its generation measured the other state.
         """
         if state.generation == self._best_generation:
             self.best = {name: array.copy() for name, array in measured.shared.items()}
@@ -79,8 +79,9 @@ class UpdateJournal:
                 raise RunError(f"{text}; the previous checkpoints are unchanged") from error
 
     def add(self, results: Results[object], units: Sequence[Arrays]) -> None:
-        """Add the inputs of an update; if they include arrays of chunks,
-        the next checkpoint must be whole.
+        """Add the inputs of an update.
+
+        If they include arrays of chunks, the next checkpoint must be whole.
         """
         if any(results.chunk_arrays):
             self._base = None
@@ -91,7 +92,8 @@ class UpdateJournal:
             )
 
     def since(self, state: State) -> tuple[int, Increment] | None:
-        """Return (generation of the full checkpoint, updates since) in place of this state;
+        """Return (generation of the full checkpoint, updates since) in place of this state.
+
         None: save a full one.
         """
         if not self._interval or self._base is None or len(self._inputs) >= self._interval:

@@ -1,9 +1,9 @@
-"""The training loop: generations until a limit, a signal or a failure; every rank of a job runs the
-same loop.
+"""The training loop: generations until a limit, a signal or a failure.
 
-Rank 0 chooses a command (`Commander`) and broadcasts it with the shared arrays of the state. In the
-phase that follows from it (`phases.py`, `delayed.py`, `asynchronous.py`) all ranks evaluate; on
-rank 0 it yields generations with their updates, which are recorded (`Recording`).
+Every rank of a job runs the same loop. Rank 0 chooses a command (`Commander`) and broadcasts it
+with the shared arrays of the state. In the phase that follows from it (`phases.py`, `delayed.py`,
+`asynchronous.py`) all ranks evaluate; on rank 0 it yields generations with their updates, which are
+recorded (`Recording`).
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ class Training:
 
     @property
     def state(self) -> State:
-        """The state after the last finished generation;
-        on ranks other than 0 only its shared arrays are valid.
+        """The state after the last finished generation.
+
+        On ranks other than 0 only its shared arrays are valid.
         """
         return self._rank.state
 
@@ -96,9 +97,7 @@ class Training:
         self._rank.executor.close()
 
     def check_messages(self) -> None:
-        """Check for signals and requests of other ranks;
-        called while this rank waits for others.
-        """
+        """Check for signals and requests of other ranks, while this rank waits for others."""
         self._rank.work.check_messages()
 
     def abort_if_hung(self) -> None:
@@ -120,9 +119,7 @@ class Training:
             self._commander.is_stopped = True
 
     def learn_next(self, results: Results[object]) -> None:
-        """Rank 0: let the next generation learn from these
-        results in place of those of its jobs.
-        """
+        """Rank 0: let the next generation learn from these results instead of its jobs'."""
         assert self._commander is not None
         self._commander.callers_results = results
 
@@ -183,8 +180,9 @@ class Training:
                     yield metrics
 
     def _start(self) -> None:
-        """Show warnings on rank 0, and restore a generation that
-        was cut short before the run was resumed.
+        """Show warnings on rank 0, and restore a generation that was cut short.
+
+        This was before the run was resumed.
         """
         if self.recorder is None or self._commander is None:
             return
@@ -263,8 +261,9 @@ class Training:
     # The end.
 
     def _finish(self) -> None:
-        """Save, then evaluate the last theta;
-        neither the best theta nor a resumed run depends on this evaluation.
+        """Save, then evaluate the last theta.
+
+        Neither the best theta nor a resumed run depends on this evaluation.
         """
         is_interrupted = self.exit_status == INTERRUPTED
         if self.recorder is not None:

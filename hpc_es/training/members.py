@@ -46,8 +46,10 @@ class MembersWriter:
                 plot_archive(run, run / "archive.png")
 
     def write(self, run: Path, state: State) -> None:
-        """Write the members of a state, unless it was the last one to be written;
-        RunError if that fails.
+        """Write the members of a state, unless it was the last one to be written.
+
+        Raises:
+            RunError: they cannot be written.
         """
         algorithm, problem = self._parts.algorithm, self._parts.problem
         assert isinstance(algorithm, KeepsElites)  # as the checks before a run have seen

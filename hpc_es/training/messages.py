@@ -1,9 +1,9 @@
-"""What ranks send each other about a generation: rows with timings, outcomes, states, and parts of
-an update.
+"""What ranks send each other about a generation.
 
-The rows of a round, which every rank sends in each generation, are plain records. Everything else
-is named arrays in the bytes of `mpi.world.encode`, where a name like block/3/sums has the place of
-an array in front of its own name.
+These are rows with timings, outcomes, states, and parts of an update. The rows of a round, which
+every rank sends in each generation, are plain records. Everything else is named arrays in the bytes
+of `mpi.world.encode`, where a name like block/3/sums has the place of an array in front of its own
+name.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ def packed_round(
 def unpacked_round(
     message: Bytes, row: np.dtype[np.void], jobs: Mapping[int, int]
 ) -> tuple[Header, dict[int, TimedChunk], dict[int, Rows]]:
-    """Return the header, times and rows in a message from `packed_round`,
-    given the jobs of all chunks by index.
+    """Return the header, times and rows in a message from `packed_round`.
+
+    The jobs of all chunks are given by index.
     """
     memory = message.tobytes()
     header = np.frombuffer(memory, HEADER, 1)
@@ -166,15 +167,17 @@ def packed_chunk_arrays(index: int, arrays: Arrays) -> dict[str, Array]:
 
 
 def packed_unit(unit: int, index: int, part: int, arrays: Arrays) -> dict[str, Array]:
-    """Return a part of what the problem learned from a unit, which the chunk `index` has,
-    as named arrays.
+    """Return a part of what the problem learned from a unit, as named arrays.
+
+    The chunk `index` has this part.
     """
     return under(f"unit/{unit}.{index}.{part}", arrays)
 
 
 def gathered(messages: Sequence[Arrays], blocks: int, chunks: Sequence[int]) -> Gathered:
-    """Return what is in the named arrays of all ranks,
-    given the number of blocks and the indices of the chunks.
+    """Return what is in the named arrays of all ranks.
+
+    The number of blocks and the indices of the chunks are given.
     """
     groups: dict[str, dict[str, dict[str, Array]]] = {"block": {}, "chunk": {}, "unit": {}}
     for message in messages:
@@ -276,8 +279,9 @@ class EndTask:
 
 @dataclass(frozen=True)
 class ChunkResult:
-    """The outcome of a chunk, with the header of the worker and its reports of failures,
-    if there are any.
+    """The outcome of a chunk, with the header of the worker.
+
+    It has reports of failures if there are any.
     """
 
     NAME: ClassVar = "outcome"
@@ -346,8 +350,9 @@ def encoded(message: Message) -> Int64:
 
 
 def decoded(words: Int64, row: np.dtype[np.void]) -> Message:
-    """Return the message in the result of `encoded`, with rows of this dtype;
-    its arrays are views of the words.
+    """Return the message in the result of `encoded`, with rows of this dtype.
+
+    Its arrays are views of the words.
     """
     arrays = decode(from_words(words))
     name = next(iter(arrays))

@@ -74,8 +74,9 @@ def metrics_row(
 
 
 def problem_metrics(problem: Problem, before: State, after: State) -> dict[str, float]:
-    """Return the problem's own metrics; if it counts observations,
-    also the number that this generation added.
+    """Return the problem's own metrics.
+
+    If it counts observations, also the number that this generation added.
     """
     carried = problem.carried()
     metrics = dict(problem.metrics(carried.extract_from(after)))
@@ -118,8 +119,9 @@ def _info_means(prefix: str, keys: Sequence[str], rows: Rows) -> MetricsRow:
 
 
 def _times(headers: Array) -> MetricsRow:
-    """Return mean and maximum time over HEADER[ranks] by activity,
-    and the time of a policy call (a batch of rows).
+    """Return mean and maximum time over HEADER[ranks] by activity, and that of a policy call.
+
+    A call is that for a batch of rows.
     """
     times: MetricsRow = {}
     for name in TIMES:

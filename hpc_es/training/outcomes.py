@@ -18,8 +18,9 @@ NUMBERS = 5  # of a chunk in `StoredOutcomes.table`
 
 @dataclass(frozen=True)
 class StoredOutcomes:
-    """The chunks of a generation that was cut short, those of evaluations first,
-    and their outcomes on rank 0.
+    """The chunks of a generation that was cut short, and their outcomes on rank 0.
+
+    Those of evaluations come first.
     """
 
     chunks: Sequence[Chunk]  # with index 0 and generation 0
@@ -77,10 +78,12 @@ class StoredOutcomes:
 
     @classmethod
     def unpack(cls, packed: bytes, row: np.dtype[np.void]) -> StoredOutcomes:
-        """Return the result of `pack` with rows of this dtype; CheckpointError if a column is
-        missing.
+        """Return the result of `pack` with rows of this dtype.
 
         Numbers of `report.info` that were not recorded are NaN.
+
+        Raises:
+            CheckpointError: a column is missing.
         """
         arrays = decode(np.frombuffer(packed, np.uint8))
         chunks = cls.from_table(arrays.pop("table")).chunks
@@ -118,10 +121,12 @@ def continued(stored: Sequence[Chunk], asked: Sequence[Chunk]) -> tuple[list[Chu
 
 
 def with_columns_of(row: np.dtype[np.void], rows: Rows) -> Rows:
-    """Return rows with the columns of `row`, matched by name; numbers of `report.info` may be
-    missing, as NaN.
+    """Return rows with the columns of `row`, matched by name.
 
-    Raises CheckpointError if another column is missing.
+    Numbers of `report.info` may be missing, as NaN.
+
+    Raises:
+        CheckpointError: another column is missing.
     """
     if rows.dtype == row:
         return rows

@@ -34,8 +34,7 @@ class Phase(Protocol):
     """What the ranks do until rank 0 chooses the next command."""
 
     def generations(self, command: Command, started: float) -> Generator[FinishedGeneration]:
-        """Yield finished generations on rank 0, each before the next one is finished; nothing on
-        other ranks.
+        """Yield finished generations on rank 0, each before the next; nothing on other ranks.
 
         The state of the rank is then the one after the generation. `started` is when the command
         was chosen. A RunError that all ranks can hear of ends all of them. If rank 0 closes the
@@ -85,8 +84,9 @@ class InStep:
 
 
 class Learning:
-    """One generation with results of the caller's in place of its jobs;
-    all ranks evaluate the centre if it is due.
+    """One generation with results of the caller's in place of its jobs.
+
+    All ranks evaluate the centre if it is due.
     """
 
     def __init__(self, rank: ThisRank, commander: Commander | None) -> None:
@@ -108,8 +108,9 @@ class Learning:
 
 
 class Replay:
-    """The next update since the last full checkpoint,
-    computed again from its stored inputs after a restart.
+    """The next update since the last full checkpoint, computed again after a restart.
+
+    Its inputs were stored.
     """
 
     def __init__(self, rank: ThisRank, commander: Commander | None) -> None:
@@ -144,8 +145,9 @@ class Replay:
 
 
 def update_replica(rank: ThisRank, results: Results[object], units: Sequence[Arrays]) -> None:
-    """Make a replicated update on a rank other than 0,
-    which has the same RunError and reports it.
+    """Make a replicated update on a rank other than 0, with the same RunError.
+
+    It reports the error.
     """
     since = time.perf_counter()
     with contextlib.suppress(RunError):

@@ -1,9 +1,8 @@
-"""An executor without MPI: processes on this machine, or any map-like callable, evaluate the chunks
-of a generation.
+"""An executor without MPI: processes, or any map-like callable, evaluate the chunks.
 
-A worker builds the parts of the run itself, as a rank does, and gets with each chunk the state from
-which it is drawn. Results do not depend on which worker evaluates a chunk, nor on the number of
-workers.
+The processes are on this machine. A worker builds the parts of the run itself, as a rank does, and
+gets with each chunk the state from which it is drawn. Results do not depend on which worker
+evaluates a chunk, nor on the number of workers.
 """
 
 from __future__ import annotations
@@ -110,8 +109,9 @@ class PoolExecutor(SerialExecutor):
         return _as_replies(self._map(evaluate, items), len(items))
 
     def _count(self, reply: Reply) -> None:
-        """Add the seconds of a reply to those of its worker;
-        of more workers than expected to the last one's.
+        """Add the seconds of a reply to those of its worker.
+
+        Those of more workers than expected are the last one's.
         """
         number = self._numbers.setdefault(reply.worker, min(len(self._numbers), self.workers - 1))
         row, seconds = self._round[number], reply.outcome.seconds
@@ -138,8 +138,10 @@ class PoolExecutor(SerialExecutor):
 
 
 def _as_replies(results: Iterable[object], count: int) -> Iterator[Reply]:
-    """Yield what a map-like callable returns;
-    RunError unless these are the results of the evaluations, in order.
+    """Yield what a map-like callable returns.
+
+    Raises:
+        RunError: these are not the results of the evaluations, in order.
     """
     expected = f"expected {count} results from the callable in `workers`, as those of `map`"
     number = 0

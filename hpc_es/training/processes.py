@@ -120,8 +120,9 @@ class _Worker:
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Keep new processes from running the user's script again,
-    which needs no `if __name__ == "__main__"` then.
+    """Keep new processes from running the user's script again.
+
+    It needs no `if __name__ == "__main__"` then.
     """
     main = sys.modules["__main__"]
     names: tuple[str, ...] = ("__file__", "__spec__")
@@ -134,8 +135,10 @@ def _without_main() -> Iterator[None]:
 
 
 def _start_method(recipe: Recipe) -> str:
-    """Return how processes start; UserError if a function is only known here,
-    and a fork would not be safe.
+    """Return how processes start.
+
+    Raises:
+        UserError: a function is only known here, and a fork would not be safe.
     """
     try:
         is_known_elsewhere = b"__main__" not in pickle.dumps(recipe)

@@ -50,18 +50,19 @@ class Recorder(Protocol):
     # A generation.
 
     def keep(self, measured: State, evaluation: Rows, is_overwritten: bool) -> Measured:
-        """Return the state that an evaluation measured for `add`, with copies of arrays that would
-        change until then.
+        """Return the state that an evaluation measured, for `add`.
 
-        Called before the update, which overwrites the state if `is_overwritten`.
+        It has copies of arrays that would change until then. Called before the update, which
+        overwrites the state if `is_overwritten`.
         """
         ...
 
     def add(
         self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]
     ) -> None:
-        """Record a finished generation with its metrics and new correct programs,
-        which `standing` counts already.
+        """Record a finished generation with its metrics and new correct programs.
+
+        `standing` counts them already.
         """
         ...
 
@@ -204,8 +205,9 @@ class MemoryRecorder:
 
 
 class Notices:
-    """The notices of an algorithm, of which each is shown once
-    unless it was absent for QUIET_GENERATIONS.
+    """The notices of an algorithm, each shown once.
+
+    It is shown again if it was absent for QUIET_GENERATIONS.
     """
 
     def __init__(self) -> None:
@@ -220,8 +222,9 @@ class Notices:
 
 
 def long_wait_message(standing: Standing, wait: LongWait, task: str) -> str:
-    """Return the message that no evaluation of the task has finished for long,
-    and which limits its options offer.
+    """Say that no evaluation of the task has finished for long, and which limits there are.
+
+    The latter are options of the task.
     """
     offers = standing.config.setup.offers
     unset = " or ".join(f"task.{key}" for key in offers.unset_limits)

@@ -1,6 +1,4 @@
-"""Recording a finished generation, on rank 0: its metrics,
-and what follows from them for the next generations.
-"""
+"""Recording a finished generation, on rank 0: its metrics, and what follows from them."""
 
 from __future__ import annotations
 

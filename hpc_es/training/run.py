@@ -85,8 +85,10 @@ class RunRequest:
 def run_once(
     world: World, signals: Signals, config: Config, request: RunRequest
 ) -> tuple[ExitReason, RunResult | None]:
-    """Run to the end, on every rank; return how the run ended and, on rank 0 of a finished run,
-    its result.
+    """Run to the end, on every rank.
+
+    Returns:
+        How the run ended and, on rank 0 of a finished run, its result.
     """
     with kept_directory():  # code of the user may change it, and the next run starts in it
         return _run_once(world, signals, config, request)
@@ -116,8 +118,9 @@ def _run_once(
 
 
 def with_recovery(world: World, run: Callable[[bool], ExitReason]) -> ExitReason:
-    """Call `run(restarted)` until all surviving ranks have finished it;
-    all of them return the same reason.
+    """Call `run(restarted)` until all surviving ranks have finished it.
+
+    All of them return the same reason.
     """
     from hpc_es.mpi.fault_tolerance import enable_fault_tolerance  # which few runs need
     from hpc_es.storage import run_lock
@@ -185,8 +188,10 @@ def prepare_run(config: Config, request: RunRequest) -> PreparedRun:
 
 
 def start_run(world: World, signals: Signals, config: Config, request: RunRequest) -> Run:
-    """Do all that precedes the first generation, on every rank;
-    CollectiveExit if rank 0 cannot prepare the run.
+    """Do all that precedes the first generation, on every rank.
+
+    Raises:
+        CollectiveExit: rank 0 cannot prepare the run.
     """
 
     def message(prepared: PreparedRun | None) -> JsonObject:
@@ -315,8 +320,10 @@ def initial_state(
 
 
 def gradient_algorithm(algorithm: AnyAlgorithm) -> GradientAlgorithm[Any]:
-    """Return the algorithm as one with a loss; UserError if it lacks these methods,
-    as a custom kind may.
+    """Return the algorithm as one with a loss.
+
+    Raises:
+        UserError: it lacks these methods, as a custom kind may.
     """
     if not isinstance(algorithm, GradientAlgorithm):
         name = type(algorithm).__name__
@@ -370,10 +377,10 @@ class Run:
 
     @property
     def state(self) -> State:
-        """State after the last finished generation; on ranks other than 0 only its shared arrays
-        are valid.
+        """State after the last finished generation.
 
-        The next update overwrites the arrays of a large state.
+        On ranks other than 0 only its shared arrays are valid. The next update overwrites the
+        arrays of a large state.
         """
         return self.training.state
 
@@ -418,8 +425,9 @@ class Run:
         self.training.stop()
 
     def loss(self, sample: Arrays | None) -> Mapping[str, float] | None:
-        """Return the parts of the loss of a sample, or of the next batch, evaluated on rank 0;
-        None on other ranks.
+        """Return the terms of the loss of a sample, or of the next batch; None off rank 0.
+
+        The batch is evaluated on rank 0.
         """
         if self.world.rank:
             return None

@@ -1,5 +1,6 @@
-"""Rank 0 opens the run directory: it locks it and checks that the
-newest checkpoint belongs to this experiment.
+"""Rank 0 opens the run directory.
+
+It locks it and checks that the newest checkpoint belongs to this experiment.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ def open_run(
     repetition: int = 0,
     info: Mapping[str, Json] = NO_INFO,
 ) -> OpenedRun:
-    """Create and lock the run directory, and load the newest checkpoint, which must belong to this
-    experiment.
+    """Create and lock the run directory, and load the newest checkpoint.
 
-    `info` is the `environment_info` of the problem.
+    It must belong to this experiment. `info` is the `environment_info` of the problem.
 
-    Raises UserError (CheckpointError, RunError) before anything but the lock is changed.
+    Raises:
+        UserError: (CheckpointError, RunError) before anything but the lock is changed.
     """
     require("report.loggers", *config.report.all_loggers(), otherwise="or remove it")
     with writing(directory):
@@ -151,8 +152,9 @@ def require_own_entries(directory: Path, depth: int = 2) -> None:
 
 
 def _require_finite_statistics(store: Store, path: Path, snapshot: Snapshot) -> None:
-    """Raise CheckpointError if observation statistics are not finite;
-    it names an earlier checkpoint.
+    """Raise CheckpointError if observation statistics are not finite.
+
+    It names an earlier checkpoint.
     """
     state = snapshot.state
     wrong = not_finite(state.shared, state.master)
@@ -181,8 +183,9 @@ def _has_finite_statistics(path: Path) -> bool:
 
 
 def full_identity(config: Config, repetition: int = 0) -> JsonObject:
-    """Return the values that must not change on resume: experiment, random numbers,
-    and number of BLAS threads.
+    """Return the values that must not change on resume.
+
+    These are experiment, random numbers, and number of BLAS threads.
     """
     which = {"repetition": repetition} if repetition else {}
     return {**identity(config), **which, "blas_threads": blas_threads()}

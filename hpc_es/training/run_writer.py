@@ -1,6 +1,4 @@
-"""Rank 0 writes a run directory: checkpoints, logs, status, exports,
-and the progress shown to the user.
-"""
+"""Rank 0 writes a run directory: checkpoints, logs, status, exports, and shows progress."""
 
 from __future__ import annotations
 
@@ -111,10 +109,10 @@ class MetricsFiles:
         self._lengths: dict[str, int] | None = None  # before the last row
 
     def add(self, row: MetricsRow, has_evaluation: bool, image: Array | None = None) -> None:
-        """Write the row of a generation if it is due; otherwise keep it, in case it is the last
-        one.
+        """Write the row of a generation if it is due, otherwise keep it for the end.
 
-        `image` is an observation for the loggers, [height, width] or with channels.
+        It may be the last one. `image` is an observation for the loggers, [height, width] or with
+        channels.
         """
         self._last, self._image = row, image
         if has_evaluation or int(row["generation"] or 0) % self._interval == 0:
@@ -132,9 +130,7 @@ class MetricsFiles:
             self._write()
 
     def write_answer(self, generation: int, answer: Answer) -> None:
-        """Show the answer of a finished run in the loggers,
-        as the step after the last generation.
-        """
+        """Show the answer of a finished run in the loggers, after the last generation."""
         if self._loggers is not None and answer.value is not None:
             values = {"answer_value": answer.value, "answer_standard_error": answer.standard_error}
             self._loggers.write({"generation": generation, **values})
@@ -271,9 +267,7 @@ class RunWriter:
             self._warn(warning)
 
     def _open_logs(self, old: Snapshot | None) -> None:
-        """Open the files that grow with each generation,
-        and cut them to the lengths in the checkpoint.
-        """
+        """Open the files that grow with each generation, cut to the lengths of the checkpoint."""
         config, directory = self.config, self.directory
         lengths, generation = (old.file_lengths, old.generation) if old else ({}, 0)
         run_ids = old.provenance.get("loggers", {}) if old else {}
@@ -373,8 +367,9 @@ class RunWriter:
     # A generation.
 
     def keep(self, measured: State, evaluation: Rows, is_overwritten: bool) -> Measured:
-        """Return the state that an evaluation measured,
-        as a copy if its arrays are recorded (see `Recorder.keep`).
+        """Return the state that an evaluation measured, copied if its arrays are recorded.
+
+        See `Recorder.keep`.
         """
         is_best = len(evaluation) > 0 and self.standing.is_better(measured, evaluation)
         is_listed = len(evaluation) > 0 and bool(self._problem.coordinate_names)
@@ -386,8 +381,9 @@ class RunWriter:
     def add(
         self, finished: FinishedGeneration, row: MetricsRow, solutions: Sequence[JsonObject]
     ) -> None:
-        """Record a finished generation: logs, progress, best evaluation,
-        triggers (see `Recorder.add`).
+        """Record a finished generation: logs, progress, best evaluation, triggers.
+
+        See `Recorder.add`.
         """
         self._journal.add(finished.evaluated.results, finished.update.units)
         self._write_evaluations(finished)
@@ -408,8 +404,9 @@ class RunWriter:
         counters: Counters,
         is_new: bool,
     ) -> None:
-        """Record such a generation; its lines are not part of the
-        next checkpoint (see `Recorder.add_cut`).
+        """Record such a generation; its lines are not part of the next checkpoint.
+
+        See `Recorder.add_cut`.
         """
         used = {name: value for name, value in counters.items() if name != "seconds"}
         self._cut, self._lengths_before_cut = CutShort(used, outcomes.pack()), self._file_lengths()
@@ -459,9 +456,7 @@ class RunWriter:
         self._failures.add(f"{report.line()} (on {report.host})", report.failure)
 
     def replayed(self, state: State) -> None:
-        """Continue from this state, after the updates since the
-        last full checkpoint were computed again.
-        """
+        """Continue from this state, after the replay of the last full checkpoint's updates."""
         assert self.replay
         self.replay.require_same(state)
         best = self.standing.best
@@ -511,8 +506,9 @@ class RunWriter:
         }
 
     def save(self) -> Path:
-        """Write a full checkpoint of the last finished generation unless there is one;
-        return its file.
+        """Write a full checkpoint of the last finished generation and return its file.
+
+        If there is one, it stays.
         """
         return self._save(whole=True)
 
@@ -521,8 +517,9 @@ class RunWriter:
         self._save(whole=False)
 
     def save_if_cheap(self) -> None:
-        """Write a checkpoint that is due by its generation;
-        with `auto` only while they take little of the time.
+        """Write a checkpoint that is due by its generation.
+
+        With `auto` only while they take little of the time.
         """
         is_auto = self.config.checkpoint.interval == "auto"
         if (
@@ -566,8 +563,9 @@ class RunWriter:
         gc.collect()  # figures are reference cycles, which would pile up until Python collects them
 
     def export(self) -> None:
-        """Save a checkpoint and refresh policy.keras from it; with `report.export_numbered`,
-        also a numbered copy.
+        """Save a checkpoint and refresh policy.keras from it.
+
+        With `report.export_numbered`, there is also a numbered copy.
         """
         from hpc_es.report.export import ExportOptions, export
 
@@ -618,8 +616,9 @@ class RunWriter:
             self._members.write(self.directory, self.standing.outcome)
 
     def measured_at_end(self, units: Sequence[Arrays]) -> None:
-        """Save what the problem learned from the final evaluation, apart from the state,
-        which a resume continues.
+        """Save what the problem learned from the final evaluation.
+
+        It is apart from the state, which a resume continues.
         """
         if self.standing.add_learned(units):
             self._saved_generation = -1
@@ -656,8 +655,9 @@ class RunWriter:
         write_json(self.directory / STATUS, finite(values))
 
     def _best_return(self, found: Found) -> float | None:
-        """Return the return of the best evaluated centre: the answer,
-        or for an objective that of a centre.
+        """Return the return of the best evaluated centre.
+
+        It is the answer, or for an objective that of a centre.
         """
         if found.answer.kind == "centre":
             return found.answer.value
@@ -665,8 +665,9 @@ class RunWriter:
         return None if best is None else best.return_
 
     def beat(self) -> None:
-        """Renew the heartbeat in status.json if it is due; called often,
-        also between the steps of an evaluation.
+        """Renew the heartbeat in status.json if it is due.
+
+        Called often, also between the steps of an evaluation.
         """
         if (
             time.monotonic() - self._last_beat < HEARTBEAT_SECONDS
@@ -726,8 +727,9 @@ def final_results(status: Mapping[str, Any]) -> dict[str, float]:
 
 
 def rank_table_lines(table: Sequence[tuple[int, str, int]]) -> list[str]:
-    """Return lines for (rank, host, process id): `rank=host:pid`,
-    or for many ranks `ranks=host`, ten per line.
+    """Return lines for (rank, host, process id): `rank=host:pid`.
+
+    For many ranks it is `ranks=host`, ten per line.
     """
     if len(table) <= MOST_LISTED_RANKS:
         return ["rank=host:pid  " + "  ".join(f"{rank}={host}:{pid}" for rank, host, pid in table)]

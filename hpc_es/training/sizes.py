@@ -1,5 +1,6 @@
-"""Sizes that a config leaves open (`auto`): chosen at the first start of a run,
-and stored in its config.yaml.
+"""Sizes that a config leaves open (`auto`).
+
+They are chosen at the first start of a run, and stored in its config.yaml.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from hpc_es.training.compatibility import factorisation_of, vectors
 def with_sizes(
     config: Config, built: BuiltTask, directory: Path | None = None, repetition: int = 0
 ) -> tuple[Config, BuiltTask, Mapping[str, int]]:
-    """Return config and task with numbers in place of `auto`, and these numbers by option of the
-    task.
+    """Return config and task with numbers in place of `auto`, and these numbers.
+
+    The latter are by option of the task.
 
     Args:
         config: a valid config.
@@ -74,9 +76,7 @@ def sizes(config: Config, built: BuiltTask, directory: Path | None = None) -> Ma
 
 
 def _stored(directory: Path, kind: str) -> Mapping[str, int]:
-    """Return the numbers in the section `task` of a run's config.yaml,
-    if its task is of this kind.
-    """
+    """Return the numbers in the section `task` of a run's config.yaml, if of this kind."""
     from hpc_es.storage.answers import read_config
 
     task = read_config(directory).get("task")

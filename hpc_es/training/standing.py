@@ -1,5 +1,6 @@
-"""Where a run stands, on rank 0: its state, counters and best evaluation,
-and what follows from them.
+"""Where a run stands, on rank 0: its state, counters and best evaluation.
+
+What follows from them is here, too.
 """
 
 from __future__ import annotations
@@ -39,8 +40,7 @@ class StopRule:
     sign: int  # from value to return
 
     def count(self, counters: Counters, row: MetricsRow) -> None:
-        """Update the counters of `stop.patience` with the metrics of a generation; without it,
-        remove them.
+        """Update the counters of `stop.patience` with the metrics of a generation.
 
         Values are compared with the last one that was an improvement, so that slow progress adds
         up. With several objectives, the hypervolume of the front is the value. With constraints, a
@@ -130,9 +130,7 @@ class Standing:
 
     @property
     def outcome(self) -> State:
-        """The state with what a generation that was cut
-        short and the final evaluation have found.
-        """
+        """The state with what a cut generation and the final evaluation have found."""
         return replace(self.state, master={**self.state.master, **self.final})
 
     def carried(self) -> ProblemState:
@@ -145,14 +143,17 @@ class Standing:
         self.rule.count(self.counters, row)
 
     def cut_short(self, after: State) -> None:
-        """Remain in this state, as a generation was cut short;
-        what its jobs have found is in the other one.
+        """Remain in this state, as a generation was cut short.
+
+        What its jobs have found is in the other one.
         """
         self.final = _changed(self.state.master, after.master)
 
     def add_learned(self, units: Sequence[Arrays]) -> bool:
-        """Add what the problem learned from the final evaluation;
-        return whether anything changed.
+        """Add what the problem learned from the final evaluation.
+
+        Returns:
+            Whether anything changed.
         """
         before = self.carried().master
         changed = _changed(before, self.problem.merge(self.carried(), units).master)
@@ -172,8 +173,7 @@ class Standing:
         return self.counters.get(HYPERVOLUME, -math.inf) >= volume
 
     def is_better(self, state: State, evaluation: Rows) -> bool:
-        """Return whether an evaluation of the centre of this state is better than the best one so
-        far.
+        """Whether an evaluation of the centre of this state is better than the best so far.
 
         It is if its mean fitness is higher; by default the fitness is the return. A derived fitness
         may rank rows relative to each other, so one call gets the rows of both evaluations.
@@ -195,7 +195,8 @@ class Standing:
         return len(new) > 0 and (not len(old) or float(new.mean()) > float(old.mean()))
 
     def found(self, final: Mapping[str, float]) -> Found:
-        """Return what the run has found so far;
+        """Return what the run has found so far.
+
         `final` has the results of the final evaluation, {} before it.
         """
         state = self.state
@@ -224,8 +225,9 @@ class Standing:
     def end_message(
         self, status: str, reason: str, generations: int, final: Mapping[str, float]
     ) -> str:
-        """Return the last line of a run; `final` has the results of the final evaluation,
-        if there was one.
+        """Return the last line of a run.
+
+        `final` has the results of the final evaluation, if there was one.
         """
         counters, jobs = self.counters, self.jobs_name
         used = f"{counters['timesteps']:,} timesteps"

@@ -1,6 +1,4 @@
-"""What the phases of the training loop use on one rank: its state,
-and who evaluates its generations.
-"""
+"""What the phases of the loop use on one rank: its state, and who evaluates generations."""
 
 from __future__ import annotations
 
@@ -52,11 +50,10 @@ class EvaluationSchedule:
 
 
 class ThisRank:
-    """The state of a run on this rank, and what evaluates and updates it; only rank 0 has a
-    `recorder`.
+    """The state of a run on this rank, and what evaluates and updates it.
 
-    On ranks other than 0 only the shared arrays of `state` are valid, unless updates are
-    replicated.
+    Only rank 0 has a `recorder`. On ranks other than 0 only the shared arrays of `state` are valid,
+    unless updates are replicated.
     """
 
     def __init__(
@@ -124,8 +121,9 @@ class ThisRank:
         self.mpi_executor().continue_with(self.work)
 
     def drawn_around(self) -> State:
-        """Rank 0: return the state that the next generation is drawn around,
-        which with a delay is an earlier one.
+        """Rank 0: return the state that the next generation is drawn around.
+
+        With a delay it is an earlier one.
         """
         line = self.parts.delay_line
         return self.state if line is None else line.drawn_around(self.state, self.state.generation)
@@ -156,8 +154,9 @@ class ThisRank:
         *,
         metrics: Mapping[str, float] = NO_METRICS,
     ) -> FinishedGeneration:
-        """Rank 0: update the state by a generation that was drawn from it,
-        unless a budget has cut it short.
+        """Rank 0: update the state by a generation that was drawn from it.
+
+        There is no update if a budget has cut it short.
         """
         before, since, updates = self.state, time.perf_counter(), self.updates
         if evaluated.is_cut:
@@ -190,10 +189,10 @@ class ThisRank:
         )
 
     def look_before_update(self, before: State, measured: State, evaluated: Evaluated) -> Measured:
-        """Rank 0: check a generation, and take from its states what is needed after they are
-        overwritten.
+        """Rank 0: check a generation, and keep what is needed of its states.
 
-        It was drawn before the update of `before`; its evaluation measured the other state.
+        They are overwritten after this. The generation was drawn before the update of `before`; its
+        evaluation measured the other state.
         """
         self._require_independent(evaluated)
         if before.generation in self.work.closed:

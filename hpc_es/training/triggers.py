@@ -1,9 +1,8 @@
-"""Triggers call functions at intervals of generations, timesteps or seconds, like the
-IntervalTrigger of TF-Agents.
+"""Triggers call functions at intervals of generations, timesteps or seconds.
 
-A trigger fires when its value has grown by the interval since it last fired, and counts from there:
-with interval 10, the values 7, 14, 21, 28 fire at 14 and 28, even though 21 has passed a second
-multiple of 10.
+They are like the IntervalTrigger of TF-Agents. A trigger fires when its value has grown by the
+interval since it last fired, and counts from there: with interval 10, the values 7, 14, 21, 28 fire
+at 14 and 28, even though 21 has passed a second multiple of 10.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ class Unit(str, enum.Enum):
 
 
 class RunInProgress(Protocol):
-    """The run as a trigger's function receives it;
-    the run of `hpc_es.train` has more attributes.
-    """
+    """The run as a trigger's function receives it; that of `hpc_es.train` has more attributes."""
 
     @property
     def state(self) -> State:
@@ -44,11 +41,31 @@ class RunInProgress(Protocol):
 
 
 class IntervalTrigger:
-    """Calls `function` whenever the value has grown by `interval` since the last call.
+    """Calls a function whenever a value has grown by `interval` since the last call.
 
-    A function with two required arguments receives the number of finished generations and the run
-    of `hpc_es.train`; any other function is called without arguments. An interval of 0 or less
-    disables the trigger, also when forced.
+    Args:
+        function: called on rank 0. One with two required arguments gets the number of finished
+            generations and the run of `hpc_es.train`, any other no arguments. Exceptions end the
+            run.
+        interval: in `unit`; 0 or less disables the trigger, also when it is forced.
+        unit: what is counted: "generation", "timesteps" or "seconds".
+        start: value from which the first interval counts.
+        name: under which checkpoints store the last value; None: that of the function.
+
+    Raises:
+        ValueError: the function has no name, and none is given.
+
+    Examples:
+        >>> import hpc_es
+        >>> def report():
+        ...     print("ten more")
+        >>> trigger = hpc_es.IntervalTrigger(report, interval=10)
+        >>> for generation in (7, 14, 21, 28):
+        ...     trigger(generation)
+        ten more
+        ten more
+        >>> trigger.last
+        28
     """
 
     # Set by the owner of the run: the run, and the context in which the function is called.
@@ -81,11 +98,14 @@ class IntervalTrigger:
         return self._last
 
     def __call__(self, value: float, force: bool = False) -> None:
-        """Fire if due, or if forced and not fired at this value already; exceptions of the function
-        are raised.
+        """Call the function if it is due; its exceptions are raised.
 
         `last` changes before the function is called, so that a checkpoint saves its own trigger as
         fired.
+
+        Args:
+            value: the present one, in the trigger's unit.
+            force: call it also if it is not due, unless it was called at this value already.
         """
         if self._interval <= 0:
             return
@@ -100,7 +120,7 @@ class IntervalTrigger:
                     self._function()
 
     def set_start(self, value: float) -> None:
-        """Count from `value`."""
+        """Count from this value."""
         self._last = value
 
     def reset(self) -> None:
@@ -109,12 +129,14 @@ class IntervalTrigger:
 
 
 class TriggerList:
-    """Calls triggers in order; the one that saves checkpoints must be the last, because it saves
-    the others' state.
+    """Calls triggers in order.
 
-    Triggers are IntervalTriggers or callables f(value, force) with a `name` or `__name__`, and
-    optionally a `unit` (default: generations). Raises ValueError if two have the same name, which
-    is the key in the checkpoint.
+    The one that saves checkpoints must be the last, because it saves the others' state. Triggers
+    are IntervalTriggers or callables f(value, force) with a `name` or `__name__`, and optionally a
+    `unit` (default: generations).
+
+    Raises:
+        ValueError: two have the same name, which is the key in the checkpoint.
     """
 
     def __init__(self, triggers: Iterable[Trigger]) -> None:
@@ -125,9 +147,7 @@ class TriggerList:
             raise ValueError(f"expected triggers with different names, got {', '.join(names)}")
 
     def __call__(self, values: Mapping[Unit, float], force: bool = False) -> None:
-        """Call every trigger with the value of its unit;
-        `values` must have all units that occur.
-        """
+        """Call every trigger with the value of its unit; `values` have all units that occur."""
         for trigger in self._triggers:
             trigger(values[getattr(trigger, "unit", Unit.GENERATION)], force)
             self._process.end_forked()
@@ -137,10 +157,10 @@ class TriggerList:
         return {trigger.name: trigger.last for trigger in self._intervals()}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Restore a saved `state()`; triggers without an entry keep their start, other entries are
-        ignored.
+        """Restore a saved `state()`.
 
-        Neither is an error, because triggers may change between runs.
+        Triggers without an entry keep their start, other entries are ignored. Neither is an error,
+        because triggers may change between runs.
         """
         for trigger in self._intervals():
             if trigger.name in state:
@@ -157,7 +177,7 @@ class TriggerList:
 
 
 def _takes_run(function: Callable[..., object]) -> bool:
-    """Return whether a function has exactly two positional arguments, without defaults."""
+    """Whether a function has exactly two positional arguments, without defaults."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some C functions have no signature

@@ -31,8 +31,9 @@ class Updates:
         self.overwrite = initial.theta.size >= OVERWRITTEN and parts.delay_line is None
 
     def units(self, evaluated: Evaluated, measured: State) -> Sequence[Arrays]:
-        """Return what the problem learned in a generation, by unit;
-        its evaluation measured this state.
+        """Return what the problem learned in a generation, by unit.
+
+        Its evaluation measured this state.
         """
         problem = self._parts.problem
         return [
@@ -41,8 +42,10 @@ class Updates:
         ]
 
     def update(self, before: State, results: Results[object], units: Sequence[Arrays]) -> Update:
-        """Return the update of a state, whose earlier states a delay line keeps;
-        RunError if theta is not finite.
+        """Return the update of a state, whose earlier states a delay line keeps.
+
+        Raises:
+            RunError: theta is not finite.
         """
         line, algorithm, problem = (
             self._parts.delay_line,

@@ -1,5 +1,6 @@
-"""What a worker of a `PoolExecutor` does: it builds the parts of the run, as a rank does,
-and evaluates chunks.
+"""What a worker of a `PoolExecutor` does.
+
+It builds the parts of the run, as a rank does, and evaluates chunks.
 """
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
-"""Searching hyperparameters: a table of trials, each of them an experiment,
-shared by the tasks of a job array.
+"""Searching hyperparameters: a table of trials, each of them an experiment.
+
+The tasks of a job array share it.
 """

@@ -1,5 +1,6 @@
-"""A tuning file: its options, the objective of a trial,
-and the check of all trials before the first one runs.
+"""A tuning file: its options, the objective of a trial, and the check of all trials.
+
+The check is before the first one runs.
 """
 
 from __future__ import annotations
@@ -38,14 +39,16 @@ MEASURES = ("success_rate", "programs_seen_fraction")  # beside the objective
 
 
 def objective(rows: Sequence[ConfigData], wanted: Any) -> float:
-    """Return the objective of a trial from the results of its repetitions; ValueError if there is
-    none.
+    """Return the objective of a trial from the results of its repetitions.
 
     `wanted` is "final_return" (the mean), "answer" (the mean of the answers, in the sign of the
     task's goal), "best_reward" (the mean, for program searches), or {success_rate_weight: w} for w
     * success_rate + (1 - w) * (1 - fraction), where fraction is the mean fraction of the budget
     that was used, 1 for a repetition without success. For program searches, programs count until
     the first correct one.
+
+    Raises:
+        ValueError: there is none.
     """
     if not rows:
         raise ValueError("there are no results")
@@ -85,8 +88,7 @@ def is_minimised(config: Config, wanted: Any) -> bool:
 
 
 def measures(rows: Sequence[ConfigData]) -> dict[str, float]:
-    """Return the success rate of the repetitions of a trial, and the mean fraction of programs
-    executed until success.
+    """Return the success rate of a trial, and the mean fraction of programs until success.
 
     `success_rate` needs repetitions with a target; `programs_seen_fraction` needs a program search
     with a limit of programs: the mean of npe / limit, 1 for a repetition without success (Abolafia
@@ -105,8 +107,9 @@ def measures(rows: Sequence[ConfigData]) -> dict[str, float]:
 
 
 def limits(budget: ConfigData) -> dict[str, float]:
-    """Return the limits that end every repetition; seconds only if there is no other limit,
-    as clocks are inexact.
+    """Return the limits that end every repetition.
+
+    Seconds only if there is no other limit, as clocks are inexact.
     """
     names = [
         name for name in sorted(budget) if name != "target_return" and budget[name] is not None
@@ -126,8 +129,9 @@ MOST_PER_KEY = 3  # errors per key that are shown; a random search may have one 
 
 
 def probes(space: Space) -> list[Hyperparameters]:
-    """Return trials with each value, or end of a range, once,
-    together with the first values of the other keys.
+    """Return trials with each value, or end of a range, once.
+
+    They have the first values of the other keys.
     """
     first = {key: entry.ends[0] for key, entry in space.items()}
     return [{**first, key: value} for key, entry in space.items() for value in entry.ends]
@@ -136,8 +140,9 @@ def probes(space: Space) -> list[Hyperparameters]:
 def problems_of(
     validate: Callable[[Hyperparameters], object], trials: Iterable[Hyperparameters]
 ) -> list[ConfigProblem]:
-    """Return the distinct errors that `validate` raises for the trials,
-    at most MOST_PER_KEY per key.
+    """Return the distinct errors that `validate` raises for the trials.
+
+    There are at most MOST_PER_KEY per key.
     """
     errors: dict[ConfigProblem, None] = {}
     for hyperparameters in trials:
@@ -332,11 +337,13 @@ def _base(path: Path, name: object) -> tuple[ConfigData, str | None, list[Config
 
 
 def check(plan: TuningPlan, ranks: int | None) -> None:
-    """Validate the config of every trial, for Optuna at the ends of its ranges; ConfigError with
-    all errors.
+    """Validate the config of every trial, for Optuna at the ends of its ranges.
 
     If all are valid, each distinct environment and policy is built once. `ranks` is the number of
     ranks per trial, if known.
+
+    Raises:
+        ConfigError: with all errors.
     """
     configs: list[Config] = []
 

@@ -54,8 +54,9 @@ WIDE = 100.0  # positive values of a list that differ by this factor are drawn o
 
 @dataclass(frozen=True)
 class TuningReport:
-    """The trials of a directory: the complete ones by objective, best first,
-    then the others by number.
+    """The trials of a directory: the complete ones by objective, best first.
+
+    Then there are the others by number.
     """
 
     directory: Path
@@ -211,8 +212,13 @@ def _runs(numbers: Sequence[int]) -> str:
 
 
 def write(report: TuningReport) -> list[Path]:
-    """Write the CSV and, if a trial is complete, the picture and the best config;
-    return their paths. RunError.
+    """Write the CSV and, if a trial is complete, the picture and the best config.
+
+    Returns:
+        Their paths.
+
+    Raises:
+        RunError: one cannot be written.
     """
     paths = [report.directory / CSV]
     write_text(paths[0], _csv(report))
@@ -280,8 +286,10 @@ def _config_directory(report: TuningReport, best: TrialRow) -> str | None:
 
 
 def draw(report: TuningReport, output: Path) -> None:
-    """Draw the objective of complete trials against each hyperparameter into a PNG;
-    RunError if that fails.
+    """Draw the objective of complete trials against each hyperparameter into a PNG.
+
+    Raises:
+        RunError: that fails.
     """
     import matplotlib as mpl
 

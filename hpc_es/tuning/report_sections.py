@@ -1,10 +1,10 @@
-"""The sections of an HTML report on a tuning: importance, parallel coordinates, the table of
-trials, failed trials.
+"""The sections of an HTML report on a tuning.
 
-Importance is the share of the variance of the objective's ranks that a hyperparameter alone
-explains (one-way analysis of variance with epsilon squared, which corrects for the number of
-values; in a full grid this is the main effect of a functional ANOVA). Continuous hyperparameters
-are divided into BINS classes of equal size.
+These are importance, parallel coordinates, the table of trials and failed trials. Importance is the
+share of the variance of the objective's ranks that a hyperparameter alone explains (one-way
+analysis of variance with epsilon squared, which corrects for the number of values; in a full grid
+this is the main effect of a functional ANOVA). Continuous hyperparameters are divided into BINS
+classes of equal size.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def _tiles(report: TuningReport, complete: Sequence[TrialRow]) -> Element:
 
 
 def importance(values: Sequence[Value], objectives: Sequence[float]) -> float | None:
-    """Return epsilon squared of the ranks of the objectives by value, from 0 to 1;
+    """Return epsilon squared of the ranks of the objectives by value, from 0 to 1.
+
     None if it is undetermined.
     """
     ranks = _ranks(np.asarray(objectives, np.float64))
@@ -137,8 +138,9 @@ def _ranks(values: Float64) -> Float64:
 
 
 def _classes(values: Sequence[Value]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Return the class of each value: the values themselves if they repeat,
-    else BINS classes of equal size.
+    """Return the class of each value: the values themselves if they repeat.
+
+    Otherwise there are BINS classes of equal size.
     """
     texts = [as_text(value) for value in values]
     different = sorted(set(texts))
@@ -180,8 +182,9 @@ def _importance(complete: Sequence[TrialRow], keys: Sequence[str], report: Tunin
 def parallel_coordinates(
     report: TuningReport, complete: Sequence[TrialRow], keys: Sequence[str]
 ) -> Element:
-    """Return a picture with an axis per hyperparameter and one for the objective,
-    and a line per complete trial.
+    """Return a picture with a line per complete trial.
+
+    It has an axis per hyperparameter and one for the objective.
     """
     space, _ = parse_space(report.identity["space"], report.identity["search"])
     width, height, top, bottom, left = 1000, 380, 56, 350, 70
@@ -262,10 +265,9 @@ Ticks = list[tuple[str, float]]
 
 
 def _axis(entry: ValueList | ValueRange, values: Sequence[Value]) -> tuple[list[float], Ticks]:
-    """Return positions from 0 to 1 of values on the axis of a hyperparameter, and the labelled
-    positions.
+    """Return positions of values on the axis of a hyperparameter, and the labelled ones.
 
-    The values of a list have equal distances.
+    Positions are from 0 to 1. The values of a list have equal distances.
     """
     if isinstance(entry, ValueList):
         texts = [as_text(value) for value in entry.ends]

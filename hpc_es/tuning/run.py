@@ -89,8 +89,10 @@ class Master:
     """Makes all decisions of a tuning task."""
 
     def __init__(self, request: TuneRequest, ranks: int) -> None:
-        """Read and check the tuning; UserError for every error
-        that is known before the first trial runs.
+        """Read and check the tuning.
+
+        Raises:
+            UserError: for every error that is known before the first trial runs.
         """
         shard = Shard.parse(request.shard) if request.shard else Shard.of_array(os.environ)
         self._shard = shard or Shard()
@@ -119,8 +121,9 @@ class Master:
         self._written = 0.0
 
     def _frozen(self, ranks: int) -> list[Hyperparameters]:
-        """Return the trials of the directory, up to the requested number;
-        missing ones are added to its table.
+        """Return the trials of the directory, up to the requested number.
+
+        Missing ones are added to its table.
         """
         identity = self._plan.identity()
         from hpc_es.training.run_directory import require_own_entries
@@ -219,8 +222,9 @@ class Master:
     # The running trial.
 
     def row(self, repetition: int, row: MetricsRow) -> None:
-        """Report a generation of the running trial,
-        and prune it if its first repetition is below the median.
+        """Report a generation of the running trial.
+
+        It is pruned if its first repetition is below the median.
         """
         assert self._running
         running, value = self._running, self._intermediate(row)
@@ -238,8 +242,9 @@ class Master:
             running.trial.prune(reason)
 
     def _intermediate(self, row: MetricsRow) -> float | None:
-        """Return the value of a generation by which running trials are compared;
-        higher is better.
+        """Return the value of a generation by which running trials are compared.
+
+        Higher is better.
         """
         value = row.get("best_value")
         if self._plan.options.objective != ANSWER or "best_value" not in row:

@@ -1,7 +1,7 @@
-"""The search space: lists of values and ranges of numbers, and the trials of grids and random
-searches.
+"""The search space: lists of values and ranges of numbers, and trials from them.
 
-The hyperparameters of a trial follow from its number alone, so they are the same in every task.
+The trials are those of grids and random searches. The hyperparameters of a trial follow from its
+number alone, so they are the same in every task.
 """
 
 from __future__ import annotations

@@ -44,8 +44,9 @@ FINISHED_FIRST = 5  # trials that must finish before any is pruned
 
 
 class JournalLock(JournalFileOpenLock):
-    """The lock of the journal, in place of Optuna's lock file,
-    which a killed process would leave behind.
+    """The lock of the journal, in place of Optuna's lock file.
+
+    A killed process would leave that behind.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -148,11 +149,13 @@ class Study:
         return {key: _suggest(trial, key, entry) for key, entry in self._space.items()}
 
     def report(self, value: float, share: float, sign: float = 1.0) -> str | None:
-        """Report an evaluation after this fraction of the budget; return why the trial should be
-        pruned, or None.
+        """Report an evaluation after this fraction of the budget.
 
         `value` is higher for a better one; times `sign` it is as the user knows it. A step stores
         the best evaluation so far, so that trials with other evaluation times can be compared.
+
+        Returns:
+            Why the trial should be pruned, or None.
         """
         assert self._trial
         step = int(share * STEPS)
@@ -176,8 +179,9 @@ class Study:
             self._tell(trial)
 
     def _tell(self, trial: Trial) -> None:
-        """Inform the study; the caller holds the lock,
-        because a second call for a trial by another task would fail.
+        """Inform the study.
+
+        The caller holds the lock, because a second call for a trial by another task would fail.
         """
         record = trial.record()
         assert record["state"] in OVER
@@ -190,8 +194,9 @@ class Study:
 
 @contextlib.contextmanager
 def _damage_named(journal: Path) -> Iterator[None]:
-    """Raise an error in one line for a journal that is too large,
-    and for lines in it that are not of Optuna.
+    """Raise an error in one line for a damaged journal.
+
+    It is too large, or has lines that are not of Optuna.
     """
     if journal.exists():
         with open_file(journal) as file:

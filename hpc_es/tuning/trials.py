@@ -97,11 +97,10 @@ class Trial:
         )
 
     def begin(self, hyperparameters: Hyperparameters) -> bool:
-        """Record that the trial starts or resumes; if it has used up MAX_FRUITLESS_STARTS, fail it
-        and return False.
+        """Record that the trial starts or resumes.
 
-        Otherwise a trial that ends the whole job each time would keep the other trials from
-        running.
+        If it has used up MAX_FRUITLESS_STARTS, fail it and return False. Otherwise a trial that
+        ends the whole job each time would keep the other trials from running.
         """
         starts = self.fruitless_starts()
         if starts >= MAX_FRUITLESS_STARTS:
@@ -148,7 +147,8 @@ class Trial:
             return None
 
     def claim(self) -> RunLock:
-        """Lock the trial for this task until its process ends;
+        """Lock the trial for this task until its process ends.
+
         InUseError names the process that has it.
         """
         return lock(self.directory, self.name).acquire()
@@ -212,8 +212,10 @@ _IDENTITY: Mapping[str, Hint] = {
 
 
 def read_table(directory: Path) -> JsonObject | None:
-    """Return the table of a directory (`hash`, `identity` and `trials`), None without one;
-    UserError if damaged.
+    """Return the table of a directory (`hash`, `identity` and `trials`), None without one.
+
+    Raises:
+        UserError: it is damaged.
     """
     path = directory / TABLE_FILE
     try:
@@ -232,10 +234,12 @@ def read_table(directory: Path) -> JsonObject | None:
 
 
 def matching_trials(directory: Path, identity: JsonObject) -> list[Hyperparameters] | None:
-    """Return the trials of the table, None before first use; UserError if the identity would change
-    them.
+    """Return the trials of the table, None before first use.
 
     The identity may have more or fewer trials (see `grown`).
+
+    Raises:
+        UserError: the identity would change them.
     """
     table = read_table(directory)
     if table is None:

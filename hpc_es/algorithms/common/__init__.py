@@ -1,3 +1,1 @@
-"""Parts that several strategies share: ranking, antithetic pairs, optimizers, covariance,
-stopping criteria.
-"""
+"""Parts that several strategies share, such as ranking, optimizers, stopping criteria."""

@@ -1,9 +1,9 @@
-"""Full covariance matrices: samples y = M z, weighted sums of y y^T in blocks of rows, and the
-symmetric square root.
+"""Full covariance matrices: samples y = M z, sums of y y^T, and the symmetric square root.
 
-The result of a BLAS product depends on its shape and on the position of a row in it. So a sample is
-always computed as the same row of a block of SAMPLE_ROWS samples, on whichever rank. Blocks are
-cached for their other samples and for the update; no result depends on what is cached.
+Weighted sums are computed in blocks of rows. The result of a BLAS product depends on its shape and
+on the position of a row in it. So a sample is always computed as the same row of a block of
+SAMPLE_ROWS samples, on whichever rank. Blocks are cached for their other samples and for the
+update; no result depends on what is cached.
 """
 
 from __future__ import annotations
@@ -27,29 +27,27 @@ MAX_CACHED = 1 << 22  # elements of all y of a generation, 32 MB per rank, and t
 
 
 def expected_length(size: int) -> float:
-    """Return chi_n = E|N(0, I)| in this number of dimensions,
-    approximately (Hansen 2016, before eq. 44).
-    """
+    """Return chi_n = E|N(0, I)| in n dimensions, approximately (Hansen 2016, before eq. 44)."""
     return math.sqrt(size) * (1 - 1 / (4 * size) + 1 / (21 * size**2))
 
 
 def blocks(samples: int, size: int) -> int:
-    """Return the number of blocks of rows in which the
-    covariance of `size` parameters is summed.
-    """
+    """Return the number of blocks of rows in which a covariance of this size is summed."""
     return -(-size // _block_rows(samples, size))
 
 
 def _block_rows(samples: int, size: int) -> int:
-    """Return the rows per block; one block if there are few samples,
-    so that summing is cheaper than sending.
+    """Return the rows per block.
+
+    With few samples there is one block, so that summing is cheaper than sending.
     """
     return BLOCK_ROWS if samples >= MIN_SHARED_SAMPLES else size
 
 
 def rows_of_sum(weights: Float64, y: Float64, block: int) -> Float64:
-    """Return a block of rows of sum_i w_i y_i y_i^T, float64[rows, size]; w is [samples],
-    y is [samples, size].
+    """Return a block of rows of sum_i w_i y_i y_i^T, float64[rows, size].
+
+    w is [samples], y is [samples, size].
     """
     rows = _block_rows(*y.shape)
     product: Float64 = (y[:, block * rows : (block + 1) * rows] * weights[:, np.newaxis]).T @ y
@@ -59,10 +57,10 @@ def rows_of_sum(weights: Float64, y: Float64, block: int) -> Float64:
 def updated(
     old: Float64, decay: float, path: Float64, c_1: float, rank_mu: Sequence[Float64]
 ) -> Float64:
-    """Return decay * old + c_1 * path path^T + rank_mu, float64[size, size], in parts that fit into
-    the cache.
+    """Return decay * old + c_1 * path path^T + rank_mu, float64[size, size].
 
-    `rank_mu` is a matrix in blocks of rows, each float64[rows, size].
+    It is computed in parts that fit into the cache. `rank_mu` is a matrix in blocks of rows, each
+    float64[rows, size].
     """
     new, size, start = np.empty_like(old), len(old), 0
     for block in rank_mu:
@@ -78,10 +76,10 @@ def updated(
 
 
 def root_of(covariance: Float64) -> tuple[Float64, Float64, Float64]:
-    """Return C^(1/2), the square roots of the eigenvalues of C, ascending, and its eigenvectors as
-    columns.
+    """Return C^(1/2), its eigenvalues and its eigenvectors.
 
-    Arrays are float64[size, size], [size] and [size, size].
+    Arrays are float64[size, size], [size] and [size, size]: the root, the square roots of the
+    eigenvalues of C, ascending, and the eigenvectors as columns.
 
     Only the lower triangle is read; the upper one differs by rounding only. Eigenvalues that
     rounding made negative or too small are raised to the smallest one that float64 can represent
@@ -136,8 +134,9 @@ class BlockSampler:
         return z[rows], y[rows]
 
     def _block(self, block: int, population: int) -> tuple[Float64, Float64]:
-        """Return z and y of a block, each float64[SAMPLE_ROWS, size];
-        0 after the last sample of the population.
+        """Return z and y of a block, each float64[SAMPLE_ROWS, size].
+
+        They are 0 after the last sample of the population.
         """
         cached = self._blocks.get(block)
         if cached is not None:

@@ -60,9 +60,7 @@ class DelayOptions(OverlapOptions):
 
 
 def needs_of_overlapping(needs: Needs, because: Setting) -> Needs:
-    """Return the requirements of an algorithm of which several
-    generations are evaluated at the same time.
-    """
+    """Return the requirements of an algorithm whose generations are evaluated at the same time."""
     requires = (
         Requirement(
             "mpi.schedule",

@@ -1,5 +1,4 @@
-"""Base class of strategies that adapt a normal distribution: CMA-ES, sep-CMA-ES, SNES, xNES and
-CR-FM-NES.
+"""Base class of strategies that adapt a normal distribution, such as CMA-ES, SNES and xNES.
 
 A search samples a population, ranks it and updates the distribution, until a stopping criterion of
 `hpc_es.algorithms.common.stopping` is met. Then the run ends, or a restart begins the next search
@@ -119,7 +118,7 @@ class Search:
     ended_by: int = 0
 
     def arrays(self) -> dict[str, Array]:
-        """Return the search as arrays of the state."""
+        """Return the search as arrays of the state; the inverse of `from_arrays`."""
         return {f"run_{name}": np.array(value) for name, value in vars(self).items()}
 
     @classmethod
@@ -185,7 +184,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True)
 class Ranked:
-    """The ranking of a generation."""
+    """The ranking of a generation, which `prepare` returns."""
 
     fitness: Float64  # float64[samples]
     reason: str | None  # why there is no update; None: there is one
@@ -221,8 +220,14 @@ class DistributionStrategy(Strategy[Ranked], ABC):
     def initial_distribution(self, sigma: float, ratios: Float64) -> tuple[Arrays, Arrays]:
         """Return the arrays (shared, master) of a new search, without theta.
 
-        The standard deviations of the coordinates are sigma * ratios; ratios are float64[params],
-        with the geometric mean 1. With `mixed` they are those of its normal coordinates.
+        Args:
+            sigma: step size.
+            ratios: float64[params]; the standard deviations of the coordinates are sigma * ratios,
+                whose geometric mean is sigma. With `mixed` they are those of its normal
+                coordinates.
+
+        Returns:
+            Two mappings of arrays by name.
         """
 
     def needed(self, population: int) -> int:
@@ -231,16 +236,22 @@ class DistributionStrategy(Strategy[Ranked], ABC):
 
     @abstractmethod
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Any:
-        """Return the weights for `partial_update` and `update`, by the fitness,
-        float64[samples].
+        """Return the weights for `partial_update` and `update`; on every rank.
+
+        Args:
+            state: at the start of the generation.
+            rows: row_dtype[samples].
+            fitness: float64[samples], higher is better; NaN for failed jobs.
         """
 
     @abstractmethod
     def update(self, state: State, weights: Any, blocks: Iterable[Arrays]) -> tuple[Arrays, Arrays]:
-        """Return the arrays (shared, master), by name, that an update changes; see `State` for
-        shapes.
+        """Return the arrays (shared, master), by name, that an update changes; on rank 0.
 
-        `blocks` are the results of `partial_update`.
+        Args:
+            state: at the start of the generation.
+            weights: what the method `weights` has returned.
+            blocks: the results of `partial_update`, in order.
         """
 
     @abstractmethod
@@ -255,9 +266,7 @@ class DistributionStrategy(Strategy[Ranked], ABC):
 
     @cached_property
     def mixed(self) -> MixedVector | None:
-        """The discrete part of the search vector;
-        None if the strategy treats all coordinates as continuous.
-        """
+        """The discrete part of the search vector; None if all coordinates count as continuous."""
         if self.problem.mixed is None or not self.adapts_mixed:
             return None
         from hpc_es.algorithms.common.mixed import MixedVector
@@ -290,17 +299,16 @@ class DistributionStrategy(Strategy[Ranked], ABC):
 
     @cached_property
     def _first_ratios(self) -> Float64 | float:
-        """Initial standard deviations divided by the initial step size, float64[params];
-        1.0 if all are equal.
+        """Initial standard deviations divided by the initial step size.
+
+        float64[params], or 1.0 if all are equal.
         """
         _, ratios = self._first_deviations()
         return 1.0 if (ratios == 1).all() else ratios
 
     @cached_property
     def _first_candidates(self) -> Array | None:
-        """Search vectors that replace the first candidates, dtype[vectors, params];
-        None if the task has none.
-        """
+        """Search vectors that replace the first candidates, dtype[vectors, params], or None."""
         return self.problem.first_candidates(self.first_population) if self.injects else None
 
     def initial(self) -> State:
@@ -308,7 +316,12 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         return self.begin(0, Search(0, self.first_population))
 
     def begin(self, generation: int, search: Search) -> State:
-        """Return the initial state of a search."""
+        """Return the initial state of a search.
+
+        Args:
+            generation: of the run, at which the search begins.
+            search: its settings.
+        """
         sigma, ratios = self._first_deviations()
         shared, master = self.initial_distribution(sigma * search.sigma_factor, ratios)
         tested = len(ratios)
@@ -364,9 +377,7 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         return after, metrics
 
     def _with_history(self, state: State, fitness: Float64) -> State:
-        """Return the state after an update with its age,
-        evaluations and the arrays of the stopping criteria.
-        """
+        """Return the state with its age, evaluations and the arrays of the stopping criteria."""
         master = state.master
         age, population, limit = (
             int(master["age"]) + 1,

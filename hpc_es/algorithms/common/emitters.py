@@ -175,7 +175,7 @@ class EmitterStrategy(Strategy[Emitted]):
         emitter_sigma_path: float64[emitters, params]; p_sigma, evolution paths of the step sizes
         emitter_covariance_path: float64[emitters, params]; p_c, evolution paths of the covariances
         emitter_age: int64[emitters]; generations of these searches
-        emitter_root_age: int64[emitters]; `emitter_age` when the root was last computed
+        emitter_root_age: int64[emitters]; their age when the root was last computed
         emitter_restarts: int64[emitters]; earlier searches of each emitter
         those of `hpc_es.algorithms.common.archive.Archive`
     """

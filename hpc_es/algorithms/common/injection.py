@@ -1,5 +1,4 @@
-"""Injected candidates of CMA-ES (Hansen 2011, "Injecting external solutions into CMA-ES",
-arXiv:1110.4181).
+"""Injected candidates of CMA-ES (Hansen 2011, arXiv:1110.4181).
 
 Vectors from elsewhere replace the first candidates of a generation. They are evaluated as they are.
 For the update, their steps y_i = (x_i - m) / sigma are shortened to the length c_y if they are
@@ -34,9 +33,7 @@ def injected_in(shared: Arrays) -> Array | None:
 
 
 def with_injected(shared: Arrays, jobs: range, vectors: Array) -> Array:
-    """Return the candidates of consecutive jobs, dtype[jobs, params],
-    with those that are injected.
-    """
+    """Return the candidates of consecutive jobs, dtype[jobs, params], or injected ones."""
     injected = injected_in(shared)
     if injected is None or jobs.start >= len(injected):
         return vectors
@@ -47,8 +44,9 @@ def with_injected(shared: Arrays, jobs: range, vectors: Array) -> Array:
 
 
 def shortened(z: Float64) -> Float64:
-    """Return the factors of the steps of injected vectors, float64[vectors], from C^(-1/2) y_i,
-    [vectors, normal].
+    """Return the factors of the steps of injected vectors, float64[vectors].
+
+    The argument is C^(-1/2) y_i, [vectors, normal].
     """
     n = z.shape[1]
     longest = math.sqrt(n) + 2 * n / (n + 2)

@@ -1,5 +1,4 @@
-"""Mixed search vectors: a margin for ordered discrete coordinates, and a categorical distribution
-for choices.
+"""Mixed search vectors: a margin for ordered levels, a distribution of their own for choices.
 
 CMA-ES with Margin (Hamano et al. 2022, arXiv:2205.13482) rounds discrete coordinates to levels.
 After each update it corrects the mean m_j and a factor A_j of the standard deviation, so that the
@@ -50,8 +49,7 @@ def tail_distance(probability: float) -> float:
 def corrected(
     mean: float, factor: float, deviation: float, low: float, high: float, alpha: float
 ) -> tuple[float, float]:
-    """Return the corrected mean m and factor A of a coordinate whose level lies between two
-    thresholds.
+    """Return the corrected mean m and factor A of a coordinate between two thresholds.
 
     One of the thresholds is infinite for the levels at both ends. `deviation` is sigma sqrt(C_jj),
     without A.
@@ -127,8 +125,9 @@ class Categories:
         return result
 
     def most_likely(self, probabilities: Float64) -> npt.NDArray[np.int64]:
-        """Return the most likely category of each choice, of equal ones the first,
-        int64[choices].
+        """Return the most likely category of each choice, int64[choices].
+
+        Of equal ones it is the first.
         """
         return np.array([int(part.argmax()) for part in self._parts(probabilities)], np.int64)
 
@@ -205,16 +204,14 @@ class MixedVector:
 
     @property
     def tested(self) -> int:
-        """Number of numbers that `view` tests: those of the normal distribution,
-        or else the probabilities.
-        """
+        """How many numbers `view` tests: those of the normal distribution, or the probabilities."""
         return len(self.normal) or (sum(self._categories.counts) if self._categories else 0)
 
     def view(self, shared: Arrays, view: stopping.View) -> stopping.View:
-        """Return the input of the stopping criteria, with the factors A; `view` has the arrays
-        without them.
+        """Return the input of the stopping criteria, with the factors A.
 
-        Without a normal distribution the probabilities are tested instead of the mean.
+        `view` has the arrays without them. Without a normal distribution the probabilities are
+        tested instead of the mean.
         """
         view = replace(
             view,
@@ -248,8 +245,9 @@ class MixedVector:
     def candidates(
         self, shared: Arrays, generation: int, samples: Sequence[int], steps: Array
     ) -> Array:
-        """Return search vectors, dtype[samples, size], with `steps`, [samples, normal],
-        from theta, and categories.
+        """Return search vectors, dtype[samples, size], from steps and categories.
+
+        `steps`, [samples, normal], are added to theta.
         """
         vectors: Array = np.tile(shared["theta"], (len(samples), 1))
         vectors[:, self.normal] += self.scaled(shared, steps)
@@ -262,8 +260,9 @@ class MixedVector:
     def after_update(
         self, state: State, weights: Float64, theta: Array, deviations: Float64
     ) -> tuple[dict[str, Array], Arrays]:
-        """Return the arrays (shared, with theta; master) that change after an update of the normal
-        distribution.
+        """Return the arrays that change after an update of the normal distribution.
+
+        They are (shared, with theta; master).
 
         Args:
             state: the state of the generation, before the update.

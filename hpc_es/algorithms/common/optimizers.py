@@ -1,8 +1,8 @@
-"""Optimizers on flat vectors, float32 or float64: pure functions from (slots, gradient) to (new
-slots, step).
+"""Optimizers on flat vectors: pure functions from (slots, gradient) to (new slots, step).
 
-Strategies call `step` or `climb` with an estimated gradient; algorithms that differentiate a loss
-call `descend`, which sums the gradients of the chunks and clips them first.
+Vectors are float32 or float64. Strategies call `step` or `climb` with an estimated gradient;
+algorithms that differentiate a loss call `descend`, which sums the gradients of the chunks and
+clips them first.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ class Options:
     )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """Yield options of other optimizers, and a speed limit that is never reached:
-        (key, text).
-        """
+        """Yield (key, text): options of other optimizers, and a max_speed that no step reaches."""
         yield from unused_of_kinds(self, OPTIONS_OF_KINDS)
         rate, speed = self.learning_rate, self.max_speed
         if (
@@ -95,6 +93,11 @@ def initial_slots(options: Options, size: int, dtype: npt.DTypeLike = np.float32
     """Return the optimizer's slots before the first step, each dtype[size].
 
     The weights are theta and, in the actor-critic, the weights of the value network after it.
+
+    Args:
+        options: the section `optimizer`.
+        size: number of weights.
+        dtype: that of the slots.
 
     State, master:
         optimizer_steps: int64[]; number of steps so far, from which the annealed learning rate
@@ -135,8 +138,27 @@ def parts_of(size: int) -> Iterator[slice]:
 
 
 def step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Array]:
-    """Return the new slots and the step to add to theta, dtype[size],
-    which descends along dtype[size] `gradient`.
+    """Return the new slots and the step that descends along a gradient.
+
+    Adam is that of Kingma & Ba 2015 (arXiv:1412.6980) with epsilon outside the bias correction,
+    ClipUp that of Toklu et al. 2020 (arXiv:2008.02387), RMSProp that of TensorFlow 1.
+
+    Args:
+        options: the section `optimizer`.
+        slots: those of the state, by name; not modified.
+        gradient: dtype[size].
+
+    Returns:
+        The new slots, and the step to add to theta, dtype[size].
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import OptimizerOptions, initial_slots, optimizer_step
+        >>> sgd = OptimizerOptions(kind="sgd", learning_rate=0.5, momentum=0.0)
+        >>> gradient = np.array([1.0, -2.0], np.float32)
+        >>> slots, step = optimizer_step(sgd, initial_slots(sgd, size=2), gradient)
+        >>> step
+        array([-0.5,  1. ], dtype=float32)
     """
     if options.kind == "clipup" or len(gradient) <= STEP_PART:  # ClipUp needs a whole norm
         return _step(options, slots, gradient)
@@ -161,14 +183,18 @@ def climb(
     decay: float,
     threads: int = 1,
 ) -> tuple[Arrays, Float64]:
-    """Take a step that ascends along a gradient minus `decay` * theta; overwrite theta and the
-    slots, part by part.
+    """Take a step that ascends along a gradient minus `decay` * theta, part by part.
+
+    It overwrites theta and the slots.
 
     Args:
+        options: the section `optimizer`.
         theta: dtype[size].
+        slots: those of the state, by name.
         parts: slices of NORM_PART elements of the gradient, in order, and their elements,
             dtype[NORM_PART], which are overwritten; `threads` of them at once. ClipUp needs one
             slice with all elements.
+        decay: weight decay.
         threads: number of parts that are computed at the same time; results do not depend on it.
 
     Returns:
@@ -229,9 +255,7 @@ def _climb_whole(
 
 
 def in_threads(function: Callable[[A], B], items: Iterable[A], threads: int) -> Iterator[B]:
-    """Yield function(item) for all items in order;
-    at most `threads` calls and items exist at a time.
-    """
+    """Yield function(item) for all items in order; at most `threads` calls exist at a time."""
     if threads == 1:
         yield from map(function, items)
         return
@@ -298,7 +322,10 @@ def descend(
 
     Each chunk has the gradient of its share of the loss under GRADIENT, float32[params], already
     divided by the number of jobs of the whole batch. The sum, in chunk order, does not depend on
-    the number of ranks. It is clipped to the norm `clip`. Raises RunError if it is not finite.
+    the number of ranks. It is clipped to the norm `clip`.
+
+    Raises:
+        RunError: the gradient is not finite.
     """
     total = total_gradient(theta, chunks)
     gradient_norm = norm(total)
@@ -333,8 +360,14 @@ class Annealed(Protocol):
 
 
 def learning_rate(options: Annealed, updates: int) -> float:
-    """Return the learning rate after this number of updates,
-    annealed as in Mnih et al. 2016 (arXiv:1602.01783).
+    """Return the learning rate after some updates.
+
+    It decays linearly to 0 in `anneal_updates` updates, if set (Mnih et al. 2016,
+    arXiv:1602.01783).
+
+    Args:
+        options: the section `optimizer`.
+        updates: number of updates so far.
     """
     if options.anneal_updates is None:
         return options.learning_rate
@@ -349,8 +382,9 @@ def lerp(old: Array, new: Array, decay: float) -> Array:
 
 
 def scaled(vector: Array, length: float) -> Array:
-    """Return a vector of the same direction, shape and dtype with this Euclidean norm;
-    0 stays 0.
+    """Return a vector of the same direction with this Euclidean norm; 0 stays 0.
+
+    Shape and dtype stay the same, too.
     """
     old_length = norm(vector)
     result: Array = vector.astype(np.float64) * (length / old_length) if old_length else vector
@@ -358,8 +392,9 @@ def scaled(vector: Array, length: float) -> Array:
 
 
 def norm(vector: Array) -> float:
-    """Return the Euclidean norm of a vector, [size],
-    computed in float64 as a sum of parts of NORM_PART elements.
+    """Return the Euclidean norm of a vector, [size].
+
+    It is computed in float64, as a sum of parts of `NORM_PART` elements.
     """
     return norm_of_parts(squares_of_parts(vector))
 
@@ -387,7 +422,5 @@ def half_of(size: int) -> int:
 
 
 def norm_of_parts(squares: Sequence[np.float64]) -> float:
-    """Return the Euclidean norm of a vector from `squares_of_parts` of it,
-    or of its parts in order.
-    """
+    """Return the Euclidean norm of a vector from the `squares_of_parts` of it, in order."""
     return float(np.sqrt(sum(squares)))

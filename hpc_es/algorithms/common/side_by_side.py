@@ -43,8 +43,9 @@ def side_by_side(algorithm: AnyAlgorithm) -> AnyAlgorithm:
 
 @dataclass(frozen=True)
 class AlternatingLine(DelayLine):
-    """Two generations in flight that do not depend on each other;
-    there are no earlier states to keep.
+    """Two generations in flight that do not depend on each other.
+
+    There are no earlier states to keep.
     """
 
     delay: int = 1
@@ -59,11 +60,10 @@ class AlternatingLine(DelayLine):
         return replace(state, generation=generation)
 
     def measured(self, state: State, generation: int) -> State:
-        """Return the state with the mean of the generation's search as theta, without arrays of the
-        other search.
+        """Return the state with the mean of the generation's search as theta.
 
-        Whether the other search has made its last update depends on the ranks, and `shared` is
-        stored with the best theta.
+        It has no arrays of the other search: whether that has made its last update depends on the
+        ranks, and `shared` is stored with the best theta.
         """
         shared = state.shared
         if generation % 2:
@@ -123,9 +123,7 @@ class SideBySide(Strategy[Ranked]):
         return large.with_scope(SMALL, small)
 
     def _small_state(self, generation: int, number: int, large: Search, ended_by: int = 0) -> State:
-        """Return the initial state of a small search,
-        whose settings depend on the present large one.
-        """
+        """Return the initial state of a small search, whose settings depend on the large one."""
         options = self.options
         rng = self.keys.generator(Purpose.RESTARTS, FIRST_SMALL + number)
         growth = options.population_factor, options.max_restarts

@@ -1,5 +1,6 @@
-"""Stopping criteria of a search by CMA-ES or a related strategy,
-with the names and defaults of pycma.
+"""Stopping criteria of a search by CMA-ES or a related strategy, named as in pycma.
+
+Defaults are those of pycma, too.
 """
 
 from __future__ import annotations
@@ -109,8 +110,9 @@ class View:
 
 
 def initial_history(size: int) -> Arrays:
-    """Return the arrays that the criteria need, before the first generation of a search; cost =
-    -fitness.
+    """Return the arrays that the criteria need, before the first generation of a search.
+
+    Costs are the fitness with the opposite sign.
 
     State, master:
         stopped: int64[]; criteria that ended the search, one bit each in the order of
@@ -146,8 +148,9 @@ HISTORY_NAMES = tuple(initial_history(0))
 
 
 def update_history(options: Options, view: View, fitness: Float64, old: Arrays) -> dict[str, Array]:
-    """Return the arrays of `initial_history` after a generation, `stopped` among them;
-    fitness is float64[samples].
+    """Return the arrays of `initial_history` after a generation, `stopped` among them.
+
+    `fitness` is float64[samples].
     """
     costs = np.sort(-fitness[np.isfinite(fitness)])
     new = {name: old[name] for name in HISTORY_NAMES}
@@ -177,8 +180,9 @@ def update_history(options: Options, view: View, fitness: Float64, old: Arrays) 
 
 
 def criteria(options: Options, view: View, costs: Float64, history: Arrays) -> Mapping[str, bool]:
-    """Return whether each criterion is met; `costs` are float64[samples] of the generation,
-    without NaN, ascending.
+    """Return whether each criterion is met.
+
+    `costs` are float64[samples] of the generation, without NaN, ascending.
     """
     size, recent_best = len(view.theta), history["history"]
     cost_range = float(costs[-1] - costs[0]) if len(costs) else np.inf
@@ -237,9 +241,7 @@ def _added(theta: Array, step: Float64) -> Array:
 
 
 def _stagnates(options: Options, view: View, history: Arrays) -> bool:
-    """Return whether neither best nor median costs of a long period
-    are better than those of the period before.
-    """
+    """Whether neither best nor median costs of a long period improve on the period before."""
     size, population, best = len(view.theta), view.population, history["history_best"]
     tolerance = options.tolstagnation
     if tolerance is None:

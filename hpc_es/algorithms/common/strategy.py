@@ -1,5 +1,4 @@
-"""Base classes of algorithms: `Strategy`, and `PairedStrategy` for those that weigh perturbations,
-such as ES.
+"""Base classes of algorithms: `Strategy`, and `PairedStrategy`, which weighs perturbations.
 
 `Pairs` says which jobs share a perturbation, and its sign in each of them.
 """
@@ -54,6 +53,12 @@ class Pairs:
 
     If mirrored, jobs 2 i and 2 i + 1 are pair i: they use its perturbation with the signs + and -.
     Otherwise each job is a pair of one job with a perturbation of its own.
+
+    Examples:
+        >>> from hpc_es.extend import Pairs
+        >>> pairs = Pairs(mirrored=True)
+        >>> pairs.among(range(2, 6)), pairs.signs(range(2, 6))
+        (range(1, 3), array([ 1, -1,  1, -1]))
     """
 
     mirrored: bool
@@ -68,7 +73,7 @@ class Pairs:
         return job // self.size
 
     def among(self, jobs: range) -> range:
-        """Return the indices of the pairs of consecutive jobs."""
+        """Return the indices of the pairs of consecutive jobs, of which there is at least one."""
         return range(self.of(jobs[0]), self.of(jobs[-1]) + 1)
 
     def signs(self, jobs: range) -> Array:
@@ -87,10 +92,14 @@ class Pairs:
         jobs: range,
         scale: float = 1.0,
     ) -> Perturbed:
-        """Return the candidates theta + sign * scale * direction of consecutive jobs; theta is
-        dtype[params].
+        """Return the candidates theta + sign * scale * direction of consecutive jobs.
 
-        `directions`, [pairs, params], are those of the jobs' pairs.
+        Args:
+            layout: that of theta.
+            theta: dtype[params].
+            directions: those of the jobs' pairs, [pairs, params].
+            jobs: numbers of the jobs.
+            scale: such as the standard deviation of the perturbations.
         """
         rows, scales = self.rows_and_scales(jobs, scale, theta.dtype)
         return Perturbed(layout, theta[np.newaxis], directions, rows, scales)
@@ -98,8 +107,16 @@ class Pairs:
     def rows_and_scales(
         self, jobs: range, scale: float, dtype: FloatDtype
     ) -> tuple[npt.NDArray[np.intp], Array]:
-        """Return the index of each job's pair among those of the jobs, intp[jobs],
-        and sign * scale, dtype[jobs].
+        """Return which direction each job uses, and with which factor.
+
+        Args:
+            jobs: numbers of consecutive jobs.
+            scale: factor of all directions.
+            dtype: that of the factors.
+
+        Returns:
+            The index of each job's pair among those of the jobs, intp[jobs], and sign * scale,
+            dtype[jobs].
         """
         pair_of_job = np.arange(jobs.start, jobs.stop, dtype=np.intp) // self.size - self.of(
             jobs.start
@@ -116,8 +133,13 @@ class Pairs:
         return np.logical_not(failed.any(axis=1))
 
     def differences(self, fitness: Float64) -> Float64:
-        """Return F+ - F- of each pair (F if not mirrored), float64[pairs],
-        of float64[pairs, jobs per pair].
+        """Return F+ - F- of each pair, or F if they are not mirrored.
+
+        Args:
+            fitness: float64[pairs, jobs per pair].
+
+        Returns:
+            float64[pairs].
         """
         return fitness[:, 0] - fitness[:, 1] if self.mirrored else fitness[:, 0]
 
@@ -134,11 +156,21 @@ def round_of_jobs(
     *,
     chunk_size: int,
 ) -> Sequence[Chunk]:
-    """Return the chunks of a round of `population` jobs; [] if the rows so far have
-    `least_timesteps` timesteps.
+    """Return the chunks of a round for algorithms whose generations need some timesteps.
 
-    A generation has at most `most_jobs` jobs. It also ends if all episodes so far have length 0,
-    since these would never reach `least_timesteps`.
+    A generation ends when its jobs have `least_timesteps` timesteps, or all episodes so far have
+    length 0, since these would never reach them.
+
+    Args:
+        round: number of the round, from 0.
+        rows: row_dtype[jobs] of earlier rounds.
+        population: jobs of a round.
+        least_timesteps: 0 for one round.
+        most_jobs: limit for a generation; None: unlimited.
+        chunk_size: jobs per chunk.
+
+    Returns:
+        The chunks; [] ends the generation.
     """
     timesteps, first_job = int(rows["length"].sum()), round * population
     if round and (timesteps >= least_timesteps or timesteps == 0):
@@ -151,11 +183,14 @@ def round_of_jobs(
 
 
 def first_deviations(sigma: float | None, problem: VectorProblem) -> tuple[float, Float64]:
-    """Return the initial step size and the ratio of each coordinate's standard deviation to it,
-    float64[size].
+    """Return the initial step size, and each coordinate's standard deviation relative to it.
 
-    If `sigma` is None, they come from the problem's `spread`. The geometric mean of the ratios is
-    1.
+    Args:
+        sigma: the same deviation for all coordinates; None: those of the problem's `spread`.
+        problem: has the coordinates.
+
+    Returns:
+        The step size, and ratios, float64[size], whose geometric mean is 1.
     """
     if sigma is not None:
         return sigma, np.ones(problem.size)
@@ -168,13 +203,41 @@ def first_deviations(sigma: float | None, problem: VectorProblem) -> tuple[float
 
 @dataclass(frozen=True)
 class Strategy(Generic[Prepared]):
-    """Base class of algorithms with defaults for most methods, which are pure functions of their
-    arguments.
+    """Base class of algorithms with defaults for most methods.
 
     A strategy on vectors defines `initial`, `candidates`, `prepare`, `partial_update` and `tell`.
     It overrides `pairs` if jobs share perturbations, and `ask` if a generation is not one round of
     `population` jobs. A search for programs defines `evaluate` instead of `candidates`. The type
-    parameter is the type that `prepare` returns.
+    parameter is the type that `prepare` returns. All methods are pure functions of their arguments,
+    see `Algorithm`.
+
+    Examples:
+        A search that moves to the best candidate of each generation:
+
+        >>> from hpc_es.extend import Needs, Positive, State, Strategy, option, options, ranking
+        >>> class ToBest(Strategy):
+        ...     NEEDS = Needs(searches="vectors", noise=True)
+        ...
+        ...     @options
+        ...     class Options:
+        ...         kind: str = option("this class", "to_best:ToBest")
+        ...         population_size: int = option("jobs per generation", 8)
+        ...         sigma: Positive = option("standard deviation of the candidates", 0.1)
+        ...
+        ...     def initial(self):
+        ...         return State(0, {"theta": self.first_theta()}, {})
+        ...
+        ...     def candidates(self, state, chunk):
+        ...         return self.perturbed(state, chunk, self.options.sigma)
+        ...
+        ...     def blocks(self, state):
+        ...         return 0
+        ...
+        ...     def tell(self, state, results):
+        ...         best = int(ranking(results.fitness)[0])
+        ...         eps = self.noise.direction(state.generation, best, 0, self.problem.size)
+        ...         theta = state.theta + self.options.sigma * eps.astype(state.theta.dtype)
+        ...         return State(state.generation + 1, {"theta": theta}, {}), {}
     """
 
     options: Any
@@ -194,8 +257,16 @@ class Strategy(Generic[Prepared]):
 
     @classmethod
     def build(cls, options: Any, problem: Any, noise: Any, keys: Keys, chunk_size: int) -> Self:
-        """Create the strategy; with it, a class that has
-        `Options` and `NEEDS` is a kind of algorithm.
+        """Create the strategy.
+
+        With this method, a class that has `Options` and `NEEDS` is a kind of algorithm.
+
+        Args:
+            options: an instance of its `Options`.
+            problem: of the kind that `NEEDS.searches` names.
+            noise: None unless `NEEDS.noise`.
+            keys: source of all random numbers.
+            chunk_size: jobs per chunk.
         """
         return cls(options, problem, noise, keys, chunk_size)
 
@@ -211,8 +282,10 @@ class Strategy(Generic[Prepared]):
         return [] if round else cut(self.population(state), self.chunk_size)
 
     def first_theta(self, restart: int = 0) -> Array:
-        """Return the problem's initial vector, dtype[size], the same on every rank;
-        random ones differ by `restart`.
+        """Return the problem's initial vector, dtype[size], the same on every rank.
+
+        Args:
+            restart: number of the search; random vectors differ by it.
         """
         theta: Array = self.problem.initial(
             self.keys.generator(Purpose.INITIAL_PARAMETERS, restart)
@@ -220,22 +293,32 @@ class Strategy(Generic[Prepared]):
         return theta
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
-        """Return the candidates of a chunk of training jobs."""
+        """Return the candidates of a chunk of training jobs, in job order.
+
+        Called on the rank that evaluates the chunk.
+
+        Args:
+            state: its arrays are those that every rank has.
+            chunk: consecutive jobs of the generation.
+        """
         raise AssertionError(
             f"{type(self).__name__} has neither `candidates` nor an `evaluate` of its own"
         )
 
     def centre(self, state: State, parent: int) -> Array:
-        """Return the vector that evaluations and probes measure, dtype[size];
-        `parent` selects one of several.
+        """Return the vector that evaluations and probes measure, dtype[size].
+
+        Args:
+            state: has the centre, by default theta.
+            parent: index of the centre, for strategies with several.
         """
         return state.theta
 
     @property
     def pairs(self) -> Pairs:
-        """Assignment of jobs to perturbations; jobs of one pair share their seeds.
+        """Assignment of jobs to perturbations; by default every job is alone.
 
-        By default every job is alone.
+        Jobs of one pair share their seeds.
         """
         return ALONE
 
@@ -249,7 +332,14 @@ class Strategy(Generic[Prepared]):
     ) -> Population:
         """Return the candidates centre +- scale * ratios * eps of a chunk.
 
-        `ratios` are dtype[size]; None: 1. `centre` is dtype[size]; None: theta.
+        Signs and directions are those of `pairs`.
+
+        Args:
+            state: has theta and the generation.
+            chunk: of training jobs.
+            scale: standard deviation of the perturbations.
+            ratios: factor of each parameter, dtype[size]; None: 1.
+            centre: dtype[size]; None: theta.
         """
         jobs, theta = chunk.job_numbers, state.theta if centre is None else centre
         pairs = self.pairs.among(jobs)
@@ -261,9 +351,9 @@ class Strategy(Generic[Prepared]):
         return self.pairs.along(self.problem.layout, theta, directions, jobs, scale)
 
     def group(self, job: int) -> int:
-        """Return the group of a training job; jobs of one group share their seeds.
+        """Return the group of a training job, by default its pair.
 
-        By default groups are pairs.
+        Jobs of one group share their seeds.
         """
         return self.pairs.of(job)
 
@@ -284,7 +374,14 @@ class Strategy(Generic[Prepared]):
         return self.evaluated(state, chunk, candidates, poll)
 
     def evaluated(self, state: State, chunk: Chunk, candidates: Population, poll: Poll) -> Outcome:
-        """Evaluate these candidates as the jobs of a chunk."""
+        """Evaluate given candidates as the jobs of a chunk.
+
+        Args:
+            state: has the arrays of the problem.
+            chunk: the jobs.
+            candidates: one per job, in job order.
+            poll: passed on to the problem.
+        """
         carried = self._problem_state.extract_from(state)
         outcome: Outcome = self.problem.evaluate(candidates, self.jobs(state, chunk), carried, poll)
         return outcome
@@ -312,8 +409,16 @@ class Strategy(Generic[Prepared]):
     def weighted_sums(
         self, state: State, weights: Array, powers: tuple[int, ...], block: int
     ) -> Array:
-        """Return sum_i weights[k, i] * eps_i ** powers[k] over one block of parameters,
-        dtype[powers, block].
+        """Return sum_i weights[k, i] * eps_i ** powers[k] over one block of parameters.
+
+        Args:
+            state: has the generation.
+            weights: [powers, pairs].
+            powers: 1 or 2.
+            block: index of the block.
+
+        Returns:
+            dtype[powers, width of the block].
         """
         sums: Array = self.noise.weighted_sums(
             state.generation, weights, powers, block, self.problem.dtype
@@ -345,7 +450,14 @@ class Strategy(Generic[Prepared]):
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of the pairs of a generation."""
+    """Weights of the pairs of a generation.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import Weights
+        >>> Weights(np.array([[0.5, -0.5]])).reason is None
+        True
+    """
 
     values: Array  # [powers, pairs] in the problem's dtype; 0 for pairs with a failed job
     reason: str | None = None  # why there is no update; None: there is one
@@ -383,7 +495,15 @@ class PairedStrategy(Strategy[Weights], ABC):
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
         """Return the weights of the pairs without failures; there is at least one.
 
-        `rows` are [pairs, jobs per pair], `fitness` is float64[pairs, jobs per pair].
+        Called on every rank.
+
+        Args:
+            state: at the start of the generation.
+            rows: row_dtype[pairs, jobs per pair].
+            fitness: float64[pairs, jobs per pair], all finite or infinite.
+
+        Returns:
+            `Weights.values` are [powers, pairs].
         """
 
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Weights:
@@ -416,11 +536,17 @@ class PairedStrategy(Strategy[Weights], ABC):
     def sums_by_part(
         self, results: Results[Weights], width: int, arrays: int = 1
     ) -> Iterator[tuple[slice, Array]]:
-        """Yield slices of `width` elements and their weighted sums, dtype[powers, width]; the last
-        one may be shorter.
+        """Yield slices of the parameters and their weighted sums; there must be an update.
 
-        There must be an update. The array of the sums may be modified, and is used again after
-        `arrays` slices.
+        The array of the sums may be modified, and is used again after `arrays` slices.
+
+        Args:
+            results: of the generation; its blocks are read once.
+            width: elements of a slice; the last one may be shorter.
+            arrays: slices that the caller uses at the same time.
+
+        Yields:
+            A slice, and dtype[powers, width].
         """
         start, number, count = 0, 0, 0
         shape = len(self.powers), min(width, self.problem.size)

@@ -1,6 +1,4 @@
-"""Backends that compute networks: how a network is made of what a builder returns, checked,
-and compiled.
-"""
+"""Backends that compute networks, which a builder describes: made, checked and compiled."""
 
 from __future__ import annotations
 
@@ -60,15 +58,14 @@ class NetworkBackend(Backend):
     def factored(
         self, network: Network, matrices: Sequence[str], observations: ObservationSpec
     ) -> tuple[str, ...]:
-        """Return which of these matrices are evaluated from low-rank factors;
-        the others have to be formed.
-        """
+        """Return which of these matrices are evaluated from factors; the others are formed."""
         return ()
 
     def mlp(
         self, policy: Policy, layers: Sequence[str], activation: str, normalisation: Normalisation
     ) -> Network:
-        """Return the network of a policy `mlp`, if `networks` has it;
+        """Return the network of a policy `mlp`, if `networks` has it.
+
         `layers` are the names of its layers.
         """
         raise NotImplementedError(f"the backend {self.name} has no mlp")
@@ -87,8 +84,10 @@ def network_backend(name: str) -> NetworkBackend:
 
 
 def set_up(name: str) -> NetworkBackend:
-    """Return a backend of networks, set up for the device of this process;
-    ConfigError if it is not installed.
+    """Return a backend of networks, set up for the device of this process.
+
+    Raises:
+        ConfigError: it is not installed.
     """
     library = network_backend(name)
     if text := library.missing():

@@ -45,10 +45,10 @@ class CompiledCall(Protocol):
     def step(
         self, parameters: Any, memory: Sequence[Any], observations: Array
     ) -> tuple[Any, Sequence[Any]]:
-        """Return the outputs, float32[size, outputs], and the next memory; observations are [size,
-        *shape].
+        """Return the outputs, float32[size, outputs], and the next memory.
 
-        The result may be computed later; `np.asarray` waits for it.
+        Observations are [size, *shape]. The result may be computed later; `np.asarray` waits for
+        it.
         """
         ...
 
@@ -130,11 +130,11 @@ class CompiledActor:
 
 
 class SharedActor:
-    """Computes the actions of rows with the same parameters, in one call per step for the initial
-    number of rows.
+    """Computes the actions of rows with the same parameters, in one call per step.
 
-    A row keeps its position in the call, so its bits depend neither on the other rows nor on which
-    of them are kept, but on its position and on the number of rows.
+    A row keeps its position in the call, whose number of rows is the initial one. So its bits
+    depend neither on the other rows nor on which of them are kept, but on its position and on the
+    number of rows.
     """
 
     def __init__(self, call: CompiledCall, theta: Float32, rows: int, head: ActionHead) -> None:

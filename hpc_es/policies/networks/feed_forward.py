@@ -68,9 +68,7 @@ class PolicyOptions:
 
 @options
 class Options(PolicyOptions):
-    """`policy:` of the kinds that are implemented in NumPy and TensorFlow;
-    each overrides `hidden_dims`.
-    """
+    """`policy:` of the kinds in NumPy and TensorFlow; each overrides `hidden_dims`."""
 
     hidden_dims: tuple[Count, ...] = option("number of units of each hidden layer")
     backend: BackendName = option("library that computes the actions", NUMPY)
@@ -107,12 +105,24 @@ def computes(options: Options) -> Computes:
 
 
 class FeedForwardPolicy(ABC):
-    """Base class of policies without memory: a subclass sets `layout` and `head` and defines
-    `outputs`.
+    """Base class of policies without memory.
 
-    Initial parameters are zeros unless the subclass overrides `initial`. Set `rows_are_independent`
-    to True if the outputs of a row are bit-identical whatever the other rows are; jobs may then be
-    evaluated in chunks of any size.
+    A subclass sets `layout` and `head` and defines `outputs`. Initial parameters are zeros unless
+    the subclass overrides `initial`. Set `rows_are_independent` to True if the outputs of a row are
+    bit-identical whatever the other rows are; jobs may then be evaluated in chunks of any size.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import Discrete, Explicit, FeedForwardPolicy, Head, Layout
+        >>> class Linear(FeedForwardPolicy):
+        ...     layout, head = Layout({"weight": (2, 4)}), Head.of(Discrete(2), bins=None)
+        ...
+        ...     def outputs(self, parameters, inputs):
+        ...         return np.einsum("roi,ri->ro", parameters["weight"], inputs)
+        >>> policy = Linear()
+        >>> candidates = Explicit(policy.layout, np.eye(8, dtype=np.float32)[[0, 7]])
+        >>> policy.bind(candidates, None).act(np.ones((2, 4), np.float32))
+        array([0, 1])
     """
 
     layout: Layout
@@ -124,9 +134,10 @@ class FeedForwardPolicy(ABC):
     def outputs(self, parameters: Mapping[str, Array], inputs: Array) -> Float32:
         """Return the inputs of the head, float32[rows, head.outputs].
 
-        `parameters` are the parts of the layout by name, float32[rows, *shape of the part].
-        `inputs` are observations, [rows, *shape] in the dtype of the task, or float32 if they are
-        normalised.
+        Args:
+            parameters: the parts of the layout by name, float32[rows, *shape of the part].
+            inputs: observations, [rows, *shape] in the dtype of the task, or float32 if they are
+                normalised.
         """
 
     def initial(self, rng: np.random.Generator) -> Float32:
@@ -134,7 +145,7 @@ class FeedForwardPolicy(ABC):
         return np.zeros(self.layout.size, np.float32)
 
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> FeedForwardActor:
-        """Return an actor for the jobs of a chunk, one row per job."""
+        """Return an actor for the jobs of a chunk, one row per job; see `Policy.bind`."""
         parts = {name: parameters.part(name) for name in self.layout.shapes}
         return FeedForwardActor(self, parts, normaliser)
 

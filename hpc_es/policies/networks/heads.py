@@ -1,6 +1,4 @@
-"""The ends of a policy's network: normalisation of its observations,
-and heads that turn its outputs into actions.
-"""
+"""The ends of a policy's network: inputs from observations, and actions from outputs."""
 
 from __future__ import annotations
 
@@ -30,14 +28,18 @@ ActionBounds = Literal["clip", "squash"]  # how outputs become Box actions withi
 
 
 class ActionHead(Protocol):
-    """Turns the outputs of a network into actions."""
+    """Turns the outputs of a network into actions, for all rows at once."""
 
     def actions(self, outputs: Float32) -> Array:
-        """Return the actions of all rows from float32[rows, outputs].
+        """Return the actions of all rows.
 
-        They are float32[rows, actions] (Box), int64[rows] (Discrete) or int64[rows, choices]
-        (MultiDiscrete); discrete actions are float64 if some outputs are NaN, with NaN in these
-        rows.
+        Args:
+            outputs: float32[rows, outputs], which may be overwritten.
+
+        Returns:
+            float32[rows, actions] (Box), int64[rows] (Discrete) or int64[rows, choices]
+            (MultiDiscrete); discrete actions are float64 if some outputs are NaN, with NaN in these
+            rows.
         """
         ...
 
@@ -46,26 +48,25 @@ class PureHead(Protocol):
     """Turns the outputs of one row into an action, in compiled code."""
 
     def pure(self, xp: ModuleType, outputs: Tensor) -> Tensor:
-        """Return the action of one row, from [outputs], over an array namespace such as
-        `jax.numpy`.
+        """Return the action of one row, from [outputs], over an array namespace.
 
-        It is float32, also if it is discrete, and NaN if an output is NaN.
+        That is one such as `jax.numpy`. The action is float32, also if it is discrete, and NaN if
+        an output is NaN.
         """
         ...
 
 
 class Logits:
-    """A head whose action are the outputs themselves, from which the caller samples."""
+    """A head whose actions are the outputs themselves, from which the caller samples."""
 
     def pure(self, xp: ModuleType, outputs: Tensor) -> Tensor:
         return outputs
 
 
 def marked_nan(chosen: Array, outputs: Array) -> Array:
-    """Return choices [rows, ...], as float64 with NaN in rows with a NaN among outputs [rows,
-    outputs].
+    """Return choices [rows, ...], as float64 with NaN where an output of the row is NaN.
 
-    `argmax` chooses the first NaN of a row as if it were the largest output.
+    `argmax` chooses the first NaN of a row as if it were the largest of outputs [rows, outputs].
     """
     if not math.isnan((flat := outputs.ravel()).dot(flat)):  # a fast check of all rows
         return chosen
@@ -81,12 +82,26 @@ def marked(xp: ModuleType, chosen: Tensor, outputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Head:
-    """Deterministic actions: outputs within the bounds of a Box, the largest logit for Discrete and
-    MultiDiscrete.
+    """Deterministic actions from the outputs of a network.
 
-    `outputs` is the number of outputs of the network that the head takes. With `bounds` "squash" a
-    Box action is low + (tanh(output) + 1) / 2 * (high - low), with "clip" the output between low
-    and high.
+    They are outputs within the bounds of a Box, and the largest logit for Discrete and
+    MultiDiscrete. `Head.of` makes the head of an action space.
+
+    Args:
+        outputs: number of outputs of the network that the head takes.
+        space: of the actions.
+        bins: number of equidistant values of a Box action; None: it is continuous.
+        bounds: with "squash" a Box action is low + (tanh(output) + 1) / 2 * (high - low), with
+            "clip" the output between low and high.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import Discrete, Head
+        >>> head = Head.of(Discrete(3), bins=None)
+        >>> head.outputs
+        3
+        >>> head.actions(np.array([[0.1, 0.9, 0.3], [2.0, 1.0, 0.0]], np.float32))
+        array([1, 0])
     """
 
     outputs: int
@@ -96,11 +111,16 @@ class Head:
 
     @staticmethod
     def of(space: Actions, bins: int | None, bounds: ActionBounds = "clip") -> Head:
-        """Return the head of an action space; `bins` is the number of equidistant values of a Box
-        action.
+        """Return the head of an action space.
 
-        Raises ConfigError if `bins` or "squash" are set and the actions are discrete, or have no
-        finite bounds.
+        Args:
+            space: of the actions.
+            bins: number of equidistant values of a Box action; None: it is continuous.
+            bounds: how Box actions are kept within their bounds.
+
+        Raises:
+            ConfigError: `bins` or "squash" are set and the actions are discrete, or have no finite
+                bounds.
         """
         options = {"action_bins": (bins, None), "action_bounds": (bounds, "clip")}
         for name, (value, default) in options.items():
@@ -136,9 +156,7 @@ class Head:
         return marked_nan(np.clip(binned, low, high), outputs)
 
     def pure(self, xp: ModuleType, outputs: Tensor) -> Tensor:
-        """Return the action of one row, from [outputs],
-        over an array namespace such as `jax.numpy`.
-        """
+        """Return the action of one row, from [outputs], over an array namespace; see `PureHead`."""
         if isinstance(self.space, Discrete):
             return marked(xp, xp.argmax(outputs) + self.space.start, outputs)
         if isinstance(self.space, MultiDiscrete):
@@ -169,8 +187,12 @@ class FirstOutputs:
 
 
 def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int]) -> None:
-    """Raise ConfigError if observations are not flat;
-    `parameters` returns the number of parameters for flat ones.
+    """Raise ConfigError if observations are not flat, with a remedy.
+
+    Args:
+        spaces: of the policy.
+        kind: of the policy, for the message.
+        parameters: returns the number of parameters of the policy for given flat spaces.
     """
     observations = spaces.observations
     if observations.is_flat:
@@ -188,8 +210,21 @@ def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int])
 
 
 def normalise(observations: Float32, normaliser: Normaliser) -> Float32:
-    """Return clip((observations - mean) / standard deviation, -clip, clip), in place:
-    float32[rows, *shape].
+    """Normalise observations in place: clip((observations - mean) / std, -clip, clip).
+
+    Args:
+        observations: float32[rows, *shape], overwritten.
+        normaliser: mean, standard deviation and clip, as `Policy.bind` gets them.
+
+    Returns:
+        The same array.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hpc_es.extend import normalise
+        >>> mean, std = np.float32([1.0, 0.0]), np.float32([2.0, 0.5])
+        >>> normalise(np.float32([[2.0, 4.0]]), (mean, std, 5.0))
+        array([[0.5, 5. ]], dtype=float32)
     """
     mean, deviation, clip = normaliser
     observations -= mean
@@ -200,8 +235,12 @@ def normalise(observations: Float32, normaliser: Normaliser) -> Float32:
 def normalised(
     xp: ModuleType, observations: Tensor, normaliser: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
-    """Return normalised observations over an array namespace; mean,
-    deviation and clip may be traced arrays.
+    """Return normalised observations over an array namespace, for compiled code.
+
+    Args:
+        xp: such as `jax.numpy`.
+        observations: [..., *shape].
+        normaliser: mean, standard deviation and clip, which may be traced arrays.
     """
     mean, deviation, clip = normaliser
     return xp.minimum(xp.maximum((observations - mean) / deviation, -clip), clip)

@@ -1,5 +1,4 @@
-"""Convolutional networks in JAX: convolutions, dense layers, an LSTM layer and a linear output
-layer.
+"""Convolutional networks in JAX: convolutions, dense layers, LSTM and linear output layer.
 
 Set up JAX before importing this. Images are [height, width, channels]; integers are divided by 255.
 
@@ -158,15 +157,17 @@ class ConvolutionalNetwork:
     def apply(
         self, parameters: Mapping[str, Array], memory: Tree, observation: Array
     ) -> tuple[Array, Tree]:
-        """Return the outputs [outputs] and the next memory;
-        a virtual batch must be folded into the parameters.
+        """Return the outputs [outputs] and the next memory.
+
+        A virtual batch must be folded into the parameters.
         """
         x, memory = self.features(parameters, memory, self.encode(parameters, observation))
         return self.outputs_of(parameters, x), memory
 
     def encode(self, parameters: Mapping[str, Array], observation: Array) -> Array:
-        """Return the output of the last convolution or dense layer, [units],
-        which does not depend on the memory.
+        """Return the output of the last convolution or dense layer, [units].
+
+        It does not depend on the memory.
         """
         assert self.normalisation != "virtual_batch"
         affine = layer_normalised if self.normalisation == "layer" else biased
@@ -178,7 +179,8 @@ class ConvolutionalNetwork:
     def features(
         self, parameters: Mapping[str, Array], memory: Tree, x: Array
     ) -> tuple[Array, Tree]:
-        """Return the inputs of the output layer, [features], and the next memory;
+        """Return the inputs of the output layer, [features], and the next memory.
+
         x is the result of `encode`.
         """
         if self.lstm is None:
@@ -194,10 +196,10 @@ class ConvolutionalNetwork:
         return outputs
 
     def fold(self, parameters: Mapping[str, Array], reference: Array) -> dict[str, Array]:
-        """Return parameters of `folded` that compute the same as these with the reference images,
-        [images, *image].
+        """Return parameters of `folded` that compute the same as these with reference images.
 
-        K' = K gamma / sqrt(v + epsilon), b' = beta - m gamma / sqrt(v + epsilon).
+        K' = K gamma / sqrt(v + epsilon), b' = beta - m gamma / sqrt(v + epsilon). Images are
+        [images, *image].
         """
         others = {"lstm_0_kernel", "lstm_0_bias", "output_kernel", "output_bias"}
         result = {name: array for name, array in parameters.items() if name in others}
@@ -240,9 +242,7 @@ def biased(parameters: Mapping[str, Array], number: int, name: str, z: Any) -> A
 
 
 def layer_normalised(parameters: Mapping[str, Array], number: int, name: str, z: Any) -> Any:
-    """Return z normalised for each image, [images, ..., units],
-    with the gain and the bias of a layer.
-    """
+    """Return z normalised for each image, [images, ..., units], with a layer's gain and bias."""
     axes = tuple(range(1, z.ndim))
     centred = z - jnp.mean(z, axes, keepdims=True)
     scale = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axes, keepdims=True) + LAYER_EPSILON)
@@ -260,8 +260,9 @@ def convolution(images: Array, kernel: Array, stride: int, padding: Padding) -> 
 
 
 class Folding:
-    """Folds virtual batch normalisation by a batch of observations into parameters,
-    one candidate at a time.
+    """Folds virtual batch normalisation into parameters, one candidate at a time.
+
+    The batch is one of observations.
     """
 
     def __init__(self, network: ConvolutionalNetwork, reference: Array) -> None:
@@ -276,8 +277,9 @@ class Folding:
         self._fold = jax.jit(fold)
 
     def __call__(self, stack: Float32) -> Float32:
-        """Return parameters of `folded`, float32[candidates, folded.layout.size],
-        from float32[candidates, size].
+        """Return parameters of `folded`, float32[candidates, folded.layout.size].
+
+        The argument is float32[candidates, size].
         """
         result = np.empty((len(stack), self._network.folded.layout.size), np.float32)
         for row, theta in enumerate(stack):

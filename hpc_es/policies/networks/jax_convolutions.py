@@ -1,9 +1,8 @@
-"""Traced programs of custom networks in JAX, whose convolutions are computed one candidate after
-the other on a CPU.
+"""Traced programs of custom networks in JAX, with convolutions that suit a CPU.
 
-Under `jax.vmap` over kernels JAX makes a grouped convolution, which takes longer on a CPU. A
-function is therefore traced, and its convolutions are replaced. Those within loops and conditions
-stay as they are. Set up JAX before importing this.
+Under `jax.vmap` over kernels JAX makes a grouped convolution, which takes longer on a CPU than one
+candidate after the other. A function is therefore traced, and its convolutions are replaced. Those
+within loops and conditions stay as they are. Set up JAX before importing this.
 """
 
 from __future__ import annotations
@@ -55,8 +54,9 @@ def _convolves(program: Any) -> bool:
 
 
 class Interpreter:
-    """Evaluates traced programs, with convolutions that
-    `jax.vmap` computes one after the other on a CPU.
+    """Evaluates traced programs; `jax.vmap` computes their convolutions one after the other.
+
+    This is for CPUs.
     """
 
     def evaluate(

@@ -29,8 +29,9 @@ LEFT, RIGHT = ":left", ":right"  # suffixes of the names of factors
 
 @dataclass(frozen=True)
 class Factored:
-    """The weight common + sum_k left[k] right[k], whose first axes are those of left,
-    and whose last those of right.
+    """The weight common + sum_k left[k] right[k].
+
+    Its first axes are those of left, and the last those of right.
     """
 
     name: str
@@ -49,14 +50,16 @@ class Factored:
         return [(self.left[k], self.right[k]) for k in range(self.left.shape[0])]
 
     def formed(self) -> Tensor:
-        """Return the weight. For a low rank,
-        sums of outer products take less time than a matrix product.
+        """Return the weight.
+
+        For a low rank, sums of outer products take less time than a matrix product.
         """
         return sum((jnp.multiply.outer(left, right) for left, right in self.terms()), self.common)
 
 
 class FactoredInterpreter(Interpreter):
-    """Evaluates programs with `Factored` arguments;
+    """Evaluates programs with `Factored` arguments.
+
     `formed` are the names of those that were formed.
     """
 
@@ -85,8 +88,9 @@ class FactoredInterpreter(Interpreter):
 def apply_factored(
     apply: Callable[..., Any], parameters: Mapping[str, Any], memory: Any, observation: Any
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the result of `apply` for parameters that may be `Factored`,
-    and the names of those that were formed.
+    """Return the result of `apply`, and the names of the parameters that were formed.
+
+    Parameters may be `Factored`.
     """
     arrays = {
         name: jax.ShapeDtypeStruct(item.common.shape, item.common.dtype)
@@ -105,11 +109,11 @@ def apply_factored(
 def with_factors(
     apply: Callable[..., Any], layout: Layout, names: Sequence[str]
 ) -> Callable[..., Any]:
-    """Return (common, own, memory, observation) -> (outputs, memory), `apply` of one candidate
-    without forming weights.
+    """Return `apply` of one candidate without forming weights.
 
-    `common` are the common weights of the parts `names`, `own` their factors, "<name>:left" [rank,
-    rows] and "<name>:right" [rank, columns], and the other parts.
+    It is (common, own, memory, observation) -> (outputs, memory). `common` are the common weights
+    of the parts `names`, `own` their factors, "<name>:left" [rank, rows] and "<name>:right" [rank,
+    columns], and the other parts.
     """
 
     def applied(
@@ -154,11 +158,10 @@ def formed_weights(
 
 
 class FactoredPolicy:
-    """A policy as pure functions of common weights and the factors of each candidate; see
-    `core.policy.Pure`.
+    """A policy as pure functions of common weights and the factors of each candidate.
 
-    A candidate is a vector of `layout`: the factors of the matrices `factored`, and the other
-    parts.
+    See `core.policy.Pure`. A candidate is a vector of `layout`: the factors of the matrices
+    `factored`, and the other parts.
     """
 
     def __init__(
@@ -180,8 +183,9 @@ class FactoredPolicy:
         return self._pure.apply(jax.tree.unflatten(self._tree, leaves), memory, observation)
 
     def bound(self, common: Mapping[str, Any]) -> Pure:
-        """Return the functions of a candidate for the common
-        weights of the matrices `factored`, by name.
+        """Return the functions of a candidate for the common weights, by name of the matrix.
+
+        These are the matrices `factored`.
         """
         applied = with_factors(self._apply, self._parts, self.factored)
 

@@ -71,7 +71,8 @@ class TreeNetwork:
     backend = "jax"
 
     def __init__(self, functions: TreeFunctions, name: str) -> None:
-        """Raise ConfigError if a parameter is not floating-point;
+        """Raise ConfigError if a parameter is not floating-point.
+
         `name` is the builder's name in messages.
         """
         self._functions, self._name = functions, name
@@ -101,9 +102,7 @@ class TreeNetwork:
     def apply(
         self, parameters: Mapping[str, Array], memory: Tree, observation: Array
     ) -> tuple[Array, Tree]:
-        """Apply the function to the tree, whose arrays have
-        the dtypes that the builder gave them.
-        """
+        """Apply the function to the tree, with the dtypes that the builder gave its arrays."""
         arrays = iter(
             [jnp.asarray(parameters[path]).astype(dtype) for path, dtype in self._dtypes.items()]
         )
@@ -121,10 +120,12 @@ def is_array(leaf: Any) -> bool:
 
 
 def named_arrays(key: str, name: str, tree: Any) -> dict[str, Any]:
-    """Return the arrays of a tree by path; ConfigError unless they are floating-point and there is
-    at least one.
+    """Return the arrays of a tree by path.
 
     `key` and `name` are the config key and the function that the message names.
+
+    Raises:
+        ConfigError: there are none, or not all are floating-point.
     """
     refuse_torch(key, name, tree, TORCH_ARRAYS)
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
@@ -212,9 +213,7 @@ def _type_text(value: Any) -> str:
 
 
 def _is_instance(value: Any, module: str, name: str) -> bool:
-    """Return whether a value is an instance of a class of a module;
-    it is not if nothing has imported the module.
-    """
+    """Whether a value is an instance of a class of a module that may not have been imported."""
     cls = getattr(sys.modules.get(module), name, None)
     return cls is not None and isinstance(value, cls)
 
@@ -338,11 +337,13 @@ def check(
     outputs: int,
     why: str,
 ) -> None:
-    """Trace a network for one observation and call it twice; ConfigError if it does not fit, or is
-    not deterministic.
+    """Trace a network for one observation and call it twice.
 
     `again` is the network of a second call of the builder, which must be the same. `why` says what
     the outputs are for.
+
+    Raises:
+        ConfigError: it does not fit, or is not deterministic.
     """
     parts = {
         part: jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -388,10 +389,10 @@ def _memory_text(memory: Any) -> str:
 
 
 class JaxCall:
-    """A network that JAX compiles on its first use, for `size` candidates or for rows with the same
-    parameters.
+    """A network that JAX compiles on its first use, for candidates or for equal rows.
 
-    The matrices `factored` are common weights plus factors of each candidate, and are not formed.
+    These are `size` candidates, or rows with the same parameters. The matrices `factored` are
+    common weights plus factors of each candidate, and are not formed.
     """
 
     def __init__(self, network: Network, size: int | None, factored: Sequence[str] = ()) -> None:

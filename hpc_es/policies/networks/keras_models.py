@@ -1,8 +1,8 @@
-"""Policies as Keras 3 models of standard layers, which load without hpc_es, and parameters read
-from such models.
+"""Policies as Keras 3 models of standard layers, which load without hpc_es.
 
-A model includes the environment's wrappers, the observation normaliser, the action head and,
-optionally, a value head. A recurrent model takes and returns its memory:
+Parameters are also read from such models. A model includes the environment's wrappers, the
+observation normaliser, the action head and, optionally, a value head. A recurrent model takes and
+returns its memory:
 
     actions, h_0, c_0, ... = model([observation, h_0, c_0, ...])
 
@@ -60,8 +60,9 @@ Transformation = Affine | Clip | Reshape
 
 @dataclass(frozen=True)
 class EnvironmentTransformations:
-    """The environment's wrappers, as transformations of its
-    observations and actions in the order of application.
+    """The environment's wrappers, as transformations of its observations and actions.
+
+    They are in the order of application.
     """
 
     shape: tuple[int, ...]  # of the environment's observations
@@ -91,11 +92,10 @@ def value_of(layers: Sequence[SavedLayer]) -> Float32 | None:
 
 
 def normaliser_of(layers: Sequence[SavedLayer]) -> tuple[Float32, Float32] | None:
-    """Return mean and standard deviation of a saved network's observations, float32[observations]
-    each, or None.
+    """Return mean and standard deviation of a saved network's observations, or None.
 
-    They are read from a Keras `Normalization` layer or from the `ObservationNormalizationLayer` of
-    neuroevolution-ai/evolution-strategies.
+    They are float32[observations] each, read from a Keras `Normalization` layer or from the
+    `ObservationNormalizationLayer` of neuroevolution-ai/evolution-strategies.
     """
     for layer in layers:
         if layer.kind == "Normalization":
@@ -112,8 +112,9 @@ def normaliser_of(layers: Sequence[SavedLayer]) -> tuple[Float32, Float32] | Non
 
 
 def transformed(keras: Any, x: Any, steps: Sequence[Transformation], is_sequence: bool) -> Any:
-    """Return x after some transformations, which leave the batch axis
-    and the time axis of sequences as they are.
+    """Return x after some transformations.
+
+    These leave the batch axis and the time axis of sequences as they are.
     """
     for step in steps:
         if isinstance(step, Affine):
@@ -172,7 +173,8 @@ def actions(keras: Any, head: Head, outputs: Any, is_sequence: bool) -> Any:
 
 
 def value_output(keras: Any, features: Any, parameters: Float32) -> Any:
-    """Return the values [..., 1] of features [..., features];
+    """Return the values [..., 1] of features [..., features].
+
     `parameters` are float32[features + 1], the bias last.
     """
     dense = keras.layers.Dense(1, name=VALUE)
@@ -188,11 +190,10 @@ def mlp_model(
     around: EnvironmentTransformations | None = None,
     value: Float32 | None = None,
 ) -> Any:
-    """Return a model from float32[n, observations] to Box actions within their bounds, float32[n,
-    actions], or logits.
+    """Return a model from float32[n, observations] to actions, float32[n, actions], or logits.
 
-    `theta` is float32[params]. With the parameters `value` of a value head there is a second
-    output, float32[n, 1].
+    Box actions are within their bounds. `theta` is float32[params]. With the parameters `value` of
+    a value head there is a second output, float32[n, 1].
     """
     import keras
 
@@ -231,12 +232,12 @@ def network_model(
     around: EnvironmentTransformations | None = None,
     with_value: bool = False,
 ) -> Any:
-    """Return a custom Keras model with normalisation and head: Box actions within their bounds, or
-    logits.
+    """Return a custom Keras model with normalisation and head.
 
-    A recurrent model has the inputs [observation, *memory] and the outputs [actions, *memory] of
-    one step. `theta` is float32[params]. With `with_value` the value, float32[n, 1], is an output
-    after the actions; the network must have it.
+    Its outputs are Box actions within their bounds, or logits. A recurrent model has the inputs
+    [observation, *memory] and the outputs [actions, *memory] of one step. `theta` is
+    float32[params]. With `with_value` the value, float32[n, 1], is an output after the actions; the
+    network must have it.
     """
     import keras
 
@@ -362,8 +363,10 @@ def require_same_network(layers: Sequence[SavedLayer], activation: str, normalis
 
 
 def mlp_theta(policy: MLP, layers: Sequence[SavedLayer]) -> Float32:
-    """Return the parameters of a saved model, float32[params];
-    ValueError if its architecture is another one.
+    """Return the parameters of a saved model, float32[params].
+
+    Raises:
+        ValueError: its architecture is another one.
     """
     saved = [layer.weights for layer in dense_layers(layers)]
     parameters = np.zeros(policy.layout.size, np.float32)
@@ -390,11 +393,11 @@ def lstm_model(
     around: EnvironmentTransformations | None = None,
     value: Float32 | None = None,
 ) -> Any:
-    """Return a recurrent model (see the module): actions are float32[n, steps, actions] within
-    their bounds, or logits.
+    """Return a recurrent model, see the module.
 
-    `theta` is float32[params]; with the parameters `value` of a value head the last output is
-    float32[n, steps, 1].
+    Actions are float32[n, steps, actions] within their bounds, or logits. `theta` is
+    float32[params]; with the parameters `value` of a value head the last output is float32[n,
+    steps, 1].
     """
     import keras
 
@@ -429,8 +432,10 @@ def lstm_model(
 
 
 def lstm_theta(policy: LSTM, layers: Sequence[SavedLayer]) -> Float32:
-    """Return the parameters of a saved model, float32[params];
-    ValueError if its architecture is another one.
+    """Return the parameters of a saved model, float32[params].
+
+    Raises:
+        ValueError: its architecture is another one.
     """
     require_same_network(layers, "tanh", "none")
     arrays: dict[str, Float32] = {}
@@ -457,8 +462,9 @@ def lstm_theta(policy: LSTM, layers: Sequence[SavedLayer]) -> Float32:
 
 
 def _keras_lstm_weights(kernel: Float32, bias: Float32, units: int) -> list[Float32]:
-    """Return the kernel of x, the kernel of h and the bias, which includes the forget bias;
-    gates i, f, j, o.
+    """Return the kernel of x, the kernel of h and the bias, with gates i, f, j, o.
+
+    The bias includes the forget bias.
     """
     shifted = bias.copy()
     shifted[2 * units : 3 * units] += np.float32(FORGET_BIAS)
@@ -466,9 +472,7 @@ def _keras_lstm_weights(kernel: Float32, bias: Float32, units: int) -> list[Floa
 
 
 def _swap_gates(array: Float32) -> Float32:
-    """Swap the second and third gate: [..., 4 * units] of i, j, f, o to i, f, j, o,
-    and vice versa.
-    """
+    """Swap the second and third gate, in [..., 4 * units]: i, j, f, o and i, f, j, o."""
     i, second, third, o = np.split(array, 4, axis=-1)
     return np.concatenate([i, third, second, o], axis=-1)
 

@@ -45,10 +45,10 @@ class KerasNetwork:
         observations: ObservationSpec,
         frozen: bool,
     ) -> None:
-        """Raise ConfigError if the model cannot be used; `build` returns it with initial weights
-        for a seed.
+        """Raise ConfigError if the model cannot be used.
 
-        `frozen` accepts mutable statistics as constants.
+        `build` returns it with initial weights for a seed. `frozen` accepts mutable statistics as
+        constants.
         """
         import keras
 
@@ -77,8 +77,9 @@ class KerasNetwork:
         return model
 
     def _require_constant_variables(self) -> None:
-        """Raise ConfigError if a call outside of training changes a variable,
-        such as the state of a generator.
+        """Raise ConfigError if a call outside of training changes a variable.
+
+        The state of a generator is one.
         """
         import keras
 
@@ -118,11 +119,13 @@ class KerasNetwork:
         return self.layout.join(dict(zip(self.layout.shapes, arrays, strict=True)))
 
     def saved(self, path: Path) -> Float32:
-        """Return the weights of a saved model, float32[layout.size]; ValueError if its architecture
-        is another one.
+        """Return the weights of a saved model, float32[layout.size].
 
         The model may be one that was exported, with the normalisation of observations and the
         action head.
+
+        Raises:
+            ValueError: its architecture is another one.
         """
         import keras
 
@@ -166,8 +169,10 @@ class KerasNetwork:
         return outputs[0], tuple(array[0] for array in after)
 
     def _call(self, weights: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, Any]:
-        """Call the model without changing it, for a batch of one;
-        return its result and its further variables.
+        """Call the model without changing it, for a batch of one.
+
+        Returns:
+            Its result and its further variables.
         """
         inputs: Any = [array[None] for array in arrays]
         result: tuple[Any, Any] = self._model.stateless_call(
@@ -200,9 +205,7 @@ def inference_arguments(model: Any) -> dict[str, bool]:
 
 
 def stateful_layer(model: Any) -> str | None:
-    """Return the name of a recurrent layer that keeps its state between calls,
-    None if there is none.
-    """
+    """Return the name of a recurrent layer that keeps its state between calls, or None."""
     import keras
 
     layers = (layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN))
@@ -210,9 +213,7 @@ def stateful_layer(model: Any) -> str | None:
 
 
 def _refuse_state(model: Any, name: str, frozen: bool) -> None:
-    """Raise ConfigError if a layer keeps state between calls,
-    or if training would update its statistics.
-    """
+    """Raise ConfigError if a layer keeps state between calls, or training updates statistics."""
     layer = stateful_layer(model)
     if layer is not None:
         text = f"the layer {layer!r} of {name} is stateful, which compiled calls cannot keep: expected a model"
@@ -241,10 +242,12 @@ def _number(layer: Any, attribute: str) -> float:
 
 
 def parameters_by_path(key: str, name: str, model: Any) -> dict[str, Any]:
-    """Return the trainable variables of a model by path, in their order; ConfigError if they cannot
-    be parameters.
+    """Return the trainable variables of a model by path, in their order.
 
     `key` and `name` are the config key and the function that the message names.
+
+    Raises:
+        ConfigError: they cannot be parameters.
     """
     variables: dict[str, Any] = {}
     for variable in model.trainable_variables:
@@ -267,8 +270,10 @@ SAFE_KERAS = (3, 12)
 
 
 def load_model(path: Path, key: str = KEY) -> Any:
-    """Return the model of a .keras file, whose code is not run;
-    ConfigError if it cannot be read.
+    """Return the model of a .keras file, whose code is not run.
+
+    Raises:
+        ConfigError: it cannot be read.
     """
     import keras
 

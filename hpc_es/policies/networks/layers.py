@@ -1,7 +1,7 @@
-"""Layers of networks over any array library (NumPy, TensorFlow, jax.numpy): activations, dense and
-LSTM layers.
+"""Layers of networks over any array library: activations, dense and LSTM layers.
 
-The end of the file has the weights of several candidates in NumPy.
+Libraries are NumPy, TensorFlow and jax.numpy. The end of the file has the weights of several
+candidates in NumPy.
 
 The LSTM cell has one kernel for x and h, with gates in the order i, j, f, o (Zaremba et al. 2014):
 
@@ -69,8 +69,9 @@ ACTIVATIONS: dict[str, Callable[[Float32], Float32]] = {
 
 
 def in_place_activation(name: str, normalisation: Normalisation) -> Callable[[Float32], Float32]:
-    """Return the activation, after the normalisation, which overwrites its argument,
-    float32[..., units].
+    """Return the activation after the normalisation, for float32[..., units].
+
+    It overwrites its argument.
     """
     activate = ACTIVATIONS[name]
     if normalisation == "none":
@@ -86,9 +87,7 @@ def in_place_activation(name: str, normalisation: Normalisation) -> Callable[[Fl
 def array_activation(
     xp: ModuleType, name: str, normalisation: Normalisation = "none"
 ) -> Callable[[Tensor], Tensor]:
-    """Return the activation, after the normalisation, over an array namespace,
-    such as `jax.numpy`.
-    """
+    """Return the activation after the normalisation, over an array namespace like `jax.numpy`."""
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "tanh": xp.tanh,
         "relu": lambda x: xp.maximum(x, 0),
@@ -127,12 +126,11 @@ def dense(
     layers: Sequence[tuple[Tensor, Tensor]],
     x: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return (outputs [..., outputs], features [..., features]) of a feed-forward network from x
-    [..., inputs].
+    """Return (outputs [..., outputs], features [..., features]) from x [..., inputs].
 
-    Features are the inputs of the last layer. `layers` are (weights [..., inputs, outputs], biases
-    [..., outputs]); `activate` is applied after every layer but the last, and may be None for a
-    single layer.
+    Features are the inputs of the last layer of this feed-forward network. `layers` are (weights
+    [..., inputs, outputs], biases [..., outputs]); `activate` is applied after every layer but the
+    last, and may be None for a single layer.
     """
     for weights, biases in layers[:-1]:
         assert activate is not None
@@ -218,11 +216,10 @@ def lstm_cell_shapes(inputs: int, units: int) -> dict[str, tuple[int, ...]]:
 def lstm_step(
     ops: LayerOps, arrays: Mapping[str, Tensor], x: Tensor, memory: Memory
 ) -> tuple[Tensor, Memory]:
-    """Return (outputs [..., outputs], new memory) of one step of all layers, from x [...,
-    observations].
+    """Return (outputs [..., outputs], new memory) of one step of all layers.
 
-    The memory is h and c [..., units] of each layer. `arrays` are the parts of `lstm_layout` by
-    name: kernels that `ops.product` takes, and biases that can be added.
+    x is [..., observations]. The memory is h and c [..., units] of each layer. `arrays` are the
+    parts of `lstm_layout` by name: kernels that `ops.product` takes, and biases that can be added.
     """
     new_memory: list[tuple[Tensor, Tensor]] = []
     for number, (h, c) in enumerate(memory):
@@ -236,8 +233,9 @@ def lstm_step(
 
 
 def lstm_gates(ops: GateOps, z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the new (h, c), [..., units] each,
-    from z [..., 4 * units] = [x, h] K + b and the previous c.
+    """Return the new (h, c), [..., units] each.
+
+    z = [x, h] K + b is [..., 4 * units], c the previous one.
     """
     i, j, f, o = ops.split(z, 4)
     c = c * ops.sigmoid(f + FORGET_BIAS) + ops.sigmoid(i) * ops.tanh(j)
@@ -292,10 +290,9 @@ class Layers:
         self.layout = Layout(shapes)
 
     def matrices(self, parameters: Float32) -> Iterator[Float32]:
-        """Yield views [..., inputs + 1, outputs] of float32[..., params], whose last row is the
-        biases.
+        """Yield views [..., inputs + 1, outputs] of float32[..., params].
 
-        Without biases they are [..., inputs, outputs].
+        The last row is the biases; without biases views are [..., inputs, outputs].
         """
         start, lead = 0, parameters.shape[:-1]
         for n, m in pairwise(self.widths):
@@ -304,10 +301,9 @@ class Layers:
             start = stop
 
     def layers(self, parameters: Float32) -> Iterator[tuple[Float32, Float32]]:
-        """Yield views (weights [..., inputs, outputs], biases [..., 1, outputs]) of float32[...,
-        params].
+        """Yield views (weights [..., inputs, outputs], biases [..., 1, outputs]) of parameters.
 
-        Without biases, new arrays of zeros take their place.
+        These are float32[..., params]. Without biases, new arrays of zeros take their place.
         """
         for matrix in self.matrices(parameters):
             if self.bias:
@@ -363,8 +359,9 @@ class Weights(Protocol):
 
 
 class StackedWeights:
-    """A matrix for each job and layer, [jobs, inputs + 1, outputs],
-    views of float32[jobs, params].
+    """A matrix for each job and layer, [jobs, inputs + 1, outputs].
+
+    They are views of float32[jobs, params].
     """
 
     def __init__(self, stack: Float32, matrices: Callable[[Float32], Iterable[Float32]]) -> None:
@@ -383,9 +380,7 @@ class StackedWeights:
 
 @dataclass(frozen=True)
 class LowRankLayer:
-    """A layer whose weights are `common` plus factors,
-    or those of each job if there are no factors.
-    """
+    """A layer whose weights are `common` plus factors, or those of each job without factors."""
 
     common: Float32  # float32[inputs, outputs], or [jobs, inputs, outputs] without factors
     left: Sequence[Float32]  # float32[jobs, inputs] for each number of the rank; (): no factors

@@ -30,7 +30,7 @@ STATISTICS = (
 
 
 class Network(Protocol):
-    """A network for one candidate and one observation."""
+    """A network for one candidate and one observation, which a library compiles."""
 
     @property
     def layout(self) -> Layout:
@@ -43,7 +43,11 @@ class Network(Protocol):
         ...
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """Return initial parameters, float32[layout.size]."""
+        """Return initial parameters, float32[layout.size].
+
+        Args:
+            rng: the only source of random numbers, the same on every rank.
+        """
         ...
 
     def memory(self) -> Tree:
@@ -53,19 +57,21 @@ class Network(Protocol):
     def apply(
         self, parameters: Mapping[str, Array], memory: Tree, observation: Array
     ) -> tuple[Array, Tree]:
-        """Return the outputs, [outputs], and the next memory; the library of the backend traces
-        this.
+        """Return the outputs, [outputs], and the next memory.
 
-        `parameters` are the parts of the layout by name, float32[*shape]. `observation` is [*shape]
-        in the dtype of the task, or float32 if observations are normalised.
+        The library of the backend traces this.
+
+        Args:
+            parameters: the parts of the layout by name, float32[*shape].
+            memory: as `memory()` has returned it, or the last call of `apply`.
+            observation: [*shape] in the dtype of the task, or float32 if observations are
+                normalised.
         """
         ...
 
 
 def array_text(array: Array | ObservationSpec) -> str:
-    """Return dtype and shape of an array, an array of a library or an observation,
-    such as "float32[2, 3]".
-    """
+    """Return dtype and shape of an array or an observation, such as "float32[2, 3]"."""
     return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
 
 
@@ -95,17 +101,16 @@ def _bytes(array: Array) -> int:
 
 
 def stochastic_error(name: str, layer: str, kind: str) -> ConfigError:
-    """Return the error for a layer that draws random numbers in training, such as dropout,
-    unless it is frozen.
+    """Return the error for a layer that draws random numbers in training, such as dropout.
+
+    A frozen network may have one.
     """
     text = f"the layer {layer!r} of {name} ({kind}) does nothing outside of training: expected a model without it, or"
     return ConfigError([(KEY, f"{text} policy.frozen: true, which leaves it without effect")])
 
 
 def require_deterministic(name: str, first: Sequence[Array], second: Sequence[Array]) -> None:
-    """Raise ConfigError if the results of two calls of a network
-    with the same arguments differ in a bit.
-    """
+    """Raise ConfigError if two calls of a network with the same arguments differ in a bit."""
     if any(one.tobytes() != other.tobytes() for one, other in zip(first, second, strict=True)):
         text = f"two calls of {name} with the same arguments differ: expected a network without random numbers, such"
         raise ConfigError([(KEY, f"{text} as dropout, and without state of its own")])
@@ -135,9 +140,7 @@ def require_same_network(name: str, network: Network, again: Network) -> None:
 
 
 def require_same_outputs(name: str, first: Sequence[Array], second: Sequence[Array]) -> None:
-    """Raise ConfigError if the outputs or memories of two networks
-    with the same parameters differ in a bit.
-    """
+    """Raise ConfigError if outputs or memories of two networks with equal parameters differ."""
     texts = [[array_text(leaf) for leaf in leaves] for leaves in (first, second)]
     if texts[0] != texts[1] or any(
         one.tobytes() != two.tobytes() for one, two in zip(first, second, strict=True)

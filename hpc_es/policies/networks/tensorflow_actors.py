@@ -1,5 +1,4 @@
-"""Compiled calls in TensorFlow, the networks of `mlp` and `lstm` for them, and an LSTM over whole
-sequences.
+"""Compiled calls in TensorFlow, the networks of `mlp` and `lstm`, and whole sequences.
 
 TensorFlow is imported on first use. It gets one thread and deterministic operations unless
 TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS or TF_DETERMINISTIC_OPS are set.
@@ -66,12 +65,11 @@ def lstm_sequence(
     unroll: int | None = None,
     first: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Return h of every step, [steps, rows, units], from x [steps, rows, inputs]; `steps` is
-    static.
+    """Return h of every step, [steps, rows, units], from x [steps, rows, inputs].
 
-    `first` are h and c [rows, units] before the first step, which get no gradient; None: zeros.
-    With `unroll` the gradient is truncated before the steps unroll, 2 * unroll, ..., counted from
-    0.
+    `steps` is static. `first` are h and c [rows, units] before the first step, which get no
+    gradient; None: zeros. With `unroll` the gradient is truncated before the steps unroll, 2 *
+    unroll, ..., counted from 0.
 
     The gradient is written out, since automatic differentiation of the loop takes about twice as
     long: it keeps each of the loop's small tensors in a list. x K_x + b is one product for all
@@ -87,10 +85,10 @@ def lstm_sequence(
 
 @functools.cache
 def _recurrent(tf: ModuleType, unroll: int | None) -> Callable[..., Tensor]:
-    """Return a function from (x K_x + b [steps, rows, 4 * units], K_h [units, 4 * units]) to h
-    [steps, rows, units].
+    """Return a function from x K_x + b and K_h to h, with a gradient of its own.
 
-    Initial h and c [rows, units] are optional third and fourth arguments.
+    They are [steps, rows, 4 * units], [units, 4 * units] and [steps, rows, units]. Initial h and c
+    [rows, units] are optional third and fourth arguments.
     """
 
     def recurrent(
@@ -115,8 +113,9 @@ def _recurrent(tf: ModuleType, unroll: int | None) -> Callable[..., Tensor]:
 def _forwards(
     tf: ModuleType, inputs: Tensor, kernel: Tensor, *first: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the activations of the gates [steps, rows, 4 * units],
-    c and h [steps, rows, units].
+    """Return the activations of the gates [steps, rows, 4 * units], and c and h.
+
+    These are [steps, rows, units].
     """
     steps, units = inputs.shape[0], kernel.shape[0]
     zero = tf.zeros([tf.shape(inputs)[1], units], inputs.dtype)
@@ -157,9 +156,7 @@ def _backwards(
     unroll: int | None,
     first_c: Tensor,
 ) -> Tensor:
-    """Return dz of all steps, [steps, rows, 4 * units],
-    computed from the last step to the first.
-    """
+    """Return dz of all steps, [steps, rows, 4 * units], from the last step to the first."""
     steps, units = activations.shape[0], kernel.shape[0]
     i, j, f, o = tf.split(activations, 4, axis=-1)
     tanh_c = tf.tanh(c)
@@ -194,9 +191,7 @@ def _backwards(
 
 
 def _previous(tf: ModuleType, sequence: Tensor, first: Tensor = None) -> Tensor:
-    """Return for each step the value of the step before it; for the first step `first`,
-    or zeros.
-    """
+    """Return for each step the value of the step before it; first, `first` or zeros."""
     begin = tf.zeros_like(sequence[:1]) if first is None else first[tf.newaxis]
     return tf.concat([begin, sequence[:-1]], axis=0)
 
@@ -212,12 +207,12 @@ def _unstacked(tf: ModuleType, *tensors: Tensor) -> Sequence[Tensor]:
 
 
 class TensorFlowCall:
-    """A network that TensorFlow compiles on its first use, for `size` candidates or rows with the
-    same parameters.
+    """A network that TensorFlow compiles on its first use, for candidates or for equal rows.
 
-    It is compiled by XLA where that is possible; not for LSTM layers of Keras, nor for
-    convolutions, whose kernels differ between candidates. The matrices `factored` are common
-    weights plus factors of each candidate, and are not formed.
+    These are `size` candidates, or rows with the same parameters. It is compiled by XLA where that
+    is possible; not for LSTM layers of Keras, nor for convolutions, whose kernels differ between
+    candidates. The matrices `factored` are common weights plus factors of each candidate, and are
+    not formed.
     """
 
     def __init__(self, network: Network, size: int | None, factored: Sequence[str] = ()) -> None:
@@ -266,9 +261,7 @@ class TensorFlowCall:
         return result
 
     def _compiled(self, arguments: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-        """Return the step of all candidates,
-        compiled by XLA if a call with these arguments succeeds.
-        """
+        """Return the step of all candidates, compiled by XLA if such a call succeeds."""
 
         def batch(common: Tensor, parameters: Tensor, *rows: Tensor) -> Tensor:
             if self.size is None:
@@ -285,8 +278,9 @@ class TensorFlowCall:
 def compiled_for(
     tf: ModuleType, function: Callable[..., Tensor], *arguments: Tensor
 ) -> Callable[..., Tensor]:
-    """Return the function compiled by XLA if a call with these arguments succeeds,
-    otherwise without XLA.
+    """Return the function compiled by XLA if a call with these arguments succeeds.
+
+    Otherwise it is compiled without XLA.
     """
     result: Callable[..., Tensor] = tf.function(function, jit_compile=True, autograph=False)
     logger = tf.get_logger()
@@ -304,9 +298,7 @@ def compiled_for(
 
 
 class TensorFlowMLP:
-    """The network of `mlp` in TensorFlow; its outputs agree
-    with those of `MLPActor` to about 1e-6.
-    """
+    """The network of `mlp` in TensorFlow; it agrees with `MLPActor` to about 1e-6."""
 
     backend = "tensorflow"
 
@@ -317,7 +309,8 @@ class TensorFlowMLP:
         activation: str,
         normalisation: Normalisation = "none",
     ) -> None:
-        """Keep the names of the layers, from inputs to outputs;
+        """Keep the names of the layers, from inputs to outputs.
+
         `policy` has the layout and initial parameters.
         """
         self.layout, self.initial = policy.layout, policy.initial
@@ -340,14 +333,13 @@ class TensorFlowMLP:
 
 
 class TensorFlowLSTM:
-    """The network of `lstm` in TensorFlow; its outputs agree
-    with those of `LSTMActor` to about 1e-6.
-    """
+    """The network of `lstm` in TensorFlow; it agrees with `LSTMActor` to about 1e-6."""
 
     backend = "tensorflow"
 
     def __init__(self, policy: Policy, hidden_dims: Sequence[int]) -> None:
-        """Keep the number of units of each layer;
+        """Keep the number of units of each layer.
+
         `policy` has the layout and the initial parameters.
         """
         self.layout, self.initial = policy.layout, policy.initial

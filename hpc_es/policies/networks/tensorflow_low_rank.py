@@ -1,5 +1,4 @@
-"""Networks in TensorFlow whose weights are common ones plus low-rank perturbations, which are not
-formed.
+"""Networks in TensorFlow with low-rank perturbations of their weights, which are not formed.
 
 A network is traced for one candidate, and the operations of its graph are created again with
 weights that are W + sum_k left_k right_k: matrix products, `einsum` and look-ups of rows are those
@@ -43,8 +42,9 @@ class Factored:
 def apply_factored(
     network: Network, parameters: Mapping[str, Tensor], memory: Tensor, observation: Tensor
 ) -> Any:
-    """Return (outputs, memory, names of formed weights) of a
-    network whose parameters may be `Factored`.
+    """Return (outputs, memory, names of formed weights) of a network.
+
+    Its parameters may be `Factored`.
     """
     arguments = dict(parameters), memory, observation
     leaves = [leaf for part in arguments for leaf in _leaves(part)]
@@ -99,9 +99,7 @@ def _spec(value: Tensor) -> Any:
 
 
 def _created(operation: Any, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return the outputs of a copy of an operation with other inputs,
-    in the graph that is being traced.
-    """
+    """Return the outputs of a copy of an operation with other inputs, in the traced graph."""
     target: Any = ops.get_default_graph()
     attributes = {name: operation.node_def.attr[name] for name in operation.node_def.attr}
     for value in attributes.values():
@@ -117,8 +115,9 @@ def _created(operation: Any, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
 def factored_names(
     network: Network, matrices: Sequence[str], observations: ObservationSpec
 ) -> tuple[str, ...]:
-    """Return which of these matrices are not formed, by tracing;
-    none if the network cannot be traced.
+    """Return which of these matrices are not formed, by tracing.
+
+    There are none if the network cannot be traced.
     """
     layout, own = network.layout, own_shapes(network.layout, matrices, 1)
     formed: tuple[str, ...] = ()

@@ -1,7 +1,6 @@
-"""Networks in TensorFlow: custom ones as a `Network`, and `mlp` and `lstm` as differentiable
-functions of sequences.
+"""Networks in TensorFlow: custom ones, and `mlp` and `lstm` as differentiable functions.
 
-A builder may return:
+The latter are functions of sequences. A builder may return:
 
 | returned by the builder | parameters | memory |
 |---|---|---|
@@ -108,8 +107,9 @@ def check(
 def _called(
     network: Network, name: str, parameters: Any, observation: Array
 ) -> tuple[list[Array], list[str]]:
-    """Return the outputs and the leaves of the next memory as arrays,
-    and the leaves of the initial memory as text.
+    """Return the outputs and the leaves of the next memory as arrays.
+
+    The leaves of the initial memory follow as text.
     """
     tf = tensorflow()
     memory = tf.nest.map_structure(tf.convert_to_tensor, network.memory())
@@ -134,7 +134,8 @@ def _called(
 
 @dataclass(frozen=True)
 class DifferentiableNetwork:
-    """The layer widths of an MLP or LSTM, from inputs to outputs;
+    """The layer widths of an MLP or LSTM, from inputs to outputs.
+
     `activation` is None for an LSTM.
     """
 
@@ -185,11 +186,11 @@ class DifferentiableNetwork:
         unroll: int | None = None,
         memory: Memory = (),
     ) -> tuple[Tensor, Tensor]:
-        """Return (outputs [steps, rows, outputs], features [steps, rows, features]) of inputs
-        [steps, rows, inputs].
+        """Return (outputs [steps, rows, outputs], features [steps, rows, features]).
 
-        A row is an episode; theta is [params]; shapes are static. For `unroll` see `lstm_sequence`.
-        `memory` is the memory of an LSTM before the first step; (): zeros.
+        Inputs are [steps, rows, inputs]. A row is an episode; theta is [params]; shapes are static.
+        For `unroll` see `lstm_sequence`. `memory` is the memory of an LSTM before the first step;
+        (): zeros.
         """
         steps, rows = inputs.shape[:2]
         features = (

@@ -1,3 +1,1 @@
-"""`algorithm: {kind: policy_gradient}`: policy gradient and
-priority queue training for programs.
-"""
+"""`algorithm: {kind: policy_gradient}`, with priority queue training, for programs."""

@@ -1,8 +1,7 @@
-"""Policy gradient (REINFORCE) and priority queue training for programs (Abolafia et al. 2018,
-arXiv:1801.03526).
+"""Policy gradient (REINFORCE) and priority queue training for programs.
 
-An LSTM writes programs token by token (`token_lstm.py`). For a batch of B programs with tokens a_t
-and rewards R,
+Abolafia et al. 2018, arXiv:1801.03526. An LSTM writes programs token by token (`token_lstm.py`).
+For a batch of B programs with tokens a_t and rewards R,
 
     loss = - pi_loss_hparam   64 / B sum_b sum_t (R - baseline_t) ln p(a_t)     policy gradient
            - entropy_beta     64 / B sum_b sum_t H_t
@@ -80,8 +79,9 @@ def updated_queue(
     ties: Literal["older", "newer"] = "older",
     unique: Literal["programs", "rewards"] = "programs",
 ) -> dict[str, Array]:
-    """Return the queue after adding uint8[programs, length] with
-    rewards float64[programs] in order, without NaN.
+    """Return the queue after adding uint8[programs, length] with rewards, in order.
+
+    Rewards are float64[programs], without NaN.
     """
     capacity, length = arrays["queue_tokens"].shape
     queue = UniquePriorityQueue(capacity, ties, "scores" if unique == "rewards" else "items")
@@ -105,12 +105,12 @@ def updated_queue(
 def draw_imitated(
     arrays: Arrays, size: int, rng: np.random.Generator, noise: float = 0.0
 ) -> dict[str, Array]:
-    """Return programs sampled uniformly from the queue with replacement, and their lengths, 0 while
-    it is empty.
+    """Return programs sampled uniformly from the queue, and their lengths.
 
-    With noise, also return their input tokens, in which each character is replaced by a random one
-    with this probability. Like word dropout (Bowman et al. 2016, arXiv:1511.06349, section 3.1), it
-    makes predictions less dependent on single tokens.
+    They are sampled with replacement; lengths are 0 while the queue is empty. With noise, also
+    return their input tokens, in which each character is replaced by a random one with this
+    probability. Like word dropout (Bowman et al. 2016, arXiv:1511.06349, section 3.1), it makes
+    predictions less dependent on single tokens.
     """
     count = int(arrays["queue_count"])
     indices = rng.integers(count, size=size) if count else np.zeros(size, np.intp)
@@ -212,8 +212,9 @@ class PolicyGradient(Strategy[None]):
         return self._restarted(0, best)
 
     def _restarted(self, generation: int, best: Arrays) -> State:
-        """Return new weights, queue and buffer in this generation;
-        the best programs so far are kept.
+        """Return new weights, queue and buffer in this generation.
+
+        The best programs so far are kept.
         """
         options, length = self.options, self.problem.length
         rng = self.keys.generator(Purpose.INITIAL_PARAMETERS, generation)
@@ -230,8 +231,9 @@ class PolicyGradient(Strategy[None]):
     def _state(
         self, generation: int, theta: Array, baseline: Array, entropy: Arrays, master: Arrays
     ) -> State:
-        """Return the state with the programs that this
-        generation samples from the queue and the buffer.
+        """Return the state of this generation.
+
+        It has the programs that the generation samples from the queue and the buffer.
         """
         shared: dict[str, Array] = {"theta": theta, **entropy}
         if not self.options.learns_values:
@@ -259,9 +261,7 @@ class PolicyGradient(Strategy[None]):
         return jobs, -(-jobs // chunks)
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
-        """Sample programs, execute them, and compute the
-        gradient of this chunk's share of the loss.
-        """
+        """Sample and execute programs, and compute the gradient of this chunk's share."""
         start = time.perf_counter()
         jobs, size = self._jobs_and_chunk_size(state)
         index, chunks = chunk.first_job % jobs // size, -(-jobs // size)
@@ -284,8 +284,9 @@ class PolicyGradient(Strategy[None]):
         forced: Array | None = None,
         forced_inputs: Array | None = None,
     ) -> ForwardPass:
-        """Sample the programs of a chunk, with the random numbers of their jobs,
-        and read uint8[forced, length].
+        """Sample the programs of a chunk, and read uint8[forced, length].
+
+        The random numbers are those of their jobs.
         """
         numbers = [
             self.keys.borrowed(Purpose.POLICY_SAMPLING, state.generation, job).random(
@@ -381,25 +382,26 @@ class PolicyGradient(Strategy[None]):
         return self
 
     def sample(self, results: Results[None]) -> Arrays:
-        """Return the programs of the batch, tokens uint8[programs, length], and their rewards,
-        float64[programs].
+        """Return the tokens of the batch's programs, and their rewards.
+
+        They are uint8[programs, length] and float64[programs].
         """
         tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
         return {"tokens": tokens, "rewards": results.rows["return_"].astype(np.float64)}
 
     def gradient(self, state: State, results: Results[None]) -> Float32:
-        """Return the gradient of the loss, with replayed and imitated programs;
-        0 if every program failed.
+        """Return the gradient of the loss, with replayed and imitated programs.
+
+        It is 0 if every program failed.
         """
         succeeded = bool((~np.isnan(results.rows["return_"])).any())
         gradients = self.loss.gradients(state.theta, results.chunk_arrays)[0] if succeeded else []
         return total_gradient(state.theta, gradients)
 
     def losses(self, state: State, results: Results[None]) -> Mapping[str, float]:
-        """Return the loss terms as in the metrics, and loss, including replayed and imitated
-        programs.
+        """Return the loss terms as in the metrics, and loss.
 
-        Returns {} if every program failed.
+        They include replayed and imitated programs. {} if every program failed.
         """
         if np.isnan(results.rows["return_"]).all():
             return {}
@@ -407,8 +409,10 @@ class PolicyGradient(Strategy[None]):
         return self.loss.with_total(state.theta, state.shared, losses)
 
     def sample_losses(self, state: State, sample: Arrays) -> Mapping[str, float]:
-        """Return the losses of a sample, without replay and imitation;
-        raises UserError if it is incomplete.
+        """Return the losses of a sample, without replay and imitation.
+
+        Raises:
+            UserError: it is incomplete.
         """
         if missing := [name for name in ("tokens", "rewards") if name not in sample]:
             raise UserError(
@@ -433,8 +437,9 @@ class PolicyGradient(Strategy[None]):
     def _baseline(
         self, state: State, chunks: Sequence[Arrays], rewards: Array, tokens: Array
     ) -> Array:
-        """Return the running mean after the replayed programs, then those of this batch,
-        float64[length].
+        """Return the running mean after the replayed programs, then those of this batch.
+
+        It is float64[length].
         """
         if self.options.learns_values:
             return np.zeros(0)
@@ -456,8 +461,9 @@ class PolicyGradient(Strategy[None]):
 
 
 def _progress(master: Arrays, rewards: Array) -> dict[str, Array]:
-    """Return the best reward since the last restart,
-    and the number of programs executed since its batch.
+    """Return the best reward since the last restart, and how many programs were executed.
+
+    The latter is counted since the batch of that reward.
     """
     reward = float(rewards.max())
     if reward > master["try_reward"]:

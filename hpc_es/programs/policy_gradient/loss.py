@@ -1,5 +1,4 @@
-"""The loss of a batch of programs: replay buffer, entropy weight, gradient, and the part of each
-chunk.
+"""The loss of a batch of programs: replay buffer, entropy weight and gradient.
 
 A chunk computes the gradient of its share of the loss, for its own programs, a part of the replayed
 programs and, in the first chunk, the programs imitated from the queue.
@@ -29,12 +28,11 @@ from hpc_es.programs.policy_gradient.token_lstm import (
 
 @dataclass(frozen=True)
 class ReplayBuffer:
-    """A replay buffer of programs, as arrays of constant shape in the order of arrival (Abolafia et
-    al. 2018).
+    """A replay buffer of programs, as arrays of constant shape in the order of arrival.
 
-    Programs are sampled with probabilities proportional to exp(reward / temperature). Each program
-    is in the buffer only once. A full buffer drops the programs with the lowest rewards; of equal
-    ones, the newer.
+    Abolafia et al. 2018. Programs are sampled with probabilities proportional to exp(reward /
+    temperature). Each program is in the buffer only once. A full buffer drops the programs with the
+    lowest rewards; of equal ones, the newer.
     """
 
     capacity: int  # maximum number of programs
@@ -51,10 +49,10 @@ class ReplayBuffer:
         }
 
     def with_programs(self, buffer: Arrays, tokens: Array, rewards: Float64) -> dict[str, Array]:
-        """Return the buffer with further programs, uint8[programs, length], and rewards,
-        float64[programs].
+        """Return the buffer with further programs and rewards.
 
-        Programs that are already in the buffer keep their rewards.
+        They are uint8[programs, length] and float64[programs]. Programs that are already in the
+        buffer keep their rewards.
         """
         count = int(buffer["replay_count"])
         new_names = digests(tokens)
@@ -79,8 +77,9 @@ class ReplayBuffer:
         return odds
 
     def sample(self, buffer: Arrays, size: int, rng: np.random.Generator) -> Array:
-        """Return the indices of programs sampled with replacement, intp[size];
-        the buffer must not be empty.
+        """Return the indices of programs sampled with replacement, intp[size].
+
+        The buffer must not be empty.
         """
         sums = np.cumsum(self.probabilities(buffer))
         indices: Array = np.searchsorted(sums[:-1], rng.random(size) * sums[-1], side="right")
@@ -104,12 +103,12 @@ MAX_ENTROPY_WEIGHT = 100.0  # with entropy_target
 
 @dataclass(frozen=True)
 class EntropyWeight:
-    """The weight of the entropy: constant, interpolated over the executed programs, or adapted to a
-    target entropy.
+    """The weight of the entropy: constant, interpolated, or adapted to a target.
 
-    With a target, the weight rises while the entropy is below it and falls while it is above, like
-    the temperature of soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905, section 5), but
-    not below `entropy_beta`, so that it can rise soon after a period of high entropy:
+    It is interpolated over the executed programs. With a target entropy, the weight rises while the
+    entropy is below it and falls while it is above, like the temperature of soft actor-critic
+    (Haarnoja et al. 2018, arXiv:1812.05905, section 5), but not below `entropy_beta`, so that it
+    can rise soon after a period of high entropy:
 
         beta <- max(entropy_beta, beta * exp(entropy_rate * (1 - entropy / entropy_target)))
 
@@ -138,8 +137,9 @@ class EntropyWeight:
         return self.options.entropy_beta if self.is_constant else float(shared["entropy_beta"])
 
     def next(self, shared: Arrays, entropy: float, executed: int) -> dict[str, Array]:
-        """Return the arrays of the next generation,
-        given the mean entropy of this one and the programs executed.
+        """Return the arrays of the next generation.
+
+        The mean entropy of this one and the programs executed are given.
         """
         options = self.options
         if self.is_constant:
@@ -230,8 +230,9 @@ def loss_gradient(
 
 
 def _contributing_rows(batch: ProgramBatch) -> slice:
-    """Return the rows from the first to the last one with a coefficient that is not 0;
-    the others have no gradient.
+    """Return the rows from the first to the last one with a coefficient that is not 0.
+
+    The others have no gradient.
     """
     indices = np.flatnonzero((batch.policy != 0) | (batch.entropy != 0) | (batch.value != 0))
     return slice(int(indices[0]), int(indices[-1]) + 1) if len(indices) else slice(0, 0)
@@ -276,8 +277,9 @@ def _values(forward: ForwardPass) -> Array:
 
 
 def _gradient(forward: ForwardPass, rows: slice, by_logits: Array, by_values: Array) -> Array:
-    """Return the gradient, dtype[params], from those of logits, [steps, tokens, rows],
-    and values, [steps, rows].
+    """Return the gradient, dtype[params], from those of logits and values.
+
+    The latter are [steps, tokens, rows] and [steps, rows].
     """
     network, steps = forward.network, forward.steps
     is_all = rows == slice(0, forward.inputs.shape[1])
@@ -344,14 +346,16 @@ class ProgramLoss:
 
     @property
     def separate(self) -> bool:
-        """Whether a part of the gradient is scaled by the mean of the importance weights,
-        which only rank 0 knows.
+        """Whether a part of the gradient is scaled by the mean of the importance weights.
+
+        Only rank 0 knows that.
         """
         return self.options.replays > 0 and self.options.iw_normalize
 
     def sample_replays(self, master: Arrays, rng: np.random.Generator) -> dict[str, Array]:
-        """Return the shared arrays of the buffer: sampled programs, of length 0 if it is empty,
-        and probabilities.
+        """Return the shared arrays of the buffer: sampled programs and probabilities.
+
+        Programs have length 0 if it is empty.
         """
         count, size = int(master["replay_count"]), self.options.replays
         order = np.argsort(master["replay_names"][:count])
@@ -447,8 +451,9 @@ class ProgramLoss:
         )
 
     def _log_replayed(self, shared: Arrays, tokens: Array) -> Float64:
-        """Return ln of the probability that each program is replayed, float64[rows];
-        -inf outside the buffer.
+        """Return ln of the probability that each program is replayed, float64[rows].
+
+        It is -inf outside the buffer.
         """
         program_names = digests(tokens)
         indices = np.minimum(
@@ -485,8 +490,9 @@ class ProgramLoss:
     def gradients(
         self, theta: Float32, chunks: Sequence[Arrays]
     ) -> tuple[list[Arrays], dict[str, float]]:
-        """Return the gradients to sum, float32[params] each, in order,
-        and the terms of the loss; on rank 0.
+        """Return the gradients to sum, in order, and the terms of the loss; on rank 0.
+
+        Gradients are float32[params] each.
         """
         sums = np.sum([arrays["sums"] for arrays in chunks], axis=0)
         scale, losses = self._losses(sums, self.options.batch_size)
@@ -502,8 +508,9 @@ class ProgramLoss:
         return gradients, losses
 
     def _losses(self, batch_sums: Float64, programs: int) -> tuple[float, dict[str, float]]:
-        """Return the scale of the policy term by normalised importance weights, and the terms,
-        from float64[SUMS].
+        """Return the scale of the policy term, and the terms, from float64[SUMS].
+
+        The scale is by normalised importance weights.
         """
         sums = dict(zip(SUMS, batch_sums.tolist(), strict=True))
         scale = programs / sums["weights"] if self.separate else 1.0
@@ -516,7 +523,8 @@ class ProgramLoss:
     def with_total(
         self, theta: Float32, shared: Arrays, losses: dict[str, float]
     ) -> dict[str, float]:
-        """Return the terms with "loss", their weighted sum with entropy and regularizer;
+        """Return the terms with "loss", their weighted sum with entropy and regularizer.
+
         theta is float32[params].
         """
         total = losses["policy_loss"] + losses["value_loss"] + losses["imitation_loss"]
@@ -527,8 +535,9 @@ class ProgramLoss:
     def losses_of_programs(
         self, theta: Float32, shared: Arrays, tokens: Array, rewards: Float64
     ) -> dict[str, float]:
-        """Return the loss terms of existing programs, uint8[programs, length], with rewards,
-        float64[programs].
+        """Return the loss terms of existing programs with rewards.
+
+        They are uint8[programs, length] and float64[programs].
         """
         forward = sample_programs(
             self.network, theta, np.zeros((0, self.network.length)), forced=tokens

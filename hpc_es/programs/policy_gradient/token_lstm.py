@@ -1,12 +1,12 @@
-"""The LSTM that writes programs token by token (Abolafia et al. 2018, arXiv:1801.03526, section 3),
-in NumPy.
+"""The LSTM that writes programs token by token, in NumPy.
 
-    embedding of the last token -> LSTM layers -> logits of the next token; the first input is token
-    0
+Abolafia et al. 2018, arXiv:1801.03526, section 3.
 
-Token 0 (`END`) ends a program, tokens 1 to 8 are the characters of Brainf*ck. A second stack of
-layers on the same embedding can predict the value of each position. All weights are one flat
-vector.
+    embedding of the last token -> LSTM layers -> logits of the next token
+
+The first input is token 0. Token 0 (`END`) ends a program, tokens 1 to 8 are the characters of
+Brainf*ck. A second stack of layers on the same embedding can predict the value of each position.
+All weights are one flat vector.
 
 The cell is that of `hpc_es.policies.lstm`. The forward pass runs step by step. In the backward pass
 only the recurrence does so; the gradients of weights and inputs are matrix products over several
@@ -65,8 +65,9 @@ class LSTMLayer:
         return [self._view(t) for t in range(len(self.h))]
 
     def _view(self, t: int) -> tuple[Array, ...]:
-        """Return views of the arrays of step t; they are cached,
-        since creating them takes as long as using them.
+        """Return views of the arrays of step t.
+
+        They are cached, since creating them takes as long as using them.
         """
         gates, next_h = self.gates[t], self.x[t + 1, self.inputs : -1]
         flat = gates.reshape(4 * self.units, -1)
@@ -83,8 +84,9 @@ class LSTMLayer:
         )
 
     def set(self, kernel: Array, bias: Array) -> None:
-        """Set the weights: kernel [inputs + units, 4 * units] and bias [4 * units],
-        gates ordered i, j, f, o.
+        """Set the weights: kernel [inputs + units, 4 * units] and bias [4 * units].
+
+        Gates are ordered i, j, f, o.
         """
         forget = np.zeros((4, self.units), kernel.dtype)
         forget[2] = FORGET_BIAS
@@ -128,8 +130,9 @@ class LSTMLayer:
         return part
 
     def backwards(self, dh: Array) -> tuple[Array, Array, Array]:
-        """Return the gradients of kernel, bias and input [steps,
-        inputs, rows] from that of h [steps, units, rows].
+        """Return the gradients of kernel, bias and input from that of h.
+
+        They are [steps, inputs, rows] and [steps, units, rows].
         """
         steps, gates = len(dh), 4 * self.units
         weights = np.zeros((gates, self.x.shape[1]), dh.dtype)
@@ -150,8 +153,9 @@ class LSTMLayer:
         return weights[:-1], weights[-1], dx
 
     def _gate_slopes(self, part: slice) -> Array:
-        """Return the derivatives of c (for j, i, f) and h (for o) by the gates' inputs,
-        [steps, 4, units, rows].
+        """Return the derivatives of c (for j, i, f) and h (for o) by the gates' inputs.
+
+        They are [steps, 4, units, rows].
         """
         gates, c, tanh_c = self.gates[part], self.c[part], self.tanh_c[part]
         slopes = np.multiply(gates, gates, self._dz[: len(gates)])
@@ -222,8 +226,9 @@ class LSTMLayers:
         return self._layers[-1].h
 
     def backwards(self, dh: Array) -> tuple[list[tuple[Array, Array]], Array]:
-        """Return the gradients of all kernels and biases and of the
-        input from that of h [steps, units, rows].
+        """Return the gradients of all kernels and biases and of the input from that of h.
+
+        The latter is [steps, units, rows].
         """
         gradients = []
         for layer in reversed(self._layers):
@@ -244,8 +249,9 @@ class TokenLSTM:
 
     @functools.cached_property
     def layout(self) -> Layout:
-        """The parts of the parameter vector: the embedding, layers and output of the policy,
-        then of the values.
+        """The parts of the parameter vector.
+
+        These are the embedding, layers and output of the policy, then of the values.
         """
         shapes: dict[str, Shape] = {"embedding": (TOKENS, self.embedding_size)}
         for stack, sizes, outputs in (
@@ -282,8 +288,9 @@ class TokenLSTM:
         )
 
     def weights(self, arrays: Mapping[str, Array], stack: str) -> list[tuple[Array, Array]]:
-        """Return kernel and bias of each layer of a stack, "policy" or "value",
-        with the shapes of the layout.
+        """Return kernel and bias of each layer of a stack, "policy" or "value".
+
+        They have the shapes of the layout.
         """
         sizes = self.policy_sizes if stack == "policy" else self.value_sizes
         return [
@@ -298,8 +305,9 @@ class TokenLSTM:
 
 
 def lengths(tokens: Array) -> Array:
-    """Return the number of tokens of each program, including the end token, int32[rows],
-    from [rows, length].
+    """Return the number of tokens of each program, int32[rows], from [rows, length].
+
+    The end token counts.
     """
     ended = tokens == END
     result: Array = np.where(ended.any(axis=1), ended.argmax(axis=1) + 1, tokens.shape[1]).astype(
@@ -310,8 +318,9 @@ def lengths(tokens: Array) -> Array:
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """One pass over a batch of programs; valid until the next pass of the same shape,
-    which reuses its memory.
+    """One pass over a batch of programs.
+
+    It is valid until the next pass of the same shape, which reuses its memory.
     """
 
     network: TokenLSTM
@@ -337,13 +346,12 @@ def sample_programs(
     forced_inputs: Array | None = None,
     noise: float = 0.0,
 ) -> ForwardPass:
-    """Sample programs with uniform random numbers, [programs, length], and read the forced ones,
-    uint8[forced, length].
+    """Sample programs with uniform random numbers, [programs, length], and read forced ones.
 
-    `forced_inputs` replaces the input tokens of the forced programs, uint8[forced, length]. A token
-    is sampled from softmax(sharpness * logits) by inversion of the cumulative distribution; with
-    `noise`, that fraction of the probability is uniform over all tokens. Computations have the
-    dtype of theta, [params].
+    These are uint8[forced, length]. `forced_inputs` replaces the input tokens of the forced
+    programs, uint8[forced, length]. A token is sampled from softmax(sharpness * logits) by
+    inversion of the cumulative distribution; with `noise`, that fraction of the probability is
+    uniform over all tokens. Computations have the dtype of theta, [params].
     """
     forced = np.zeros((0, network.length), np.uint8) if forced is None else forced
     sampled, rows, steps = (
@@ -386,7 +394,8 @@ def sample_programs(
 
 
 def _sample_tokens(logits: Array, triangle: Array, numbers: Array, noise: float) -> Array:
-    """Return indices sampled from softmax(logits), int64[rows];
+    """Return indices sampled from softmax(logits), int64[rows].
+
     `triangle` is a lower triangle of ones for the sums.
     """
     odds = np.exp(logits - np.maximum.reduce(logits))

@@ -1,3 +1,1 @@
-"""`task: {kind: atari}`: Atari 2600 games of the Arcade Learning Environment,
-played from their pixels.
-"""
+"""`task: {kind: atari}`: Atari 2600 games of the Arcade Learning Environment, by pixels."""

@@ -23,8 +23,9 @@ FRAMES_PER_SECOND = 60  # of the console
 
 
 def info_of(game: Game) -> dict[str, Any]:
-    """Return the info of a step: the numbers of INFO_KEYS, and the memory of the console,
-    uint8[128].
+    """Return the info of a step: the numbers of INFO_KEYS, and the console's memory.
+
+    The memory is uint8[128].
     """
     return {**{key: getattr(game, key) for key in INFO_KEYS}, "ram": game.ram()}
 
@@ -105,8 +106,9 @@ class AtariBackend:
 
 
 class AtariEnvironment(gymnasium.Env[Any, Any]):  # type: ignore[misc]
-    """Whole games without clipped rewards; observations are
-    uint8[height, width, images * channels].
+    """Whole games without clipped rewards.
+
+    Observations are uint8[height, width, images * channels].
     """
 
     def __init__(
@@ -126,8 +128,10 @@ class AtariEnvironment(gymnasium.Env[Any, Any]):  # type: ignore[misc]
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Start the episode of a seed, or of a random one;
-        return the observation uint8[*shape] and the info.
+        """Start the episode of a seed, or of a random one.
+
+        Returns:
+            The observation, uint8[*shape], and the info.
         """
         super().reset(seed=seed)
         self._game.reset(int(self.np_random.integers(2**31)) if seed is None else seed)
@@ -135,8 +139,10 @@ class AtariEnvironment(gymnasium.Env[Any, Any]):  # type: ignore[misc]
         return self._observation(), info_of(self._game)
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Take a step; return the observation uint8[*shape], the points,
-        whether it is over or cut, and the info.
+        """Take a step.
+
+        Returns:
+            The observation uint8[*shape], the points, whether it is over or cut, and the info.
         """
         points = self._game.step(int(action))
         return (

@@ -1,11 +1,11 @@
-"""One Atari game: episodes with frame skip, no-op starts and sticky actions, from one
-`ALEInterface`.
+"""One Atari game: episodes with frame skip, no-op starts and sticky actions.
 
-An episode is that of ale_py's `AtariVectorEnv` after reset(seed=seed): the same random numbers, the
-same bytes. `AtariVectorEnv` loads the game again in each seeded reset, which takes as long as 200
-steps. Here the state after loading, which does not depend on the seed, is restored instead, and the
-console is reset, which takes as long as 15 steps and draws a new screen. (Without this, Q*bert and
-Tetris show parts of the screen of the episode before.)
+They come from one `ALEInterface`. An episode is that of ale_py's `AtariVectorEnv` after
+reset(seed=seed): the same random numbers, the same bytes. `AtariVectorEnv` loads the game again in
+each seeded reset, which takes as long as 200 steps. Here the state after loading, which does not
+depend on the seed, is restored instead, and the console is reset, which takes as long as 15 steps
+and draws a new screen. (Without this, Q*bert and Tetris show parts of the screen of the episode
+before.)
 """
 
 from __future__ import annotations
@@ -148,8 +148,7 @@ class Game:
 
 
 class _StickyDraws:
-    """Whether the action of each frame is repeated, from the random numbers that ALE draws for a
-    seed.
+    """Whether the action of each frame is repeated, by ALE's random numbers of a seed.
 
     ALE draws two numbers of its Mersenne Twister per frame; the second is for a second player.
     """
@@ -169,11 +168,10 @@ class _StickyDraws:
 
 
 def number_of_noops(seed: int, noop_max: int) -> int:
-    """Return the number of no-ops that AtariVectorEnv draws for a seed, 0 to noop_max - 1 (0 if
-    that is negative).
+    """Return the number of no-ops that AtariVectorEnv draws for a seed.
 
-    It is std::uniform_int_distribution of libstdc++: Lemire 2019, "Fast random integer generation
-    in an interval".
+    It is 0 to noop_max - 1 (0 if that is negative), by std::uniform_int_distribution of libstdc++:
+    Lemire 2019, "Fast random integer generation in an interval".
     """
     if noop_max <= 1:
         return 0

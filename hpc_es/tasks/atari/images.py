@@ -75,8 +75,9 @@ def _opencv_weights(indices: npt.NDArray[np.intp], source: int, size: int) -> Fl
 
 
 class AreaResize:
-    """Resizes images uint8[n, source height, source width,
-    channels] to uint8[n, height, width, channels].
+    """Resizes images uint8[n, source height, source width, channels] by areas.
+
+    The result is uint8[n, height, width, channels].
     """
 
     def __init__(self, source: tuple[int, int], size: tuple[int, int]) -> None:
@@ -94,8 +95,9 @@ class AreaResize:
         ]
 
     def __call__(self, images: Array) -> Array:
-        """Return the resized images, uint8[n, height, width,
-        channels] of uint8[n, source height, ...].
+        """Return the resized images, uint8[n, height, width, channels].
+
+        They are of images uint8[n, source height, ...].
         """
         if self._is_same:
             return images
@@ -149,19 +151,20 @@ LINEAR_ONE = 2048
 
 
 class LinearResize:
-    """Resizes images uint8[n, source height, source width, channels] by bilinear interpolation
-    between pixel centres.
+    """Resizes images by bilinear interpolation between pixel centres.
 
-    Each axis has two source pixels for each resized pixel, with weights rounded to 1 / LINEAR_ONE.
-    Columns are interpolated first. Pixels beyond the edge are those of the edge.
+    Images are uint8[n, source height, source width, channels]. Each axis has two source pixels for
+    each resized pixel, with weights rounded to 1 / LINEAR_ONE. Columns are interpolated first.
+    Pixels beyond the edge are those of the edge.
     """
 
     def __init__(self, source: tuple[int, int], size: tuple[int, int]) -> None:
         self._rows, self._columns = linear_taps(source[0], size[0]), linear_taps(source[1], size[1])
 
     def __call__(self, images: Array) -> Array:
-        """Return the resized images, uint8[n, height, width,
-        channels] of uint8[n, source height, ...].
+        """Return the resized images, uint8[n, height, width, channels].
+
+        They are of images uint8[n, source height, ...].
         """
         count, height, _, channels = images.shape
         lines = images.reshape(count, height, -1)
@@ -180,10 +183,10 @@ class LinearResize:
 
 
 def linear_taps(source: int, size: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
-    """Return indices of the two source pixels and their weights along one axis, intp[2, size] and
-    int32[2, size].
+    """Return indices of the two source pixels and their weights along one axis.
 
-    The centre of pixel i is at (i + 1/2) * source / size - 1/2 in source pixels.
+    They are intp[2, size] and int32[2, size]. The centre of pixel i is at (i + 1/2) * source / size
+    - 1/2 in source pixels.
     """
     centres = ((np.arange(size) + 0.5) * (source / size) - 0.5).astype(np.float32)
     first = np.floor(centres)
@@ -235,8 +238,9 @@ def halved(images: Array) -> Array:
 
 
 def _weighted_sum(values: Float32, weights: Float32) -> Float32:
-    """Return the sum over taps, added in order; values float32[taps, ..., pixels],
-    weights float32[taps, pixels].
+    """Return the sum over taps, added in order.
+
+    Values are float32[taps, ..., pixels], weights float32[taps, pixels].
     """
     total: Float32 = values[0] * weights[0]
     for value, weight in zip(values[1:], weights[1:], strict=True):
@@ -245,10 +249,10 @@ def _weighted_sum(values: Float32, weights: Float32) -> Float32:
 
 
 def push(stack: Array, image: Array) -> None:
-    """Append an image uint8[height, width, channels] to a stack [height, width, images * channels],
-    in place.
+    """Append an image uint8[height, width, channels] to a stack of images, in place.
 
-    The last channels are those of the newest image, and the oldest image is dropped.
+    The stack is [height, width, images * channels]. The last channels are those of the newest
+    image, and the oldest image is dropped.
     """
     channels = image.shape[-1]
     flat = stack.reshape(-1)

@@ -1,8 +1,7 @@
-"""The task `atari`: episodes of an Atari 2600 game, played in lockstep by
-`tasks/episodes/rollout.py`.
+"""The task `atari`: episodes of an Atari 2600 game.
 
-The result of a job depends on its parameters and seeds only. ale_py is imported when the task is
-built.
+They are played in lockstep by `tasks/episodes/rollout.py`. The result of a job depends on its
+parameters and seeds only. ale_py is imported when the task is built.
 """
 
 from __future__ import annotations
@@ -302,8 +301,9 @@ class Atari:
         return AtariBackend(self._settings, self._resize, self._shape, self.info_keys)
 
     def environment(self, render_mode: str | None = None, wrapped: bool = True) -> AtariEnvironment:
-        """Return a new Gymnasium environment, which plays the episodes of evaluations;
-        there are no wrappers.
+        """Return a new Gymnasium environment, which plays the episodes of evaluations.
+
+        There are no wrappers.
         """
         from hpc_es.tasks.atari.backend import AtariEnvironment
 
@@ -324,7 +324,8 @@ class Atari:
 
 
 def require_smaller(size: tuple[int, int], limits: tuple[int, int], name: str) -> None:
-    """Raise ConfigError if height or width of an observation exceed the limits;
+    """Raise ConfigError if height or width of an observation exceed the limits.
+
     `name` is what has this size.
     """
     problems = [
@@ -345,7 +346,8 @@ def offers(options: Options) -> Offers:
 def build(
     options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS
 ) -> Atari:
-    """Return the task, which is the same in all repetitions;
+    """Return the task, which is the same in all repetitions.
+
     `info` are the numbers of `report.info`.
     """
     return Atari(options, info)

@@ -64,16 +64,16 @@ class EpisodeEnd:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """The function that computes the behaviour of an episode,
-    and the number of numbers that it returns.
-    """
+    """The function that computes the behaviour of an episode, and how many numbers it returns."""
 
     measure: Callable[[EpisodeEnd], object]
     size: int
 
     def compute(self, end: EpisodeEnd) -> Float64:
-        """Return the behaviour, float64[size];
-        ValueError if it has another size or is not finite.
+        """Return the behaviour, float64[size].
+
+        Raises:
+            ValueError: it has another size or is not finite.
         """
         numbers = _flat(self.measure(end))
         if len(numbers) != self.size:
@@ -92,10 +92,12 @@ def _flat(value: object) -> Float64:
 def behaviour_from_options(
     options: BehaviourOptions | None, width: int, make: Callable[[], Environment]
 ) -> Behaviour | None:
-    """Return the behaviour of episodes with `width` observations, or None; ConfigError if it cannot
-    be computed.
+    """Return the behaviour of episodes with `width` observations, or None.
 
     `make` returns a new environment.
+
+    Raises:
+        ConfigError: it cannot be computed.
     """
     if options is None:
         return None

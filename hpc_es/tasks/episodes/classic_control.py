@@ -38,16 +38,15 @@ class Transition(NamedTuple):
 
 
 class Dynamics(Protocol):
-    """The equations of an environment, constructed with Gymnasium's
-    unwrapped environment to use its constants.
+    """The equations of an environment, with the constants of Gymnasium's.
+
+    It is constructed with the unwrapped environment.
     """
 
     numbers: int  # of a state
 
     def reset(self, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return the state [numbers] and the observation
-        [observations] at the start of an episode.
-        """
+        """Return the state [numbers] and the observation [observations] of an episode's start."""
         ...
 
     def step(self, state: Array, actions: Array) -> Transition:
@@ -152,11 +151,11 @@ class MountainCar:
 
 
 class MountainCarContinuous:
-    """MountainCarContinuous-v0, which computes the first step of an episode in float64 and all
-    others in float32.
+    """MountainCarContinuous-v0, whose first step of an episode is computed in float64.
 
-    An operation on two float32 numbers in float64, rounded to float32, has the same result as in
-    float32. The third number of a state is 1 at the start of an episode, otherwise 0.
+    All others are in float32. An operation on two float32 numbers in float64, rounded to float32,
+    has the same result as in float32. The third number of a state is 1 at the start of an episode,
+    otherwise 0.
     """
 
     numbers = 3
@@ -269,7 +268,8 @@ class Acrobot:
 
 
 class ClassicControlBackend:
-    """Keeps the states of all jobs as float64[numbers, jobs];
+    """Keeps the states of all jobs as float64[numbers, jobs].
+
     `limit` is the time limit in steps, None: no limit.
     """
 

@@ -1,8 +1,7 @@
-"""The contract of environment backends, which step the environments of a chunk's jobs, and what
-several of them share.
+"""The contract of environment backends, which step the environments of a chunk's jobs.
 
-Environments belong to jobs and are kept from chunk to chunk; a row is an index of the actor's
-batch. Implementations:
+What several of them share is here, too. Environments belong to jobs and are kept from chunk to
+chunk; a row is an index of the actor's batch. Implementations:
 
 - `gymnasium_backend.py`: any environment, one after another, and vector environments
 - `classic_control.py` and `mujoco/`: classic control and MuJoCo without Gymnasium's overhead
@@ -71,8 +70,7 @@ class EnvironmentBackend(Protocol):
     def advance(
         self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64
     ) -> StepResult:
-        """Take a step in all running episodes; write into their rows of `observations` and
-        `rewards`.
+        """Take a step in all running episodes; write into their observations and rewards.
 
         `actions` [rows, ...], `observations` [rows, *shape] and `rewards` [rows] also have rows
         that are not running.
@@ -80,7 +78,8 @@ class EnvironmentBackend(Protocol):
         ...
 
     def seconds(self, job: int) -> float:
-        """Return the seconds that the job's episode has taken;
+        """Return the seconds that the job's episode has taken.
+
         0 if episodes have no time limit in seconds.
         """
         ...
@@ -98,9 +97,7 @@ class EnvironmentBackend(Protocol):
 
 
 class NotNativeError(Exception):
-    """The reason why an environment of a supported kind cannot be stepped natively,
-    and the remedy.
-    """
+    """The reason why an environment of a supported kind has no native stepping, and the remedy."""
 
     def __init__(
         self, reason: str, remedy: str = "change that, or accept it by task.stepping: gymnasium"
@@ -131,8 +128,10 @@ class NativeKind(Protocol):
     def backend_factory(
         self, environment: Environment
     ) -> Callable[[int | None], EnvironmentBackend]:
-        """Return a function from a time limit in steps to a backend;
-        NotNativeError if it is not supported.
+        """Return a function from a time limit in steps to a backend.
+
+        Raises:
+            NotNativeError: it is not supported.
         """
         ...
 

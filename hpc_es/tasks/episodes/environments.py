@@ -92,8 +92,9 @@ def _make_registered(env_id: str, keywords: Keywords) -> Environment:
 
 @contextlib.contextmanager
 def _plain_warnings(env_id: str) -> Iterator[None]:
-    """Print Gymnasium's warnings as plain lines and other warnings as usual, each once;
-    handle MuJoCo's warnings.
+    """Print Gymnasium's warnings as plain lines and other warnings as usual, each once.
+
+    MuJoCo's warnings are handled, too.
     """
     with contextlib.suppress(Exception):  # the creation of the environment will raise it too
         entry_point = gymnasium.spec(env_id).entry_point
@@ -126,8 +127,7 @@ def _import_namespace(env_id: str) -> None:
 
 
 def with_tuples(make: Callable[..., T], keywords: Keywords) -> T:
-    """Return make(**keywords); if it raises an error about tuples or lists, pass tuples for YAML's
-    lists.
+    """Return make(**keywords), with tuples for YAML's lists if it raises an error about them.
 
     The keywords are copied, since code of the user's may change them.
     """
@@ -193,7 +193,8 @@ def _closest(name: str, known: list[str]) -> str:
 
 
 def _make_legacy(env_id: str, keywords: Keywords) -> Environment | None:
-    """Return an environment of the old gym package;
+    """Return an environment of the old gym package.
+
     None unless it is installed (extra `gym`) and knows the id.
     """
     if importlib.util.find_spec("gym") is None or importlib.util.find_spec("shimmy") is None:
@@ -216,8 +217,10 @@ def _make_legacy(env_id: str, keywords: Keywords) -> Environment | None:
 
 
 def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment:
-    """Return the environment inside the `number`th wrapper of `task.wrappers`;
-    ConfigError if it cannot be applied.
+    """Return the environment inside the `number`th wrapper of `task.wrappers`.
+
+    Raises:
+        ConfigError: it cannot be applied.
     """
     path, cls, keywords = _import_wrapper(wrapper, number)
     try:
@@ -231,8 +234,10 @@ def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment
 def _import_wrapper(
     wrapper: Wrapper, number: int
 ) -> tuple[str, Callable[..., Environment], Keywords]:
-    """Return the path, the class and the keywords of a wrapper;
-    ConfigError if it cannot be imported.
+    """Return the path, the class and the keywords of a wrapper.
+
+    Raises:
+        ConfigError: it cannot be imported.
     """
     key = f"task.wrappers[{number}]"
     if isinstance(wrapper, str):
@@ -262,8 +267,9 @@ def _import_wrapper(
 
 
 def entry_point(env_id: str) -> str:
-    """Return "module:Class" of a registered environment, "" if the id is not registered;
-    nothing is imported.
+    """Return "module:Class" of a registered environment, "" for other ids.
+
+    Nothing is imported.
     """
     spec = gymnasium.registry.get(env_id.rpartition(":")[2])
     entry = spec and (spec.entry_point or spec.vector_entry_point)
@@ -279,8 +285,10 @@ def entry_point(env_id: str) -> str:
 def make_vector(
     env_id: str, env_kwargs: Keywords, count: int, max_episode_steps: int | None = None
 ) -> Vector:
-    """Return a vector environment of `count` environments;
-    ConfigError if the id has no vector entry point.
+    """Return a vector environment of `count` environments.
+
+    Raises:
+        ConfigError: the id has no vector entry point.
     """
     keywords = dict(env_kwargs)
     if max_episode_steps is not None:

@@ -1,10 +1,10 @@
-"""The environment backends for Gymnasium: single environments, stepped one after another, and
-vector environments.
+"""The environment backends for Gymnasium: single and vector environments.
 
-`GymnasiumBackend` has one environment per job. `VectorBackend` has one vector environment per chunk
-(`gymnasium.vector.VectorEnv`): all episodes of a chunk begin together, each from its own seed, and
-rows whose episode has ended are ignored, so that Gymnasium's autoreset mode does not matter. Before
-it is used, `VectorEnvironments` checks that an episode depends on its own seed only.
+`GymnasiumBackend` has one environment per job, stepped one after another. `VectorBackend` has one
+vector environment per chunk (`gymnasium.vector.VectorEnv`): all episodes of a chunk begin together,
+each from its own seed, and rows whose episode has ended are ignored, so that Gymnasium's autoreset
+mode does not matter. Before it is used, `VectorEnvironments` checks that an episode depends on its
+own seed only.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ CUT = "TimeLimit.truncated"
 
 
 def is_cut_by(info: object) -> bool:
-    """Return whether the info of an episode's last step says that a limit ended it,
-    although it is `terminated`.
+    """Whether a limit ended an episode, by the info of its last step.
+
+    That may be although it is `terminated`.
     """
     return isinstance(info, Mapping) and bool(info.get(CUT, False))
 
@@ -198,12 +199,11 @@ class GymnasiumBackend:
 
 
 class VectorBackend:
-    """Steps a vector environment with one environment per job; there is one for each number of
-    jobs.
+    """Steps a vector environment with one environment per job.
 
-    `make` returns one with this many environments, whose observations are those of `spec`; `limit`
-    is a time limit in steps, None: no limit; `keys` are those of `report.info`; `needs_infos` says
-    whether the infos of ended episodes are needed.
+    There is one for each number of jobs. `make` returns one with this many environments, whose
+    observations are those of `spec`; `limit` is a time limit in steps, None: no limit; `keys` are
+    those of `report.info`; `needs_infos` says whether the infos of ended episodes are needed.
     """
 
     def __init__(
@@ -372,8 +372,9 @@ def _has_key(infos: Mapping[str, Any], key: str, job: int) -> bool:
 
 
 class SingleEnvironment:
-    """A vector of one environment with the interface of a single
-    environment that `infos.random_episode` needs.
+    """A vector of one environment with the interface of a single environment.
+
+    `infos.random_episode` needs it.
     """
 
     def __init__(self, vector: Vector, spec: ObservationSpec, limit: int | None) -> None:
@@ -442,8 +443,10 @@ class VectorEnvironments:
         self._check_seeds()
 
     def make(self, count: int) -> Vector:
-        """Return a vector environment of `count` environments;
-        ConfigError if it cannot be created.
+        """Return a vector environment of `count` environments.
+
+        Raises:
+            ConfigError: it cannot be created.
         """
         options = self._options
         return environments.make_vector(
@@ -455,8 +458,10 @@ class VectorEnvironments:
         return SingleEnvironment(self.make(1), self.spaces.observations, self.time_limit)
 
     def _check_seeds(self) -> None:
-        """Play the same seeds at several positions;
-        ConfigError if the episodes of a seed differ.
+        """Play the same seeds at several positions.
+
+        Raises:
+            ConfigError: the episodes of a seed differ.
         """
         played: dict[int, list[bytes]] = {}  # by seed
         env_id = self._options.env_id
@@ -503,8 +508,9 @@ def check_options(options: Any) -> None:
 def _record_episodes(
     environment: Vector, seeds: Sequence[int], spec: ObservationSpec
 ) -> dict[int, list[bytes]]:
-    """Return the bytes of each step of each seed's episode,
-    with random actions that depend on the seed.
+    """Return the bytes of each step of each seed's episode, with random actions.
+
+    They depend on the seed.
     """
     rngs = [np.random.default_rng(seed) for seed in seeds]
     observations = reset(environment, seeds, spec)

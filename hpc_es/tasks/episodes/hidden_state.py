@@ -37,11 +37,10 @@ REMEDIES = {  # by the class of a wrapper
 
 
 def hidden_state_warning(options: Any, seconds: float) -> str | None:
-    """Return a warning if episodes differ between a reused and a new environment, or fail; None if
-    not.
+    """Return a warning if episodes differ between a reused and a new environment, or fail.
 
-    `options` are those of the task. The comparison ends after `seconds`, even if it has compared
-    little by then.
+    None if not. `options` are those of the task. The comparison ends after `seconds`, even if it
+    has compared little by then.
     """
 
     def make(wrappers: int) -> Environment:
@@ -84,11 +83,10 @@ def hidden_state_warning(options: Any, seconds: float) -> str | None:
 def hidden_state_difference(
     make: Callable[[], Environment], steps: int, seconds: float = float("inf")
 ) -> str | None:
-    """Return the first difference between episodes of a reused and of a new environment, None if
-    there is none.
+    """Return the first difference between episodes of a reused and of a new environment.
 
-    Episodes have random actions, fixed seeds and at most `steps` steps; the last ones are left out
-    after `seconds`.
+    None if there is none. Episodes have random actions, fixed seeds and at most `steps` steps; the
+    last ones are left out after `seconds`.
     """
     deadline = time.monotonic() + seconds
     reused = make()
@@ -111,8 +109,9 @@ def hidden_state_difference(
 def _record_episode(
     environment: Environment, number: int, steps: int, deadline: float
 ) -> list[tuple[Array, float]]:
-    """Return (observation, reward) of the reset, with reward 0,
-    and of each step until the deadline.
+    """Return (observation, reward) of the reset and of each step until the deadline.
+
+    The reset has the reward 0.
     """
     spec = spaces(environment).observations
     seed = Keys(0).seed31(Purpose.PROBE, index=number)

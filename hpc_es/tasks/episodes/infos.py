@@ -65,34 +65,33 @@ class InfoAccumulator:
         self._episodes[job] += present
 
     def pause(self, job: int) -> tuple[Float64, Array]:
-        """Return the sums float64[keys] and counts int64[keys] of
-        an episode that another chunk continues.
+        """Return the sums and counts of an episode that another chunk continues.
+
+        They are float64[keys] and int64[keys].
         """
         return self._sums[job].copy(), self._counts[job].copy()
 
     def resume(self, job: int, sums_and_counts: tuple[Float64, Array]) -> None:
-        """Continue an episode of an earlier chunk from the result of `pause`,
-        float64[keys] and int64[keys].
-        """
+        """Continue an episode of an earlier chunk from the result of `pause`."""
         self.begin(job)
         self._sums[job], self._counts[job] = sums_and_counts
 
     def complete_means(self, episodes: int) -> Float64:
-        """Return the means, float64[jobs, keys];
+        """Return the means, float64[jobs, keys].
+
         NaN for jobs in which one of so many episodes lacks the number.
         """
         return np.where(self._episodes == episodes, self.job_means(), np.nan)
 
     def job_means(self) -> Float64:
-        """Return the mean over the episodes of each job that have the number,
-        float64[jobs, keys].
-        """
+        """Return the mean over each job's episodes that have the number, float64[jobs, keys]."""
         return np.where(self._episodes > 0, self._totals / np.maximum(self._episodes, 1), np.nan)
 
 
 def as_number(value: object) -> float:
-    """Return an entry of an info as a number; NaN if it is text, None,
-    an array of several numbers or the like.
+    """Return an entry of an info as a number.
+
+    NaN if it is text, None, an array of several numbers or the like.
     """
     if isinstance(value, Real):  # bool, int, float and NumPy's scalars
         return float(value)
@@ -107,8 +106,9 @@ def as_numbers(info: Mapping[str, object], keys: Iterable[str]) -> list[float]:
 
 
 def random_episode(environment: Environment) -> Iterator[RandomStep]:
-    """Yield the first observation, then each step of an episode with random actions,
-    at most LONGEST steps.
+    """Yield the first observation, then each step of an episode with random actions.
+
+    There are at most LONGEST steps.
     """
     seed = Keys(0).seed31(Purpose.PROBE)
     random.seed(seed)
@@ -130,12 +130,14 @@ def check_info_keys(
     infos: Callable[[], Iterator[Mapping[str, object]]],
     option: str = KEY,
 ) -> str | None:
-    """Check in an episode with random actions that the infos have the wanted numbers; ConfigError
-    if they have not.
+    """Check in an episode with random actions that the infos have the wanted numbers.
 
     `infos` plays the episode and yields the infos of its steps; `option` names the keys in
     messages. If the episode is longer than LONGEST steps, a missing number may still appear at its
     end: a text for the user is returned instead.
+
+    Raises:
+        ConfigError: they have not.
     """
     merged_infos: dict[str, object] = {}
     steps, missing = 0, list(wanted)

@@ -1,9 +1,8 @@
-"""Native stepping: which environments are stepped without Gymnasium, decided by comparing both bit
-for bit.
+"""Native stepping: which environments are stepped without Gymnasium.
 
-Rank 0 plays episodes with both, once for each environment and its keywords, and stores the result
-in `machine.stepping_differences`. Native stepping is used only if all observations, rewards and
-ends of episodes are identical.
+This is decided by comparing both bit for bit. Rank 0 plays episodes with both, once for each
+environment and its keywords, and stores the result in `machine.stepping_differences`. Native
+stepping is used only if all observations, rewards and ends of episodes are identical.
 """
 
 from __future__ import annotations
@@ -43,8 +42,10 @@ def kind_of(environment: Environment) -> NativeKind:
 
 
 def backend_factory(environment: Environment) -> Callable[[], EnvironmentBackend]:
-    """Return a function that creates native backends;
-    NotNativeError if the environment needs Gymnasium.
+    """Return a function that creates native backends.
+
+    Raises:
+        NotNativeError: the environment needs Gymnasium.
     """
     kind, limit = kind_of(environment), time_limit(environment)
     if environment.unwrapped.render_mode is not None:
@@ -93,8 +94,10 @@ def _listed(versions: Mapping[str, str]) -> str:
 
 
 def time_limit(environment: Environment) -> int | None:
-    """Return the limit of TimeLimit in steps, None if there is none;
-    NotNativeError if there are other wrappers.
+    """Return the limit of TimeLimit in steps, None if there is none.
+
+    Raises:
+        NotNativeError: there are other wrappers.
     """
     limit = None
     while isinstance(environment, gymnasium.Wrapper):
@@ -107,8 +110,9 @@ def time_limit(environment: Environment) -> int | None:
 
 
 def key(environment: Environment) -> str:
-    """Return a text that identifies the environment, its keywords and its model file,
-    the same on every rank.
+    """Return a text that identifies the environment, its keywords and its model file.
+
+    It is the same on every rank.
     """
     assert environment.spec is not None
     keywords = environment.spec.kwargs
@@ -134,11 +138,10 @@ class RecordedStep(NamedTuple):
 def difference(
     environment: Environment, make: Callable[[int | None], EnvironmentBackend], trial: ComparisonRun
 ) -> str:
-    """Return the first number that differs between native stepping and Gymnasium's, "" if all bits
-    agree.
+    """Return the first number that differs between native stepping and Gymnasium's.
 
-    Infos are not compared: native stepping has none, and a config that needs them is stepped by
-    Gymnasium.
+    "" if all bits agree. Infos are not compared: native stepping has none, and a config that needs
+    them is stepped by Gymnasium.
     """
     native, actions = record_native(environment, make(trial.limit), trial)
     reference = gymnasium.wrappers.TimeLimit(environment.unwrapped, trial.limit)
@@ -199,10 +202,10 @@ def record_native(
 
 
 def _actions(space: gymnasium.Space, observations: Float32, rng: np.random.Generator) -> Array:
-    """Return actions [rows, ...]: some are random, the others at a bound, chosen by the sign of the
-    last observation.
+    """Return actions [rows, ...]: some are random, the others at a bound.
 
-    In classic control the last observation is a velocity; actions in its direction reach the goals.
+    The bound follows the sign of the last observation. In classic control that is a velocity;
+    actions in its direction reach the goals.
     """
     rows, is_up = len(observations), observations[:, -1] > 0
     if isinstance(space, gymnasium.spaces.Discrete):
@@ -242,9 +245,7 @@ def _recorded_reset(observation: Array, episode: int) -> RecordedStep:
 
 
 def _step_difference(step: RecordedStep, expected: RecordedStep) -> str:
-    """Return a description of the first difference in any bit (NaN equals NaN),
-    or "" if there is none.
-    """
+    """Return a description of the first difference in any bit (NaN equals NaN), or ""."""
     native, reference = step.observation, expected.observation
     if native.tobytes() != reference.tobytes():
         index = int(np.flatnonzero(native.view(np.uint32) != reference.view(np.uint32))[0])

@@ -1,5 +1,6 @@
-"""The spaces of a policy from those of Gymnasium;
-errors name the wrapper that makes supported spaces of others.
+"""The spaces of a policy from those of Gymnasium.
+
+Errors name the wrapper that makes supported spaces of others.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ SpaceName = Literal[
 
 
 def spaces(environment: gymnasium.Env) -> Spaces:
-    """Return the spaces of an environment for a policy;
-    ConfigError if they are missing or not supported.
+    """Return the spaces of an environment for a policy.
+
+    Raises:
+        ConfigError: they are missing or not supported.
     """
     return Spaces(
         observation_spec(_space(environment, "observation_space")),
@@ -83,8 +86,10 @@ def _space(environment: Any, name: SpaceName) -> gymnasium.Space:
 
 
 def observation_spec(space: gymnasium.Space) -> ObservationSpec:
-    """Return the shape and dtype of the policy's observations;
-    ConfigError if the space is not supported.
+    """Return the shape and dtype of the policy's observations.
+
+    Raises:
+        ConfigError: the space is not supported.
     """
     if not isinstance(space, gymnasium.spaces.Box) or not space.shape:
         text = f"expected observations that are one array (a Box), found {_shortened(space)}"
@@ -122,9 +127,7 @@ def _observation_remedy(space: gymnasium.Space) -> str:
 
 
 def _flat_width(space: gymnasium.Space) -> int:
-    """Return the number of observations that FlattenObservation makes,
-    0 if it cannot make an array.
-    """
+    """Return the number of observations that FlattenObservation makes, 0 if no array."""
     try:
         flat = gymnasium.spaces.flatten_space(space)
         is_array = bool(space.is_np_flattenable) and isinstance(flat, gymnasium.spaces.Box)

@@ -1,11 +1,11 @@
-"""Objectives, measures and constraints of episodes, from the return, the length, the last
-observation or the infos.
+"""Objectives, measures and constraints of episodes.
 
     objectives: {return: maximise, energy: {from: info.energy, reduce: sum, goal: minimise}}
     measures: {x: {from: observation.0, range: [-1, 1]}}
 
-Without `from`, `return` and `length` mean these, and any other name an entry of the infos. The
-numbers of a job are the means over its episodes.
+They come from the return, the length, the last observation or the infos. Without `from`, `return`
+and `length` mean these, and any other name an entry of the infos. The numbers of a job are the
+means over its episodes.
 """
 
 from __future__ import annotations

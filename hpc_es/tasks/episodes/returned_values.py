@@ -1,9 +1,8 @@
-"""What `reset` and `step` of an environment return: checks of every call, whose errors say what was
-expected.
+"""What `reset` and `step` of an environment return: checks of every call.
 
-NumPy would write a number or an array of one element into every element of an observation, and text
-and None into numbers; the episodes would go on with other observations than those of the
-environment.
+Errors say what was expected. NumPy would write a number or an array of one element into every
+element of an observation, and text and None into numbers; the episodes would go on with other
+observations than those of the environment.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ NUMBERS = frozenset({int, float, bool, *(np.dtype(char).type for char in REAL)})
 
 
 class UsualValues:
-    """What the last right step of an episode that goes on looked like: another step like it is
-    right, too.
+    """What the last right step of an episode that goes on looked like.
 
-    `spec` is that of the observations. Arrays whose `measure` is `size` have its shape, or cannot
-    be assigned to an array of it.
+    Another step like it is right, too. `spec` is that of the observations. Arrays whose `measure`
+    is `size` have its shape, or cannot be assigned to an array of it.
     """
 
     def __init__(self, spec: ObservationSpec) -> None:
@@ -51,8 +49,10 @@ class UsualValues:
     def checked(
         self, observation: object, reward: Any, terminated: object, truncated: object
     ) -> tuple[Observation, float, bool, bool]:
-        """Return the values of a step as they are expected;
-        ValueError if they are something else.
+        """Return the values of a step as they are expected.
+
+        Raises:
+            ValueError: they are something else.
         """
         seen = self.observation(observation)
         if type(observation) is np.ndarray and seen.dtype.char in self._castable:
@@ -69,11 +69,10 @@ class UsualValues:
         return seen, reward, is_over, is_cut
 
     def explained(self, error: BaseException, observation: object) -> BaseException:
-        """Return an error of a step as one that says what was expected of it; `observation` is the
-        last one.
+        """Return an error of a step as one that says what was expected of it.
 
-        It was raised by the caller, while it used what the step has returned, or by the
-        environment.
+        `observation` is the last one. The error was raised by the caller, while it used what the
+        step has returned, or by the environment.
         """
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
             return with_expected(error)
@@ -94,8 +93,10 @@ class UsualValues:
 
 
 def reset_values(returned: object) -> tuple[Observation, Info]:
-    """Return the observation and the info that `reset` has returned;
-    ValueError if it has returned something else.
+    """Return the observation and the info that `reset` has returned.
+
+    Raises:
+        ValueError: it has returned something else.
     """
     if isinstance(returned, tuple | list) and len(returned) == 2:
         observation, info = returned
@@ -156,8 +157,9 @@ def is_set(value: object, name: str) -> bool:
 
 
 def with_expected(error: BaseException) -> BaseException:
-    """Return the error of a wrapper that could not unpack what `reset`
-    or `step` has returned as one that says so.
+    """Return the error of a wrapper that could not unpack what an environment has returned.
+
+    It says so, and whether `reset` or `step` has returned it.
     """
     for count, expected in ((2, RESET), (5, STEP)):
         if isinstance(error, ValueError) and f"to unpack (expected {count}" in str(error):
@@ -175,8 +177,10 @@ def _parts(returned: object) -> str:
 
 
 def vector_reset_values(returned: object, spec: ObservationSpec, count: int) -> Array:
-    """Return the first observations of `count` environments, [count, *shape];
-    ValueError if they are not.
+    """Return the first observations of `count` environments, [count, *shape].
+
+    Raises:
+        ValueError: they are not.
     """
     return spec.batch(reset_values(returned)[0], count)
 
@@ -184,10 +188,12 @@ def vector_reset_values(returned: object, spec: ObservationSpec, count: int) -> 
 def vector_step_values(
     returned: Any, spec: ObservationSpec, count: int
 ) -> tuple[Array, Float64, Array, Array, Mapping[str, Any]]:
-    """Return the observations [count, *shape], rewards [count], both flags bool[count] and infos of
-    a step.
+    """Return what a step of a vector environment has returned.
 
-    ValueError if they are anything else.
+    That is observations [count, *shape], rewards [count], both flags bool[count] and infos.
+
+    Raises:
+        ValueError: they are anything else.
     """
     try:
         observations, rewards, terminated, truncated, infos = returned

@@ -66,10 +66,10 @@ class ActionNoise:
             self._buffer = np.zeros((len(batch.seeds), NOISE_STEPS, len(space.low)), np.float32)
 
     def added(self, actions: Array, jobs: list[int], live: list[int], number: int) -> Array:
-        """Return the actions of step `number`, [rows, actions], with noise and clipped to the
-        space.
+        """Return the actions of step `number`, [rows, actions], with noise.
 
-        `jobs` are the jobs of all rows, `live` the rows that are running.
+        They are clipped to the space. `jobs` are the jobs of all rows, `live` the rows that are
+        running.
         """
         if not self._std:
             return actions
@@ -189,8 +189,9 @@ class Rollout:
         return self._backend.advance(self._running, actions, self._observations, self._rewards)
 
     def _add_rewards(self) -> None:
-        """Add the step's rewards, fail episodes with observations that are not finite,
-        and call `batch.on_step`.
+        """Add the step's rewards and call `batch.on_step`.
+
+        Episodes with observations that are not finite fail.
         """
         self._steps += 1
         rewards = self._rewards
@@ -212,8 +213,10 @@ class Rollout:
             self._batch.on_step(self._jobs, self._live, self._observations, rewards, self._cut)
 
     def _fail_without_action(self, actions: Array) -> Array:
-        """Fail the episodes whose actions [rows, ...] are not finite; return the actions,
-        of which others are used.
+        """Fail the episodes whose actions [rows, ...] are not finite.
+
+        Returns:
+            The actions, of which others are used.
         """
         failed = _rows_not_finite(actions, self._live)
         for row in failed:
@@ -258,9 +261,7 @@ class Rollout:
             self._is_mixed = _global_generators() != self._generators_after_reset
 
     def _end(self, row: int) -> None:
-        """Add an ended episode to its job's totals, and start the job's next episode,
-        if there is one.
-        """
+        """Add an ended episode to its job's totals, and start the job's next one, if any."""
         job = self._jobs[row]
         if not np.isfinite(self._episode_return[row]):
             self._fail(row, ValueError(f"the return is {self._episode_return[row]}"))
@@ -280,8 +281,9 @@ class Rollout:
             self._generators_after_reset = _global_generators()
 
     def _add_end(self, row: int) -> None:
-        """Add behaviour and quantities of an episode to those of its job;
-        fail it if they cannot be computed.
+        """Add behaviour and quantities of an episode to those of its job.
+
+        If they cannot be computed it fails.
         """
         task, job = self._task, self._jobs[row]
         length, return_ = self._steps - self._first_step[row], float(self._episode_return[row])
@@ -318,8 +320,9 @@ class Rollout:
         self._total_return[job] = np.nan
 
     def _retire_finished_rows(self) -> None:
-        """Remove the rows of finished jobs from the live ones;
-        compact the batch once a quarter of it is idle.
+        """Remove the rows of finished jobs from the live ones.
+
+        The batch is compacted once a quarter of it is idle.
         """
         episodes = self._task.episodes_per_job
         done = [
@@ -459,8 +462,9 @@ class SegmentRollout(Rollout):
             self._numbers.resume(row, previous.numbers)
 
     def _advance(self, actions: Array) -> StepResult:
-        """Report the episodes that continue as truncated at the last step,
-        so that their value is bootstrapped.
+        """Report the episodes that continue as truncated at the last step.
+
+        Their value is then bootstrapped.
         """
         result = super()._advance(actions)
         if self._steps + 1 == self._last_step:

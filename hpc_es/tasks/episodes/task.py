@@ -106,7 +106,8 @@ class Options(EpisodeQuantityOptions):
 
 
 class Episodes:
-    """The task. It keeps its environments from chunk to chunk;
+    """The task, which keeps its environments from chunk to chunk.
+
     `info` are the numbers of `report.info`.
     """
 
@@ -186,8 +187,9 @@ class Episodes:
         return behaviour is not None and not behaviour.final_observation
 
     def new_backend(self, first: environments.Environment | None = None) -> EnvironmentBackend:
-        """Return a new environment backend;
-        one for Gymnasium begins with the environment `first`.
+        """Return a new environment backend.
+
+        One for Gymnasium begins with the environment `first`.
         """
         spec, keys = self.spaces.observations, self.info_keys
         if self._vectors is not None:
@@ -239,8 +241,10 @@ class Episodes:
     def environment(
         self, render_mode: str | None = None, wrapped: bool = True
     ) -> environments.Environment:
-        """Return a new environment, with its wrappers if `wrapped`;
-        ConfigError if it cannot be created.
+        """Return a new environment, with its wrappers if `wrapped`.
+
+        Raises:
+            ConfigError: it cannot be created.
         """
         if self._vectors is not None:
             text = "is vector: expected auto, native or gymnasium for a single environment"
@@ -252,10 +256,10 @@ class Episodes:
         )
 
     def hidden_state_warning(self, seconds: float = PROBE_SECONDS) -> str | None:
-        """Return a warning if an episode depends on those before it in the same environment, None
-        if not.
+        """Return a warning if an episode depends on earlier ones in the same environment.
 
-        Vector environments have been compared at the start, and native stepping keeps no state.
+        None if not. Vector environments have been compared at the start, and native stepping keeps
+        no state.
         """
         if self._vectors is not None or self._native is not None or self.options.fresh_environment:
             return None
@@ -308,11 +312,10 @@ def offers(options: Options) -> Offers:
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of the user's modules by name: environment, wrappers and the function of
-    the behaviour.
+    """Return the SHA-256 of the user's modules by name.
 
-    None of them is imported. The module of an entry point is known only if the environment is
-    registered.
+    They have the environment, wrappers and the function of the behaviour. None of them is imported.
+    The module of an entry point is known only if the environment is registered.
     """
     env_id = str(section.get("env_id", ""))
     names = [env_id] if ":" in env_id else []
@@ -332,7 +335,8 @@ def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
 def build(
     options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS
 ) -> Episodes:
-    """Return the task, which is the same in all repetitions;
+    """Return the task, which is the same in all repetitions.
+
     `info` are the numbers of `report.info`.
     """
     return Episodes(options, info)

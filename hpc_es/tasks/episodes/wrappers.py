@@ -1,9 +1,9 @@
-"""`task.wrappers` as functions of observations and actions, to act with a trained policy in an
-unwrapped environment.
+"""`task.wrappers` as functions of observations and actions.
 
-A wrapper can be applied if it is a `gymnasium.ObservationWrapper` or `ActionWrapper` whose result
-depends on its input only. Wrappers that observe or change rewards only need not be applied. All
-others, such as frame stacks, need the environment's steps and are refused.
+They let a trained policy act in an unwrapped environment. A wrapper can be applied if it is a
+`gymnasium.ObservationWrapper` or `ActionWrapper` whose result depends on its input only. Wrappers
+that observe or change rewards only need not be applied. All others, such as frame stacks, need the
+environment's steps and are refused.
 """
 
 from __future__ import annotations
@@ -121,8 +121,9 @@ def applied_wrappers(options: WrappedEnvironment) -> AppliedWrappers:
 
 
 def _make_recorded(options: WrappedEnvironment) -> tuple[list[WrapperLayer], list[_Recorder]]:
-    """Return the wrappers around a new environment,
-    with recorders below each of them and above the outermost.
+    """Return the wrappers around a new environment, with recorders.
+
+    These are below each of them and above the outermost.
     """
     environment = environments.make(options.env_id, options.env_kwargs, options.max_episode_steps)
     layers, recorders = [], [_Recorder(environment)]
@@ -134,8 +135,10 @@ def _make_recorded(options: WrappedEnvironment) -> tuple[list[WrapperLayer], lis
 
 
 def _layer(index: int, name: str, wrapper: gymnasium.Wrapper) -> WrapperLayer:
-    """Return a wrapper with its effect, determined by its class;
-    ConfigError if that is not possible.
+    """Return a wrapper with its effect, determined by its class.
+
+    Raises:
+        ConfigError: that is not possible.
     """
     cls = type(wrapper)
     bases: Sequence[tuple[type[gymnasium.Wrapper], Effect]] = (
@@ -176,11 +179,13 @@ class _Recorder(gymnasium.Wrapper):  # type: ignore[misc]
 
 
 def _compare(layers: Sequence[WrapperLayer], options: WrappedEnvironment) -> None:
-    """Compare the methods of `layers` with the effect of the same wrappers in an episode;
-    ConfigError if they differ.
+    """Compare the methods of `layers` with the effect of the same wrappers in an episode.
 
     The methods are called in reverse order of time, so that a dependence on earlier calls is
     detected.
+
+    Raises:
+        ConfigError: they differ.
     """
     _, recorders = _make_recorded(options)
     try:

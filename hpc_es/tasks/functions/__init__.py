@@ -1,3 +1,4 @@
-"""Objectives of the tasks `function` and `command`: options, evaluators and journal;
-custom tasks may use them.
+"""Objectives of the tasks `function` and `command`: options, evaluators and journal.
+
+Custom tasks may use them.
 """

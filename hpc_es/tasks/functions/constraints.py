@@ -122,8 +122,9 @@ class Lagrangian:
         )
 
     def _with_start_values(self, costs: Float64, g: Float64, size: int) -> Lagrangian:
-        """Return the coefficients with start values from the
-        spread of costs and constraint values.
+        """Return the coefficients with start values from the spreads.
+
+        These are the spreads of costs and constraint values.
         """
         lam, mu, is_set = self.multipliers.copy(), self.penalties.copy(), self.is_set.copy()
         spread = _quartile_range(costs)
@@ -151,7 +152,8 @@ def _quartile_range(values: Float64) -> float:
 
 
 def lagrangian_terms(multipliers: Float64, penalties: Float64, g: Float64) -> Float64:
-    """Return the terms that the Lagrangian adds to the costs, float64[jobs];
+    """Return the terms that the Lagrangian adds to the costs, float64[jobs].
+
     g is float64[jobs, constraints].
     """
     least = np.divide(-multipliers, penalties, out=np.zeros(len(penalties)), where=penalties > 0)
@@ -161,8 +163,9 @@ def lagrangian_terms(multipliers: Float64, penalties: Float64, g: Float64) -> Fl
 
 
 class ConstrainedProblem(ObjectiveProblem):
-    """The search for the feasible vector with the best value; the least infeasible one until there
-    is one.
+    """The search for the feasible vector with the best value.
+
+    Until there is one, it is the least infeasible vector.
 
     State, master:
         feasible_share: float64[]; share of feasible vectors in the last generation; NaN before the
@@ -200,8 +203,9 @@ class ConstrainedProblem(ObjectiveProblem):
     def evaluate(
         self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll
     ) -> Outcome:
-        """Evaluate the candidates; a unit also has costs and
-        constraint values of the successful jobs.
+        """Evaluate the candidates.
+
+        A unit also has costs and constraint values of the successful jobs.
         """
         outcome = super().evaluate(population, jobs, carried, poll)
         succeeded = ~np.isnan(outcome.rows["return_"])

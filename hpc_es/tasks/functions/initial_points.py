@@ -1,13 +1,12 @@
-"""`task.initial_points`: vectors that are evaluated first, or whose values are known, such as those
-of an earlier run.
+"""`task.initial_points`: vectors that are evaluated first, or whose values are known.
+
+They may be those of an earlier run.
 
 CSV    a column per parameter (x0, x1, ... without names), and optionally `value` and one per
-       constraint. An empty
-       value is unknown; the columns `generation` and `job` of evaluations.csv are ignored, as are
-       failed rows.
-JSON   a list of vectors, or of objects {parameter: value, ...} or {"x": [numbers]}, which may also
-       have "value" and
-       "constraints".
+       constraint. An empty value is unknown; the columns `generation` and `job` of
+       evaluations.csv are ignored, as are failed rows.
+JSON   a list of vectors, or of objects {parameter: value, ...} or {"x": [numbers]}, which may
+       also have "value" and "constraints".
 
 `hpc_es.minimize` takes such a file, or the content of a JSON file as Python values, with arrays in
 place of lists.
@@ -53,8 +52,9 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class InitialPoints:
-    """The points of a file: those without a value first, in its order, then the others,
-    the best first.
+    """The points of a file: those without a value first, in its order.
+
+    Then there are the others, the best first.
     """
 
     vectors: Float64  # float64[points, size], as given, and so passed to the objective
@@ -95,10 +95,12 @@ Points: TypeAlias = "Sequence[Mapping[str, object] | npt.ArrayLike] | npt.NDArra
 
 
 def initial_points(search: SearchOptions, directory: Path | None = None) -> InitialPoints | None:
-    """Return the points of `task.initial_points`, None without; ConfigError if the file or a point
-    is not valid.
+    """Return the points of `task.initial_points`, None without.
 
     `directory` is that of the config.
+
+    Raises:
+        ConfigError: the file or a point is not valid.
     """
     if search.initial_points is None:
         return None
@@ -110,10 +112,12 @@ def initial_points(search: SearchOptions, directory: Path | None = None) -> Init
 
 
 def points_from(source: Path | Points, search: SearchOptions) -> InitialPoints:
-    """Return the points of a file, or of a list of vectors, float64[size], or mappings as in a JSON
-    file.
+    """Return the points of a file, or of a list.
 
-    Raises ConfigError for `task.initial_points`, which lists the points that are not valid.
+    Its items are vectors, float64[size], or mappings as in a JSON file.
+
+    Raises:
+        ConfigError: for `task.initial_points`, with the points that are not valid.
     """
     coordinates, errors, returned = search.coordinates(), list[str](), returned_quantities(search)
     results: dict[bytes, Known | None] = {}

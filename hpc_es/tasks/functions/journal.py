@@ -1,10 +1,10 @@
-"""The journal of evaluations: finished evaluations of an interrupted generation are not repeated
-after a restart.
+"""The journal of evaluations: finished ones are not repeated after a restart.
 
-Each rank appends its evaluations to its own file in RUN/journal, one file per generation. After a
-restart rank 0 reads all files and broadcasts them. An entry is used if its job has the same number,
-vector, seed and source, so that the results are bit-identical to those of an uninterrupted run.
-Files of generations before a checkpoint are removed.
+They are those of an interrupted generation. Each rank appends its evaluations to its own file in
+RUN/journal, one file per generation. After a restart rank 0 reads all files and broadcasts them. An
+entry is used if its job has the same number, vector, seed and source, so that the results are
+bit-identical to those of an uninterrupted run. Files of generations before a checkpoint are
+removed.
 
 With `task.close_at`, rank 0 also writes the jobs of a generation that gave no result, before its
 update. After a restart they fail again, and the generation is not closed early another time.
@@ -40,8 +40,9 @@ EntryKey = tuple[int, str]  # generation, and the result of `EvaluationJournal.k
 
 
 class EvaluationJournal:
-    """The journal of one rank; without `failures`,
-    failed evaluations are not recorded and so repeated.
+    """The journal of one rank.
+
+    Without `failures`, failed evaluations are not recorded and so repeated.
     """
 
     def __init__(self, mode: Mode, identity: str, failures: bool = True) -> None:
@@ -55,7 +56,8 @@ class EvaluationJournal:
         self._synced = time.monotonic()
 
     def open(self, run: Path, call_on_rank_0: Callable[[Callable[[], str]], str]) -> None:
-        """Read the journal of an interrupted run;
+        """Read the journal of an interrupted run.
+
         `call_on_rank_0(f)` returns rank 0's result of f() on every rank.
         """
         if self._mode is False:
@@ -72,8 +74,9 @@ class EvaluationJournal:
         return self._folder is not None
 
     def key(self, job: str, vector: Float64, seed: int) -> str:
-        """Return a hash of a job: its number, its vector float64[size],
-        its seed and the source of the objective.
+        """Return a hash of a job: its number, vector, seed and source of the objective.
+
+        The vector is float64[size].
         """
         content = f"{job} {seed} {self._identity} ".encode() + vector.astype("<f8").tobytes()
         return hashlib.sha256(content).hexdigest()
@@ -96,8 +99,10 @@ class EvaluationJournal:
         keys: Callable[[], Sequence[str]],
         results: Sequence[EvaluationResult],
     ) -> None:
-        """Append the results of a chunk, unless its evaluations are cheap;
-        RunError if writing fails.
+        """Append the results of a chunk, unless its evaluations are cheap.
+
+        Raises:
+            RunError: writing fails.
         """
         slowest = max(result.seconds for result in results)
         if self._folder is None or (self._mode == "auto" and slowest < EXPENSIVE_SECONDS):
@@ -123,8 +128,10 @@ class EvaluationJournal:
             ) from error
 
     def close_generation(self, generation: int, jobs: Sequence[int]) -> None:
-        """Write the jobs without a result of a generation that was closed early;
-        RunError if writing fails.
+        """Write the jobs without a result of a generation that was closed early.
+
+        Raises:
+            RunError: writing fails.
         """
         assert self._folder is not None
         try:
@@ -164,8 +171,9 @@ class EvaluationJournal:
 
 
 def remove_finished(run: Path, generation: int) -> None:
-    """Remove the files of the generations before `generation`, which a checkpoint has stored;
-    on rank 0 only.
+    """Remove the files of the generations before `generation`; on rank 0 only.
+
+    A checkpoint has stored them.
     """
     for path in (run / FOLDER).glob("generation_*.jsonl"):
         match = FILE_NAME.fullmatch(path.name)
@@ -175,8 +183,9 @@ def remove_finished(run: Path, generation: int) -> None:
 
 
 def _complete_lines(folder: Path) -> list[str]:
-    """Return the complete lines of each file; files that cannot be read are skipped,
-    and their jobs repeated.
+    """Return the complete lines of each file.
+
+    Files that cannot be read are skipped, and their jobs repeated.
     """
     texts = []
     for path in sorted(folder.glob("generation_*.jsonl")):
@@ -211,9 +220,7 @@ def _parse_closed(line: str) -> tuple[int, frozenset[int]] | None:
 
 
 def _parse_entry(line: str) -> tuple[EntryKey, EvaluationResult] | None:
-    """Return the entry of a line; None if the line is damaged,
-    so that its job is evaluated again.
-    """
+    """Return the entry of a line; None if it is damaged, so that its job is evaluated again."""
     try:
         entry: JsonObject = json.loads(line)
         value = math.nan if entry["value"] is None else float.fromhex(entry["value"])

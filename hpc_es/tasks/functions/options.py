@@ -1,5 +1,4 @@
-"""Options shared by the tasks `function` and `command`: dimension, bounds, named parameters,
-failures.
+"""Options shared by `function` and `command`: dimension, bounds, parameters, failures.
 
 `Coordinates` maps search vectors to vectors of the objective. Without named parameters both are
 equal, except that vectors outside of the bounds are moved inside. Named parameters have scales: see
@@ -61,8 +60,9 @@ class Bounds:
         return nearest
 
     def reflected(self, vectors: Float64) -> Float64:
-        """Return the vectors reflected at the bounds, repeatedly if necessary,
-        float64[..., size].
+        """Return the vectors reflected at the bounds, float64[..., size].
+
+        They may be reflected repeatedly.
         """
         closed = np.isfinite(self.low) & np.isfinite(self.high)
         width = np.where(closed, self.high - self.low, 1.0)
@@ -74,8 +74,9 @@ class Bounds:
 
     @cached_property
     def _turn(self) -> Float64:
-        """Distance from a bound within which `transformed` is quadratic,
-        and beyond which it turns, float64[size].
+        """Distance from a bound where `transformed` turns, float64[size].
+
+        Within it, it is quadratic.
         """
         closed = np.isfinite(self.low) & np.isfinite(self.high)
         with np.errstate(invalid="ignore"):
@@ -103,8 +104,9 @@ class Bounds:
         return self.clipped(inside)
 
     def inverse(self, vectors: Float64) -> Float64:
-        """Return vectors that `transformed` maps to these ones, which are within the bounds,
-        float64[..., size].
+        """Return vectors that `transformed` maps to these ones, float64[..., size].
+
+        These are within the bounds.
         """
         turn = self._turn
         with np.errstate(invalid="ignore"):
@@ -122,8 +124,9 @@ class Bounds:
         return np.asarray((beyond * beyond).sum(axis=-1))
 
     def middle(self) -> Float64:
-        """Return float64[size]: the middle of coordinates with two limits,
-        the number nearest to 0 of the others.
+        """Return the middle of coordinates with two limits, float64[size].
+
+        Of the others it is the number nearest to 0.
         """
         closed = np.isfinite(self.low) & np.isfinite(self.high)
         with np.errstate(invalid="ignore"):
@@ -135,13 +138,12 @@ class Bounds:
 def apply_bounds(
     bounds: Bounds | None, keep: Keep, vectors: Float64, weight: float = 1.0
 ) -> tuple[Float64, Float64]:
-    """Return the vectors to evaluate, float64[vectors, size], and the penalties added to their
-    costs, float64[vectors].
+    """Return the vectors to evaluate, and the penalties added to their costs.
 
-    `penalty` evaluates the nearest vector within the bounds and adds `weight` times the squared
-    distance to it. This is the form of pycma's BoundPenalty, but with a constant weight: pycma
-    adapts it to the spread of the costs so far, whereas here the value of a job must not depend on
-    other jobs.
+    They are float64[vectors, size] and float64[vectors]. `penalty` evaluates the nearest vector
+    within the bounds and adds `weight` times the squared distance to it. This is the form of
+    pycma's BoundPenalty, but with a constant weight: pycma adapts it to the spread of the costs so
+    far, whereas here the value of a job must not depend on other jobs.
     """
     no_penalties = np.zeros(len(vectors))
     if bounds is None:
@@ -211,8 +213,9 @@ class Coordinates:
         return tuple(self.scales) or tuple(f"x{index}" for index in range(self.size))
 
     def to_objective(self, vectors: Float64) -> tuple[Float64, Float64]:
-        """Return the vectors for the objective, float64[k, size],
-        and the penalties of their costs, float64[k].
+        """Return the vectors for the objective, and the penalties of their costs.
+
+        They are float64[k, size] and float64[k].
         """
         inside, penalties = apply_bounds(self._kept, self.keep, vectors, self.penalty_weight)
         if not self.scales:
@@ -240,8 +243,9 @@ class Coordinates:
         return self._kept.inverse(inside)
 
     def require(self, values: Float64) -> None:
-        """Raise ValueError unless a vector of the objective, float64[size],
-        is within the bounds and on the scales.
+        """Raise ValueError unless a vector is within the bounds and on the scales.
+
+        It is one of the objective, float64[size].
         """
         for index, (name, number) in enumerate(zip(self.names, values.tolist(), strict=True)):
             if self.scales:
@@ -269,8 +273,9 @@ class Coordinates:
 def named_coordinates(
     scales: Mapping[str, Scale], keep: Keep, penalty_weight: float
 ) -> Coordinates:
-    """Return the coordinates of named parameters, which are searched from 0 to 1;
-    choices start at the first one.
+    """Return the coordinates of named parameters, which are searched from 0 to 1.
+
+    Choices start at the first one.
     """
     high = np.array([0.0 if isinstance(scale, Choices) else 1.0 for scale in scales.values()])
     return Coordinates(
@@ -279,8 +284,10 @@ def named_coordinates(
 
 
 def limits(value: float | Sequence[float | None] | None, size: int, default: float) -> Float64:
-    """Return a limit per coordinate, float64[size], `default` for null;
-    ValueError if a list has another length.
+    """Return a limit per coordinate, float64[size], `default` for null.
+
+    Raises:
+        ValueError: a list has another length.
     """
     values: list[float | str | None] = (
         list(value) if isinstance(value, Sequence) else [value] * size
@@ -421,9 +428,7 @@ class SearchOptions(QuantityOptions):
 
     @property
     def constraint_names(self) -> tuple[str, ...]:
-        """The names of the constraints, c0, c1, ... if there is only a number;
-        () if there are none.
-        """
+        """The names of the constraints, c0, c1, ... for a mere number; () if there are none."""
         if isinstance(self.constraints, int):
             return tuple(f"c{index}" for index in range(self.constraints))
         return tuple(self.constraints or ())
@@ -485,8 +490,10 @@ class SearchOptions(QuantityOptions):
 def bounded_coordinates(
     size: int, low: Side, high: Side, keep: Keep, penalty_weight: float
 ) -> Coordinates:
-    """Return the coordinates of a vector without named parameters;
-    ValueError if a list has another length.
+    """Return the coordinates of a vector without named parameters.
+
+    Raises:
+        ValueError: a list has another length.
     """
     if low is None and high is None:
         return Coordinates(size)
@@ -615,8 +622,9 @@ def _bounds_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
 
 
 def _width_problem(bounds: Bounds) -> str | None:
-    """Return what is wrong with the distance between two bounds,
-    of which a step size is a fraction.
+    """Return what is wrong with the distance between two bounds.
+
+    A step size is a fraction of it.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         width = bounds.high - bounds.low

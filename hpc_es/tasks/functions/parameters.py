@@ -1,12 +1,12 @@
-"""Named parameters of objectives: numbers, whole numbers, ordered values, choices and booleans,
-with their scales.
+"""Named parameters of objectives, with their scales.
 
-The search vector has a coordinate for each parameter. Numbers, whole numbers and ordered values are
-searched from 0 to 1, so that one step size fits all of them. Each level of a whole number or an
-ordered value has an equal share of the scale, and a number on the threshold between two levels
-belongs to the lower one. The coordinate of a choice is the index of a category. The vector of the
-objective is float64 and holds the numbers themselves, and indices of choices; `decoded` returns the
-values that the objective gets.
+They are numbers, whole numbers, ordered values, choices and booleans. The search vector has a
+coordinate for each parameter. Numbers, whole numbers and ordered values are searched from 0 to 1,
+so that one step size fits all of them. Each level of a whole number or an ordered value has an
+equal share of the scale, and a number on the threshold between two levels belongs to the lower one.
+The coordinate of a choice is the index of a category. The vector of the objective is float64 and
+holds the numbers themselves, and indices of choices; `decoded` returns the values that the
+objective gets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Scale(Protocol):
         ...
 
     def unit(self, value: float) -> float:
-        """Return the coordinate of a number in the objective's vector;
+        """Return the coordinate of a number in the objective's vector.
+
         NaN is the middle of a discrete scale.
         """
         ...
@@ -48,8 +49,10 @@ class Scale(Protocol):
         ...
 
     def number(self, value: Value) -> float:
-        """Return the number in the objective's vector of a value;
-        ValueError says which values were expected.
+        """Return the number in the objective's vector of a value.
+
+        Raises:
+            ValueError: with the values that were expected.
         """
         ...
 
@@ -63,7 +66,8 @@ class ParameterScale:
     is_log: bool = False
 
     def value(self, unit: float) -> float:
-        """Return the parameter's value from its coordinate in 0 .. 1;
+        """Return the parameter's value from its coordinate in 0 .. 1.
+
         0 and 1 give exactly low and high.
         """
         if unit <= 0.0 or unit >= 1.0:
@@ -91,8 +95,9 @@ class ParameterScale:
 
 @dataclass(frozen=True)
 class WholeNumbers:
-    """Whole numbers from `low` to `high`; 0 .. 1 are half a level
-    below the lowest and above the highest one.
+    """Whole numbers from `low` to `high`.
+
+    0 .. 1 are half a level below the lowest and above the highest one.
     """
 
     low: int
@@ -118,8 +123,9 @@ class WholeNumbers:
         return float(value)
 
     def thresholds(self, unit: float) -> tuple[float, float]:
-        """Return the coordinates of the thresholds next to the level of a coordinate;
-        infinite beyond the ends.
+        """Return the coordinates of the thresholds next to the level of a coordinate.
+
+        They are infinite beyond the ends.
         """
         level = self.value(unit)
         low = -math.inf if level == self.low else self._outer.unit(level - 0.5)
@@ -301,8 +307,9 @@ def scale_of(parameter: Parameter) -> Scale:
 
 
 def scales_of(parameters: Mapping[str, ConfigData] | None) -> dict[str, Scale]:
-    """Return the scales of `task.parameters` of a config that is plain data, by name;
-    {} if there are none.
+    """Return the scales of `task.parameters` by name, {} if there are none.
+
+    The config is plain data.
     """
     return {name: scale_of(Parameter(**data)) for name, data in (parameters or {}).items()}
 

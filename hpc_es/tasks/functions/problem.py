@@ -1,9 +1,9 @@
-"""An objective as a VectorProblem: a job is one evaluation, with the return +value or -value and
-length 1.
+"""An objective as a VectorProblem: a job is one evaluation.
 
-The result of a job depends on its vector and seed only. The seed is that of the job's group, so
-that both candidates of an antithetic pair have the same one. The best vector so far is a part of
-the state, so that it does not depend on the number of ranks or on restarts.
+It has the return +value or -value and length 1. The result of a job depends on its vector and seed
+only. The seed is that of the job's group, so that both candidates of an antithetic pair have the
+same one. The best vector so far is a part of the state, so that it does not depend on the number of
+ranks or on restarts.
 """
 
 from __future__ import annotations
@@ -149,9 +149,7 @@ class ObjectiveProblem(ProblemDefaults):
         return None if self.initial_points is None else self.initial_points.unknown
 
     def points_text(self, population: int) -> str:
-        """Return which initial points are candidates of a first generation of this size,
-        "" if there are none.
-        """
+        """Say which initial points are candidates of a first generation; "" if none."""
         return "" if self.initial_points is None else self.initial_points.use_text(population)
 
     def open(self, run: RunContext) -> None:
@@ -222,8 +220,9 @@ class ObjectiveProblem(ProblemDefaults):
         return np.stack([places[name] for name in self.quantities.names], axis=1)
 
     def _evaluate_unknown(self, vectors: Float64, jobs: Jobs, poll: Poll) -> list[EvaluationResult]:
-        """Return the results of a chunk; those that are known
-        without an evaluation are taken over.
+        """Return the results of a chunk.
+
+        Those that are known without an evaluation are taken over.
         """
         if jobs.purpose != "train" or not (
             self._journal.closed or (self.initial_points is not None and not jobs.generation)
@@ -247,8 +246,9 @@ class ObjectiveProblem(ProblemDefaults):
         return results
 
     def _known(self, job: int, vector: Float64, generation: int) -> EvaluationResult | None:
-        """Return the result of an initial point,
-        or of a job that was given up before a restart, or None.
+        """Return the result of an initial point, or of a job that was given up, or None.
+
+        The latter was before a restart.
         """
         if job in self._journal.closed.get(generation, ()):
             return EvaluationResult(math.nan, failure_from_text(GIVEN_UP))
@@ -264,8 +264,9 @@ class ObjectiveProblem(ProblemDefaults):
         return generation not in self._journal.closed
 
     def close_generation(self, generation: int, rows: Rows) -> None:
-        """Record the jobs without a result of a generation that was closed early,
-        before its update; on rank 0.
+        """Record the jobs without a result of a closed generation, before its update.
+
+        Called on rank 0.
         """
         self._journal.close_generation(
             generation, np.flatnonzero(np.isnan(rows["return_"])).tolist()
@@ -296,8 +297,9 @@ class ObjectiveProblem(ProblemDefaults):
     def _evaluate_with_retries(
         self, vectors: Float64, seeds: Sequence[int], poll: Poll
     ) -> list[EvaluationResult]:
-        """Evaluate vectors and retry failed ones; a batch is retried as a whole,
-        as its values may be related.
+        """Evaluate vectors and retry failed ones.
+
+        A batch is retried as a whole, as its values may be related.
         """
         try:
             results = self._evaluator.evaluate(vectors, seeds, poll)
@@ -359,9 +361,7 @@ class ObjectiveProblem(ProblemDefaults):
     def evaluations(
         self, state: State, results: Results[object], evaluation: Rows
     ) -> Iterator[Evaluation]:
-        """Yield the lines of evaluations.csv: job, value,
-        then the parameters and the quantities.
-        """
+        """Yield the lines of evaluations.csv: job, value, parameters and quantities."""
         numbers = iter(self.quantities.of(results.rows).tolist())
         job = 0
         for arrays in results.chunk_arrays:

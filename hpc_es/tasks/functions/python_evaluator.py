@@ -1,7 +1,7 @@
-"""Evaluation of vectors by a Python function: its import by "module:attribute", checks of its
-signature, and the calls.
+"""Evaluation of vectors by a Python function: its import, checks and calls.
 
-Also the contract of all evaluators, which `tasks/command.py` implements too.
+It is named "module:attribute", and its signature is checked. Also the contract of all evaluators,
+which `tasks/command.py` implements too.
 
 The current directory and the config's directory are importable: they are appended to the path,
 never put first.
@@ -53,16 +53,18 @@ class Evaluator(Protocol):
     identity: str
 
     def open(self, run: RunContext) -> None:
-        """Receive the run directory, once before the first evaluation;
-        not called outside of runs.
+        """Receive the run directory, once before the first evaluation.
+
+        Not called outside of runs.
         """
         ...
 
     def evaluate(
         self, vectors: Float64, seeds: Sequence[int], poll: Poll
     ) -> list[EvaluationResult]:
-        """Evaluate each vector of float64[k, size] with its seed;
-        call `poll` every few milliseconds.
+        """Evaluate each vector of float64[k, size] with its seed.
+
+        Call `poll` every few milliseconds.
         """
         ...
 
@@ -86,10 +88,9 @@ class Objective:
     source: str = ""  # SHA-256 of the file in which the function is defined, "" if there is none
 
     def keywords(self, values: Sequence[float], seed: int | Array) -> Keywords:
-        """Return the keywords of a call: arguments, named parameters, and the seed if the function
-        takes one.
+        """Return the keywords of a call: arguments, named parameters, and the seed.
 
-        They are copies, since a function may change them.
+        The seed only if the function takes one. They are copies, since a function may change them.
         """
         named = decoded(self.scales, values) if self.scales else {}
         arguments = {name: _copied(value) for name, value in self.arguments.items()}
@@ -133,8 +134,9 @@ def objective(
 
 
 def _source_hash(function: Callable[..., object]) -> str:
-    """Return the SHA-256 of the file of a function,
-    or of the lines that Python has of a file in a .zip or notebook.
+    """Return the SHA-256 of the file of a function.
+
+    In a .zip or notebook it is that of the lines that Python has of the file.
     """
     try:
         function = inspect.unwrap(function)
@@ -153,8 +155,9 @@ def _source_hash(function: Callable[..., object]) -> str:
 
 
 class PythonEvaluator:
-    """Evaluates vectors with a Python function, one per call or a batch per call;
-    an exception fails one call only.
+    """Evaluates vectors with a Python function, one per call or a batch per call.
+
+    An exception fails one call only.
     """
 
     def __init__(

@@ -69,8 +69,9 @@ def read_result(result: object, quantities: Quantities, seconds: float) -> Evalu
 def with_numbers(
     value: float, numbers: Sequence[float], quantities: Quantities, seconds: float
 ) -> EvaluationResult:
-    """Return the result with this value and the numbers of the quantities;
-    a failure if one of them is not finite.
+    """Return the result with this value and the numbers of the quantities.
+
+    It is a failure if one of them is not finite.
     """
     if not quantities.objectives and not math.isfinite(value):
         return result_of(value, seconds)
@@ -82,8 +83,12 @@ def with_numbers(
 def read_batch(
     result: object, quantities: Quantities, count: int, seconds: float
 ) -> list[EvaluationResult]:
-    """Return the results of a call with `count` vectors, each with its share of the seconds;
-    ValueError likewise.
+    """Return the results of a call with `count` vectors.
+
+    Each has its share of the seconds.
+
+    Raises:
+        ValueError: as for a single one.
     """
     share = seconds / count
     result = _with_names(result, quantities)
@@ -126,8 +131,9 @@ def _with_names(result: object, quantities: Quantities) -> object:
 def _require_declared(
     result: Mapping[Any, object], quantities: Quantities, count: int | None = None
 ) -> None:
-    """Raise ValueError unless a result has the value and the groups that are declared;
-    further metrics are ignored.
+    """Raise ValueError unless a result has the value and the groups that are declared.
+
+    Further metrics are ignored.
     """
     declared = quantities.groups
     for group in DECLARED:
@@ -155,8 +161,10 @@ def _group(
     quantities: Quantities,
     count: int | None = None,
 ) -> Float64:
-    """Return the numbers of a group, float64[names], or float64[count, names] of a batch;
-    ValueError.
+    """Return the numbers of a group, float64[names], or float64[count, names] of a batch.
+
+    Raises:
+        ValueError: they are something else.
     """
     values = result[group]
     if isinstance(values, Mapping):
@@ -208,8 +216,10 @@ def as_number(result: object) -> float:
 
 
 def as_numbers(result: object, count: int) -> list[float]:
-    """Return the result of a call with `count` vectors as numbers;
-    ValueError if it is not an array [count].
+    """Return the result of a call with `count` vectors as numbers.
+
+    Raises:
+        ValueError: it is not an array [count].
     """
     array = _as_float64(result, f"float64[{count}]")
     if array.shape != (count,):
@@ -220,8 +230,9 @@ def as_numbers(result: object, count: int) -> list[float]:
 
 
 def _as_float64(result: object, expected: str) -> Float64:
-    """Return numbers of any real type; a masked number is NaN,
-    one too large for float64 infinite.
+    """Return numbers of any real type.
+
+    A masked number is NaN, one too large for float64 infinite.
     """
     array: Any = np.asanyarray(result)
     if isinstance(array, np.ma.MaskedArray):
@@ -256,8 +267,9 @@ def _found(result: object) -> str:
 
 
 def as_float(number: Any) -> float:
-    """Return a number as float64; infinite if it is too large,
-    such as a whole number of 400 digits.
+    """Return a number as float64.
+
+    It is infinite if it is too large, such as a whole number of 400 digits.
     """
     try:
         return float(number)

@@ -1,9 +1,8 @@
-"""A process that runs external programs for one rank, one at a time, and ends them when the rank
-dies.
+"""A process that runs external programs for one rank, and ends them when the rank dies.
 
-`python -I -S supervisor.py DESCRIPTOR` serves the rank at the other end of the socket DESCRIPTOR.
-It imports only the standard library, so that it starts within 30 ms: nothing of hpc_es may be
-imported here.
+It runs one at a time. `python -I -S supervisor.py DESCRIPTOR` serves the rank at the other end of
+the socket DESCRIPTOR. It imports only the standard library, so that it starts within 30 ms: nothing
+of hpc_es may be imported here.
 
 It is a process of its own since a rank that gets SIGKILL cannot end anything: when the rank dies,
 the kernel closes its end of the socket, and the supervisor kills the program's process group and
@@ -91,8 +90,9 @@ class Supervisor:
         return {"status": program.returncode, "timed_out": timed_out, "error": None}
 
     def _before_exec(self, cpus: list[int]) -> None:
-        """Run in the new process before exec,
-        so that the rank knows the pid before the program starts anything.
+        """Run in the new process before exec.
+
+        The rank then knows the pid before the program starts anything.
         """
         self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         self._channel.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")

@@ -1,3 +1,1 @@
-"""`task: {kind: jax_episodes}`: episodes of environments that JAX compiles,
-whole chunks in a call.
-"""
+"""`task: {kind: jax_episodes}`: episodes of environments that JAX compiles, chunk by chunk."""

@@ -1,6 +1,6 @@
 """The shapes of a compiled call, and why its episodes fail.
 
-This module does not import JAX.
+Also why such episodes fail. This module does not import JAX.
 """
 
 from __future__ import annotations

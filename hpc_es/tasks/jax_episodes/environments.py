@@ -1,7 +1,6 @@
-"""Environments written in JAX: their contract, and the libraries that the prefix of `task.env_id`
-names.
+"""Environments written in JAX: their contract, and libraries of them.
 
-An environment has five members, without a batch axis:
+The prefix of `task.env_id` names a library. An environment has five members, without a batch axis:
 
     reset(key) -> (state, observation)
     step(key, state, action) -> (state, observation, reward, terminated)
@@ -107,8 +106,10 @@ class Traced:
 
 
 def traced(environment: Environment, name: str) -> Traced:
-    """Return the environment with its shapes, determined by tracing;
-    ConfigError if it cannot be traced.
+    """Return the environment with its shapes, determined by tracing.
+
+    Raises:
+        ConfigError: it cannot be traced.
     """
     if missing := [member for member in MEMBERS if not hasattr(environment, member)]:
         text = f"expected an environment with {', '.join(MEMBERS)}, but what {name} gives has no {missing[0]}"
@@ -148,8 +149,10 @@ def require_array(observation: JaxArray, name: str) -> None:
 
 
 def single(value: JaxArray, name: str) -> JaxArray:
-    """Return the value as an array of shape (); ConfigError if it has several numbers,
-    such as one per agent.
+    """Return the value as an array of shape ().
+
+    Raises:
+        ConfigError: it has several numbers, such as one per agent.
     """
     array = jnp.asarray(value)
     if array.size != 1:
@@ -170,8 +173,9 @@ def example(actions: Actions) -> JaxArray:
 
 
 def like(template: EnvState, state: EnvState) -> EnvState:
-    """Return the state with the shapes and dtypes of the template,
-    which the state of a compiled loop must keep.
+    """Return the state with the shapes and dtypes of the template.
+
+    The state of a compiled loop must keep these.
     """
 
     def convert(expected: JaxArray, value: JaxArray) -> JaxArray:
@@ -192,9 +196,7 @@ def with_keys(template: EnvState, state: EnvState) -> EnvState:
 
 
 def is_key(array: JaxArray) -> bool:
-    """Return whether an array consists of keys of `jax.random`,
-    a dtype that NumPy does not have.
-    """
+    """Whether an array consists of keys of `jax.random`, a dtype that NumPy does not have."""
     return bool(jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key))
 
 
@@ -220,8 +222,9 @@ class Adapted:
 
 
 def gymnax(name: str, keywords: Keywords) -> Adapted:
-    """Return an environment of gymnax 1.0 or newer;
-    keywords are fields of its parameters or of its constructor.
+    """Return an environment of gymnax 1.0 or newer.
+
+    Keywords are fields of its parameters or of its constructor.
     """
     import gymnax as library
 
@@ -252,7 +255,8 @@ def gymnax(name: str, keywords: Keywords) -> Adapted:
 
 
 def brax(name: str, keywords: Keywords) -> Adapted:
-    """Return an environment of Brax, with the time limit of Brax's training;
+    """Return an environment of Brax, with the time limit of Brax's training.
+
     `backend` is one of its keywords.
     """
     from brax import envs as library
@@ -264,8 +268,9 @@ def brax(name: str, keywords: Keywords) -> Adapted:
 
 
 def playground(name: str, keywords: Keywords) -> Adapted:
-    """Return an environment of MuJoCo Playground, computed by MJX;
-    keywords override its config (`a.b`: nested).
+    """Return an environment of MuJoCo Playground, computed by MJX.
+
+    Keywords override its config (`a.b`: nested).
     """
     from mujoco_playground import registry as library
 
@@ -316,8 +321,9 @@ def _stateful(inner: LibraryObject, name: str, limit: int) -> Adapted:
 
 
 def jumanji(name: str, keywords: Keywords) -> Adapted:
-    """Return an environment of Jumanji; the arrays of its observation are concatenated,
-    `step` applies its limits.
+    """Return an environment of Jumanji.
+
+    The arrays of its observation are concatenated, `step` applies its limits.
     """
     import jumanji as library
 
@@ -392,11 +398,13 @@ def require_known(name: str, known: LibraryObject, library: str) -> None:
 
 
 def observation_spec(observation: Callable[[JaxArray], JaxArray], name: str) -> ObservationSpec:
-    """Return the shape and dtype of the observation, by tracing; ConfigError if it is not one
-    array.
+    """Return the shape and dtype of the observation, by tracing.
 
     Integer arrays of two or more axes, such as images, keep their dtype. A single number is a
     vector of one.
+
+    Raises:
+        ConfigError: it is not one array.
     """
     array = jax.eval_shape(observation, jax.eval_shape(lambda: jax.random.key(0)))
     require_array(array, name)
@@ -435,10 +443,12 @@ def _of_spec(spec: LibraryObject, name: str) -> Box | Discrete:
 
 
 def make(env_id: str, keywords: Keywords, flatten: bool = True) -> Environment:
-    """Return the environment of `library:name` or `my_module:factory`; ConfigError if it cannot be
-    created.
+    """Return the environment of `library:name` or `my_module:factory`.
 
     With `flatten` the observations of a library's environment are vectors.
+
+    Raises:
+        ConfigError: it cannot be created.
     """
     library, colon, name = env_id.partition(":")
     if not colon or not name:

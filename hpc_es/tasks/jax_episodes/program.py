@@ -1,8 +1,7 @@
-"""Compiled calls, which play the episodes of several jobs: compilation, inputs, and results as rows
-of jobs.
+"""Compiled calls, which play the episodes of several jobs.
 
-A call runs in segments of steps in another thread, so that the rank can answer messages and signals
-meanwhile.
+That is compilation, inputs, and results as rows of jobs. A call runs in segments of steps in
+another thread, so that the rank can answer messages and signals meanwhile.
 """
 
 from __future__ import annotations
@@ -95,14 +94,18 @@ class CompiledCall:
         self._initial: Carry | None = None  # the carry at the start of every call
 
     def trace(self) -> None:
-        """Check that environment and policy are compatible, without compiling;
-        ConfigError if they are not.
+        """Check that environment and policy are compatible, without compiling.
+
+        Raises:
+            ConfigError: they are not.
         """
         self._traced(partial(jax.eval_shape, self._segment))
 
     def _traced(self, trace: Callable[..., Any]) -> Any:
-        """Return the result of a function that traces a call for these arguments;
-        ConfigError if that fails.
+        """Return the result of a function that traces a call for these arguments.
+
+        Raises:
+            ConfigError: that fails.
         """
         try:
             return trace(self._carry(), self.no_inputs(), np.int32(1))
@@ -149,11 +152,10 @@ class CompiledCall:
         )
 
     def vectors(self, population: Population) -> tuple[Float32, Mapping[str, Float32] | tuple[()]]:
-        """Return the candidates, float32[jobs, params of a call], and what they have in common, for
-        `inputs_of`.
+        """Return the candidates, and what they have in common, for `inputs_of`.
 
-        On a GPU candidates with portable noise are computed there, with rows of padding in
-        addition.
+        They are float32[jobs, params of a call]. On a GPU candidates with portable noise are
+        computed there, with rows of padding in addition.
         """
         if not self.factored:
             drawn = (
@@ -186,10 +188,12 @@ class CompiledCall:
             yield part, results, steps
 
     def run(self, inputs: CallInputs, segment_steps: int, poll: Poll) -> tuple[PlayResults, int]:
-        """Return the results of all plays as NumPy arrays [plays], with padding, and the number of
-        steps.
+        """Return the results of all plays as NumPy arrays [plays], and the number of steps.
 
-        Raises EvaluationError if Python code that the call calls fails.
+        The arrays have padding.
+
+        Raises:
+            EvaluationError: Python code that the call calls fails.
         """
         self.compile(poll)
         # once for all segments
@@ -244,8 +248,9 @@ def inputs_of(
 
 
 def inputs_of_jobs(form: CallShape, inputs: CallInputs, jobs: range) -> CallInputs:
-    """Return the padded inputs of a call for some of the jobs of another one,
-    by their positions there.
+    """Return the padded inputs of a call for some of the jobs of another one.
+
+    They are given by their positions there.
     """
     plays = slice(jobs.start * form.episodes, jobs.stop * form.episodes)
     return inputs._replace(
@@ -337,8 +342,9 @@ class ChunkResults:
             self.failures.append(failure_from_text(text, position=jobs[row]))
 
     def _set_quantities(self, rows: Rows, at_ends: Float64, jobs: range) -> None:
-        """Set the quantities to the means over episodes of `at_ends`,
-        float64[jobs, episodes, names].
+        """Set the quantities to the means over episodes of `at_ends`.
+
+        These are float64[jobs, episodes, names].
         """
         own = self._quantities
         for row, text in fill_finite(own.quantities, rows, at_ends.mean(axis=1), own.sources):
@@ -347,8 +353,9 @@ class ChunkResults:
             )
 
     def _add_observations(self, totals: ObservationTotals, lengths: Array, jobs: range) -> None:
-        """Add the sums of each job's episodes in order,
-        as sums of differences from the first observation or from 0.
+        """Add the sums of each job's episodes in order.
+
+        They are sums of differences from the first observation or from 0.
         """
         first, total, squares = (
             totals.first.astype(np.float64),

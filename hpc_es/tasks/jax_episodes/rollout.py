@@ -56,8 +56,9 @@ class Total(NamedTuple):
 
 
 class ObservationTotals(NamedTuple):
-    """Sums of the observations of a play, as differences from its first observation,
-    to keep squares precise.
+    """Sums of the observations of a play, as differences from its first one.
+
+    Squares stay precise this way.
     """
 
     first: JaxArray  # float32[observations]
@@ -65,8 +66,9 @@ class ObservationTotals(NamedTuple):
     squares: Total
 
     def plus(self, observation: JaxArray, step: JaxArray, counts: JaxArray) -> ObservationTotals:
-        """Return the sums with float32[observations] of a step, numbered from 0,
-        added if `counts` is true.
+        """Return the sums with float32[observations] of a step, if `counts` is true.
+
+        Steps are numbered from 0.
         """
         first = jnp.where(step == 0, observation, self.first)
         difference = jnp.where(counts, observation - first, 0)
@@ -168,8 +170,9 @@ def segment(
     inputs: CallInputs,
     steps: JaxArray,
 ) -> tuple[Carry, JaxArray]:
-    """Return the carry, and whether plays are left (bool[]), after `steps` steps,
-    or at the end of all plays.
+    """Return the carry, and whether plays are left (bool[]), after a segment.
+
+    It has `steps` steps, or ends with the last of the plays.
     """
     last = carry.steps + steps
     pure = policy.bound(inputs.common) if isinstance(policy, FactoredPolicy) else policy
@@ -217,11 +220,10 @@ def loaded(
     play: JaxArray,
     changed: JaxArray,
 ) -> Tree:
-    """Return the parameters of all lanes, with those of the lanes `changed`, bool[lanes], read for
-    their plays.
+    """Return the parameters of all lanes, read for the plays of those that `changed`.
 
-    On a CPU they are read in turn: few of many lanes change at a time, and XLA's gather is slow
-    there.
+    The latter is bool[lanes]. On a CPU they are read in turn: few of many lanes change at a time,
+    and XLA's gather is slow there.
     """
     job = jnp.minimum(play, form.plays - 1) // form.episodes
     if jax.default_backend() != "cpu":
@@ -244,10 +246,10 @@ def loaded(
 def step_lane(
     env: Traced, pure: Pure, form: CallShape, inputs: CallInputs, lane: Lane, parameters: Tree
 ) -> Lane:
-    """Return a lane after a step; a lane that is done is computed too, but its results do not
-    change.
+    """Return a lane after a step.
 
-    `parameters` are those of its play, a tree of arrays.
+    A lane that is done is computed too, but its results do not change. `parameters` are those of
+    its play, a tree of arrays.
     """
     before, live, t = lane.results, ~lane.done, lane.results.length
     observation = before.observation
@@ -308,8 +310,9 @@ def noisy(space: Actions, action: JaxArray, std: JaxArray, key: JaxArray) -> Jax
 
 
 def select(condition: JaxArray, this: T, other: T) -> T:
-    """Return a tree of `this` where the condition is true, else `other`;
-    leaves are [*shape of the condition, ...].
+    """Return a tree of `this` where the condition is true, else `other`.
+
+    Leaves are [*shape of the condition, ...].
     """
 
     def choose(a: JaxArray, b: JaxArray) -> JaxArray:

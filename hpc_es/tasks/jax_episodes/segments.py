@@ -70,7 +70,8 @@ class CompiledSegments:
     reward_offset: float
 
     def no_lanes(self, memory: Tree, jobs: int) -> Lanes:
-        """Return lanes without episodes, as NumPy arrays;
+        """Return lanes without episodes, as NumPy arrays.
+
         `memory` is that of the policy at the start of an episode.
         """
         spec, count = self.env.spaces.observations, np.zeros(jobs, np.int32)
@@ -86,8 +87,9 @@ class CompiledSegments:
         )
 
     def begin(self, memory: Tree, lanes: Lanes, seeds: JaxArray) -> Lanes:
-        """Start an episode in each lane that has none,
-        from seeds uint32[jobs, 2] as those of `jax.random.key`.
+        """Start an episode in each lane that has none.
+
+        Seeds are uint32[jobs, 2] as those of `jax.random.key`.
         """
 
         def start(seed: JaxArray) -> Lanes:
@@ -141,11 +143,11 @@ class CompiledSegments:
     def _step(
         self, step: Step, lane: Lanes, action_key: JaxArray
     ) -> tuple[Lanes, tuple[JaxArray, ...]]:
-        """Return a lane after a step; and action, reward, and whether it was live, was ended by the
-        time limit, failed.
+        """Return a lane after a step, its action, reward and three flags.
 
-        It has failed, by the last of these, if its logits are NaN.
-        A lane without an episode is computed too, but does not change.
+        They are: whether it was live, was ended by the time limit, failed. It has failed, by the
+        last of these, if its logits are NaN. A lane without an episode is computed too, but does
+        not change.
         """
         space = self.env.spaces.actions
         assert isinstance(space, Discrete)
@@ -193,8 +195,9 @@ def packed(lanes: Lanes) -> Array:
 
 
 def unpacked(template: Lanes, array: Array) -> Lanes:
-    """Return the lanes that `packed` converted; `template` has the same structure,
-    shapes and dtypes.
+    """Return the lanes that `packed` converted.
+
+    `template` has the same structure, shapes and dtypes.
     """
     leaves, tree = jax.tree.flatten(template)
     jobs, start, result = len(array), 0, []

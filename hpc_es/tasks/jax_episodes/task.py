@@ -1,9 +1,8 @@
-"""The task `jax_episodes`: environment and policy are compiled into one call that plays the
-episodes of many jobs.
+"""The task `jax_episodes`: one compiled call plays the episodes of many jobs.
 
-The result of a job depends on its parameters and seeds, and on `lanes` and `jobs_per_call`, for
-which the code is compiled; not on its chunk or its position there. JAX is imported when the task is
-built: see `devices/jax_setup.py`.
+It has environment and policy. The result of a job depends on its parameters and seeds, and on
+`lanes` and `jobs_per_call`, for which the code is compiled; not on its chunk or its position there.
+JAX is imported when the task is built: see `devices/jax_setup.py`.
 """
 
 from __future__ import annotations
@@ -102,8 +101,9 @@ class CompiledPolicy:
     def bind_sampling(
         self, theta: Float32, generators: Sequence[np.random.Generator]
     ) -> BoundPolicy:
-        """Return the arguments of a call whose jobs all have theta, float32[params],
-        and sample actions.
+        """Return the arguments of a call whose jobs sample actions.
+
+        All have theta, float32[params].
         """
         return BoundPolicy(
             self.policy, unperturbed(self.layout, theta, len(generators)), None, generators
@@ -132,15 +132,17 @@ class CompiledTask(Protocol):
         ...
 
     def environment_info(self) -> Mapping[str, Any]:
-        """Return properties of the device that results depend on,
-        in addition to config and versions.
+        """Return properties of the device that results depend on.
+
+        Config and versions are not repeated.
         """
         ...
 
 
 class CompiledProblem(PolicyProblem):
-    """Search for a policy's parameters in compiled episodes; a chunk is a call,
-    whose size is compiled in.
+    """Search for a policy's parameters in compiled episodes.
+
+    A chunk is a call, whose size is compiled in.
     """
 
     def __init__(self, task: CompiledTask, policy: CompiledPolicy, keys: Keys) -> None:
@@ -170,9 +172,7 @@ class CompiledProblem(PolicyProblem):
         self._factorisation = factorisation
 
     def factored(self) -> tuple[str, ...]:
-        """Return the matrices that are evaluated from low-rank factors;
-        the others have to be formed.
-        """
+        """Return the matrices that are evaluated from factors; the others are formed."""
         return self.program.factored
 
     def evaluate(
@@ -337,8 +337,9 @@ class Options(EpisodeQuantityOptions):
             )
 
     def automatic(self, search: SearchSize) -> Mapping[str, int]:
-        """Return lanes and jobs per call where they are `auto`,
-        by the rule in docs/guides/compiled.md.
+        """Return lanes and jobs per call where they are `auto`.
+
+        The rule is in docs/guides/compiled.md.
         """
         has_gpu = (self.platform or search.platform) == "gpu"
         if self.jobs_per_call != "auto":
@@ -512,8 +513,9 @@ class JaxEpisodes:
         raise UserError(f"{text}; it is not available as a Gymnasium environment")
 
     def environment_info(self) -> dict[str, Any]:
-        """Return device, lanes and XLA's flags: results depend on them,
-        in addition to config and versions.
+        """Return device, lanes and XLA's flags.
+
+        Results depend on them, in addition to config and versions.
         """
         info = jax_setup.compilation_info(self.options.platform)
         shape = {"lanes": self.options.lanes, "jobs_per_call": self.options.jobs_per_call}
@@ -527,8 +529,10 @@ class JaxEpisodes:
 def behaviour_indices(
     options: FinalObservationOptions | None, width: int
 ) -> tuple[int, ...] | None:
-    """Return the indices of the last observation that are the behaviour;
-    ConfigError if they are out of range.
+    """Return the indices of the last observation that are the behaviour.
+
+    Raises:
+        ConfigError: they are out of range.
     """
     if options is None:
         return None

@@ -1,17 +1,18 @@
-"""Models of `task: {kind: model}` in JAX: what the user's function returns, and the compiled calls
-of its score.
+"""Models of `task: {kind: model}` in JAX: the user's function, and calls of its score.
 
-Set up JAX before importing this.
+Set up JAX before importing this. The function returns an object with these members:
 
-| member | meaning | |---|---| | `parameters` | initial parameters: a tree of floating-point arrays,
-a Keras model, or a function of a seed | | `score` | `score(parameters, batch)`: the fitness, a
-number, or a pair of it and a dict of numbers; higher is better | | `batch` | `batch(seed)`: a tree
-of arrays, always of the same shapes | | `validation` | optional: `validation(seed)` or
-`validation()`, the batches of evaluations |
+| member | meaning |
+|---|---|
+| `parameters` | a tree of floating-point arrays, a Keras model, or a function of a seed |
+| `score` | `score(parameters, batch)`: the fitness, or a pair of it and a dict of numbers |
+| `batch` | `batch(seed)`: a tree of arrays, always of the same shapes |
+| `validation` | optional: `validation(seed)` or `validation()`, the batches of evaluations |
 
-`score` is traced for one candidate. Its first argument is a tree like `parameters`, with the dtypes
-of its arrays, or for a Keras model a function that calls the model with the candidate's weights.
-Leaves of a tree that are not arrays, such as activation functions, are constants.
+`parameters` are the initial ones. The fitness is a number; higher is better. `score` is traced for
+one candidate. Its first argument is a tree like `parameters`, with the dtypes of its arrays, or for
+a Keras model a function that calls the model with the candidate's weights. Leaves of a tree that
+are not arrays, such as activation functions, are constants.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ class Parameters(Protocol):
         ...
 
     def restored(self, theta: Float32) -> Any:
-        """Return the user's model, a tree of arrays or a Keras model,
-        with the parameters theta, float32[size].
+        """Return the user's model with the parameters theta, float32[size].
+
+        It is a tree of arrays or a Keras model.
         """
         ...
 
@@ -88,7 +90,8 @@ class TreeParameters:
     constants: Sequence[tuple[str, Array]] = ()
 
     def __init__(self, create: Callable[[int], Any], name: str) -> None:
-        """Raise ConfigError unless the arrays are floating-point;
+        """Raise ConfigError unless the arrays are floating-point.
+
         `name` is that of the user's function.
         """
         self._create, self._name = create, name
@@ -125,12 +128,11 @@ class TreeParameters:
 
 
 class KerasParameters:
-    """The trainable variables of a Keras model on the JAX backend; its other variables are
-    constants.
+    """The trainable variables of a Keras model on the JAX backend.
 
-    Layers act as in inference: dropout has no effect, and statistics of BatchNorm do not change. A
-    call that changes a variable that is not trainable, as with training=True, is refused: the
-    change would be lost.
+    Its other variables are constants. Layers act as in inference: dropout has no effect, and
+    statistics of BatchNorm do not change. A call that changes a variable that is not trainable, as
+    with training=True, is refused: the change would be lost.
     """
 
     def __init__(self, create: Callable[[int], Any], name: str) -> None:
@@ -289,7 +291,8 @@ class Model:
         return self._shapes[source]
 
     def evaluated(self, parts: Mapping[str, Array], batch: Tree) -> tuple[Array, Array]:
-        """Return fitness, float32[], and metrics, float32[metrics], of parameters by name;
+        """Return fitness, float32[], and metrics, float32[metrics], of parameters by name.
+
         JAX traces this.
         """
         fitness, metrics = self._result(self._score(self.parameters.candidate(parts), batch))
@@ -299,8 +302,10 @@ class Model:
         )
 
     def _result(self, result: Any) -> tuple[Any, Mapping[str, Any]]:
-        """Return fitness and metrics of a result of `score`;
-        ConfigError if it is something else.
+        """Return fitness and metrics of a result of `score`.
+
+        Raises:
+            ConfigError: it is something else.
         """
         refuse_torch(
             KEY,
@@ -349,8 +354,9 @@ class Model:
         )
 
     def digest(self, seed: int) -> str:
-        """Return the SHA-256 of parameters, constants and batches,
-        to compare two calls of the user's function.
+        """Return the SHA-256 of parameters, constants and batches.
+
+        It compares two calls of the user's function.
         """
         constants = _digest("", [array for _, array in self.parameters.constants])
         batches = [self.data_digest(source, seed) for source in self.sources]
@@ -367,8 +373,10 @@ def _digest(text: str, arrays: Sequence[Array]) -> str:
 
 
 def _members(created: Any, name: str) -> dict[str, Any]:
-    """Return the members of what the user's function returns;
-    ConfigError if one is missing or not callable.
+    """Return the members of what the user's function returns.
+
+    Raises:
+        ConfigError: one is missing or not callable.
     """
     expected = f"expected {name} to return a dict or an object with parameters, score and batch"
     known = (*REQUIRED, *OPTIONAL)
@@ -432,15 +440,14 @@ def _numbers(leaf: Any) -> Array:
 
 
 def tree_text(shapes: Any) -> str:
-    """Return the structure, shapes and dtypes of a batch as text,
-    such as "(float32[8, 64], int32[8])".
-    """
+    """Return structure, shapes and dtypes of a batch, such as "(float32[8, 64], int32[8])"."""
     return str(jax.tree.map(array_text, shapes)).replace("'", "")
 
 
 def sized_text(shapes: Any) -> str:
-    """Return the text of `tree_text` and the number of bytes,
-    such as "(float32[8, 2], int32[8]) (96 bytes)".
+    """Return the text of `tree_text` and the number of bytes.
+
+    An example is "(float32[8, 2], int32[8]) (96 bytes)".
     """
     return f"{tree_text(shapes)} ({bytes_text(tree_bytes(shapes))})"
 
@@ -451,7 +458,8 @@ def tree_bytes(shapes: Any) -> int:
 
 
 def not_finite_text(tree: Any) -> str | None:
-    """Return a description of the first array of a tree with values that are not finite;
+    """Describe the first array of a tree with values that are not finite.
+
     None if there is none.
     """
     for path, array in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -473,12 +481,11 @@ def bytes_text(count: float) -> str:
 
 
 class ScoreCall:
-    """A compiled call of a model's score: for `jobs` candidates at once, or for one if `jobs` is
-    None.
+    """A compiled call of a model's score, for `jobs` candidates at once.
 
-    All candidates have one batch, or with `has_batches` each its own. The matrices of a
-    factorisation are common weights plus low-rank factors of each candidate. `compute` compiles the
-    call unless `compile` has.
+    It is for one if `jobs` is None. All candidates have one batch, or with `has_batches` each its
+    own. The matrices of a factorisation are common weights plus low-rank factors of each candidate.
+    `compute` compiles the call unless `compile` has.
     """
 
     def __init__(
@@ -563,8 +570,10 @@ class ScoreCall:
             self._compiled = in_thread(lambda: self._traced(self._function.lower).compile(), poll)
 
     def _traced(self, trace: Callable[..., Any]) -> Any:
-        """Return the result of a function that traces the score for these arguments;
-        ConfigError if the score fails.
+        """Return the result of a function that traces the score for these arguments.
+
+        Raises:
+            ConfigError: the score fails.
         """
         try:
             return trace(self._common, self._parts, self._batch)
@@ -575,8 +584,9 @@ class ScoreCall:
             raise ConfigError([(KEY, text)]) from error
 
     def total_bytes(self, poll: Poll = lambda: None) -> int:
-        """Return the bytes that the compiled call needs beside theta: arguments,
-        results and intermediate arrays.
+        """Return the bytes that the compiled call needs beside theta.
+
+        These are arguments, results and intermediate arrays.
         """
         self.compile(poll)
         statistics = self._compiled.memory_analysis()
@@ -591,9 +601,7 @@ class ScoreCall:
         )
 
     def largest_array(self) -> str:
-        """Return the shape and bytes of the largest array of the compiled call,
-        such as "f32[8,64] 2.05 kB".
-        """
+        """Return shape and bytes of the compiled call's largest array, as "f32[8,64] 2.05 kB"."""
         self.compile(lambda: None)
         largest = max(_INSTRUCTION.finditer(self._compiled.as_text()), key=_result_bytes)
         return f"{largest['shape']} {bytes_text(_result_bytes(largest))}"
@@ -605,12 +613,14 @@ class ScoreCall:
         poll: Poll,
         common: Mapping[str, Any] | None = None,
     ) -> tuple[Float64, Float64]:
-        """Return fitness and metrics, float64[jobs] and float64[jobs, metrics]; without `jobs` of
-        one candidate.
+        """Return fitness and metrics, float64[jobs] and float64[jobs, metrics].
 
-        `parts` are the parameters by name, float32[jobs, *shape], of NumPy or JAX; with low-rank
-        factors they and `common` are those of `candidate_parts`. Raises EvaluationError if Python
-        code that the score calls fails.
+        Without `jobs` they are those of one candidate. `parts` are the parameters by name,
+        float32[jobs, *shape], of NumPy or JAX; with low-rank factors they and `common` are those of
+        `candidate_parts`.
+
+        Raises:
+            EvaluationError: Python code that the score calls fails.
         """
         self.compile(poll)
         arguments = [dict(common or {}), dict(parts), batch]
@@ -624,11 +634,11 @@ class ScoreCall:
 
 
 def on_device(part: Array, jobs: int | None = None) -> Any:
-    """Return a part of some candidates, [candidates, *shape], on the device, padded to `jobs` rows
-    with the last one.
+    """Return a part of some candidates, [candidates, *shape], on the device.
 
-    Without `jobs` it is a part of one vector, [*shape]. On a CPU the result has the memory of an
-    array at an aligned address, so it must not be kept beyond an update, which may overwrite theta.
+    It is padded to `jobs` rows with the last one. Without `jobs` it is a part of one vector,
+    [*shape]. On a CPU the result has the memory of an array at an aligned address, so it must not
+    be kept beyond an update, which may overwrite theta.
     """
     if jobs is not None and len(part) < jobs:
         part = part[padded(range(len(part)), jobs)]
@@ -636,8 +646,7 @@ def on_device(part: Array, jobs: int | None = None) -> Any:
 
 
 def padded(rows: range, jobs: int) -> npt.NDArray[np.intp]:
-    """Return the candidates of a call, int[jobs]: these rows, and the last one again in the places
-    that are left.
+    """Return the candidates of a call, int[jobs]: these rows, then the last one again.
 
     Every place has a candidate that is evaluated anyway, so that Python code that a score calls
     gets no other.
@@ -665,15 +674,17 @@ def candidates_on_device(population: Population, rows: range, jobs: int) -> dict
 
 
 def release_arguments() -> None:
-    """Free arrays that finished calls have read in place,
-    to which JAX keeps references until it is called again.
+    """Free arrays that finished calls have read in place.
+
+    JAX keeps references to them until it is called again.
     """
     gc.collect(0)  # calls a function of JAX that drops them
 
 
 def stacked_batches(batches: Sequence[Tree], jobs: int) -> Tree:
-    """Return the batches of some candidates as one tree of arrays [jobs, ...],
-    padded with the last one.
+    """Return the batches of some candidates as one tree of arrays [jobs, ...].
+
+    They are padded with the last one.
     """
 
     def stack(*leaves: Array) -> Array:
@@ -697,10 +708,9 @@ _COMPUTATION = re.compile(r"^%([\w.-]+) .*?\{\n(.*?)^\}", re.MULTILINE | re.DOTA
 
 
 def library_bytes(program: str) -> int:
-    """Return the bytes of the arrays that a library of XLA allocates for a matrix product or
-    convolution on a CPU.
+    """Return the bytes that a library of XLA allocates for a product or convolution on a CPU.
 
-    They are its result, and operands that are computed with it. `memory_analysis` of JAX does not
+    These are its result, and operands that are computed with it. `memory_analysis` of JAX does not
     count them. `program` is the text of the compiled program. Its parts run in turn, so the largest
     one counts.
     """

@@ -1,11 +1,10 @@
-"""Objectives, measures and constraints of models, from the score or the metrics that `score`
-returns.
+"""Objectives, measures and constraints of models.
 
     objectives: {score: maximise, size: minimise}
     measures: {sparsity: [0, 1]}
 
-Without `from`, `score` means the score, and any other name a metric: `score` returns (score, {name:
-number}).
+They come from the score or the metrics that `score` returns. Without `from`, `score` means the
+score, and any other name a metric: `score` returns (score, {name: number}).
 """
 
 from __future__ import annotations

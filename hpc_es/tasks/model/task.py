@@ -128,7 +128,8 @@ class ModelTask:
     spaces = None
 
     def __init__(self, options: Options, info: Sequence[str] = ()) -> None:
-        """Raise ConfigError if the function fails, or returns no model;
+        """Raise ConfigError if the function fails, or returns no model.
+
         `info` are numbers that `score` returns.
         """
         self.options, self.name = options, options.model
@@ -143,7 +144,8 @@ class ModelTask:
         self.factorisation: Factorisation | None = None
 
     def created(self, metrics: Mapping[str, str] | None = None) -> Model:
-        """Return the model of a new call of the user's function;
+        """Return the model of a new call of the user's function.
+
         `metrics` are those that options ask for.
         """
         jax_setup.configured_jax()
@@ -281,9 +283,7 @@ class ModelProblem(VectorProblemDefaults):
         self._task.factorisation = factorisation
 
     def factored(self) -> tuple[str, ...]:
-        """Return the matrices that are evaluated from low-rank factors;
-        the others are formed in the call.
-        """
+        """Return the matrices that are evaluated from factors; the call forms the others."""
         return self._task.training_call().factored()
 
     # Evaluation.
@@ -308,8 +308,10 @@ class ModelProblem(VectorProblemDefaults):
         return Outcome(rows, seconds=seconds, failures=self._failures(scores, jobs))
 
     def _with_quantities(self, rows: Rows, scores: Scores) -> Scores:
-        """Fill the columns of the quantities; return the scores,
-        of which those without a finite number fail.
+        """Fill the columns of the quantities.
+
+        Returns:
+            The scores, of which those without a finite number fail.
         """
         quantities = self._task.quantities
         if not quantities.sources:
@@ -321,9 +323,7 @@ class ModelProblem(VectorProblemDefaults):
         return Scores(fitness, scores.metrics, [*scores.failures, *failures])
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
-        """Return the fitness by the first objective, by default the score, and the constraints,
-        float64[jobs].
-        """
+        """Return the fitness by the first objective, by default the score, and constraints."""
         return fitness_of(self.quantities, rows)
 
     def _failures(self, scores: Scores, jobs: Jobs) -> list[Failure]:
@@ -354,8 +354,9 @@ class ModelProblem(VectorProblemDefaults):
     def _scored(
         self, population: Population, jobs: Jobs, rows: range, poll: Poll
     ) -> Iterator[Scores]:
-        """Yield the results of at most `jobs_per_call` jobs; if their call fails,
-        they are scored in parts.
+        """Yield the results of at most `jobs_per_call` jobs.
+
+        If their call fails, they are scored in parts.
         """
         for part, result in in_parts(
             rows, lambda part: self._score_call(population, jobs, part, poll)
@@ -368,8 +369,10 @@ class ModelProblem(VectorProblemDefaults):
         return Scores(fitness, metrics, [replace(failure, position=row) for row in rows])
 
     def _score_call(self, population: Population, jobs: Jobs, rows: range, poll: Poll) -> Scores:
-        """Return the results of these jobs in one call; EvaluationError if it fails,
-        or a batch does.
+        """Return the results of these jobs in one call.
+
+        Raises:
+            EvaluationError: it fails, or a batch does.
         """
         from hpc_es.tasks.model.jax_model import candidates_on_device, on_device, stacked_batches
 
@@ -461,8 +464,9 @@ class ModelProblem(VectorProblemDefaults):
             call.compile(lambda: None)
 
     def environment_info(self) -> Mapping[str, Json]:
-        """Return the device, XLA's flags and the number of candidates per call,
-        on which results depend.
+        """Return the device, XLA's flags and the number of candidates per call.
+
+        Results depend on them.
         """
         return {
             "compiled_for": {
@@ -472,8 +476,10 @@ class ModelProblem(VectorProblemDefaults):
         }
 
     def check(self) -> None:
-        """Compare calls of the user's functions, and compile; ConfigError if they differ,
-        fail or need much memory.
+        """Compare calls of the user's functions, and compile.
+
+        Raises:
+            ConfigError: they differ, fail or need too much memory.
         """
         call = self._task.training_call()
         single = self._task.single_call(self._task.model.evaluation_source)
@@ -553,10 +559,10 @@ class ModelProblem(VectorProblemDefaults):
         )
 
     def _require_memory(self, call: ScoreCall, needed: int, state: int) -> None:
-        """Raise ConfigError if a rank needs more memory for a call and the state of the search,
-        both in bytes.
+        """Raise ConfigError if a rank needs too much memory for a call and the search's state.
 
-        On a GPU the state is in the memory of the machine. GPUs of other nodes are not checked.
+        Both are in bytes. On a GPU the state is in the memory of the machine. GPUs of other nodes
+        are not checked.
         """
         from hpc_es.tasks.model.jax_model import bytes_text, device_memory
 

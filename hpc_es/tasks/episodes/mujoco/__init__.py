@@ -1,8 +1,7 @@
-"""MuJoCo environments of Gymnasium (-v5), stepped without Gymnasium, with bit-identical results: a
-`NativeKind`.
+"""MuJoCo environments of Gymnasium (-v5), stepped without Gymnasium: a `NativeKind`.
 
-This module decides whether an environment is supported; `models.py` has the environments,
-`backend.py` the stepping. MuJoCo is imported only for a supported environment.
+Results are bit-identical. This module decides whether an environment is supported; `models.py` has
+the environments, `backend.py` the stepping. MuJoCo is imported only for a supported environment.
 """
 
 from __future__ import annotations
@@ -45,9 +44,7 @@ RENDERING = (
 
 
 def is_known(environment: Environment) -> bool:
-    """Return whether it is one of Gymnasium's MuJoCo environments,
-    or derived from their base class.
-    """
+    """Whether it is one of Gymnasium's MuJoCo environments, or derived from their base class."""
     return any(
         base.__module__ == MUJOCO_ENVIRONMENT for base in type(environment.unwrapped).__mro__
     )
@@ -62,8 +59,10 @@ def backend_factory(environment: Environment) -> Callable[[int | None], Environm
 
 
 def simulator(environment: Environment) -> Simulator:
-    """Return the simulator of an environment;
-    NotNativeError with the reason if it is not supported.
+    """Return the simulator of an environment.
+
+    Raises:
+        NotNativeError: it is not supported, with the reason.
     """
     from hpc_es.tasks.episodes.mujoco.models import MODELS
 
@@ -105,8 +104,10 @@ def _model_name(environment: Environment, models: Collection[str]) -> str:
 
 
 def _options(environment: Environment) -> Keywords:
-    """Return all keywords of the environment, with defaults;
-    NotNativeError if one has an unsupported type.
+    """Return all keywords of the environment, with defaults.
+
+    Raises:
+        NotNativeError: one has an unsupported type.
     """
     assert environment.spec is not None
     parameters = list(inspect.signature(type(environment.unwrapped).__init__).parameters.values())
@@ -123,8 +124,9 @@ def _options(environment: Environment) -> Keywords:
 
 
 def _has_type_of_default(value: object, keyword: str, defaults: Keywords) -> bool:
-    """Return whether a value has the type of the default;
-    the formulas are correct for this type only.
+    """Whether a value has the type of the default.
+
+    The formulas are correct for this type only.
     """
     if keyword == "main_body":
         return type(value) in (int, str)

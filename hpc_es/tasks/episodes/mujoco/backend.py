@@ -54,10 +54,10 @@ class Simulator:
             simulation.derive()
 
     def step(self, simulations: Sequence[Simulation], actions: Array) -> dict[int, Exception]:
-        """Take a step of `frame_skip` timesteps in each simulation; actions are
-        float32[simulations, actions].
+        """Take a step of `frame_skip` timesteps in each simulation.
 
-        Returns the exceptions that MuJoCo raised, by the position of the simulation.
+        Actions are float32[simulations, actions]. Returns the exceptions that MuJoCo raised, by the
+        position of the simulation.
         """
         model, frame_skip, step = self.model, self.frame_skip, mujoco.mj_step
         forces = mujoco.mj_rnePostConstraint if self.description.needs_contact_forces else None

@@ -1,8 +1,8 @@
-"""The MuJoCo environments: observations, rewards, terminations and random initial states, as in
-Gymnasium's -v5.
+"""The MuJoCo environments, as in Gymnasium's -v5.
 
-The formulas are computed for all rows at once and must be bit-identical to Gymnasium's, which are
-computed for one environment:
+They have observations, rewards, terminations and random initial states. The formulas are computed
+for all rows at once and must be bit-identical to Gymnasium's, which are computed for one
+environment:
 
 - elementwise sums, differences, products and squares do not depend on the number of rows, nor do
   sums along a contiguous axis;
@@ -63,8 +63,9 @@ class Description(ABC):
         return {"qpos": data.qpos, "qvel": data.qvel}
 
     def derived(self, data: mujoco.MjData, views: Views) -> Callable[[], None] | None:
-        """Return a function that computes the views that MuJoCo does not have,
-        called after each step and reset.
+        """Return a function that computes the views that MuJoCo does not have.
+
+        It is called after each step and reset.
         """
         return None
 
@@ -109,8 +110,9 @@ class Description(ABC):
         )
 
     def positions(self, s: State, skipped: int) -> Array:
-        """Return qpos, float64[rows, nq], without the first `skipped`
-        elements unless the environment includes them.
+        """Return qpos, float64[rows, nq], without the first `skipped` elements.
+
+        They are part of it if the environment includes them.
         """
         excluded = self.options.exclude_current_positions_from_observation
         positions: Array = s.qpos[:, skipped if excluded else 0 :]
@@ -135,8 +137,9 @@ def sums_of_squares(rows: Array) -> Array:
 
 
 def within(limits: Sequence[float], values: Array) -> Array:
-    """Return which values are between low and high, excluding both and NaN;
-    the shape is that of `values`.
+    """Return which values are between low and high, excluding both and NaN.
+
+    The shape is that of `values`.
     """
     low, high = limits
     inside: Array = (low < values) & (values < high)
@@ -156,8 +159,9 @@ class InvertedPendulum(Description):
 
 
 class InvertedDoublePendulum(Description):
-    """InvertedDoublePendulum-v5: a reward for standing,
-    minus penalties for the tip's distance and the velocities.
+    """InvertedDoublePendulum-v5: a reward for standing, minus two penalties.
+
+    They are for the tip's distance and the velocities.
     """
 
     def views(self, data: mujoco.MjData) -> Views:
@@ -238,8 +242,9 @@ class Walker2d(Description):
 
 
 class Hopper(Walker2d):
-    """Hopper-v5: forward velocity, plus a reward while height,
-    angle and all state but x are in their ranges.
+    """Hopper-v5: forward velocity, plus a reward while the state is in its ranges.
+
+    These are ranges of height, angle and all state but x.
     """
 
     def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
@@ -272,9 +277,7 @@ def locomotion_step(
 
 
 class Ant(Description):
-    """Ant-v5: velocity of the main body and a reward for health,
-    minus the costs of control and contact.
-    """
+    """Ant-v5: velocity of the main body and health, minus the costs of control and contact."""
 
     @property
     def needs_contact_forces(self) -> bool:
@@ -318,8 +321,9 @@ class Ant(Description):
 
 
 class Humanoid(Description):
-    """Humanoid-v5: velocity of the centre of mass and a reward for health,
-    minus the costs of control and contact.
+    """Humanoid-v5: velocity of the centre of mass and health, minus costs.
+
+    These are the costs of control and contact.
     """
 
     @property
@@ -360,8 +364,9 @@ class Humanoid(Description):
 
 
 class HumanoidStandup(Description):
-    """HumanoidStandup-v5: height over timestep, minus the costs of control and impact;
-    it never terminates.
+    """HumanoidStandup-v5: height over timestep, minus the costs of control and impact.
+
+    It never terminates.
     """
 
     @property
@@ -450,9 +455,7 @@ class Reacher(Description):
 
 
 class Pusher(Description):
-    """Pusher-v5: negative distances from arm to object and from object to goal,
-    minus the control cost.
-    """
+    """Pusher-v5: negative distances, from arm to object to goal, minus the control cost."""
 
     bodies = ("tips_arm", "object", "goal")
 
@@ -483,8 +486,9 @@ class Pusher(Description):
 
 
 def norms(rows: Array) -> Array:
-    """Return the Euclidean norm of each row, [rows],
-    with the bits of np.linalg.norm of a vector.
+    """Return the Euclidean norm of each row, [rows].
+
+    It has the bits of np.linalg.norm of a vector.
     """
     lengths: Array = np.sqrt(np.vecdot(rows, rows))
     return lengths
