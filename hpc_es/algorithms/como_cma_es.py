@@ -119,6 +119,26 @@ class Sweep(NamedTuple):
     states: list[State]
 
 
+class Sweeps:
+    """The kernels of the state that was asked for last, as each block of an update needs them."""
+
+    def __init__(self) -> None:
+        self._state: State | None = None
+        self._sweep = Sweep([], [])
+
+    def of(self, state: State) -> Sweep:
+        """Return the kernels of a state."""
+        if state is not self._state:
+            numbers = np.flatnonzero(state.shared["active"]).tolist()
+            shared, master = by_kernel(state.shared), by_kernel(state.master)
+            states = [
+                State(state.generation + (place + 1) * SCOPED, shared[place], master.get(place, {}))
+                for place in numbers
+            ]
+            self._state, self._sweep = state, Sweep(numbers, states)
+        return self._sweep
+
+
 @dataclass(frozen=True)
 class COMOCMAES(Strategy[Sequence[Ranked]]):
     """COMO-CMA-ES.
@@ -204,13 +224,11 @@ class COMOCMAES(Strategy[Sequence[Ranked]]):
 
     def sweep(self, state: State) -> Sweep:
         """Return the kernels that a generation evaluates: as `State.scope`, of all at once."""
-        numbers = np.flatnonzero(state.shared["active"]).tolist()
-        shared, master = by_kernel(state.shared), by_kernel(state.master)
-        states = [
-            State(state.generation + (place + 1) * SCOPED, shared[place], master.get(place, {}))
-            for place in numbers
-        ]
-        return Sweep(numbers, states)
+        return self._sweeps.of(state)
+
+    @cached_property
+    def _sweeps(self) -> Sweeps:
+        return Sweeps()
 
     def population(self, state: State) -> int:
         """Return the number of jobs: for each kernel its candidates, then its mean."""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from hpc_es.core.data import Float64
 
 KNEE = "knee"
+LARGE = 500  # rows from which those that are not dominated are found one by one
 BLOCK = 1 << 22  # comparisons that are in memory at the same time
 
 Flags = npt.NDArray[np.bool_]
@@ -28,13 +29,27 @@ def dominates(first: Float64, second: Float64) -> Flags:
 
 def nondominated(costs: Float64) -> Flags:
     """Return which rows no other row dominates, bool[members]; equal rows are all kept."""
-    result: Flags = pareto_ranks(costs, only_first=True) == 0
-    return result
+    if len(costs) < LARGE or costs.shape[1] == 2:
+        return pareto_ranks(costs) == 0 if costs.shape[1] == 2 else ~_beaten(costs)
+    return _nondominated_of_many(costs)
 
 
-def pareto_ranks(costs: Float64, only_first: bool = False) -> Indices:
+def _nondominated_of_many(costs: Float64) -> Flags:
+    """Return the same for many rows: in lexicographic order the first row that is left is dominated
+    by none, and those that it dominates are left out.
+    """
+    kept = np.zeros(len(costs), np.bool_)
+    left = np.lexsort(costs.T[::-1])
+    while len(left):
+        kept[left[0]] = True
+        rest = left[1:]
+        left = rest[~dominates(costs[left[:1]], costs[rest])[0]]
+    return kept
+
+
+def pareto_ranks(costs: Float64) -> Indices:
     """Return the front of each row, int64[members]: 0 is dominated by none, 1 by members of front 0
-    only, and so on. With `only_first` the other fronts are all 1.
+    only, and so on.
     """
     if not len(costs):
         return np.zeros(0, np.int64)
@@ -46,9 +61,6 @@ def pareto_ranks(costs: Float64, only_first: bool = False) -> Indices:
         beaten = _beaten(costs[left])
         ranks[left[~beaten]] = front
         left, front = left[beaten], front + 1
-        if only_first:
-            ranks[left] = 1
-            break
     return ranks
 
 

@@ -247,7 +247,9 @@ class Standing:
         if status == "failed":
             return f"failed after {work}{best}: {reason}"
         final_text = (
-            f"  final evaluation {sign * final['final_return_mean'] + 0.0:.4g}" if final else ""
+            f"  final evaluation {sign * final['final_return_mean'] + 0.0:.4g}"
+            if final and answer.kind != "front"
+            else ""
         )
         is_last_better = answer.kind == "centre" and is_surpassed(self.best, final)
         better = " (the last theta did better)" if is_last_better else ""

@@ -35,6 +35,13 @@ def test_fronts_by_definition(objectives: int) -> None:
         assert own == (ranks[beating].max() + 1 if beating.any() else 0)
 
 
+def test_nondominated_of_many_rows_by_definition() -> None:
+    costs = np.random.default_rng(2).integers(60, size=(700, 3)).astype(np.float64)
+    worse = [(other <= row).all() and (other < row).any() for row in costs for other in costs]
+    expected = ~np.array(worse).reshape(700, 700).any(axis=1)
+    assert np.array_equal(nondominated(costs), expected) and 10 < expected.sum() < 300
+
+
 def test_infeasible_members_follow_by_violation() -> None:
     costs = np.array([[1, 1], [2, 2], [0, 0], [0, 0], [9, 9]], np.float64)
     violation = np.array([0, 0, 0.5, 0.1, 0.5])

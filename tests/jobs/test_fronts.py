@@ -308,3 +308,30 @@ def test_callback_gets_the_front_and_ends_the_search() -> None:
 
     front = hpc_es.minimize(two, np.zeros(3), 0.3, objectives=2, callback=callback)
     assert front.status == 3 and len(sizes) == 3 and sizes[-1] == len(front)
+
+
+KILLED = """
+import os, signal, time
+from pathlib import Path
+
+def two(x):
+    mark = Path(__file__).parent / "killed"
+    if (os.environ.get("PMI_RANK") == "1" and x[0] > 1.2) and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"objectives": [float(x @ x), float((x - 1) @ (x - 1))], "constraints": [0.7 - float(x[0])]}
+"""
+
+
+@pytest.mark.parametrize("text", [NSGA2, COMO], ids=["nsga2", "como"])
+def test_front_is_the_same_after_the_kill_of_a_rank(text: str, tmp_path: Path) -> None:
+    whole = started(tmp_path, text, "whole", "stop.generations=6")
+    (tmp_path / "here.py").write_text(KILLED)
+    command = ["-m", "hpc_es.main", str(tmp_path / "c.yaml"), "stop.generations=6"]
+    command += ["checkpoint.interval=2", "--output", str(tmp_path / "run")]
+    killed = mpiexec(3, command)
+    assert killed.status != 0 and (tmp_path / "killed").exists()
+    ended = mpiexec(2, command)
+    assert ended.status == 0, ended.stderr
+    assert result(tmp_path / "run")["state_sha256"] == result(whole)["state_sha256"]
+    assert (tmp_path / "run/front.csv").read_bytes() == (whole / "front.csv").read_bytes()

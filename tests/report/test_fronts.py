@@ -1,0 +1,101 @@
+"""What pictures and reports show of fronts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.report.fronts import SavedFront, height_of, pairs_of, read_front, scaled_to_best
+from hpc_es.report.plot import plot
+from tests.helpers.harness import python
+
+COSTS = """
+import numpy as np
+
+def costs(x):
+    return [float((x - corner) @ (x - corner)) for corner in np.eye(len(x))]
+"""
+
+
+def run_of(directory: Path, objectives: int, name: str = "run", **more: Any) -> Path:
+    (directory / "corners.py").write_text(COSTS)
+    goals: dict[str, Any] = {f"f{number}": "minimise" for number in range(objectives)}
+    config = {
+        "task": {
+            "kind": "function",
+            "function": "corners:costs",
+            "dimension": objectives,
+            "objectives": goals,
+            "bounds": {"low": 0, "high": 1},
+        },
+        "algorithm": {"kind": "nsga2", "population_size": 12},
+        "stop": {"generations": 4},
+        **more,
+    }
+    list(hpc_es.train(config, directory / name))
+    return directory / name
+
+
+def test_front_is_read_with_its_names_and_directions() -> None:
+    values = np.array([[0.0, 10.0], [2.0, 30.0]])
+    front = SavedFront(
+        ["a", "b"], [False, True], values, ["g0j0", "g0j1"], ["best a", "knee, best b"]
+    )
+    assert front.knee == 1 and front.label(1) == "b (higher is better)"
+    assert scaled_to_best(front, values.min(axis=0), values.max(axis=0)).tolist() == [
+        [1, 0],
+        [0, 1],
+    ]
+    assert pairs_of(front) == [(0, 1)] and height_of([]) == 0 < height_of([front])
+
+
+@pytest.mark.parametrize("objectives", [2, 3, 6])
+def test_pictures_of_fronts(
+    objectives: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = run_of(tmp_path, objectives)
+    front = read_front(
+        run, {"task": {"objectives": dict.fromkeys("abcdefgh"[:objectives], "maximise")}}
+    )
+    assert front is not None and all(front.maximised) and front.values.shape[1] == objectives
+    plot([run], tmp_path / "front.svg")
+    text = (tmp_path / "front.svg").read_text()
+    label = "hypervolume (higher is better)" if objectives < 6 else "members of the front"
+    assert label in text and "knee" in text
+    assert ("f0 (lower is better)" in text) == (objectives < 6)
+    (run / "front.npz").write_bytes(b"PK damaged")
+    assert read_front(run, {}) is None
+    plot([run], tmp_path / "again.svg")  # without the front
+
+
+def test_report_has_a_section_with_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = run_of(tmp_path, 3)
+    ended = python(["-m", "hpc_es", "report", str(run), "-o", str(tmp_path / "r.html")])
+    assert ended.status == 0, ended.stderr
+    page = (tmp_path / "r.html").read_text()
+    front = page[page.index('class="front"') : page.index("</figure>", page.index('class="front"'))]
+    members = read_front(run, {})
+    assert members is not None
+    assert front.count('type="range"') == 3
+    # a dot in each of three pairs, a line and a row of the table
+    assert front.count("data-shares") == 5 * len(members.members)
+    assert front.count('class="knee"') == 4
+    for svg in re.findall(r"<svg.*?</svg>", front, re.DOTALL):
+        ElementTree.fromstring(svg)
+
+
+def test_runs_with_a_front_and_others_are_not_drawn_in_one_chart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    both = [run_of(tmp_path, 2, "a"), run_of(tmp_path, 2, "b", seed=2)]
+    assert plot(both, tmp_path / "two.png") == []
+    assert (tmp_path / "two.png").stat().st_size > 10_000
