@@ -29,11 +29,13 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common import covariance, distribution, stopping
+from hpc_es.algorithms.common import covariance, distribution, noise_options, stopping
 from hpc_es.algorithms.common.covariance import BlockSampler, expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.common.injection import injected_in, shortened, with_injected
 from hpc_es.algorithms.common.metrics import WITH_PATH
+from hpc_es.algorithms.common.noise_handling import Mode
+from hpc_es.algorithms.common.noise_options import mismatches, needs_of_handling
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
@@ -54,7 +56,7 @@ NEEDS = Needs(
 
 
 @options
-class Options(distribution.Options):
+class Options(noise_options.Options):
     """`algorithm:` with `kind: cma_es`."""
 
     kind: Literal["cma_es"] = option("name of the algorithm", "cma_es")
@@ -132,6 +134,11 @@ class CMAES(DistributionStrategy):
 
     adapts_mixed = True
     injects = True
+
+    @property
+    def noise_mode(self) -> Mode:
+        """The option `noise_handling`."""
+        return self.options.noise_handling
 
     def constants(self, state: State) -> Constants:
         """Return the constants of the current search."""
@@ -224,11 +231,12 @@ class CMAES(DistributionStrategy):
             if self.mixed is None
             else self.mixed.stepped(m, step)
         )
-        gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * c.mu_eff)
+        mu_eff = self.variance_effective(state, weights, c.mu_eff)
+        gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * mu_eff)
         p_sigma = (1 - c.c_sigma) * old["sigma_path"] + gain_sigma * z_w  # eq. 43
         length, bias = norm(p_sigma), math.sqrt(1 - (1 - c.c_sigma) ** (2 * age))
         h_sigma = float(length / bias < (1.4 + 2 / (c.n + 1)) * c.chi_n)
-        gain_c = h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * c.mu_eff)
+        gain_c = h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * mu_eff)
         p_c = (1 - c.c_c) * old["covariance_path"] + gain_c * y_w  # eq. 45
         decay = (
             1
@@ -280,11 +288,12 @@ class CMAES(DistributionStrategy):
 
 def needs(options: Options) -> Needs:
     """Return the requirements under these options."""
-    return distribution.needs_of_searches(NEEDS, options)
+    return needs_of_handling(distribution.needs_of_searches(NEEDS, options), options)
 
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
+    yield from mismatches(options, problem)
     yield from covariance.too_large(
         "cma_es", problem.size - len(problem.mixed.choices if problem.mixed else ())
     )

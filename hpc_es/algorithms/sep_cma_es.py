@@ -19,23 +19,26 @@ Discrete coordinates have a margin, and choices a distribution of their own: see
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common import distribution, stopping
+from hpc_es.algorithms.common import distribution, noise_options, stopping
 from hpc_es.algorithms.common.covariance import expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.common.injection import injected_in, shortened, with_injected
 from hpc_es.algorithms.common.metrics import WITH_PATH
+from hpc_es.algorithms.common.noise_handling import Mode
+from hpc_es.algorithms.common.noise_options import mismatches, needs_of_handling
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.declarations import Needs
+from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.population import Explicit, Population
 
 NEEDS = Needs(
@@ -50,7 +53,7 @@ NEEDS = Needs(
 
 
 @options
-class Options(distribution.Options):
+class Options(noise_options.Options):
     """`algorithm:` with `kind: sep_cma_es`."""
 
     kind: Literal["sep_cma_es"] = option("name of the algorithm", "sep_cma_es")
@@ -111,6 +114,11 @@ class SepCMAES(DistributionStrategy):
 
     adapts_mixed = True
     injects = True
+
+    @property
+    def noise_mode(self) -> Mode:
+        """The option `noise_handling`."""
+        return self.options.noise_handling
 
     def constants(self, state: State) -> Constants:
         """Return the constants of the current search."""
@@ -194,11 +202,12 @@ class SepCMAES(DistributionStrategy):
             z_w, sum_z2 = z_w + more_w, sum_z2 + more_z2
         d, sigma = state.shared["deviations"], float(state.shared["sigma"])
         y_w = d * z_w
-        gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * c.mu_eff)
+        mu_eff = self.variance_effective(state, weights[0], c.mu_eff)
+        gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * mu_eff)
         p_sigma = scalar(1 - c.c_sigma) * old["sigma_path"] + scalar(gain_sigma) * z_w
         length, bias = norm(p_sigma), math.sqrt(1 - (1 - c.c_sigma) ** (2 * (int(old["age"]) + 1)))
         h_sigma = float(length / bias < (1.4 + 2 / (n + 1)) * c.chi_n)
-        gain_c = h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * c.mu_eff)
+        gain_c = h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * mu_eff)
         p_c = scalar(1 - c.c_c) * old["covariance_path"] + scalar(gain_c) * y_w
         decay = 1 - c.c_1 - c.c_mu + c.c_1 * (1 - h_sigma) * c.c_c * (2 - c.c_c)
         variances = np.square(d) * (scalar(decay) + scalar(c.c_mu) * sum_z2) + scalar(
@@ -243,7 +252,12 @@ class SepCMAES(DistributionStrategy):
 
 def needs(options: Options) -> Needs:
     """Return the requirements under these options."""
-    return distribution.needs_of_searches(NEEDS, options)
+    return needs_of_handling(distribution.needs_of_searches(NEEDS, options), options)
+
+
+def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
+    """Yield reasons why the problem does not fit the options: (key, text)."""
+    yield from mismatches(options, problem)
 
 
 build = SepCMAES

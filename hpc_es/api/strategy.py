@@ -589,7 +589,8 @@ class Strategy:
     def _candidates(self, chunk: Chunk) -> Population:
         state = self._generation.state
         if chunk.purpose == "train":
-            population: Population = self._algorithm.candidates(state, chunk)
+            algorithm = self._algorithm
+            population: Population = algorithm.candidates(state, algorithm.source_chunk(chunk))
             return population
         return unperturbed(
             self._problem.layout, self._algorithm.centre(state, chunk.parent), chunk.jobs

@@ -225,6 +225,12 @@ class Strategy(Generic[Prepared]):
             f"{type(self).__name__} has neither `candidates` nor an `evaluate` of its own"
         )
 
+    def source_chunk(self, chunk: Chunk) -> Chunk:
+        """Return the chunk whose `candidates` the training jobs of a chunk evaluate, by default the
+        same one; another one if they evaluate candidates again.
+        """
+        return chunk
+
     def centre(self, state: State, parent: int) -> Array:
         """Return the vector that evaluations and probes measure, dtype[size];
         `parent` selects one of several.
@@ -276,7 +282,7 @@ class Strategy(Generic[Prepared]):
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Evaluate the candidates of training jobs, or the centre without noise."""
         if chunk.purpose == "train":
-            candidates = self.candidates(state, chunk)
+            candidates = self.candidates(state, self.source_chunk(chunk))
         else:
             candidates = unperturbed(
                 self.problem.layout, self.centre(state, chunk.parent), chunk.jobs
