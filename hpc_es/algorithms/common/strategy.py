@@ -277,7 +277,16 @@ class Strategy(Generic[Prepared]):
         """Return the jobs of a chunk with their groups."""
         numbers = chunk.job_numbers
         groups = [self.group(job) for job in numbers] if chunk.purpose == "train" else list(numbers)
-        return Jobs(state.generation, numbers, groups, chunk.purpose, chunk.parent, chunk.offset)
+        is_again = chunk.purpose == "train" and self.source_chunk(chunk) != chunk
+        return Jobs(
+            state.generation,
+            numbers,
+            groups,
+            chunk.purpose,
+            chunk.parent,
+            chunk.offset,
+            repeats=[1] * chunk.jobs if is_again else (),
+        )
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Evaluate the candidates of training jobs, or the centre without noise."""
