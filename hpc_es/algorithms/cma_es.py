@@ -29,7 +29,13 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common import covariance, distribution, noise_options, stopping
+from hpc_es.algorithms.common import (
+    covariance,
+    distribution,
+    learning_rates,
+    noise_options,
+    stopping,
+)
 from hpc_es.algorithms.common.covariance import BlockSampler, expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.common.injection import injected_in, shortened, with_injected
@@ -121,7 +127,9 @@ class CMAES(DistributionStrategy):
         root: float64[normal, normal]; C^(1/2), the symmetric square root of the covariance
         those of `hpc_es.algorithms.common.mixed.MixedVector`
         those of `hpc_es.algorithms.common.injection.injected_in`
+        those of `hpc_es.algorithms.common.noise_handling.Noise`
     State, master:
+        those of `hpc_es.algorithms.common.learning_rates.Rate`
         covariance: float64[normal, normal]; C, without sigma
         axes: float64[normal, normal]; eigenvectors of C as columns, when the root was last computed
         axis_lengths: float64[normal]; square roots of the eigenvalues of C at that time, ascending
@@ -156,6 +164,8 @@ class CMAES(DistributionStrategy):
             "covariance_path": zeros,
             "root_age": np.array(0),
         }
+        if self.adapts_rates:
+            master |= learning_rates.first_rates(len(ratios), len(ratios) ** 2)
         return shared, master
 
     @cached_property
@@ -250,9 +260,16 @@ class CMAES(DistributionStrategy):
         )
         # eq. 44, bounded as in pycma
         sigma *= math.exp(min(1.0, c.c_sigma / c.d_sigma * (length / c.chi_n - 1)))
+        master = {"sigma_path": p_sigma, "covariance_path": p_c}
+        if self.adapts_rates:
+            inverse_root = (old["axes"] / old["axis_lengths"]) @ old["axes"].T
+            before = state.theta, float(state.shared["sigma"]), old["covariance"]
+            slowed = learning_rates.slowed(old, before, (m, sigma, C), inverse_root)
+            m, sigma, C = slowed.mean.astype(m.dtype, copy=False), slowed.sigma, slowed.covariance
+            master |= slowed.rates
         shared = {"theta": m, "sigma": np.array(sigma)}
-        master = {"covariance": C, "sigma_path": p_sigma, "covariance_path": p_c}
-        if age - int(old["root_age"]) >= c.root_interval:
+        master |= {"covariance": C}
+        if self.adapts_rates or age - int(old["root_age"]) >= c.root_interval:
             shared["root"], lengths, axes = covariance.root_of(C)
             master |= {"axis_lengths": lengths, "axes": axes, "root_age": np.array(age)}
         if self.mixed is not None:
@@ -279,6 +296,7 @@ class CMAES(DistributionStrategy):
         lengths = state.master["axis_lengths"] if self.normal_size else np.ones(1)
         ratio = float(lengths.max() / lengths.min())
         return {
+            **self.rate_metrics(state),
             "sigma": float(state.shared["sigma"]),
             "axis_ratio": ratio,
             "condition_number": ratio**2,

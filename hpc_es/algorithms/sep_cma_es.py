@@ -26,7 +26,7 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common import distribution, noise_options, stopping
+from hpc_es.algorithms.common import distribution, learning_rates, noise_options, stopping
 from hpc_es.algorithms.common.covariance import expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.common.injection import injected_in, shortened, with_injected
@@ -105,7 +105,9 @@ class SepCMAES(DistributionStrategy):
         deviations: dtype[normal]; d, square roots of the diagonal of C
         those of `hpc_es.algorithms.common.mixed.MixedVector`
         those of `hpc_es.algorithms.common.injection.injected_in`
+        those of `hpc_es.algorithms.common.noise_handling.Noise`
     State, master:
+        those of `hpc_es.algorithms.common.learning_rates.Rate`
         sigma_path: dtype[normal]; p_sigma, evolution path of the step size
         covariance_path: dtype[normal]; p_c, evolution path of the covariance
     """
@@ -128,7 +130,11 @@ class SepCMAES(DistributionStrategy):
         """Return the initial standard deviations and paths of 0."""
         zeros = np.zeros(len(ratios), self.problem.dtype)
         shared = {"sigma": np.array(sigma), "deviations": ratios.astype(self.problem.dtype)}
-        return shared, {"sigma_path": zeros, "covariance_path": zeros}
+        master = {"sigma_path": zeros, "covariance_path": zeros}
+        if self.adapts_rates:
+            size = len(ratios)
+            master |= learning_rates.first_rates(size, size)
+        return shared, master
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return m + sigma d z."""
@@ -224,6 +230,15 @@ class SepCMAES(DistributionStrategy):
             "deviations": np.sqrt(variances),
         }
         master: dict[str, Array] = {"sigma_path": p_sigma, "covariance_path": p_c}
+        if self.adapts_rates:
+            after = shared["theta"], float(shared["sigma"]), shared["deviations"]
+            slowed = learning_rates.slowed_diagonal(old, (state.theta, sigma, d), after)
+            shared = {
+                "theta": slowed.mean,
+                "sigma": np.array(slowed.sigma),
+                "deviations": np.sqrt(slowed.covariance),
+            }
+            master |= slowed.rates
         if self.mixed is not None:
             deviations = float(shared["sigma"]) * shared["deviations"]
             discrete = self.mixed.after_update(state, weights[0], shared["theta"], deviations)
@@ -243,6 +258,7 @@ class SepCMAES(DistributionStrategy):
         """Return the step size, the axis ratio of C, and |p_sigma| / chi_n."""
         deviations = state.shared["deviations"] if self.normal_size else np.ones(1)
         return {
+            **self.rate_metrics(state),
             "sigma": float(state.shared["sigma"]),
             "axis_ratio": float(deviations.max() / deviations.min()),
             "path_length": norm(state.master["sigma_path"])

@@ -198,6 +198,13 @@ def algorithm_options(kind: str, sigma0: float | None, options: ConfigData) -> C
     return section
 
 
+def without_handling(kind: str) -> ConfigData:
+    """Return the option with which a strategy asks for every vector once, {} if it has none."""
+    require_algorithm(kind)
+    fields = {field.name for field in dataclasses.fields(module("algorithms", kind).Options)}
+    return {name: "none" for name in ("noise_handling",) if name in fields}
+
+
 ALL = 1 << 30  # jobs of a chunk: a round is one chunk
 
 
@@ -281,7 +288,10 @@ class Strategy:
                     **vector_options(x0, region, bounds, keep, parameters),
                     **limits,
                 },
-                "algorithm": algorithm_options(algorithm, sigma0, options),
+                "algorithm": {
+                    **without_handling(algorithm),
+                    **algorithm_options(algorithm, sigma0, options),
+                },
                 "noise": {"kind": noise},
                 "stop": {"episodes": max_evaluations, "target_value": target},
             }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common import stopping
+from hpc_es.algorithms.common import learning_rates, stopping
 from hpc_es.algorithms.common.delay import needs_of_overlapping
 from hpc_es.algorithms.common.injection import INJECTED
 from hpc_es.algorithms.common.noise_handling import (
@@ -428,6 +428,31 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         weights = [self.weights(state, rows, drawn) for drawn in draws]
         return Ranked(fitness, None, sum(weights[1:], weights[0]) / len(weights), samples)
 
+    @property
+    def adapts_rates(self) -> bool:
+        """Whether learning rates are adapted."""
+        return self.noise_mode == "learning_rate"
+
+    def rate_metrics(self, state: State) -> dict[str, float]:
+        """Return the learning rates, {} if they are not adapted."""
+        if not self.adapts_rates:
+            return {}
+        return {name: float(state.master[name]) for name in learning_rates.METRICS}
+
+    @property
+    def _stops(self) -> stopping.Options:
+        """The stopping criteria. Small rates take many generations: only numbers that the user has
+        set limit them.
+        """
+        options: stopping.Options = self.options.stops
+        if not self.adapts_rates:
+            return options
+        return replace(
+            options,
+            tolstagnation=options.tolstagnation or 0,
+            max_generations=options.max_generations or 0,
+        )
+
     def variance_effective(self, state: State, weights: Float64, usual: float) -> float:
         """Return mu_eff of the weights, float64[samples], which is the usual one unless they are
         expected ones.
@@ -504,7 +529,7 @@ class DistributionStrategy(Strategy[Ranked], ABC):
             view, ratios=ratios, is_objective=is_objective, age=age, population=population
         )
         view = replace(view, changing_fitness=changing) if changing else view
-        history = stopping.update_history(self.options.stops, view, fitness, master)
+        history = stopping.update_history(self._stops, view, fitness, master)
         if limit and evaluations >= limit:  # a small search of BIPOP has used its evaluations
             history["stopped"] = np.array(int(history["stopped"]) | stopping.bit("run_limit"))
         counts = {"age": np.array(age), "run_evaluations": np.array(evaluations)}

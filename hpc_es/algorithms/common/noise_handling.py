@@ -72,12 +72,13 @@ class Noise:
     """What is known about the noise.
 
     State, shared:
-        noise_kind: int64[]; 0: unknown, 1: there is none, 2: there is noise
-        noise_misranking: float64[]; M; NaN before the first probe
-        noise_next_probe: int64[]; generation of the next probe
-        noise_scale: float64[2]; s_0 and s_1
-        noise_residuals: float64[512]; z of the newest residuals, oldest first; NaN: fewer so far
-        noise_reevaluations: int64[]; further evaluations so far
+        noise_kind: int64[], if noise is handled; 0: unknown, 1: there is none, 2: there is noise
+        noise_misranking: float64[], if noise is handled; M; NaN before the first probe
+        noise_next_probe: int64[], if noise is handled; generation of the next probe
+        noise_scale: float64[2], if noise is handled; s_0 and s_1
+        noise_residuals: float64[512], if noise is handled; z of the newest residuals, oldest first;
+            NaN: fewer so far
+        noise_reevaluations: int64[], if noise is handled; further evaluations so far
     """
 
     kind: int = UNKNOWN
@@ -319,10 +320,9 @@ class NoiseHandling:
         """Yield fitness that could have been measured instead, float64[candidates] each; None if
         the measured one is used.
         """
-        noise = self._noise(state)
-        if not self.averages(noise) or not len(noise.pool):
+        if not self.averages(self._noise(state)) or not len(samples.noise.pool):
             return None
-        return self._draws(state.generation, noise, samples)
+        return self._draws(state.generation, samples.noise, samples)
 
     def _draws(self, generation: int, noise: Noise, samples: Samples) -> Iterator[Float64]:
         values, pool = samples.combined, noise.pool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hpc_es.algorithms.common import distribution
+from hpc_es.algorithms.common import distribution, learning_rates
 from hpc_es.algorithms.common.noise_handling import COLUMNS, LEAST_CANDIDATES, METRICS, Mode
 from hpc_es.algorithms.common.ranking import default_population
 from hpc_es.config.options import option, options
@@ -33,6 +33,8 @@ class Options(distribution.Options):
 
 def needs_of_handling(needs: Needs, options: Options) -> Needs:
     """Return the requirements of a strategy with this option."""
+    if options.noise_handling == "learning_rate":
+        return replace(needs, metrics={**needs.metrics, **learning_rates.METRICS})
     if options.noise_handling not in ("auto", "reevaluate"):
         return needs
     return replace(
