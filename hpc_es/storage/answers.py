@@ -9,9 +9,12 @@ the numbers from there.
     answer            kind, value, x, standard_error, evaluations; with constraints also violation
     best_evaluation   value, x, generation, job; with constraints also violation
 
-| kind | answer | |---|---| | evaluation | an objective: the best of all evaluated vectors | |
-centre | a policy, a model, a vector with returns: the parameters with the best evaluation, the
-final one included | | member | a search for programs: the program with the best reward |
+    evaluation    an objective: the best of all evaluated vectors
+    mean          an objective on which noise was measured: the centre of the search at the end,
+                  with the mean of its evaluations; the best evaluation is then good luck
+    centre        a policy, a model, a vector with returns: the parameters with the best
+                  evaluation, the final one included
+    member        a search for programs: the program with the best reward
 
 Values have the sign of the user's function: minimised ones are as the function returned them.
 """
@@ -34,7 +37,7 @@ from hpc_es.core.run_files import LARGEST_CONFIG, read_json, read_text
 from hpc_es.storage.metrics_log import last_row
 from hpc_es.storage.status import FINISHED, STATUS, run_state
 
-Kind = Literal["centre", "evaluation", "member"]
+Kind = Literal["centre", "evaluation", "mean", "member"]
 
 RESULT = "result.json"  # of one run, in its directory
 MOST_NUMBERS = 24  # of a vector in a text
@@ -44,6 +47,7 @@ KEYS = ("goal", "answer", "best_evaluation")
 NAMES: Mapping[Kind, str] = {
     "centre": "best return",
     "evaluation": "best value",
+    "mean": "mean of the centre",
     "member": "best reward",
 }
 
@@ -294,7 +298,11 @@ def comparable_values(found: Iterable[Found]) -> list[float]:
 def answer_text(answer: Answer) -> str:
     """Return the value of an answer, with its violation if it is infeasible."""
     violation = f" (violation {answer.violation:.6g})" if answer.violation else ""
-    return "-" if answer.value is None else f"{answer.value:.6g}{violation}"
+    if answer.value is None:
+        return "-"
+    is_mean = answer.kind == "mean" and answer.standard_error is not None
+    error = f" ± {answer.standard_error:.2g}" if is_mean else ""
+    return f"{answer.value:.6g}{error}{violation}"
 
 
 def x_text(x: Json, most: int) -> str:

@@ -354,6 +354,12 @@ class NoiseHandling:
         ]
 
 
+def is_noisy(shared: Arrays) -> bool:
+    """Return whether a search has measured noise, from the shared arrays of its state."""
+    noise = Noise.of(shared)
+    return noise is not None and noise.kind == NOISY
+
+
 def with_candidates(rows: Rows, chunk: Chunk) -> Rows:
     """Return the rows of a training chunk, row_dtype[jobs], with COLUMNS."""
     candidates = np.arange(chunk.jobs) + chunk.first_job - chunk.parent
