@@ -398,7 +398,7 @@ class DistributionStrategy(Strategy[Ranked], ABC):
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Evaluate a chunk, with the candidates of its jobs as columns if noise is handled."""
         outcome = super().evaluate(state, chunk, poll)
-        if self.records_candidates and chunk.purpose == "train":
+        if self.records_candidates:
             return replace(outcome, rows=with_candidates(outcome.rows, chunk))
         return outcome
 

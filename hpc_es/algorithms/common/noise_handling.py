@@ -361,8 +361,11 @@ def is_noisy(shared: Arrays) -> bool:
 
 
 def with_candidates(rows: Rows, chunk: Chunk) -> Rows:
-    """Return the rows of a training chunk, row_dtype[jobs], with COLUMNS."""
+    """Return the rows of a chunk, row_dtype[jobs], with COLUMNS; the centre is no candidate, -1."""
+    is_candidate = chunk.purpose == "train"
     candidates = np.arange(chunk.jobs) + chunk.first_job - chunk.parent
+    repeats = np.full(chunk.jobs, int(is_candidate and chunk.parent > 0))
     return with_columns(
-        rows, {CANDIDATE: candidates, REPEAT: np.full(chunk.jobs, int(chunk.parent > 0))}
+        rows,
+        {CANDIDATE: candidates if is_candidate else np.full_like(candidates, -1), REPEAT: repeats},
     )
