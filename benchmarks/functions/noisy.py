@@ -88,11 +88,13 @@ Search = Callable[[Budget, int, int], None]  # function, n, seed
 # Contenders.
 
 
-def ours(kind: str, mode: str, repeats: int = 1) -> Search:
+def ours(kind: str, mode: str, repeats: int = 1, **options: Any) -> Search:
     """Return a search by hpc_es, which evaluates every candidate `repeats` times."""
 
     def search(f: Budget, n: int, seed: int) -> None:
-        es = hpc_es.Strategy(kind, x0=np.zeros(n), sigma0=SIGMA, seed=seed, noise_handling=mode)
+        es = hpc_es.Strategy(
+            kind, x0=np.zeros(n), sigma0=SIGMA, seed=seed, noise_handling=mode, **options
+        )
         while True:  # beyond criteria such as tolfun, which noise may meet by chance
             values = [np.mean([f(x) for _ in range(repeats)]) for x in es.ask()]
             es.tell(values)
@@ -231,6 +233,7 @@ CONTENDERS: Mapping[str, Search] = {
     "pycma UH": uncertainty_handling,
     "cmaes lr_adapt": learning_rates,
     "sep_cma_es reevaluate": ours("sep_cma_es", "reevaluate"),
+    "sep_cma_es auto, drawn": ours("sep_cma_es", "auto", reevaluated="drawn"),
     "cma_es learning_rate": ours("cma_es", "learning_rate"),
 }
 # the seven that the paper compares, with our method in the place of its own
@@ -444,6 +447,7 @@ PAIRS = (
     ("sep_cma_es auto", "sep_cma_es"),
     ("sep_cma_es auto", "probe and switch"),
     ("probe and switch", "sep_cma_es"),
+    ("sep_cma_es auto, drawn", "sep_cma_es auto"),
     ("cma_es auto", "cma_es"),
     ("sep_cma_es reevaluate", "sep_cma_es"),
     ("cma_es learning_rate", "cma_es"),

@@ -40,7 +40,7 @@ from hpc_es.algorithms.common.covariance import BlockSampler, expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.common.injection import injected_in, shortened, with_injected
 from hpc_es.algorithms.common.metrics import WITH_PATH
-from hpc_es.algorithms.common.noise_handling import Mode
+from hpc_es.algorithms.common.noise_handling import Chosen, Mode
 from hpc_es.algorithms.common.noise_options import mismatches, needs_of_handling
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights
@@ -147,6 +147,11 @@ class CMAES(DistributionStrategy):
     def noise_mode(self) -> Mode:
         """The option `noise_handling`."""
         return self.options.noise_handling
+
+    @property
+    def reevaluated(self) -> Chosen:
+        """The option `reevaluated`."""
+        return self.options.reevaluated
 
     def constants(self, state: State) -> Constants:
         """Return the constants of the current search."""

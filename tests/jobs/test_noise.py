@@ -54,6 +54,7 @@ MODES = {
     "reevaluate": ("algorithm.noise_handling=reevaluate",),
     "common seeds": ("algorithm.noise_handling=reevaluate", "task.common_seeds=true"),
     "learning rate": ("algorithm.noise_handling=learning_rate",),
+    "drawn": ("algorithm.noise_handling=reevaluate", "algorithm.reevaluated=drawn"),
     "auto, sep": ("algorithm.kind=sep_cma_es",),
     "learning rate, sep": ("algorithm={kind: sep_cma_es, noise_handling: learning_rate}",),
 }

@@ -22,6 +22,7 @@ from hpc_es.algorithms.common.delay import needs_of_overlapping
 from hpc_es.algorithms.common.injection import INJECTED
 from hpc_es.algorithms.common.noise_handling import (
     LEAST_CANDIDATES,
+    Chosen,
     Mode,
     NoiseHandling,
     Samples,
@@ -242,6 +243,11 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         """The option `noise_handling`; a strategy without it returns none."""
         return "none"
 
+    @property
+    def reevaluated(self) -> Chosen:
+        """The option `reevaluated`."""
+        return "boundary"
+
     def selected(self, population: int) -> int:
         """Return the number of samples with a positive weight."""
         return population // 2
@@ -342,14 +348,17 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         if mode not in ("auto", "reevaluate") or self.options.side_by_side:
             return None
         if mode == "reevaluate":
-            return NoiseHandling(self.keys, checks_first=False, always=True)
+            return NoiseHandling(
+                self.keys, checks_first=False, always=True, chosen=self.reevaluated
+            )
         is_noisy = problem.is_noisy if isinstance(problem, DeclaresNoise) else None
         if is_noisy is False:
             return None
         is_small = self.first_population < LEAST_CANDIDATES
         if is_small or problem.relative_fitness or problem.changing_fitness:
             return None
-        return NoiseHandling(self.keys, checks_first=problem.is_objective and not is_noisy)
+        checks_first = problem.is_objective and not is_noisy
+        return NoiseHandling(self.keys, checks_first=checks_first, chosen=self.reevaluated)
 
     def initial(self) -> State:
         """Return the initial state of the first search."""

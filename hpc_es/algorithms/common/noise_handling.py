@@ -354,6 +354,18 @@ class NoiseHandling:
         ]
 
 
+def cost_text(shared: Arrays) -> str | None:
+    """Return what noise handling can cost, for --check; None if the first state handles none."""
+    if Noise.of(shared) is None:
+        return None
+    population = int(shared["population"])
+    most = NoiseHandling.most(population)
+    return (
+        f"1 to {population} further evaluations in the first generation; if there is noise, then up to {most} per generation, "
+        f"and {population} every {PROBE_INTERVAL} generations (docs/guides/noise.md)"
+    )
+
+
 def is_noisy(shared: Arrays) -> bool:
     """Return whether a search has measured noise, from the shared arrays of its state."""
     noise = Noise.of(shared)

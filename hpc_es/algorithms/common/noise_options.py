@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hpc_es.algorithms.common import distribution, learning_rates
-from hpc_es.algorithms.common.noise_handling import COLUMNS, LEAST_CANDIDATES, METRICS, Mode
+from hpc_es.algorithms.common.noise_handling import COLUMNS, LEAST_CANDIDATES, METRICS, Chosen, Mode
 from hpc_es.algorithms.common.ranking import default_population
-from hpc_es.config.options import option, options
+from hpc_es.config.options import option, options, unused
 from hpc_es.core.declarations import Needs
 from hpc_es.core.interfaces import DeclaresNoise, VectorProblem
 
@@ -22,6 +22,18 @@ class Options(distribution.Options):
         "none; reevaluate: always do so; learning_rate: smaller updates, for long runs. Functions and programs have auto",
         "none",
     )
+
+    reevaluated: Chosen = option(
+        "candidates that are evaluated again: boundary (those next to the boundary of the selection, in a second round), "
+        "or drawn (at random, in the first round, so that no rank waits for it)",
+        "boundary",
+    )
+
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield options without effect: (key, text)."""
+        yield from super().warnings()
+        if self.noise_handling in ("none", "learning_rate"):
+            yield from unused(self, ("reevaluated",), f"noise_handling is {self.noise_handling}")
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) for each mistake that involves several options."""
