@@ -63,8 +63,8 @@ def mismatches(options: Options, problem: VectorProblem) -> Iterator[tuple[str, 
     if mode not in ("reevaluate", "learning_rate"):
         return
     if isinstance(problem, DeclaresNoise) and problem.is_noisy is False:
-        text = f"is {mode}, but task.deterministic is true, so there is no noise"
-        yield key, f"{text}: expected none, or task.deterministic: false"
+        text = f"is {mode}, but task.deterministic is true, or task.close_at is set"
+        yield key, f"{text}: expected none, or neither of them"
     population = options.population_size or default_population(problem.size)
     if mode == "reevaluate" and population < LEAST_CANDIDATES:
         yield (

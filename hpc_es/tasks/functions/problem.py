@@ -208,8 +208,11 @@ class ObjectiveProblem(ProblemDefaults):
 
     @property
     def is_noisy(self) -> bool | None:
-        """False if the user has said that the objective is deterministic; None: unknown."""
-        return False if self._search.deterministic else None
+        """False if no strategy shall look for noise, since the user says that there is none, or
+        since generations are closed before all jobs are done; None: unknown.
+        """
+        is_closed = self._search.close_at is not None
+        return False if self._search.deterministic or is_closed else None
 
     def initial(self, rng: np.random.Generator) -> Float64:
         if isinstance(self._initial, Bounds):
