@@ -9,6 +9,8 @@ compared with pycma.
                                                       cmaes and pycma
     python -m benchmarks.functions constrained        evaluations on constrained functions, beside
                                                       pycma
+    python -m benchmarks.functions noisy              mean ranks on bbob-noisy, beside pycma, cmaes
+                                                      and methods of a paper
     python -m benchmarks.functions ranks              evaluations per second on two ranks, relative
                                                       to two bare loops
 

@@ -26,6 +26,7 @@ from benchmarks.functions import (
     cost,
     front,
     mixed,
+    noisy,
     profiles,
     ranks,
     tables,
@@ -157,11 +158,42 @@ def parser() -> argparse.ArgumentParser:
     limited.add_argument(
         "--csv", type=Path, help="table of trials, such as docs/constrained.csv, to continue"
     )
+    add_noisy(commands)
     for command in (costs, together):
         command.add_argument(
             "--strict", action="store_true", help="end with status 1 if a target is missed"
         )
     return parser
+
+
+def add_noisy(commands: Any) -> None:
+    """Add the command `noisy`."""
+    with_noise = commands.add_parser("noisy", help="mean ranks on the functions of bbob-noisy")
+    with_noise.set_defaults(run=run_noisy)
+    with_noise.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of processes")
+    with_noise.add_argument(
+        "--only", nargs="+", default=["*"], metavar="GLOB", help="contenders, such as 'sep*'"
+    )
+    with_noise.add_argument("--functions", nargs="+", type=int, default=noisy.FUNCTIONS)
+    with_noise.add_argument("--dimensions", nargs="+", type=int, default=noisy.DIMENSIONS)
+    with_noise.add_argument(
+        "--instances",
+        nargs="+",
+        type=int,
+        default=noisy.INSTANCES,
+        help="of 1 to 15, or of 16 to 30, on which constants were chosen",
+    )
+    with_noise.add_argument(
+        "--trials",
+        type=Path,
+        default=RESULTS / "noisy.jsonl",
+        help="file of the trials, to continue",
+    )
+    with_noise.add_argument("--csv", type=Path, help="write all trials, such as to docs/noisy.csv")
+    with_noise.add_argument(
+        "--png", type=Path, help="draw the mean ranks, such as to docs/noisy.png"
+    )
+    with_noise.add_argument("--tables", action="store_true", help="run nothing")
 
 
 def run_bbob(options: argparse.Namespace) -> int:
@@ -226,6 +258,28 @@ def run_constrained(options: argparse.Namespace) -> int:
     return _tabulate(
         rows, constrained.trials(options.runs, options.only, options.functions, rows), path
     )
+
+
+def run_noisy(options: argparse.Namespace) -> int:
+    """Run the searches on noisy functions that are missing, and print the tables."""
+    chosen = [
+        name for name in noisy.CONTENDERS if any(fnmatch(name, glob) for glob in options.only)
+    ]
+    failed = 0
+    if not options.tables:
+        wanted = noisy.plan(chosen, options.functions, options.dimensions, options.instances)
+        failed = noisy.run(wanted, options.trials, options.jobs)
+    rows = [
+        row
+        for row in noisy.read(options.trials)
+        if row["instance"] in options.instances and row["contender"] in chosen
+    ]
+    print(noisy.markdown(rows))
+    if options.csv:
+        options.csv.write_text(noisy.csv_text(rows))
+    if options.png:
+        noisy.draw(rows, options.png)
+    return int(failed > 0)
 
 
 def _known(path: Path) -> list[mixed.Trial]:

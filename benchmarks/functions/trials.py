@@ -129,7 +129,7 @@ def run(wanted: Sequence[Trial], path: Path, jobs: int) -> int:
 
 def _rows(wanted: Sequence[Trial], jobs: int) -> Iterator[tuple[Trial, Row | str]]:
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=_end_with_parent) as pool:
+    with ProcessPoolExecutor(jobs, context, initializer=end_with_parent) as pool:
         futures = {pool.submit(_attempt, trial): trial for trial in wanted}
         try:
             for future in as_completed(futures):
@@ -183,7 +183,7 @@ def drop_cut_line(path: Path) -> None:
         os.truncate(path, whole)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """End this process when its parent ends for any reason."""
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -196,6 +196,8 @@ PARTS = {  # sources of arrays other than the class of an algorithm, and their h
     "hpc_es.algorithms.common.mixed.Categories": "Choices",
     "hpc_es.algorithms.common.injection.injected_in": "Injected candidates",
     "hpc_es.algorithms.common.front.Front": "Front",
+    "hpc_es.algorithms.common.noise_handling.Noise": "Noise of evaluations",
+    "hpc_es.algorithms.common.learning_rates.Rate": "Learning rates",
     "hpc_es.algorithms.common.stopping.initial_history": "Stopping criteria",
     "hpc_es.algorithms.common.distribution.Search": "Restarts",
     "hpc_es.programs.best_programs.initial_arrays": "Best programs",

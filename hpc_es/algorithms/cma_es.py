@@ -29,11 +29,19 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common import covariance, distribution, stopping
+from hpc_es.algorithms.common import (
+    covariance,
+    distribution,
+    learning_rates,
+    noise_options,
+    stopping,
+)
 from hpc_es.algorithms.common.covariance import BlockSampler, expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.common.injection import injected_in, shortened, with_injected
 from hpc_es.algorithms.common.metrics import WITH_PATH
+from hpc_es.algorithms.common.noise_handling import Chosen, Mode
+from hpc_es.algorithms.common.noise_options import mismatches, needs_of_handling
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
@@ -54,7 +62,7 @@ NEEDS = Needs(
 
 
 @options
-class Options(distribution.Options):
+class Options(noise_options.Options):
     """`algorithm:` with `kind: cma_es`."""
 
     kind: Literal["cma_es"] = option("name of the algorithm", "cma_es")
@@ -119,7 +127,9 @@ class CMAES(DistributionStrategy):
         root: float64[normal, normal]; C^(1/2), the symmetric square root of the covariance
         those of `hpc_es.algorithms.common.mixed.MixedVector`
         those of `hpc_es.algorithms.common.injection.injected_in`
+        those of `hpc_es.algorithms.common.noise_handling.Noise`
     State, master:
+        those of `hpc_es.algorithms.common.learning_rates.Rate`
         covariance: float64[normal, normal]; C, without sigma
         axes: float64[normal, normal]; eigenvectors of C as columns, when the root was last computed
         axis_lengths: float64[normal]; square roots of the eigenvalues of C at that time, ascending
@@ -132,6 +142,16 @@ class CMAES(DistributionStrategy):
 
     adapts_mixed = True
     injects = True
+
+    @property
+    def noise_mode(self) -> Mode:
+        """The option `noise_handling`."""
+        return self.options.noise_handling
+
+    @property
+    def reevaluated(self) -> Chosen:
+        """The option `reevaluated`."""
+        return self.options.reevaluated
 
     def constants(self, state: State) -> Constants:
         """Return the constants of the current search."""
@@ -149,6 +169,8 @@ class CMAES(DistributionStrategy):
             "covariance_path": zeros,
             "root_age": np.array(0),
         }
+        if self.adapts_rates:
+            master |= learning_rates.first_rates(len(ratios), len(ratios) ** 2)
         return shared, master
 
     @cached_property
@@ -224,11 +246,12 @@ class CMAES(DistributionStrategy):
             if self.mixed is None
             else self.mixed.stepped(m, step)
         )
-        gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * c.mu_eff)
+        mu_eff = self.variance_effective(state, weights, c.mu_eff)
+        gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * mu_eff)
         p_sigma = (1 - c.c_sigma) * old["sigma_path"] + gain_sigma * z_w  # eq. 43
         length, bias = norm(p_sigma), math.sqrt(1 - (1 - c.c_sigma) ** (2 * age))
         h_sigma = float(length / bias < (1.4 + 2 / (c.n + 1)) * c.chi_n)
-        gain_c = h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * c.mu_eff)
+        gain_c = h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * mu_eff)
         p_c = (1 - c.c_c) * old["covariance_path"] + gain_c * y_w  # eq. 45
         decay = (
             1
@@ -242,9 +265,16 @@ class CMAES(DistributionStrategy):
         )
         # eq. 44, bounded as in pycma
         sigma *= math.exp(min(1.0, c.c_sigma / c.d_sigma * (length / c.chi_n - 1)))
+        master = {"sigma_path": p_sigma, "covariance_path": p_c}
+        if self.adapts_rates:
+            inverse_root = (old["axes"] / old["axis_lengths"]) @ old["axes"].T
+            before = state.theta, float(state.shared["sigma"]), old["covariance"]
+            slowed = learning_rates.slowed(old, before, (m, sigma, C), inverse_root)
+            m, sigma, C = slowed.mean.astype(m.dtype, copy=False), slowed.sigma, slowed.covariance
+            master |= slowed.rates
         shared = {"theta": m, "sigma": np.array(sigma)}
-        master = {"covariance": C, "sigma_path": p_sigma, "covariance_path": p_c}
-        if age - int(old["root_age"]) >= c.root_interval:
+        master |= {"covariance": C}
+        if self.adapts_rates or age - int(old["root_age"]) >= c.root_interval:
             shared["root"], lengths, axes = covariance.root_of(C)
             master |= {"axis_lengths": lengths, "axes": axes, "root_age": np.array(age)}
         if self.mixed is not None:
@@ -271,6 +301,7 @@ class CMAES(DistributionStrategy):
         lengths = state.master["axis_lengths"] if self.normal_size else np.ones(1)
         ratio = float(lengths.max() / lengths.min())
         return {
+            **self.rate_metrics(state),
             "sigma": float(state.shared["sigma"]),
             "axis_ratio": ratio,
             "condition_number": ratio**2,
@@ -280,11 +311,12 @@ class CMAES(DistributionStrategy):
 
 def needs(options: Options) -> Needs:
     """Return the requirements under these options."""
-    return distribution.needs_of_searches(NEEDS, options)
+    return needs_of_handling(distribution.needs_of_searches(NEEDS, options), options)
 
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
+    yield from mismatches(options, problem)
     yield from covariance.too_large(
         "cma_es", problem.size - len(problem.mixed.choices if problem.mixed else ())
     )

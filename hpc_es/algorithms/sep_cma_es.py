@@ -19,23 +19,26 @@ Discrete coordinates have a margin, and choices a distribution of their own: see
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common import distribution, stopping
+from hpc_es.algorithms.common import distribution, learning_rates, noise_options, stopping
 from hpc_es.algorithms.common.covariance import expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.common.injection import injected_in, shortened, with_injected
 from hpc_es.algorithms.common.metrics import WITH_PATH
+from hpc_es.algorithms.common.noise_handling import Chosen, Mode
+from hpc_es.algorithms.common.noise_options import mismatches, needs_of_handling
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.declarations import Needs
+from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.population import Explicit, Population
 
 NEEDS = Needs(
@@ -50,7 +53,7 @@ NEEDS = Needs(
 
 
 @options
-class Options(distribution.Options):
+class Options(noise_options.Options):
     """`algorithm:` with `kind: sep_cma_es`."""
 
     kind: Literal["sep_cma_es"] = option("name of the algorithm", "sep_cma_es")
@@ -102,7 +105,9 @@ class SepCMAES(DistributionStrategy):
         deviations: dtype[normal]; d, square roots of the diagonal of C
         those of `hpc_es.algorithms.common.mixed.MixedVector`
         those of `hpc_es.algorithms.common.injection.injected_in`
+        those of `hpc_es.algorithms.common.noise_handling.Noise`
     State, master:
+        those of `hpc_es.algorithms.common.learning_rates.Rate`
         sigma_path: dtype[normal]; p_sigma, evolution path of the step size
         covariance_path: dtype[normal]; p_c, evolution path of the covariance
     """
@@ -112,6 +117,16 @@ class SepCMAES(DistributionStrategy):
     adapts_mixed = True
     injects = True
 
+    @property
+    def noise_mode(self) -> Mode:
+        """The option `noise_handling`."""
+        return self.options.noise_handling
+
+    @property
+    def reevaluated(self) -> Chosen:
+        """The option `reevaluated`."""
+        return self.options.reevaluated
+
     def constants(self, state: State) -> Constants:
         """Return the constants of the current search."""
         return constants(max(1, self.normal_size), self.population(state))
@@ -120,7 +135,11 @@ class SepCMAES(DistributionStrategy):
         """Return the initial standard deviations and paths of 0."""
         zeros = np.zeros(len(ratios), self.problem.dtype)
         shared = {"sigma": np.array(sigma), "deviations": ratios.astype(self.problem.dtype)}
-        return shared, {"sigma_path": zeros, "covariance_path": zeros}
+        master = {"sigma_path": zeros, "covariance_path": zeros}
+        if self.adapts_rates:
+            size = len(ratios)
+            master |= learning_rates.first_rates(size, size)
+        return shared, master
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return m + sigma d z."""
@@ -194,11 +213,12 @@ class SepCMAES(DistributionStrategy):
             z_w, sum_z2 = z_w + more_w, sum_z2 + more_z2
         d, sigma = state.shared["deviations"], float(state.shared["sigma"])
         y_w = d * z_w
-        gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * c.mu_eff)
+        mu_eff = self.variance_effective(state, weights[0], c.mu_eff)
+        gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * mu_eff)
         p_sigma = scalar(1 - c.c_sigma) * old["sigma_path"] + scalar(gain_sigma) * z_w
         length, bias = norm(p_sigma), math.sqrt(1 - (1 - c.c_sigma) ** (2 * (int(old["age"]) + 1)))
         h_sigma = float(length / bias < (1.4 + 2 / (n + 1)) * c.chi_n)
-        gain_c = h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * c.mu_eff)
+        gain_c = h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * mu_eff)
         p_c = scalar(1 - c.c_c) * old["covariance_path"] + scalar(gain_c) * y_w
         decay = 1 - c.c_1 - c.c_mu + c.c_1 * (1 - h_sigma) * c.c_c * (2 - c.c_c)
         variances = np.square(d) * (scalar(decay) + scalar(c.c_mu) * sum_z2) + scalar(
@@ -215,6 +235,15 @@ class SepCMAES(DistributionStrategy):
             "deviations": np.sqrt(variances),
         }
         master: dict[str, Array] = {"sigma_path": p_sigma, "covariance_path": p_c}
+        if self.adapts_rates:
+            after = shared["theta"], float(shared["sigma"]), shared["deviations"]
+            slowed = learning_rates.slowed_diagonal(old, (state.theta, sigma, d), after)
+            shared = {
+                "theta": slowed.mean,
+                "sigma": np.array(slowed.sigma),
+                "deviations": np.sqrt(slowed.covariance),
+            }
+            master |= slowed.rates
         if self.mixed is not None:
             deviations = float(shared["sigma"]) * shared["deviations"]
             discrete = self.mixed.after_update(state, weights[0], shared["theta"], deviations)
@@ -234,6 +263,7 @@ class SepCMAES(DistributionStrategy):
         """Return the step size, the axis ratio of C, and |p_sigma| / chi_n."""
         deviations = state.shared["deviations"] if self.normal_size else np.ones(1)
         return {
+            **self.rate_metrics(state),
             "sigma": float(state.shared["sigma"]),
             "axis_ratio": float(deviations.max() / deviations.min()),
             "path_length": norm(state.master["sigma_path"])
@@ -243,7 +273,12 @@ class SepCMAES(DistributionStrategy):
 
 def needs(options: Options) -> Needs:
     """Return the requirements under these options."""
-    return distribution.needs_of_searches(NEEDS, options)
+    return needs_of_handling(distribution.needs_of_searches(NEEDS, options), options)
+
+
+def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
+    """Yield reasons why the problem does not fit the options: (key, text)."""
+    yield from mismatches(options, problem)
 
 
 build = SepCMAES

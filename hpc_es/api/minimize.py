@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import math
 import warnings
@@ -83,13 +84,16 @@ class Minimum:
     It also has the names of SciPy's `OptimizeResult`.
     """
 
-    x: Float64  # float64[size], the best vector that was evaluated
+    x: Float64  # float64[size], the best vector that was evaluated, or the centre with noise
     f: float  # its value; also `fun`
     evaluations: int  # also `nfev`
     generations: int  # also `nit`
     reason: str  # why the search ended; also `message`
     parameters: Mapping[str, Value]  # x by name: x0, x1, ... unless `parameters` has names
     violation: float = 0.0  # sum of the positive constraint values
+    # of f, if noise was measured: x is then the centre of the search, and f the mean of
+    # `evaluation.evaluations` evaluations of it at the end
+    standard_error: float | None = None
     # 0: converged, or reached the target, with a feasible x; 1: max_evaluations; 2: ended without
     # convergence; 3: the callback raised StopIteration; 4: a signal; -1: the search is running
     status: int = RUNNING
@@ -167,6 +171,7 @@ def minimize(
     arguments: Mapping[str, object] | None = None,
     batch: int = 0,
     timeout_seconds: float | None = None,
+    deterministic: bool = False,
     seed: int = 0,
     noise: str = "counter",
     callback: Callback | None = None,
@@ -209,6 +214,10 @@ def minimize(
         batch: if greater than 0, `f` takes up to this number of vectors, float64[<= batch, size],
             and returns as many values.
         timeout_seconds: for one call of `f`; None: unlimited.
+        deterministic: whether equal vectors always have equal values. Otherwise CMA-ES and
+            sep-CMA-ES evaluate one candidate twice, and if its values differ they handle noise
+            (`noise_handling`). x is then the centre of the search, which is evaluated ten times
+            more.
         seed: of all random numbers.
         noise: the kind of noise.
         callback: called on rank 0 after each generation as `callback(intermediate_result)`, with
@@ -263,6 +272,7 @@ def minimize(
             "objectives": objective_options(objectives, reference),
             "batch": batch,
             "timeout_seconds": timeout_seconds,
+            "deterministic": deterministic,
             # their names; f gets the values themselves
             "arguments": dict.fromkeys(arguments or ()),
         }
@@ -437,6 +447,20 @@ def _run(
     def result() -> JsonObject:
         assert recorder is not None
         best = _so_far(config, parts, training, recorder, row)
+        answer = recorder.standing.found(training.final).answer
+        is_mean = answer.kind == "mean" and answer.value is not None
+        if isinstance(best, Minimum) and is_mean and answer.value is not None:
+            coordinates = config.task.coordinates()
+            centre = training.state.theta[np.newaxis]
+            x = coordinates.to_objective(np.asarray(centre, np.float64))[0][0]
+            best = dataclasses.replace(
+                best,
+                x=x,
+                f=answer.value,
+                standard_error=answer.standard_error,
+                evaluations=best.evaluations + answer.evaluations,
+                parameters=dict(zip(coordinates.names, coordinates.decoded(x), strict=True)),
+            )
         if isinstance(best, Minimum) and math.isnan(best.f):
             raise RunFailedError(f"no evaluation succeeded; the search ended by {recorder.reason}")
         status = (

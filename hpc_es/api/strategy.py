@@ -209,6 +209,13 @@ def algorithm_options(kind: str, sigma0: float | None, options: ConfigData) -> C
     return section
 
 
+def without_handling(kind: str) -> ConfigData:
+    """Return the option with which a strategy asks for every vector once, {} if it has none."""
+    require_algorithm(kind)
+    fields = {field.name for field in dataclasses.fields(module("algorithms", kind).Options)}
+    return {name: "none" for name in ("noise_handling",) if name in fields}
+
+
 ALL = 1 << 30  # jobs of a chunk: a round is one chunk
 
 
@@ -294,6 +301,7 @@ class Strategy:
         measures: Mapping[str, Sequence[float]] | None = None,
         **options: object,
     ) -> None:
+        kind = algorithm or default_algorithm(objectives)
         limits = {
             "constraints": constraints,
             "constraint_handling": constraint_handling,
@@ -309,9 +317,10 @@ class Strategy:
                     **limits,
                     "objectives": objective_options(objectives, reference),
                 },
-                "algorithm": algorithm_options(
-                    algorithm or default_algorithm(objectives), sigma0, options
-                ),
+                "algorithm": {
+                    **without_handling(kind),
+                    **algorithm_options(kind, sigma0, options),
+                },
                 "noise": {"kind": noise},
                 "stop": {"episodes": max_evaluations, "target_value": target},
             }
@@ -663,7 +672,8 @@ class Strategy:
     def _candidates(self, chunk: Chunk) -> Population:
         state = self._generation.state
         if chunk.purpose == "train":
-            population: Population = self._algorithm.candidates(state, chunk)
+            algorithm = self._algorithm
+            population: Population = algorithm.candidates(state, algorithm.source_chunk(chunk))
             return population
         return unperturbed(
             self._problem.layout, self._algorithm.centre(state, chunk.parent), chunk.jobs

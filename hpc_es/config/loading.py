@@ -28,7 +28,7 @@ from hpc_es.config.options import (
 )
 from hpc_es.config.schema import Config
 from hpc_es.core.data import ConfigData, Json
-from hpc_es.core.declarations import Needs
+from hpc_es.core.declarations import Needs, Offers
 from hpc_es.core.errors import ConfigError, ConfigProblem, Problems, UserError
 from hpc_es.core.paths import absolute, expanded, is_config_string
 from hpc_es.core.plain import plain
@@ -36,7 +36,7 @@ from hpc_es.core.streams import say_error
 
 
 def with_presets(cls: OptionsClass, data: ConfigData) -> ConfigData:
-    """Return a copy of `data` with the presets of its algorithm.
+    """Return a copy of `data` with the presets of its algorithm and of its task.
 
     `cls` is the class of the whole config.
     """
@@ -44,7 +44,7 @@ def with_presets(cls: OptionsClass, data: ConfigData) -> ConfigData:
     needs = _needs(changed)
     if needs is None:
         return changed
-    for key, value in needs.presets.items():
+    for key, value in {**_presets_of_task(changed), **needs.presets}.items():
         section, *inner = key.split(".")
         options = _options(cls, section, changed, needs.policy if section == "policy" else None)
         if options is not None and _has(options, inner):
@@ -63,6 +63,21 @@ def _needs(data: ConfigData) -> Needs | None:
     except ConfigError:  # a broken custom kind, which is reported for its own section
         return None
     return needs
+
+
+def _presets_of_task(data: ConfigData) -> Mapping[str, Json]:
+    """Return the presets in OFFERS of the task; none for a wrong kind."""
+    section = data.get("task")
+    kind = section.get("kind", "episodes") if isinstance(section, Mapping) else "episodes"
+    if not isinstance(kind, str) or not (
+        registry.is_user_kind(kind) or registry.find("tasks", kind)
+    ):
+        return {}
+    try:
+        offers: Offers = registry.module("tasks", kind).OFFERS
+    except ConfigError:  # a broken custom kind, which is reported for its own section
+        return {}
+    return offers.presets
 
 
 def _options(

@@ -83,6 +83,10 @@ class Evaluation:
 
     interval: Natural = option("generations between evaluations; 0: off", 10)
     episodes: Count = option("episodes per evaluation", 10)
+    evaluations: Count = option(
+        "evaluations of the centre at the end, whose mean is the result, if noise was measured on a function or program",
+        10,
+    )
 
     def warnings(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for options without effect."""

@@ -252,9 +252,19 @@ class Jobs:
     parent: int = 0  # index of the centre, for strategies with several
     # number of jobs of the first job's unit that precede the chunk, if it divides a unit
     offset: int = 0
+    # of each job, the number of earlier evaluations of its candidate; (): 0
+    repeats: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def seed_groups(self, common: bool) -> Sequence[int]:
+        """Return the group of each job whose seeds it has: its own, or, with common seeds, for
+        training jobs one for all first evaluations, one for all second ones, and so on.
+        """
+        if not common or self.purpose != "train":
+            return self.groups
+        return self.repeats or [0] * len(self.numbers)
 
 
 # Results.

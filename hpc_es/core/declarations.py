@@ -147,6 +147,8 @@ class Offers:
     measures_centre: bool = False
     automatic_sizes: bool = False  # whether its options are `AutomaticSizes`
     counts_steps: bool = False  # whether a job has steps, which messages count
+    # defaults of the algorithm's options, by dotted key, for runs that this version starts
+    presets: Mapping[str, Json] = field(default_factory=dict)
     # Options with which a job of training is a single episode whose failure is counted, as
     # evaluations need it.
     single_episodes: Mapping[str, Json] = field(default_factory=dict)

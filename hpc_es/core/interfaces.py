@@ -475,6 +475,16 @@ class HasBounds(Protocol):
 
 
 @runtime_checkable
+class DeclaresNoise(Protocol):
+    """A problem of which the user may have said whether its values are noisy."""
+
+    @property
+    def is_noisy(self) -> bool | None:
+        """Whether the same vector has other values with other seeds; None: unknown."""
+        ...
+
+
+@runtime_checkable
 class EvaluatesFactors(Protocol):
     """A compiled vector problem that can evaluate candidates from their low-rank factors."""
 

@@ -41,6 +41,7 @@ class Purpose(enum.IntEnum):
     RESTARTS = 16
     REFERENCE = 17
     CATEGORIES = 18
+    NOISE_HANDLING = 19
 
 
 @dataclass(frozen=True)

@@ -242,9 +242,10 @@ def _with_final_evaluation(
     if status.get("status") != FINISHED or final is None or not rows:
         return columns
     # in the last row: a best value belongs to a number of evaluations
-    if found.answer.kind == "evaluation":
-        if found.answer.value is not None and not found.answer.violation:
-            columns["best_value"][-1] = found.answer.value
+    if found.answer.kind in ("evaluation", "mean"):
+        best = found.best_evaluation
+        if best.value is not None and not best.violation:
+            columns["best_value"][-1] = best.value
         return columns
     last = {name: float(columns[name][-1]) for name in COLUMNS.values()}
     last["evaluation_return_mean"] = final

@@ -409,7 +409,10 @@ def _best_facts(run: RunSummary) -> list[tuple[str, str]]:
     if answer.value is None:
         return []
     violation = f", violation {number_text(answer.violation)}" if answer.violation else ""
-    value = (NAMES[answer.kind], number_text(answer.value) + violation)
+    error = ""
+    if answer.kind == "mean" and answer.standard_error is not None:
+        error = f" ± {number_text(answer.standard_error)} ({answer.evaluations} evaluations)"
+    value = (NAMES[answer.kind], number_text(answer.value) + error + violation)
     if answer.x is not None:
         return [value, ("x", x_text(answer.x, MOST_NUMBERS))]
     return (

@@ -11,6 +11,7 @@ Commands, reports, plots and tunings take the numbers from there.
 | kind | answer |
 |---|---|
 | evaluation | an objective: the best of all evaluated vectors |
+| mean | an objective with measured noise: the centre at the end, and the mean of its evaluations |
 | centre | a policy, model or vector with returns: the parameters with the best evaluation |
 | member | a search for programs: the program with the best reward |
 | front | several objectives: the hypervolume of the front, whose members are in front.csv |
@@ -37,7 +38,7 @@ from hpc_es.core.run_files import LARGEST_CONFIG, read_json, read_text
 from hpc_es.storage.metrics_log import last_row
 from hpc_es.storage.status import FINISHED, STATUS, run_state
 
-Kind = Literal["centre", "evaluation", "member", "front"]
+Kind = Literal["centre", "evaluation", "mean", "member", "front"]
 
 RESULT = "result.json"  # of one run, in its directory
 MOST_NUMBERS = 24  # of a vector in a text
@@ -47,6 +48,7 @@ KEYS = ("goal", "answer", "best_evaluation")
 NAMES: Mapping[Kind, str] = {
     "centre": "best return",
     "evaluation": "best value",
+    "mean": "mean of the centre",
     "member": "best reward",
     "front": "hypervolume",
 }
@@ -296,7 +298,11 @@ def comparable_values(found: Iterable[Found]) -> list[float]:
 def answer_text(answer: Answer) -> str:
     """Return the value of an answer, with its violation if it is infeasible."""
     violation = f" (violation {answer.violation:.6g})" if answer.violation else ""
-    return "-" if answer.value is None else f"{answer.value:.6g}{violation}"
+    if answer.value is None:
+        return "-"
+    is_mean = answer.kind == "mean" and answer.standard_error is not None
+    error = f" ± {answer.standard_error:.2g}" if is_mean else ""
+    return f"{answer.value:.6g}{error}{violation}"
 
 
 def x_text(x: Json, most: int) -> str:

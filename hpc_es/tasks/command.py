@@ -66,7 +66,13 @@ from hpc_es.tasks.functions.parameters import Scale, Value, decoded
 from hpc_es.tasks.functions.results import DECLARED, EvaluationResult, as_float, read_result
 from hpc_es.tasks.functions.supervisor import STDERR
 
-OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True, metrics=OF_CONSTRAINTS)
+OFFERS = Offers(
+    problems=("vectors",),
+    values=True,
+    any_chunks=True,
+    metrics=OF_CONSTRAINTS,
+    presets={"algorithm.noise_handling": "auto"},
+)
 
 PREFIXES = (  # of environment variables that a program does not get
     # MPICH, Intel MPI

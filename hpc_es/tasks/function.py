@@ -165,7 +165,13 @@ def _error(text: str) -> ConfigError:
     return ConfigError([("task.initial", text)])
 
 
-OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True, metrics=OF_CONSTRAINTS)
+OFFERS = Offers(
+    problems=("vectors",),
+    values=True,
+    any_chunks=True,
+    metrics=OF_CONSTRAINTS,
+    presets={"algorithm.noise_handling": "auto"},
+)
 
 
 @options

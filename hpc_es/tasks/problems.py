@@ -263,6 +263,13 @@ class ObservationNormalization:
             yield "probability", f"is 0: no observations are added, {text}"
 
 
+def refuse_common_seeds(common_seeds: bool) -> None:
+    """Raise ConfigError for common seeds of an algorithm that learns from trajectories."""
+    if common_seeds:
+        text = "is true, but the algorithm learns from trajectories, and has no candidates to compare: expected false"
+        raise ConfigError([("task.common_seeds", text)])
+
+
 def refuse_normalization(normalization: ObservationNormalization) -> None:
     """Raise ConfigError if normalisation is enabled.
 
@@ -356,6 +363,8 @@ class PolicyProblem(ProblemDefaults):
         )
         self._statistics: Any = Deviations if normalization.deviation == "sample" else Moments
         self.episodes_per_job = task.episodes_per_job
+        # whether all candidates of a generation play the same episodes
+        self.common_seeds = False
         self.layout, self.size = policy.layout, policy.layout.size
         self.spread = np.broadcast_to(np.float32(PARAMETER_SPREAD), (self.size,))
 
@@ -407,9 +416,10 @@ class PolicyProblem(ProblemDefaults):
         # The seeds of a job are those of its group, so that both candidates of a pair play the same
         # episodes.
         training = jobs.purpose == "train"
-        seeds = {group: self._seeds(jobs, group) for group in dict.fromkeys(jobs.groups)}
+        groups = jobs.seed_groups(self.common_seeds)
+        seeds = {group: self._seeds(jobs, group) for group in dict.fromkeys(groups)}
         return Batch(
-            seeds=np.stack([seeds[group] for group in jobs.groups]),
+            seeds=np.stack([seeds[group] for group in groups]),
             training=training,
             observe=np.array(
                 [training and self._is_observed(jobs.generation, group) for group in jobs.groups]

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.algorithms.common.noise_handling import cost_text
 from hpc_es.config.options import build_kind, warnings_of
 from hpc_es.config.registry import is_user_kind
 from hpc_es.config.schema import Config
@@ -121,7 +122,7 @@ def check(
     lines += [
         f"  {line}" for line in (task.check_lines if isinstance(task, DescribesItself) else ())
     ]
-    lines += _noise_lines(config, problem, policy) if config.setup.needs.noise else []
+    lines += _noise_lines(config, problem, policy, state) if config.setup.needs.noise else []
     lines.append(f"  chunks: {chunks(config, problem)}")
     if numbers:
         chosen = ", ".join(f"task.{name} {number}" for name, number in numbers.items())
@@ -141,6 +142,12 @@ def check(
     lines += [f"WARNING: {warning}" for warning in warned]
     sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0
+
+
+def handling_lines(state: State | None) -> list[str]:
+    """Return a line about what noise handling can cost, [] if there is none."""
+    text = None if state is None else cost_text(state.shared)
+    return [] if text is None else [f"  noise: {text}"]
 
 
 def _searched_lines(
@@ -175,12 +182,14 @@ def layer_lines(layout: Layout) -> list[str]:
     return [*lines, *([f"    and {len(hidden)} more"] if hidden else [])]
 
 
-def _noise_lines(config: Config, problem: VectorProblem, policy: Policy | None) -> list[str]:
-    """Return the memory of the noise table, and what of the perturbations has a low rank.
+def _noise_lines(
+    config: Config, problem: VectorProblem, policy: Policy | None, state: State | None
+) -> list[str]:
+    """Return what handling noisy values can cost, and the memory of the noise table.
 
-    These are parts, and which of them are formed.
+    With low-rank perturbations also which parts have them, and which are formed.
     """
-    lines, factorisation = [], factorisation_of(config, problem.layout)
+    lines, factorisation = handling_lines(state), factorisation_of(config, problem.layout)
     if config.noise.kind == "table":
         megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
         lines.append(f"  noise table {megabytes:,.0f} MB per node")

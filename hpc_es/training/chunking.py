@@ -19,7 +19,7 @@ from hpc_es.config.options import build_kind
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.data import NO_FITNESS, Chunk, Float64, Rows, State, row_dtype
 from hpc_es.core.errors import RunError
-from hpc_es.core.interfaces import Cutting, Problem
+from hpc_es.core.interfaces import AnyAlgorithm, Cutting, Problem
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import FactorisedNoise
 from hpc_es.mpi.scheduler import evaluators
@@ -354,9 +354,7 @@ class ChunkPlanner:
         """
         jobs = 0
         if self._config.setup.needs.asynchronous is None:
-            jobs = training_jobs(
-                self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS)
-            )
+            jobs = usual_jobs(self._parts.algorithm, state, self._parts.row)
         if not self._world.fault_handler.is_fault_tolerant:
             self.plan = self._plan(self.plan.cut, jobs)
             if self.is_adaptive and self._parts.cutting == "at once" and jobs:
@@ -411,7 +409,10 @@ class ChunkPlanner:
         asked = algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS)
         chunks = [chunk for chunk in asked if chunk.purpose == "train"]
         vectors: Float64 = np.concatenate(
-            [algorithm.candidates(state, chunk).stacked() for chunk in chunks]
+            [
+                algorithm.candidates(state, algorithm.source_chunk(chunk)).stacked()
+                for chunk in chunks
+            ]
         )
         return vectors.astype(np.float64)
 
@@ -500,7 +501,7 @@ def jobs_of_generation(config: Config, problem: Problem) -> int:
             "algorithms", config.algorithm, problem, None, Keys(config.seed), unit
         )
         state = problem.carried().merge_into(algorithm.initial())
-        jobs = training_jobs(algorithm.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS))
+        jobs = usual_jobs(algorithm, state, row_dtype())
     return jobs
 
 
@@ -515,6 +516,16 @@ def candidate_bytes(config: Config, parts: Parts) -> int:
 def training_jobs(chunks: Sequence[Chunk]) -> int:
     """Return the number of training jobs in chunks."""
     return sum(chunk.jobs for chunk in chunks if chunk.purpose == "train")
+
+
+def usual_jobs(algorithm: AnyAlgorithm, state: State, row: np.dtype[np.void]) -> int:
+    """Return the number of training jobs of the first round of a generation, without those that
+    evaluate candidates again.
+    """
+    chunks = algorithm.ask(state, 0, np.zeros(0, row), NO_FITNESS)
+    if isinstance(algorithm, Strategy):
+        chunks = [chunk for chunk in chunks if algorithm.source_chunk(chunk) == chunk]
+    return training_jobs(chunks)
 
 
 def _idle_warning(config: Config, jobs: int, cutting: Cutting, unit: int, ranks: int) -> str | None:

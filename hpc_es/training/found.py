@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,6 +125,23 @@ def best_member(config: ConfigData, master: Arrays) -> BestMember | None:
             if member is not None:
                 return member
     return None
+
+
+def with_centre(found: Found, x: Json, final: Mapping[str, float]) -> Found:
+    """Return what a run on a noisy objective has found: its centre x, with the mean of the final
+    evaluation, beside the best single evaluation.
+    """
+    value = number(final.get("final_return_mean"))
+    if value is None:
+        return found
+    answer = Answer(
+        "mean",
+        found.sign * value,
+        x,
+        number(final.get("final_standard_error")),
+        int(final.get("final_evaluations", 0)),
+    )
+    return replace(found, answer=answer)
 
 
 def found_in_checkpoint(snapshot: Snapshot, config: ConfigData) -> Found:

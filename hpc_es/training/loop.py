@@ -286,7 +286,9 @@ class Training:
     def _needs_final_evaluation(self) -> bool:
         """Rank 0: return whether the final evaluation of this theta is unknown."""
         recorder = self.recorder
-        if recorder is None or recorder.replay is not None or not self._rank.evaluations.interval:
+        if recorder is None or recorder.replay is not None:
+            return False
+        if not self._rank.evaluations.interval and not self._rank.has_noisy_objective:
             return False
         self.final = dict(recorder.measured)
         return not self.final

@@ -22,7 +22,7 @@ import numpy as np
 
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
-from hpc_es.core.data import Array, Arrays, JsonObject, State
+from hpc_es.core.data import Array, Arrays, Json, JsonObject, State
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
 from hpc_es.core.interfaces import (
     AnyAlgorithm,
@@ -46,7 +46,7 @@ from hpc_es.training.failure import report_failure
 from hpc_es.training.finished import AfterTrainStep
 from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import Training
-from hpc_es.training.sizes import sized, with_sizes
+from hpc_es.training.sizes import earlier_options, sized, with_earlier_options, with_sizes
 
 if TYPE_CHECKING:
     from hpc_es.mpi.scheduler import Work
@@ -161,6 +161,7 @@ class PreparedRun:
     """Task, run directory and initial state that rank 0 prepares before the other ranks start."""
 
     sizes: Mapping[str, int]  # numbers in place of `auto`, by option of the task
+    options: Mapping[str, Json]  # of the algorithm, which an earlier version started the run with
     built: BuiltTask
     opened: OpenedRun
     source: State | None  # of `policy.init_from`, for a new run
@@ -175,6 +176,8 @@ def prepare_run(config: Config, request: RunRequest) -> PreparedRun:
     from hpc_es.training.run_directory import open_run
 
     problems = Problems()
+    options = earlier_options(config, request.directory)
+    config = with_earlier_options(config, options)
     with remembered():
         built, source = preflight(config, request.directory, problems, request.repetition)
     if built is not None and problems:
@@ -184,7 +187,7 @@ def prepare_run(config: Config, request: RunRequest) -> PreparedRun:
     config, built, numbers = with_sizes(config, built, request.directory, request.repetition)
     info = built.problem.environment_info()
     opened = open_run(request.directory, config, request.resume, request.repetition, info)
-    return PreparedRun(numbers, built, opened, source)
+    return PreparedRun(numbers, options, built, opened, source)
 
 
 def start_run(world: World, signals: Signals, config: Config, request: RunRequest) -> Run:
@@ -201,6 +204,7 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
             "differences": stepping_differences,
             "directory": directory,
             "sizes": dict(prepared.sizes),
+            "options": dict(prepared.options),
         }
 
     keep_freed_memory()
@@ -208,7 +212,8 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
         announce_library()
     prepared, shared = on_rank_0(world, lambda: prepare_run(config, request), message)
     stepping_differences.update(shared["differences"])
-    directory, config = Path(shared["directory"]), sized(config, shared["sizes"])
+    directory = Path(shared["directory"])
+    config = with_earlier_options(sized(config, shared["sizes"]), shared["options"])
     try:
         parts = build_run(world, config, request, prepared.built if prepared else None)
 

@@ -6,11 +6,12 @@ They are chosen at the first start of a run, and stored in its config.yaml.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
+from hpc_es.core.data import Json
 from hpc_es.core.interfaces import AutomaticSizes, SearchSize
 from hpc_es.devices.decision import current_decision
 from hpc_es.training.build import BuiltTask, build_task
@@ -73,6 +74,31 @@ def sizes(config: Config, built: BuiltTask, directory: Path | None = None) -> Ma
     )
     before = _stored(directory, config.task.kind) if directory is not None else {}
     return {name: before.get(name, number) for name, number in chosen.items()}
+
+
+def earlier_options(config: Config, directory: Path) -> Mapping[str, Json]:
+    """Return options of the algorithm, by name, with which a run in this directory was started by a
+    version that did not have them; {} for others.
+
+    Presets of the task are for runs that this version starts.
+    """
+    from hpc_es.storage.answers import read_config
+
+    stored = read_config(directory).get("algorithm")
+    if not isinstance(stored, Mapping) or stored.get("kind") != config.algorithm.kind:
+        return {}
+    defaults: Mapping[str, Json] = {
+        field.name: field.default
+        for field in fields(config.algorithm)
+        if field.default is not MISSING
+    }
+    names = [key.removeprefix("algorithm.") for key in config.setup.offers.presets]
+    return {name: defaults[name] for name in names if name in defaults and name not in stored}
+
+
+def with_earlier_options(config: Config, options: Mapping[str, Json]) -> Config:
+    """Return the config with these options of its algorithm."""
+    return replace(config, algorithm=replace(config.algorithm, **options)) if options else config
 
 
 def _stored(directory: Path, kind: str) -> Mapping[str, int]:

@@ -13,14 +13,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpc_es.algorithms.common.noise_handling import is_noisy
 from hpc_es.config.resolved import resolved
 from hpc_es.config.schema import Config, Stop
-from hpc_es.core.data import Array, Arrays, ConfigData, ProblemState, Rows, State, without_info
-from hpc_es.core.interfaces import Problem
-from hpc_es.storage.answers import Found
+from hpc_es.core.data import (
+    Array,
+    Arrays,
+    ConfigData,
+    Json,
+    ProblemState,
+    Rows,
+    State,
+    without_info,
+)
+from hpc_es.core.interfaces import NamesParameters, Problem
+from hpc_es.storage.answers import LARGEST_X, NAMES, Found, answer_text
 from hpc_es.storage.results import BUDGET
 from hpc_es.storage.status import is_surpassed
-from hpc_es.training.found import found_by
+from hpc_es.training.found import found_by, with_centre
 from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow, derived_fitness
 
 if TYPE_CHECKING:
@@ -200,7 +210,7 @@ class Standing:
         `final` has the results of the final evaluation, {} before it.
         """
         state = self.state
-        return found_by(
+        found = found_by(
             self._plain_config,
             self.config.setup.offers.goal or "maximise",
             state.shared,
@@ -209,6 +219,19 @@ class Standing:
             best=self.best,
             final=final,
         )
+        problem = self.problem
+        if found.answer.kind != "evaluation" or not is_noisy(state.shared):
+            return found
+        if not isinstance(problem, NamesParameters) or found.answer.violation is not None:
+            return found
+        # in the form of the best evaluation: by name, or a list
+        vector = problem.evaluated_vectors(state.theta[np.newaxis])[0]
+        x: Json = None
+        if isinstance(found.best_evaluation.x, Mapping):
+            x = dict(problem.parameters(vector))
+        elif len(vector) <= LARGEST_X:
+            x = vector.tolist()
+        return with_centre(found, x, final)
 
     @cached_property
     def _plain_config(self) -> ConfigData:
@@ -238,7 +261,9 @@ class Standing:
         answer = self.found(final).answer
         # + 0.0: not -0
         best = f"  best evaluation {sign * self.best.return_ + 0.0:.4g}" if self.best else ""
-        if answer.kind == "evaluation":
+        if answer.kind == "mean" and answer.value is not None:
+            best = f"  {NAMES['mean']} {answer_text(answer)} of {answer.evaluations} evaluations"
+        elif answer.kind == "evaluation":
             best = "" if answer.value is None else f"  best value {answer.value + 0.0:.4g}"
             best += f" (violation {answer.violation:.4g})" if answer.violation else ""
         if answer.kind == "front":
@@ -246,10 +271,9 @@ class Standing:
             best += "" if answer.value is None else f"  hypervolume {answer.value:.6g}"
         if status == "failed":
             return f"failed after {work}{best}: {reason}"
+        has_final = bool(final) and answer.kind not in ("mean", "front")
         final_text = (
-            f"  final evaluation {sign * final['final_return_mean'] + 0.0:.4g}"
-            if final and answer.kind != "front"
-            else ""
+            f"  final evaluation {sign * final['final_return_mean'] + 0.0:.4g}" if has_final else ""
         )
         is_last_better = answer.kind == "centre" and is_surpassed(self.best, final)
         better = " (the last theta did better)" if is_last_better else ""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpc_es.algorithms.common.noise_handling import is_noisy
 from hpc_es.config.schema import Config
 from hpc_es.core.data import State
 from hpc_es.core.interfaces import Problem
@@ -143,8 +144,20 @@ class ThisRank:
     def evaluate_centre(self, command: Command) -> Evaluated:
         """Evaluate the centre on all ranks, without a training job."""
         return self.executor.run(
-            Generation(self.parts, self.state, self.evaluations.jobs, False, command.plan)
+            Generation(self.parts, self.state, self.final_jobs, False, command.plan)
         )
+
+    @property
+    def final_jobs(self) -> int:
+        """Jobs of an evaluation of the centre alone: more than usual if noise was measured."""
+        if self.has_noisy_objective:
+            return self.config.evaluation.evaluations
+        return self.evaluations.jobs
+
+    @property
+    def has_noisy_objective(self) -> bool:
+        """Whether noise was measured on an objective."""
+        return self.parts.problem.is_objective and is_noisy(self.state.shared)
 
     def finish(
         self,

@@ -130,6 +130,11 @@ CASES = [
     ),
     Case("cma_es", others=LAGRANGIAN),
     *(
+        Case(kind, {"noise_handling": mode, "population_size": 8}, FUNCTION)
+        for kind in ("cma_es", "sep_cma_es")
+        for mode in ("reevaluate", "learning_rate")
+    ),
+    *(
         Case(kind, others=searched(kind, POINTS))
         for kind in VECTORS
         if registry.module("algorithms", kind).NEEDS.injects

@@ -74,7 +74,7 @@ def test_evaluate_all_snapshots_gives_the_same_table_on_any_ranks(
             ["--all", "--which", "best"],
             "--all writes a table of all checkpoints: leave --which or --member out",
         ),
-        (["--output", "x.csv"], "--output is the table of --all: leave it out"),
+        (["--output", "x.csv"], "--output is the table of --all and --members all: leave it out"),
     ],
 )
 def test_invalid_combinations_of_eval_options_are_refused(

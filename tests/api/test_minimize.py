@@ -159,7 +159,7 @@ def test_two_generations_of_failures_end_minimize() -> None:
     with pytest.raises(
         RunFailedError, match=r"all jobs of the last 2 generations failed.*the disk is gone"
     ):
-        hpc_es.minimize(breaks, START, 0.1, algorithm="cma_es", max_evaluations=700)
+        hpc_es.minimize(breaks, START, 0.1, max_evaluations=700, deterministic=True)
     assert len(calls) == 14 + 14  # generations of 4 + floor(3 ln 3) = 7
 
 
@@ -399,7 +399,7 @@ def test_progress_is_shown_if_it_is_asked_for(
     assert (
         lines[1].startswith("generation 1  value ")
         and "best value" in lines[1]
-        and "evaluations 6" in lines[1]
+        and "evaluations 7" in lines[1]  # one of them looks for noise
     )
     assert lines[-2].startswith("generation 2  value ")
     assert lines[-1] == "ended by stop.episodes: 12"

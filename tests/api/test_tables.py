@@ -16,7 +16,7 @@ from tests.helpers.trained import run
 
 OBJECTIVE = """
 name: valley
-task: {kind: function, function: "valley:cost", parameters: {a: {low: -2, high: 3}, b: {choices: [1, 2]}}}
+task: {kind: function, function: "valley:cost", deterministic: true, parameters: {a: {low: -2, high: 3}, b: {choices: [1, 2]}}}
 algorithm: {kind: cma_es, sigma: 0.5, population_size: 8}
 repetitions: 2
 stop: {generations: 3}

@@ -91,7 +91,8 @@ def test_measured_seconds_of_many_jobs_are_binned_without_loss() -> None:
 
 HANGING = """
 seed: 58  # two of the 20 evaluations of each of the first four generations hang, and hang again
-task: {kind: function, function: "tests.helpers.toys:often_hanging", dimension: 3, timeout_seconds: 0.15, retries: 1}
+task: {kind: function, function: "tests.helpers.toys:often_hanging", dimension: 3, timeout_seconds: 0.15, retries: 1,
+  deterministic: true}
 algorithm: {kind: cma_es, population_size: 20}
 evaluation: {interval: 0}
 stop: {generations: 4}

@@ -16,15 +16,35 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common import stopping
+from hpc_es.algorithms.common import learning_rates, stopping
 from hpc_es.algorithms.common.delay import needs_of_overlapping
 from hpc_es.algorithms.common.injection import INJECTED
+from hpc_es.algorithms.common.noise_handling import (
+    LEAST_CANDIDATES,
+    Chosen,
+    Mode,
+    NoiseHandling,
+    Samples,
+    with_candidates,
+)
+from hpc_es.algorithms.common.noise_handling import Noise as KnownNoise
 from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn
 from hpc_es.algorithms.common.strategy import Strategy, first_deviations
 from hpc_es.config.options import Limits, Natural, Positive, option, options, unused
-from hpc_es.core.data import Array, Arrays, Float64, Results, Rows, State
+from hpc_es.core.data import (
+    Array,
+    Arrays,
+    Chunk,
+    Float64,
+    Outcome,
+    Poll,
+    Results,
+    Rows,
+    State,
+    cut,
+)
 from hpc_es.core.declarations import Needs, Setting
-from hpc_es.core.interfaces import VectorProblem
+from hpc_es.core.interfaces import DeclaresNoise, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Noise
 
@@ -189,6 +209,7 @@ class Ranked:
     fitness: Float64  # float64[samples]
     reason: str | None  # why there is no update; None: there is one
     weights: Any = None  # result of `weights`, if there is an update
+    samples: Samples | None = None  # with noise handling
 
 
 @dataclass(frozen=True)
@@ -215,6 +236,20 @@ class DistributionStrategy(Strategy[Ranked], ABC):
     injects: ClassVar[bool] = False
 
     # Methods of a strategy.
+
+    @property
+    def noise_mode(self) -> Mode:
+        """The option `noise_handling`; a strategy without it returns none."""
+        return "none"
+
+    @property
+    def reevaluated(self) -> Chosen:
+        """The option `reevaluated`."""
+        return "boundary"
+
+    def selected(self, population: int) -> int:
+        """Return the number of samples with a positive weight."""
+        return population // 2
 
     @abstractmethod
     def initial_distribution(self, sigma: float, ratios: Float64) -> tuple[Arrays, Arrays]:
@@ -311,6 +346,28 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         """Search vectors that replace the first candidates, dtype[vectors, params], or None."""
         return self.problem.first_candidates(self.first_population) if self.injects else None
 
+    @cached_property
+    def handling(self) -> NoiseHandling | None:
+        """How noise is handled; None: not at all, or by other learning rates.
+
+        `auto` needs an objective that may be noisy, and values that can be compared between rounds.
+        """
+        mode, problem = self.noise_mode, self.problem
+        if mode not in ("auto", "reevaluate") or self.options.side_by_side:
+            return None
+        if mode == "reevaluate":
+            return NoiseHandling(
+                self.keys, checks_first=False, always=True, chosen=self.reevaluated
+            )
+        is_noisy = problem.is_noisy if isinstance(problem, DeclaresNoise) else None
+        if is_noisy is False:
+            return None
+        is_small = self.first_population < LEAST_CANDIDATES
+        if is_small or problem.relative_fitness or problem.changing_fitness:
+            return None
+        checks_first = problem.is_objective and not is_noisy
+        return NoiseHandling(self.keys, checks_first=checks_first, chosen=self.reevaluated)
+
     def initial(self) -> State:
         """Return the initial state of the first search."""
         return self.begin(0, Search(0, self.first_population))
@@ -337,6 +394,8 @@ class DistributionStrategy(Strategy[Ranked], ABC):
             shared[INJECTED] = (
                 self._first_candidates if not generation else self._first_candidates[:0]
             )
+        if self.handling is not None:
+            shared |= KnownNoise(next_probe=generation).arrays()
         master = {
             **master,
             "age": np.array(0),
@@ -345,10 +404,86 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         }
         return State(generation, shared, master)
 
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
+        """Return a round of `population` jobs, and the jobs that noise handling adds."""
+        population = self.population(state)
+        chunks = [] if round else cut(population, self.chunk_size)
+        if self.handling is None or round > 1:
+            return chunks
+        if not round:
+            return [*chunks, *self.handling.first_round(state, population, self.chunk_size)]
+        selected = self.selected(population)
+        return self.handling.second_round(
+            state, population, self.chunk_size, selected=selected, fitness=fitness
+        )
+
+    def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        """Evaluate a chunk, with the candidates of its jobs as columns if noise is handled."""
+        outcome = super().evaluate(state, chunk, poll)
+        if self.records_candidates:
+            return replace(outcome, rows=with_candidates(outcome.rows, chunk))
+        return outcome
+
+    def source_chunk(self, chunk: Chunk) -> Chunk:
+        """Return the chunk of the first evaluations of the candidates of a chunk."""
+        if not chunk.parent or chunk.purpose != "train":
+            return chunk
+        return replace(chunk, first_job=chunk.first_job - chunk.parent, parent=0)
+
+    @property
+    def records_candidates(self) -> bool:
+        """Whether rows have the columns of `noise_handling`, as `Needs.columns` says."""
+        return self.noise_mode in ("auto", "reevaluate")
+
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Ranked:
         """Rank the samples, unless too few evaluations succeeded or all are equal."""
-        reason = nothing_to_learn(fitness, self.needed(self.population(state)))
-        return Ranked(fitness, reason, None if reason else self.weights(state, rows, fitness))
+        population, samples = self.population(state), None
+        if self.handling is not None:
+            samples = self.handling.samples(state, population, rows, fitness)
+            rows, fitness = rows[:population], samples.combined
+        reason = nothing_to_learn(fitness, self.needed(population))
+        if reason:
+            return Ranked(fitness, reason, samples=samples)
+        draws = self.handling.draws(state, samples) if self.handling and samples else None
+        if draws is None:
+            return Ranked(fitness, None, self.weights(state, rows, fitness), samples)
+        weights = [self.weights(state, rows, drawn) for drawn in draws]
+        return Ranked(fitness, None, sum(weights[1:], weights[0]) / len(weights), samples)
+
+    @property
+    def adapts_rates(self) -> bool:
+        """Whether learning rates are adapted."""
+        return self.noise_mode == "learning_rate"
+
+    def rate_metrics(self, state: State) -> dict[str, float]:
+        """Return the learning rates, {} if they are not adapted."""
+        if not self.adapts_rates:
+            return {}
+        return {name: float(state.master[name]) for name in learning_rates.METRICS}
+
+    @property
+    def _stops(self) -> stopping.Options:
+        """The stopping criteria. Small rates take many generations: only numbers that the user has
+        set limit them.
+        """
+        options: stopping.Options = self.options.stops
+        if not self.adapts_rates:
+            return options
+        return replace(
+            options,
+            tolstagnation=options.tolstagnation or 0,
+            max_generations=options.max_generations or 0,
+        )
+
+    def variance_effective(self, state: State, weights: Float64, usual: float) -> float:
+        """Return mu_eff of the weights, float64[samples], which is the usual one unless they are
+        expected ones.
+        """
+        noise = KnownNoise.of(state.shared)
+        if self.handling is None or noise is None or not self.handling.averages(noise):
+            return usual
+        positive = np.maximum(weights, 0.0)
+        return float(positive.sum() ** 2 / np.square(positive).sum())
 
     def tell(self, state: State, results: Results[Ranked]) -> tuple[State, Mapping[str, float]]:
         """Update the distribution; begin the next search if a stopping criterion is met."""
@@ -359,12 +494,24 @@ class DistributionStrategy(Strategy[Ranked], ABC):
             shared, master = {**shared, **new_shared}, {**master, **new_master}
         if INJECTED in shared:
             shared = {**shared, INJECTED: shared[INJECTED][:0]}
-        after = self._with_history(State(state.generation + 1, shared, master), ranked.fitness)
+        of_noise: dict[str, float] = {}
+        evaluations = self.population(state)
+        if (samples := ranked.samples) is not None:
+            shared = {**shared, **samples.noise.arrays()}
+            evaluations += samples.reevaluations
+            of_noise = {
+                "misranking": samples.noise.misranking,
+                "reevaluations": float(samples.reevaluations),
+            }
+        after = self._with_history(
+            State(state.generation + 1, shared, master), ranked.fitness, evaluations
+        )
         metrics = {
             **self.metrics(after),
             "population_size": float(self.population(after)),
             "restarts": float(after.master["run_restart"]),
             "skipped_update": float(ranked.reason is not None),
+            **of_noise,
         }
         stopped = int(after.master["stopped"])
         if stopped:
@@ -373,10 +520,16 @@ class DistributionStrategy(Strategy[Ranked], ABC):
             policy = RestartPolicy(options.restarts, self.first_population, *growth, multiple)
             search = policy.next_search(self.keys, Search.from_arrays(after.master), stopped)
             if search is not None:
-                after = self.begin(after.generation, search)
+                known, after = (
+                    KnownNoise.of(after.shared),
+                    self.begin(after.generation, search),
+                )
+                if known is not None:
+                    known = replace(known, next_probe=after.generation)
+                    after = replace(after, shared={**after.shared, **known.arrays()})
         return after, metrics
 
-    def _with_history(self, state: State, fitness: Float64) -> State:
+    def _with_history(self, state: State, fitness: Float64, evaluated: int) -> State:
         """Return the state with its age, evaluations and the arrays of the stopping criteria."""
         master = state.master
         age, population, limit = (
@@ -384,7 +537,7 @@ class DistributionStrategy(Strategy[Ranked], ABC):
             self.population(state),
             int(master["run_limit"]),
         )
-        evaluations = int(master["run_evaluations"]) + population
+        evaluations = int(master["run_evaluations"]) + evaluated
         ratios, is_objective = self._first_ratios, self.problem.is_objective
         view = (
             self.view(state)
@@ -396,7 +549,7 @@ class DistributionStrategy(Strategy[Ranked], ABC):
             view, ratios=ratios, is_objective=is_objective, age=age, population=population
         )
         view = replace(view, changing_fitness=changing) if changing else view
-        history = stopping.update_history(self.options.stops, view, fitness, master)
+        history = stopping.update_history(self._stops, view, fitness, master)
         if limit and evaluations >= limit:  # a small search of BIPOP has used its evaluations
             history["stopped"] = np.array(int(history["stopped"]) | stopping.bit("run_limit"))
         counts = {"age": np.array(age), "run_evaluations": np.array(evaluations)}
@@ -406,6 +559,8 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         """Return why there was no update, and that a restart has begun."""
         search, reason = Search.from_arrays(after.master), results.prepared.reason
         lines = [reason] if reason else []
+        if self.handling is not None:
+            lines += self.handling.notices(state, after)
         if search.restart != int(state.master["run_restart"]):
             ended_by = stopping.names(search.ended_by)
             lines.append(

@@ -39,6 +39,7 @@ from hpc_es.algorithms.common.archive import (
 )
 from hpc_es.algorithms.common.covariance import too_large
 from hpc_es.algorithms.common.distribution import Ranked
+from hpc_es.algorithms.common.noise_handling import Mode
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.options import Count, Positive, option, options
 from hpc_es.core.data import SCOPED, Array, Arrays, Chunk, Float64, Results, Rows, State
@@ -109,6 +110,11 @@ class EmitterSearch(CMAES):
 
     Its options are those of `EmitterOptions`.
     """
+
+    @property
+    def noise_mode(self) -> Mode:
+        """None: the archive ranks the candidates of an emitter."""
+        return "none"
 
     options: Any
 

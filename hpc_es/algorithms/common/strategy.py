@@ -305,6 +305,12 @@ class Strategy(Generic[Prepared]):
             f"{type(self).__name__} has neither `candidates` nor an `evaluate` of its own"
         )
 
+    def source_chunk(self, chunk: Chunk) -> Chunk:
+        """Return the chunk whose `candidates` the training jobs of a chunk evaluate, by default the
+        same one; another one if they evaluate candidates again.
+        """
+        return chunk
+
     def centre(self, state: State, parent: int) -> Array:
         """Return the vector that evaluations and probes measure, dtype[size].
 
@@ -361,12 +367,21 @@ class Strategy(Generic[Prepared]):
         """Return the jobs of a chunk with their groups."""
         numbers = chunk.job_numbers
         groups = [self.group(job) for job in numbers] if chunk.purpose == "train" else list(numbers)
-        return Jobs(state.generation, numbers, groups, chunk.purpose, chunk.parent, chunk.offset)
+        is_again = chunk.purpose == "train" and self.source_chunk(chunk) != chunk
+        return Jobs(
+            state.generation,
+            numbers,
+            groups,
+            chunk.purpose,
+            chunk.parent,
+            chunk.offset,
+            repeats=[1] * chunk.jobs if is_again else (),
+        )
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Evaluate the candidates of training jobs, or the centre without noise."""
         if chunk.purpose == "train":
-            candidates = self.candidates(state, chunk)
+            candidates = self.candidates(state, self.source_chunk(chunk))
         else:
             candidates = unperturbed(
                 self.problem.layout, self.centre(state, chunk.parent), chunk.jobs

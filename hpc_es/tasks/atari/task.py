@@ -40,6 +40,7 @@ from hpc_es.tasks.problems import (
     ObservationNormalization,
     PolicyProblem,
     PolicyTrajectories,
+    refuse_common_seeds,
     refuse_normalization,
     refuse_quantities,
 )
@@ -149,6 +150,10 @@ class Options(EpisodeQuantityOptions):
     )
     episodes_per_job: Count = option(
         "number of episodes per job; the return of a job is their mean", 1
+    )
+    common_seeds: bool = option(
+        "whether all candidates of a generation play the same episodes (common random numbers), instead of each its own",
+        False,
     )
     reward_offset: float = option(
         "number added to the reward of each training step, such as -1", 0.0
@@ -275,9 +280,12 @@ class Atari:
         normalization = self.options.observation_normalization
         if searched == "vectors":
             quantities = self.quantities.quantities
-            return PolicyProblem(
+            problem = PolicyProblem(
                 self, policy, keys, normalization, unit, self.columns, "free", quantities
             )
+            problem.common_seeds = self.options.common_seeds
+            return problem
+        refuse_common_seeds(self.options.common_seeds)
         refuse_normalization(normalization)
         refuse_quantities(self.quantities.quantities)
         return PolicyTrajectories(

@@ -42,6 +42,7 @@ from hpc_es.tasks.problems import (
     ObservationNormalization,
     PolicyProblem,
     PolicyTrajectories,
+    refuse_common_seeds,
     refuse_normalization,
     refuse_quantities,
 )
@@ -70,6 +71,10 @@ class Options(EpisodeQuantityOptions):
     )
     episodes_per_job: Count = option(
         "number of episodes per job; the return of a job is their mean", 1
+    )
+    common_seeds: bool = option(
+        "whether all candidates of a generation play the same episodes (common random numbers), instead of each its own",
+        False,
     )
     reward_offset: float = option(
         "number added to the reward of each training step, such as -1", 0.0
@@ -223,7 +228,9 @@ class Episodes:
             problem = PolicyProblem(
                 self, policy, keys, normalization, unit, self.columns, cutting, quantities
             )
+            problem.common_seeds = self.options.common_seeds
         else:
+            refuse_common_seeds(self.options.common_seeds)
             refuse_normalization(self.options.observation_normalization)
             refuse_quantities(self.quantities.quantities)
             segments = None if self._vectors else self.segments

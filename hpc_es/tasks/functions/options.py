@@ -410,6 +410,13 @@ class SearchOptions(QuantityOptions):
     record_evaluations: bool = option(
         "whether all vectors and their values are written to evaluations.csv", True, may_change=True
     )
+    deterministic: bool = option(
+        "whether equal vectors always have equal values, so that no strategy looks for noise", False
+    )
+    common_seeds: bool = option(
+        "whether all candidates of a generation get the same seed (common random numbers), instead of each its own",
+        False,
+    )
     uses_gpu: bool = option(
         "whether evaluations use a GPU with a library of their own, such as PyTorch: each rank then sees one GPU only, "
         "or none with device: cpu",

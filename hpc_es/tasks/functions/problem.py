@@ -130,6 +130,14 @@ class ObjectiveProblem(ProblemDefaults):
             (*coordinates.names, *self.quantities.names) if search.record_evaluations else ()
         )
 
+    @property
+    def is_noisy(self) -> bool | None:
+        """False if no strategy shall look for noise, since the user says that there is none, or
+        since generations are closed before all jobs are done; None: unknown.
+        """
+        is_closed = self._search.close_at is not None
+        return False if self._search.deterministic or is_closed else None
+
     def initial(self, rng: np.random.Generator) -> Float64:
         if isinstance(self._initial, Bounds):
             return self.coordinates.before_transform(
@@ -229,7 +237,7 @@ class ObjectiveProblem(ProblemDefaults):
         ):
             return self._evaluate_or_recall(vectors, jobs, poll)
         known = [
-            self._known(number, vector, jobs.generation)
+            self._known(number, vector, jobs)
             for number, vector in zip(jobs.numbers, vectors, strict=True)
         ]
         results: list[EvaluationResult] = []
@@ -241,20 +249,26 @@ class ObjectiveProblem(ProblemDefaults):
                 ]
                 continue
             part = slice(span[0], span[-1] + 1)
-            unknown = replace(jobs, numbers=jobs.numbers[part], groups=jobs.groups[part])
+            unknown = replace(
+                jobs,
+                numbers=jobs.numbers[part],
+                groups=jobs.groups[part],
+                repeats=jobs.repeats[part],
+            )
             results += self._evaluate_or_recall(vectors[part], unknown, poll)
         return results
 
-    def _known(self, job: int, vector: Float64, generation: int) -> EvaluationResult | None:
-        """Return the result of an initial point, or of a job that was given up, or None.
+    def _known(self, job: int, vector: Float64, jobs: Jobs) -> EvaluationResult | None:
+        """The result of a job that must not be evaluated, else None.
 
-        The latter was before a restart.
+        It is an initial point that is not evaluated again, or was given up before a restart.
         """
+        generation = jobs.generation
         if job in self._journal.closed.get(generation, ()):
             return EvaluationResult(math.nan, failure_from_text(GIVEN_UP))
         point = (
             self.initial_points.known.get(vector.tobytes())
-            if self.initial_points is not None and not generation
+            if self.initial_points is not None and not generation and not jobs.repeats
             else None
         )
         return None if point is None else EvaluationResult(point.value, numbers=point.numbers)
@@ -276,7 +290,8 @@ class ObjectiveProblem(ProblemDefaults):
         self, vectors: Float64, jobs: Jobs, poll: Poll
     ) -> list[EvaluationResult]:
         """Return the results of a chunk, from the journal if it has all of them."""
-        seeds = Seeds(partial(self._seed, jobs), jobs.groups)
+        groups = jobs.seed_groups(self._search.common_seeds)
+        seeds = Seeds(partial(self._seed, jobs), groups)
         if not self._journal.is_open:
             return self._evaluate_with_retries(vectors, seeds, poll)
 

@@ -54,6 +54,7 @@ from hpc_es.tasks.problems import (
     ObservationNormalization,
     PolicyProblem,
     PolicyTrajectories,
+    refuse_common_seeds,
     refuse_normalization,
     refuse_quantities,
 )
@@ -287,6 +288,10 @@ class Options(EpisodeQuantityOptions):
     episodes_per_job: Count = option(
         "number of episodes per job; the return of a job is their mean", 1
     )
+    common_seeds: bool = option(
+        "whether all candidates of a generation play the same episodes (common random numbers), instead of each its own",
+        False,
+    )
     lanes: Literal["auto"] | Count = option(
         "number of episodes that are stepped side by side; auto: chosen at the first start (docs/guides/compiled.md). "
         "Results depend on it",
@@ -413,7 +418,10 @@ class JaxEpisodes:
         """Return the problem of the policy's parameters as a vector, or of its trajectories."""
         assert policy is not None
         if searched == "vectors":
-            return CompiledProblem(self, self.compiled(policy), keys)
+            problem = CompiledProblem(self, self.compiled(policy), keys)
+            problem.common_seeds = self.options.common_seeds
+            return problem
+        refuse_common_seeds(self.options.common_seeds)
         return CompiledTrajectories(self, policy)
 
     def compiled(self, policy: Policy) -> CompiledPolicy:

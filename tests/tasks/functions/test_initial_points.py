@@ -245,7 +245,12 @@ def test_values_of_an_earlier_run_are_taken_over(
     """
     data = {
         "seed": 1,
-        "task": {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 3},
+        "task": {
+            "kind": "function",
+            "function": "tests.helpers.toys:ellipsoid",
+            "dimension": 3,
+            "deterministic": True,
+        },
         "algorithm": {"kind": "cma_es"},
         "evaluation": {"interval": 0},
         "stop": {"generations": 4},
