@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import cocoex
 import numpy as np
 import pytest
 
@@ -17,6 +16,8 @@ from benchmarks.functions.noisy import (
     mean_ranks,
     noise_free,
 )
+
+cocoex = pytest.importorskip("cocoex")  # with hpc_es[oracles]
 
 
 def test_mean_is_recorded_when_a_budget_is_used_up() -> None:

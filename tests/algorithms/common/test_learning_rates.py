@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import cmaes
 import numpy as np
 import pytest
 
 import hpc_es
 from hpc_es.algorithms.common.learning_rates import Rate, first_rates, slowed, slowed_diagonal
 from hpc_es.core.data import Array, Float64
+
+cmaes = pytest.importorskip("cmaes")  # with hpc_es[oracles]
 
 SIZE = 5
 
