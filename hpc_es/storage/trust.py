@@ -19,7 +19,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,11 +26,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hpc_es.config import user_code
-from hpc_es.config.registry import ENVIRONMENT_MODULES, is_user_kind
+from hpc_es.config.code_names import OWN
+from hpc_es.config.registry import is_user_kind
 from hpc_es.config.resolved import Hashes, plain_data, sources
 from hpc_es.config.source_code import (
     MAIN,
     code_files,
+    has_module,
     is_in_main,
     is_installed,
     source_hash,
@@ -43,10 +44,6 @@ from hpc_es.core.ownership import stranger
 from hpc_es.storage.checkpoint import damage_named, load
 from hpc_es.storage.checkpoint_directory import DIRECTORY, all_full
 from hpc_es.storage.trust_store import Store
-
-# Of an object in a module, or of an environment, which may have a namespace:
-# module:namespace/Name-v0.
-_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>/-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,11 @@ def find_code(data: ConfigData, recorded: Mapping[str, str]) -> Code:
 
 
 def _names(value: object) -> Iterator[str]:
-    """Yield the texts in a section that are names of code, keys among them."""
+    """Yield the texts in a section that begin with a module and a colon, keys among them.
+
+    What follows the colon does not matter: code that is given a text may import it by its own
+    rules. Options that name code of hpc_es's own know also of modules that are missing.
+    """
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _names(key)
@@ -171,11 +172,7 @@ def _names(value: object) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _names(item)
-    elif (
-        isinstance(value, str)
-        and _NAME.fullmatch(value)
-        and value.partition(":")[0] not in ENVIRONMENT_MODULES
-    ):
+    elif isinstance(value, str) and value not in OWN and has_module(value):
         yield value
 
 
@@ -306,6 +303,8 @@ def _require_sources(path: Path, data: ConfigData, code: Code) -> None:
                 raise UserError(f"{text}: {remedy}, and train again")
         elif not now:
             is_module = ":" in name or is_user_kind(name)
+            if is_module and is_installed(name):  # such as what is built in
+                continue
             searched = user_code.search_path_text() if is_module else data.get("directory") or "."
             text = f"expected the source of {name!r}, which {path} needs, found none in {searched}"
             raise UserError(f"{text}: start this command in its directory")
