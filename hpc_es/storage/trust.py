@@ -41,6 +41,7 @@ from hpc_es.config.source_code import (
 from hpc_es.core.data import ConfigData, JsonObject
 from hpc_es.core.errors import UserError, visible
 from hpc_es.core.ownership import stranger
+from hpc_es.core.paths import absolute, expanded
 from hpc_es.storage.checkpoint import damage_named, load
 from hpc_es.storage.checkpoint_directory import DIRECTORY, all_full
 from hpc_es.storage.trust_store import Store
@@ -246,8 +247,22 @@ def _absolute_paths(provenance: ConfigData) -> list[str]:
 
 
 def _directory_of(data: ConfigData) -> list[str]:
-    """Return the directory of the config, from which code is imported when settings change."""
-    return [os.path.abspath(data["directory"])] if data.get("directory") else []  # noqa: PTH100
+    """Return the directory of the config, from which code is imported when settings change,
+    as `config.loading` reads it.
+    """
+    text = data.get("directory")
+    if not isinstance(text, str) or not text:
+        return []
+    with contextlib.suppress(ValueError):  # a variable that is not set here, as it will say
+        return [os.path.normpath(absolute(expanded(text)))]
+    return []
+
+
+def own_files() -> user_code.Limits:
+    """Return what may be imported from directories that a run names, which is open: files that are
+    trusted, and those that nobody else may have written.
+    """
+    return user_code.Limits(Store.of_user().digests(), own=True)
 
 
 def combined(decisions: Iterable[Decision]) -> Decision:

@@ -654,3 +654,43 @@ def test_texts_that_only_look_like_code_need_no_source(place: Place) -> None:
     shutil.rmtree(place.run)
     place.call("train", "line.yaml", "--output", place.run, keywords, cwd=place.code)
     place.call("eval", place.run, "--episodes", "1")
+
+
+SPELLINGS = ["{code}", "/{code}", "{code}/../code", "~/code", "$CODE", "${{CODE}}/."]
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_override_imports_nothing_beside_the_config_of_a_stranger(
+    place: Place, spelling: str, is_own: bool
+) -> None:
+    """Only the directory is a stranger's if the run has been unpacked."""
+    folder = place.root / "theirs"
+    shutil.move(place.run, folder / "run")
+    place.run = folder / "run"
+    place.env |= {"HOME": str(place.code.parent), "CODE": str(place.code)}
+    place.change(sources={}, import_paths=[])
+    place.change_config("task", env_id="CartPole-v1")
+    text = spelling.format(code=place.code)
+    for path in (place.run / "checkpoints").glob("*.h5"):
+        old = checkpoint.load(path)
+        data = {**json.loads(old.config_text), "directory": text}
+        checkpoint.save(path, dataclasses.replace(old, config_text=json.dumps(data)))
+    place.forget()
+    place.open_to_all()
+    if not is_own:
+        folder.chmod(0o777)
+    program = f"""
+import pathlib
+from hpc_es.commands.policies import with_overrides
+from hpc_es.report.saved_policy import read_evaluated
+source = read_evaluated(pathlib.Path({str(place.run)!r}), None, False)
+with_overrides(source, ["task.max_episode_steps=3"])
+import lines
+lines.helper.ran("imported")
+"""
+    shutil.rmtree(place.ran)
+    place.ran.mkdir()
+    done = python(["-c", program], cwd=place.root / "empty", env=place.env)
+    assert done.status and not [*place.ran.iterdir()], str(done)
+    assert "lines" in done.stderr.splitlines()[-1]
