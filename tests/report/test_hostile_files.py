@@ -14,12 +14,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
 from hpc_es import cli
 from hpc_es.config.resolved import plain_data
+from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core.data import JsonObject
+from hpc_es.report.loggers import LoggedRun, Loggers
 from hpc_es.storage import checkpoint
 from tests.helpers.harness import clean_environment
 from tests.helpers.hostile import mutated
@@ -256,3 +260,73 @@ def test_names_of_columns_and_texts_are_escaped(
     for command in (["results", "--csv"], ["results"], ["inspect"]):
         status, said = called(capsys, command[0], runs / "es", *command[1:])
         assert status == 0 and not said.startswith("=") and ",=" not in said
+
+
+def _logged(directory: Path, kind: str, run_id: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Start a logger with an id that comes from a checkpoint; return the warnings."""
+    status = SimpleNamespace(run_id=run_id, experiment_id="0", lifecycle_stage="active")
+    client = MagicMock()
+    client.get_run.return_value.info = status
+    wandb = MagicMock()
+    wandb.init.return_value.id = "new"
+    for name, module in {
+        "wandb": wandb,
+        "mlflow": MagicMock(),
+        "mlflow.tracking": MagicMock(MlflowClient=lambda **_: client),
+        "mlflow.exceptions": SimpleNamespace(MlflowException=ValueError),
+        "mlflow.entities": MagicMock(),
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    warnings: list[str] = []
+    report = Report(
+        loggers=(kind,),
+        wandb=Wandb(directory=str(directory)),
+        mlflow=Mlflow(directory=str(directory)),
+        tensorboard_directory=str(directory),
+    )
+    run = LoggedRun(directory, "mine", {})
+    Loggers(report, run, {kind: run_id}, warnings.append).start(3, [])
+    return warnings
+
+
+@pytest.mark.parametrize("run_id", ["*", "[a-z]*", "a*", "../wandb/offline-run-1-abc/run-abc", ""])
+def test_logger_id_of_a_checkpoint_removes_no_other_run(
+    tmp_path: Path, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "wandb" / "offline-run-1-abc" / "run-abc.wandb"
+    other.parent.mkdir(parents=True)
+    other.touch()
+    assert not _logged(tmp_path, "wandb", run_id, monkeypatch)
+    assert other.exists()
+    assert not _logged(tmp_path, "wandb", "abc", monkeypatch)
+    assert not other.exists()  # that of this run is replaced
+
+
+@pytest.mark.parametrize("run_id", ["../away", "{root}/away", "other", "mine/../../away", "mine-0"])
+def test_logger_id_of_a_checkpoint_leads_to_no_other_folder(
+    tmp_path: Path, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "events"
+    folder.mkdir()
+    _logged(folder, "tensorboard", run_id.format(root=tmp_path), monkeypatch)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_dir()] == ["events", "mine"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize("link", ["0", "0/abc", "0/abc/metrics", "0/abc/metrics/eval"])
+def test_mlflow_store_with_a_link_of_a_stranger_is_not_cut(
+    tmp_path: Path, link: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link to a file or directory of the user, four levels below the run."""
+    target = tmp_path / "mine"
+    (target / "abc" / "metrics").mkdir(parents=True)
+    files = [target / "numbers", target / "abc" / "numbers", target / "abc" / "metrics" / "numbers"]
+    for file in files:
+        file.write_text("1 2 3\n4 5 6\n")
+    place = tmp_path / "store" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(target)
+    os.lchown(place, 12345, 12345)
+    (warning,) = _logged(tmp_path / "store", "mlflow", "abc", monkeypatch)
+    assert "is a link of user 12345" in warning
+    assert [file.read_text() for file in files] == ["1 2 3\n4 5 6\n"] * 3
