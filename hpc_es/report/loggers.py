@@ -353,7 +353,9 @@ def _require_own_tree(store: Path, folder: Path) -> None:
     or in it.
     """
     way = [folder, *folder.parents]
-    below = [Path(top, name) for top, *names in os.walk(folder) for name in sum(names, [])]
+    below = [
+        Path(top, name) for top, folders, files in os.walk(folder) for name in (*folders, *files)
+    ]
     for path in (*way[: way.index(store) + 1], *below):
         status = path.lstat() if os.path.lexists(path) else None
         if status and stat.S_ISLNK(status.st_mode) and status.st_uid not in (os.geteuid(), 0):

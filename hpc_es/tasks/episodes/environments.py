@@ -236,7 +236,7 @@ def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment
     except Exception as error:
         text = f"{path} cannot be applied: {one_line(error_text(error))}"
         raise ConfigError([(f"task.wrappers[{number}]", text)]) from error
-    if not isinstance(wrapped, Environment):
+    if not isinstance(wrapped, gymnasium.Env):
         text = f"expected {path} to return an environment, found {type(wrapped).__name__}"
         raise ConfigError([(f"task.wrappers[{number}]", text)])
     return wrapped
