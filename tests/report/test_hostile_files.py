@@ -330,3 +330,28 @@ def test_mlflow_store_with_a_link_of_a_stranger_is_not_cut(
     (warning,) = _logged(tmp_path / "store", "mlflow", "abc", monkeypatch)
     assert "is a link of user 12345" in warning
     assert [file.read_text() for file in files] == ["1 2 3\n4 5 6\n"] * 3
+
+
+LAUGHS = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9))
+MERGED = f"b: &b {{{', '.join(f'k{n}: 1' for n in range(4000))}}}\nm:\n" + "- <<: *b\n" * 8000
+CONFIG_TEXTS = {
+    "bomb": f"a0: &a0 {{kind: float}}\n{LAUGHS}\ntask: {{parameters: {{x: *a8}}}}\n",
+    "merged": MERGED,
+    "syntax": "a: [1,\n b: }",
+    "text": "just text",
+    "list": "task: [1]\n",
+    "parameters": "task: {parameters: 5}\n",
+    "deep": "[" * 3000 + "]" * 3000,
+}
+
+
+@pytest.mark.parametrize("kind", CONFIG_TEXTS)
+def test_export_of_a_checkpoint_with_a_hostile_config(
+    kind: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (runs / "function" / "checkpoints").glob("*.h5"):
+        old = checkpoint.load(path)
+        checkpoint.save(path, dataclasses.replace(old, config_text=CONFIG_TEXTS[kind]))
+    with time_limit(30):
+        status, said = called(capsys, "export", runs / "function", runs / "x.json")
+    assert status and len(said.splitlines()) == 1
