@@ -13,11 +13,13 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+import yaml
 
 from hpc_es import cli
 from hpc_es.config.resolved import plain_data
@@ -355,3 +357,63 @@ def test_export_of_a_checkpoint_with_a_hostile_config(
     with time_limit(30):
         status, said = called(capsys, "export", runs / "function", runs / "x.json")
     assert status and len(said.splitlines()) == 1
+
+
+def _edit_rows(run: Path, count: int = 3, **values: Callable[[int], object]) -> None:
+    """Write `count` rows, in which these columns have the value of the function."""
+    path = run / "metrics.jsonl"
+    row = json.loads(path.read_text().splitlines()[0])
+    rows = []
+    for number in range(count):
+        row |= {"generation": number, "timesteps_total": 100 * number, "seconds_total": number}
+        rows.append({**row, **{name: value(number) for name, value in values.items()}})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+ODD_ROWS: dict[str, dict[str, Callable[[int], object]]] = {
+    "returns": {"return_mean": lambda n: 1e308 * (-1) ** n, "return_std": lambda n: 1e308},
+    "integers": {"return_mean": lambda n: 10**400},
+    "times": {"timesteps_total": lambda n: -1e308 * n, "seconds_total": lambda n: 1e308},
+    "some": {"return_mean": lambda n: 1e308 if n == 1 else 1.0},
+}
+
+
+@pytest.mark.parametrize("kind", ODD_ROWS)
+def test_numbers_that_no_picture_can_show(
+    kind: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _edit_rows(runs / "es", **ODD_ROWS[kind])
+    status, said = called(capsys, "plot", runs / "whole", runs / "es", "-o", "curve.png")
+    assert status == 0
+    status, said = called(capsys, "plot", runs / "es", "-o", "curve.png")
+    assert len(said.splitlines()) == 1
+    assert status == 0 or kind != "some"
+
+
+@pytest.mark.parametrize("key", ["env_id", "name"])
+@pytest.mark.parametrize("text", ["A" * 300_000, "a\n" * 50_000, "\x1b[31m$\\frac{"])
+def test_long_titles_are_cut(
+    key: str, text: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = runs / "es" / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    (config if key == "name" else config["task"])[key] = text
+    path.write_text(yaml.safe_dump(config))
+    assert called(capsys, "plot", runs / "es", "-o", "curve.png")[0] == 0
+
+
+def test_pictures_of_many_tasks_are_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    several = runs / "several"
+    for number in range(60):
+        run = several / f"repetition_{number:04}"
+        shutil.copytree(runs / "es", run)
+        text = (run / "config.yaml").read_text()
+        (run / "config.yaml").write_text(text.replace("CartPole-v1", f"Task{number}-v1"))
+        (run / "checkpoints").rename(run / "other")
+    status, said = called(capsys, "plot", several, "-o", "curve.png")
+    assert status and "the runs have 60 tasks" in said
+
+
+def test_many_restarts_are_drawn_in_seconds(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _edit_rows(runs / "function", 20_000, restarts=lambda n: n, sigma=lambda n: n + 1.0)
+    assert called(capsys, "plot", runs / "function", "-o", "curve.png")[0] == 0
