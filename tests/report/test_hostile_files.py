@@ -417,3 +417,32 @@ def test_pictures_of_many_tasks_are_refused(runs: Path, capsys: pytest.CaptureFi
 def test_many_restarts_are_drawn_in_seconds(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _edit_rows(runs / "function", 20_000, restarts=lambda n: n, sigma=lambda n: n + 1.0)
     assert called(capsys, "plot", runs / "function", "-o", "curve.png")[0] == 0
+
+
+def test_names_and_results_reach_the_terminal_escaped(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`called` refuses control characters; a line is none of the file's name."""
+    odd = runs / "a\x1b[31m\x1b]0;title\x07b\nSECOND"
+    shutil.copytree(runs / "function", odd)
+    result = json.loads((odd / "result.json").read_text())
+    result["answer"]["x"] = {"\x1b[31m": "\x1b]0;a\x07", "k": 1.0}
+    result["seed"] = 5
+    (odd / "result.json").write_text(json.dumps(result))
+    shutil.copytree(runs / "function", runs / "b\x1b[31m")
+    damaged = runs / "c\x1b[31m\nSECOND"
+    shutil.copytree(runs / "function", damaged)
+    (damaged / "result.json").write_text("[")
+    for command in (
+        ["results", runs / "function", odd, runs / "b\x1b[31m", damaged],
+        ["results", odd],
+        ["results", odd, "--csv"],
+        ["requeue", odd, "--status", "1", "--decide"],
+        ["plan", "x.yaml"],
+        ["check", "x.yaml"],
+    ):
+        if command[1] == "x.yaml":
+            config = {**yaml.safe_load(CONFIGS["es"]), "name": "n\x1b[31m"}
+            Path("x.yaml").write_text(yaml.safe_dump(config))
+        _, said = called(capsys, *command)
+        assert "\nSECOND" not in said and "\x1b" not in said
