@@ -61,12 +61,9 @@ def is_installed(kind: str) -> bool:
     return is_installed_in(str(Path(spec.origin).parent))
 
 
-def has_module(text: str) -> bool:
-    """Return whether a text begins with a module that can be imported, or with one in a package
-    that can, and a colon.
-    """
-    module, colon, _ = text.partition(":")
-    if not colon or not is_module_name(module):
+def has_module(module: str) -> bool:
+    """Return whether a module, or a package that it is in, can be imported."""
+    if not is_module_name(module):
         return False
     return module in sys.modules or _module_spec(module) is not None
 

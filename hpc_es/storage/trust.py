@@ -46,6 +46,8 @@ from hpc_es.storage.checkpoint import damage_named, load
 from hpc_es.storage.checkpoint_directory import DIRECTORY, all_full
 from hpc_es.storage.trust_store import Store
 
+MOST_MODULES = 1000  # of the texts of a config
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -159,21 +161,38 @@ def find_code(data: ConfigData, recorded: Mapping[str, str]) -> Code:
 
 
 def _names(value: object) -> Iterator[str]:
-    """Yield the texts in a section that begin with a module and a colon, keys among them.
+    """Yield the texts in a section that begin with a module and a colon, keys among them,
+    and custom kinds.
 
     What follows the colon does not matter: code that is given a text may import it by its own
     rules. Options that name code of hpc_es's own know also of modules that are missing.
+
+    Raises UserError for more modules than can be looked for.
     """
+    found = dict[str, bool]()
+    for text in _candidates(value):
+        module, colon, _ = text.partition(":")
+        if colon and module not in found:
+            if len(found) == MOST_MODULES:
+                many = f"more than {MOST_MODULES:,} texts that begin with different modules"
+                raise UserError(f"expected a config that names code, found {many} and a colon")
+            found[module] = has_module(module)
+        if not colon or found[module]:
+            yield text
+
+
+def _candidates(value: object) -> Iterator[str]:
+    """Yield the texts that may name code: custom kinds, and those with a colon."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _names(key)
-            yield from _names(item)
+            yield from _candidates(key)
+            yield from _candidates(item)
             if key == "kind" and is_user_kind(item):
                 yield str(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _names(item)
-    elif isinstance(value, str) and value not in OWN and has_module(value):
+            yield from _candidates(item)
+    elif isinstance(value, str) and ":" in value and value not in OWN:
         yield value
 
 

@@ -694,3 +694,12 @@ lines.helper.ran("imported")
     done = python(["-c", program], cwd=place.root / "empty", env=place.env)
     assert done.status and not [*place.ran.iterdir()], str(done)
     assert "lines" in done.stderr.splitlines()[-1]
+
+
+def test_texts_with_many_modules_are_refused_in_seconds(place: Place) -> None:
+    """Each would be looked for in all directories of the search path."""
+    texts = {f"k{number}": f"module{number}:x" for number in range(100_000)}
+    place.change_config("task", env_kwargs=texts)
+    place.change(sources={}, import_paths=[])
+    done = place.call("eval", place.run, status=2)
+    assert "more than 1,000 texts" in done.stderr and done.seconds < 20
