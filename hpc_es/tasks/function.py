@@ -149,7 +149,9 @@ def _read_vector(path: Path) -> Float64:
             case ".json":
                 array = np.array(read_json(path.resolve()))
             case ".txt":
-                array = np.loadtxt(io.StringIO(read_text(path.resolve())), ndmin=1)
+                array = np.loadtxt(
+                    io.StringIO(read_text(path.resolve())), ndmin=1, encoding="utf-8"
+                )
             case _:
                 text = f"expected a number, a list, {RANDOM!r} or a file ({', '.join(SUFFIXES)}), found {path.name!r}"
                 raise _error(text)
