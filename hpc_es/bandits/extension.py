@@ -17,6 +17,6 @@ EXTENSION = Extension(
     tasks={"bandits": "hpc_es.bandits.task"},
     commands={"bandit-report": "hpc_es.bandits.commands"},
     # the public path of the environment
-    environments=("hpc_es.tasks.bandits",),
+    environments=("hpc_es.tasks.bandits:hpc_es/Bandit-v0",),
     purposes=BanditPurpose.__members__,
 )

@@ -10,7 +10,7 @@ import sys
 
 from hpc_es.core import slurm
 from hpc_es.core.arguments import config_source, expanded_path, positive, whole_number, written_file
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import UserError, visible
 from hpc_es.core.paths import shown
 
 RANKS = (8, 64, 512, 1440)
@@ -88,7 +88,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(plan_report.as_json(measured, predicted, cluster, sbatch))
     else:
-        sys.stdout.write(plan_report.text(str(config.name), measured, predicted, sbatch))
+        sys.stdout.write(plan_report.text(visible(str(config.name)), measured, predicted, sbatch))
     if arguments.plot is not None:
         plan_report.draw(str(config.name), predicted, arguments.plot)
         sys.stderr.write(f"{shown(arguments.plot)} written\n")
@@ -154,5 +154,5 @@ def run_requeue(arguments: argparse.Namespace) -> int:
 
 
 def _print_requeue(text: str) -> None:
-    sys.stdout.write(f"hpc-es requeue: {text}\n")
+    sys.stdout.write(f"hpc-es requeue: {visible(text)}\n")
     sys.stdout.flush()

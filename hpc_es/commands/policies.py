@@ -248,13 +248,14 @@ def with_overrides(source: StoredPolicy, overrides: Sequence[str]) -> StoredPoli
     from hpc_es.config.loading import validate
     from hpc_es.config.resolved import resolved
     from hpc_es.config.yaml_text import override
+    from hpc_es.storage.trust import own_files
 
     for item in overrides:
         if not item.startswith("task.") or "=" not in item:
             raise UserError(
                 f"expected task.key=value, found {item!r}: the policy itself cannot be changed"
             )
-    config = validate(override(resolved(source.config), overrides))
+    config = validate(override(resolved(source.config), overrides), own_files())
     return dataclasses.replace(source, config=config)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_es.core.arguments import expanded_path
+from hpc_es.core.errors import visible
 from hpc_es.core.text_table import aligned
 
 if TYPE_CHECKING:
@@ -207,8 +208,6 @@ def _tuning_row(path: Path) -> JsonObject:
 
 def _list_cell(row: JsonObject, column: str) -> str:
     """Return a cell of the list as text."""
-    from hpc_es.core.errors import visible
-
     if column == "progress":
         percent = "" if row["progress"] is None else f"{100 * row['progress']:.0f} %, "
         return percent + visible(str(row["progress_text"]))
@@ -472,7 +471,7 @@ def run_results(arguments: argparse.Namespace) -> int:
                 raise UserError(unreadable_reason(error)) from error
             unreadable.append(unreadable_reason(error))
     for text in unreadable:
-        sys.stderr.write(f"unreadable: {text}\n")
+        sys.stderr.write(f"unreadable: {visible(text)}\n")
     if not contents:
         return 1
     several = len(directories) > 1
@@ -504,7 +503,7 @@ def run_results(arguments: argparse.Namespace) -> int:
             _comparison({name: pair[1] for name, pair in contents.items() if name not in copies})
         )
         for name, original in copies.items():
-            sys.stdout.write(f"left out: {name}, a copy of {original}\n")
+            sys.stdout.write(f"left out: {visible(name)}, a copy of {visible(original)}\n")
     else:
         rows, summary = next(iter(contents.values()))
         for row in rows:
@@ -596,7 +595,7 @@ def _comparison(summaries: Mapping[str, JsonObject]) -> str:
     table = [["directory", "finished", *(name.replace("_", " ") for name in COMPARED)]]
     for name, summary in summaries.items():
         cells = [_statistics_cell(summary[column]) for column in COMPARED]
-        table.append([name, f"{summary['finished']} of {summary['repetitions']}", *cells])
+        table.append([visible(name), f"{summary['finished']} of {summary['repetitions']}", *cells])
     used = [
         index for index in range(len(table[0])) if any(line[index] != "-" for line in table[1:])
     ]
@@ -630,8 +629,6 @@ def _flat(row: JsonObject) -> JsonObject:
 
 
 def _short(value: object) -> str:
-    from hpc_es.core.errors import visible
-
     if isinstance(value, float):
         return f"{value:.6g}"
     return visible(str(value))

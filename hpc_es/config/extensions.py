@@ -157,8 +157,8 @@ def owner(section: Section, name: object) -> Installed | None:
 
 
 def environments() -> frozenset[str]:
-    """Return the modules whose environments belong to extensions."""
-    return frozenset(module for _, extension in every() for module in extension.environments)
+    """Return the whole names of environments that belong to extensions."""
+    return frozenset(name for _, extension in every() for name in extension.environments)
 
 
 def load(name: str) -> Callable[..., Any]:

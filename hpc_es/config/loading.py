@@ -125,20 +125,23 @@ def _put_default(data: dict[str, Json], path: list[str], value: Json) -> None:
     data.setdefault(path[-1], value)
 
 
-def validate(data: ConfigData) -> Config:
-    """Return the config that `data` describes; raise ConfigError with every mistake."""
-    config = with_right_values(data)
+def validate(data: ConfigData, limits: user_code.Limits | None = None) -> Config:
+    """Return the config that `data` describes; raise ConfigError with every mistake.
+
+    `limits` say which files may run in its `directory`, unless that is known; None: all.
+    """
+    config = with_right_values(data, limits)
     Problems(validation.misfits(config)).raise_any()
     return config
 
 
-def with_right_values(data: ConfigData) -> Config:
+def with_right_values(data: ConfigData, limits: user_code.Limits | None = None) -> Config:
     """Return the config that `data` describes; raise ConfigError with every wrong value.
 
     Values that do not fit each other are left to `validation.misfits`. `data` may have numbers and
     arrays of NumPy and other values of Python: see `core.plain`. `output` and `directory` have ~
     and variables replaced; other paths where they are used. Modules in its `directory` become
-    importable. Imports pydantic.
+    importable, within `limits`. Imports pydantic.
     """
     data = plain(data)
     if isinstance(data, dict):
@@ -148,7 +151,7 @@ def with_right_values(data: ConfigData) -> Config:
         data = nested(data)
     data, wrong = _with_directories(data)
     if isinstance(directory := data.get("directory"), str):
-        user_code.add_importable(directory)
+        user_code.add_importable(directory, limits)
     if wrong:
         raise ConfigError(wrong)
     return validation.with_right_values(Config, with_presets(Config, data))

@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Any, Literal, TypeGuard
 
 from hpc_es.config import extensions
+from hpc_es.config.code_names import OWN, CodeName
 from hpc_es.config.source_code import is_installed, source_path
 from hpc_es.config.user_code import search_path_text
 from hpc_es.core.errors import ConfigError, UserError, nearest
@@ -74,14 +75,6 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
 }
 
 
-# Environments and wrappers of hpc_es that configs name as they name those of the user, module:name.
-_ENVIRONMENT_MODULES = frozenset(
-    (
-        "hpc_es.tasks.deceptive_maze",
-        "hpc_es.tasks.flat_action",
-        "hpc_es.tasks.last_step",
-    )
-)
 REQUIRED = {"algorithms": ("Options", "build", "NEEDS"), "tasks": ("Options", "build", "OFFERS")}
 REQUIRED_ALWAYS = ("Options", "build")
 METHODS = frozenset(("problems", "warnings"))  # of options; no option has these names
@@ -123,9 +116,9 @@ def package_of(package: Package, kind: object) -> extensions.Installed | None:
     return extensions.owner(package, kind)
 
 
-def is_own_environment(module: str) -> bool:
-    """Return whether a module has environments or wrappers of hpc_es or of an extension."""
-    return module in _ENVIRONMENT_MODULES or module in extensions.environments()
+def is_own_code(text: str) -> bool:
+    """Return whether this is the name of an environment or wrapper of hpc_es or an extension."""
+    return text in OWN or text in extensions.environments()
 
 
 def module(package: Package, kind: str) -> Any:
@@ -257,11 +250,16 @@ def import_function(text: str, key: str, example: str = "my_model:cost") -> Call
     Raises:
         ConfigError: that is not possible.
     """
-    module, _, attribute = text.partition(":")
-    if not module or not attribute:
-        raise ConfigError([(key, f"expected module:function such as {example}, found {text!r}")])
+    try:
+        named = CodeName.of(text)
+        steps = named.steps()
+    except ValueError:
+        raise ConfigError(
+            [(key, f"expected module:function such as {example}, found {text!r}")]
+        ) from None
+    module = named.module
     function: object = _import_module(module, key)
-    for name in attribute.split("."):
+    for name in steps:
         if not hasattr(function, name):
             callables = [
                 item
@@ -271,6 +269,10 @@ def import_function(text: str, key: str, example: str = "my_model:cost") -> Call
             has = ", ".join(callables) or "no function"
             raise ConfigError([(key, f"there is no {name!r} in {module} (it has: {has})")])
         function = getattr(function, name)
+        try:
+            named.require_inside(function, name)
+        except ValueError as error:
+            raise ConfigError([(key, f"found {text!r}, where {error}")]) from None
     if not callable(function):
         raise ConfigError(
             [(key, f"expected a function, found {text!r} to be of type {type(function).__name__}")]

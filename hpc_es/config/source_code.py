@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from zipimport import zipimporter
 
+from hpc_es.config.code_names import is_module_name
 from hpc_es.config.user_code import LIBRARIES, is_installed_in, read_code
 
 MAIN = "__main__"
@@ -59,6 +60,13 @@ def is_installed(kind: str) -> bool:
     if spec is None or spec.origin is None or not spec.has_location:
         return spec is not None and spec.origin in ("built-in", "frozen")
     return is_installed_in(str(Path(spec.origin).parent))
+
+
+def has_module(module: str) -> bool:
+    """Return whether a module, or a package that it is in, can be imported."""
+    if not is_module_name(module):
+        return False
+    return module in sys.modules or _module_spec(module) is not None
 
 
 def _module_spec(kind: str) -> ModuleSpec | None:

@@ -85,8 +85,15 @@ def make_importable(*directories: Path | str) -> None:
     import_only(None)
 
 
-def add_importable(directory: Path | str) -> None:
-    """Make modules in one more directory importable; which files may run there stays as it is."""
+def add_importable(directory: Path | str, limits: Limits | None = None) -> None:
+    """Make modules in one more directory importable; which files may run in known ones stays as it
+    is.
+
+    If the directory is new, files within these limits may run (None: all).
+    """
+    path = os.path.normpath(Path(directory).absolute())
+    if path not in _directories and (within := _limits(path) or limits) is not None:
+        _directories[path] = within
     import_from(importable(*import_directories(), directory))
 
 

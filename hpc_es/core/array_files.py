@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import stat
+import os
 import zipfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.data import Array, Arrays
-from hpc_es.core.run_files import UnusualFileError
+from hpc_es.core.run_files import open_file
 
 MOST_COMPRESSION = 1100  # deflate makes data at most 1,032 times smaller
 SLACK_BYTES = 1 << 16
@@ -24,24 +24,48 @@ SLACK_BYTES = 1 << 16
 
 def load_array(path: Path) -> Array:
     """Return the array of a .npy file; OSError or ValueError if it is none."""
-    _require_file(path)
-    with _damage_as_value_error():
-        # a map is not longer than its file
-        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    with open_file(path) as file, _damage_as_value_error():
+        stream: Any = file
+        shape, _, dtype = _header(stream)
+        _require_size(path.name, shape, dtype, os.fstat(file.fileno()).st_size - file.tell())
+        file.seek(0)
+        array: Array = np.lib.format.read_array(stream, allow_pickle=False)
+        return array
 
 
-def load_arrays(path: Path, leave_out: Collection[str] = ()) -> Arrays:
+def load_arrays(
+    path: Path, leave_out: Collection[str] = (), may_be_compressed: bool = True
+) -> Arrays:
     """Return the arrays of a .npz file by name, except some; OSError or ValueError if it is
     none.
+
+    Files of runs are not compressed, so that they take no more memory than they have bytes.
     """
-    _require_file(path)
-    with _damage_as_value_error():
-        with zipfile.ZipFile(path) as archive:
-            require_plain_archive(archive)
-            for member in archive.infolist():
-                _require_shape(archive, member)
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files if name not in leave_out}
+    # opened once: what is checked is what is read
+    with open_file(path) as file, _damage_as_value_error(), zipfile.ZipFile(file) as archive:
+        require_plain_archive(archive)
+        found = {}
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if not may_be_compressed and member.file_size > member.compress_size:
+                raise ValueError(f"{member.filename} is compressed")
+            if name not in leave_out:
+                found[name] = _array(archive, member)
+        return found
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
+    """Return an array of an archive; ValueError if its header names another size than that of its
+    bytes.
+    """
+    with archive.open(member) as file:
+        stream: Any = file
+        shape, _, dtype = _header(stream)
+        _require_size(member.filename, shape, dtype, member.file_size - file.tell())
+    with archive.open(member) as file:
+        stream = file
+        array: Array = np.lib.format.read_array(stream, allow_pickle=False)
+        return array
 
 
 @contextlib.contextmanager
@@ -66,24 +90,22 @@ def require_plain_archive(archive: zipfile.ZipFile) -> None:
             )
 
 
-def _require_file(path: Path) -> None:
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
-        raise UnusualFileError(path, "expected a regular file")
+def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, order and dtype of an array of a .npy file."""
+    major, _ = np.lib.format.read_magic(file)
+    read_header = (
+        np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    )
+    shape, order, dtype = read_header(file)
+    return shape, order, dtype
 
 
-def _require_shape(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Raise ValueError if the header of an array names another size than that of its bytes."""
-    with archive.open(member) as file:
-        stream: Any = file
-        major, _ = np.lib.format.read_magic(stream)
-        read_header = (
-            np.lib.format.read_array_header_1_0
-            if major == 1
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = read_header(stream)
-        said, held = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
-        if said != held:
-            raise ValueError(
-                f"{member.filename} has an array of {said:,} bytes, and holds {held:,}"
-            )
+def _require_size(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], held: int) -> None:
+    """Raise ValueError if an array is not as large as its bytes,
+    which are none for elements without any, or if it has objects.
+    """
+    count = math.prod(map(int, shape))
+    if dtype.hasobject or (dtype.itemsize == 0 and count):
+        raise ValueError(f"{name} has elements of type {dtype}, expected numbers or texts")
+    if (said := count * dtype.itemsize) != held:
+        raise ValueError(f"{name} has an array of {said:,} bytes, and holds {held:,}")

@@ -13,6 +13,7 @@ Section = Literal["algorithms", "tasks", "policies", "noise", "commands"]
 SECTIONS: tuple[Section, ...] = ("algorithms", "tasks", "policies", "noise", "commands")
 _KIND = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _COMMAND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
+_ENVIRONMENT = re.compile(r"\w+(\.\w+)*:([\w-]+/)?[\w.-]+", re.ASCII)
 _OBJECT = re.compile(r"\w+(\.\w+)*(:\w+)?", re.ASCII)
 
 
@@ -47,8 +48,8 @@ class Extension:
     best_member: str = ""
     # function `(runs) -> sections` for the HTML report
     report_sections: str = ""
-    # Modules that register Gymnasium environments, which configs name as "module:id". They belong
-    # to the package, so that nobody is asked to trust them.
+    # Gymnasium environments that modules of the package register, by the names that configs have:
+    # "module:id". They belong to the package, so that nobody is asked to trust them.
     environments: tuple[str, ...] = ()
     # numbers of its purposes of random numbers by name, see `purpose_number`
     purposes: Mapping[str, int] = field(default_factory=dict)
@@ -63,11 +64,17 @@ class Extension:
                         f"{section} of the extension: expected names such as {example!r}, found {name!r}"
                     )
         values = [value for section in SECTIONS for value in self.named(section).values()]
-        values += [self.config_strings, self.best_member, self.report_sections, *self.environments]
+        values += [self.config_strings, self.best_member, self.report_sections]
         for value in values:
             if value and not _OBJECT.fullmatch(value):
                 raise ValueError(
                     f"expected the name of a module, or module:name, in the extension, found {value!r}"
+                )
+
+        for name in self.environments:
+            if not _ENVIRONMENT.fullmatch(name):
+                raise ValueError(
+                    f"environments of the extension: expected names such as 'my_package.envs:Name-v0', found {name!r}"
                 )
 
     def named(self, section: Section) -> Mapping[str, str]:

@@ -25,6 +25,7 @@ LARGEST_TEXT, LARGEST_CONFIG, LONGEST_LINE = 1 << 28, 1 << 22, 1 << 26
 LINKED_LEVELS = 3
 
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR}
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _BUFFERED: dict[str, Any] = {
     "rb": io.BufferedReader,
     "ab": io.BufferedWriter,
@@ -42,25 +43,48 @@ class UnusualFileError(OSError, RunError):
         return f"{self.filename}: {self.strerror}"
 
 
-def _require_own_way(path: Path) -> None:
-    """Raise UnusualFileError if a directory near this file is a link of another user.
+def _own_way(path: Path) -> int:
+    """Return a descriptor of the directory of a file; UnusualFileError if a directory near this
+    file is a link of another user to what is not of that user.
 
-    That is, a link to what is not of that user. In a run of somebody else, a link named checkpoints
-    or repetition_0000 could lead to any run of the user. The links of a user to directories of that
-    user, such as to the latest run, are followed.
+    In a run of somebody else, a link named checkpoints or repetition_0000 could lead to any run of
+    the user. The links of a user to directories of that user, such as to the latest run, are
+    followed. Each directory is opened within the one above it, so that nothing can take its place
+    after it was checked.
     """
-    for parent in path.absolute().parents[:LINKED_LEVELS]:
-        try:
-            link = parent.lstat()
-            if not stat.S_ISLNK(link.st_mode) or link.st_uid in (os.geteuid(), 0):
-                continue
-            is_of_others = parent.stat().st_uid != link.st_uid
-        except OSError:  # as opening the file will say
-            return
-        if is_of_others:
-            raise UnusualFileError(
-                path, f"is below {parent}, a link of user {link.st_uid} to a directory of others"
-            )
+    whole = path.absolute()
+    near = whole.parts[1:-1][-LINKED_LEVELS:]
+    above = Path(*whole.parts[: len(whole.parts) - 1 - len(near)])
+    current = os.open(above, _DIRECTORY)
+    try:
+        for name in near:
+            below = _entered(current, name, path)
+            os.close(current)
+            current = below
+    except BaseException:
+        os.close(current)
+        raise
+    return current
+
+
+def _entered(directory: int, name: str, path: Path) -> int:
+    """Return a descriptor of a directory in one that is open, on the way to the file `path`."""
+    item = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    link = os.fstat(item)
+    if stat.S_ISDIR(link.st_mode):
+        return item
+    try:
+        if not stat.S_ISLNK(link.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        # the target of this very link
+        target = os.open(os.readlink("", dir_fd=item), _DIRECTORY, dir_fd=directory)
+    finally:
+        os.close(item)
+    if link.st_uid not in (os.geteuid(), 0) and os.fstat(target).st_uid != link.st_uid:
+        os.close(target)
+        text = f"is below {name}, a link of user {link.st_uid} to a directory of others"
+        raise UnusualFileError(path, text)
+    return target
 
 
 def open_descriptor(path: Path, flags: int, mode: int = 0o666) -> int:
@@ -69,25 +93,47 @@ def open_descriptor(path: Path, flags: int, mode: int = 0o666) -> int:
     Raises:
         UnusualFileError: it is a link, a pipe, a device or a directory.
     """
-    _require_own_way(path)
     try:
-        descriptor = os.open(
-            path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode
-        )
+        directory = _own_way(path)
+        try:
+            owner = os.fstat(directory).st_uid
+            descriptor = _opened(directory, path, flags, mode)
+        finally:
+            os.close(directory)
+    except UnusualFileError:
+        raise
     except OSError as error:
-        if error.errno == errno.ELOOP and path.is_symlink():
+        error.filename = str(path)
+        raise
+    if reason := _unusual(os.fstat(descriptor), owner):
+        os.close(descriptor)
+        raise UnusualFileError(path, reason)
+    return descriptor
+
+
+def _unusual(status: os.stat_result, owner: int) -> str:
+    """Return what an open file is if it is none of a run, in a directory of this owner."""
+    if not stat.S_ISREG(status.st_mode):
+        return "expected a regular file, found a directory, a pipe or a device"
+    # Where the system allows hard links to files of others, they lead to any file of the user.
+    if status.st_nlink > 1 and owner not in (status.st_uid, os.geteuid(), 0):
+        return f"expected a file with one name in a directory of user {owner}, found a hard link"
+    return ""
+
+
+def _opened(directory: int, path: Path, flags: int, mode: int) -> int:
+    """Return a descriptor of a file in an open directory, without following a link."""
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        return os.open(path.name or ".", flags, mode, dir_fd=directory)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
             raise UnusualFileError(path, "expected a regular file, found a link") from None
         if error.errno == errno.ENXIO:  # of a pipe that nobody reads, or a socket
             raise UnusualFileError(
                 path, "expected a regular file, found a pipe or a socket"
             ) from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UnusualFileError(
-            path, "expected a regular file, found a directory, a pipe or a device"
-        )
-    return descriptor
 
 
 def open_file(path: Path, mode: str = "rb", buffering: int = -1) -> BinaryIO:

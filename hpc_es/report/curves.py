@@ -46,6 +46,7 @@ DRAWN = (
     *("restarts", "best_violation", "hypervolume", "front_size"),
 )
 MOST_POINTS = 2000  # per line; a panel is about 500 pixels wide
+LARGEST = 1e150  # of numbers in a picture: the square is still a number
 # keys of `policy` that may name files, as init_from does
 INIT_FILES = ("init_observations", "init_optimizer")
 IGNORED = (
@@ -226,8 +227,10 @@ def load(path: Path) -> RunCurves:
 
 
 def _number(value: object) -> float:
-    """Return a number of a row; NaN for anything else."""
-    return float(value) if isinstance(value, int | float) else np.nan
+    """Return a number of a row that a picture can show; NaN for anything else."""
+    if isinstance(value, int | float) and abs(value) <= LARGEST:
+        return float(value)
+    return np.nan
 
 
 def _with_final_evaluation(

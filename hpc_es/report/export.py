@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import Actions, Array, Arrays, Box, ConfigData, Json, MultiDiscrete, Spaces
 from hpc_es.core.errors import UserError, require
 from hpc_es.core.policy import Policy
@@ -298,27 +299,29 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
     For an objective it is the best vector of all evaluations, otherwise the best or last theta.
     Raises CheckpointError if there is no vector.
     """
-    import yaml
-
     from hpc_es.report.saved_policy import read_theta
-    from hpc_es.storage.checkpoint import load
+    from hpc_es.storage.checkpoint import damage_named, load
     from hpc_es.storage.checkpoint_directory import find
     from hpc_es.storage.members import require_no_members
     from hpc_es.storage.results import require_run
     from hpc_es.tasks.functions.best import BestVector, has_best
 
     require_run(path)
-    newest = load(find(path))
+    newest = load(file := find(path))
+    with damage_named(file):
+        config = plain_data(newest.config_text)
     vector: Array
     data: ConfigData
     if options.which not in (None, "best", "last"):
         _, snapshot, name = read_theta(path, options.which, options.trust)
         vector = snapshot.state.theta
-        x = _named(vector, yaml.safe_load(newest.config_text))
+        with damage_named(file):
+            x = _named(vector, config)
         data = {"member": name, "x": x, "generation": snapshot.generation}
     elif has_best(newest.outcome):
         vector = BestVector.from_arrays(newest.outcome).x
-        data = describe_best(newest.outcome, yaml.safe_load(newest.config_text))["best_vector"]
+        with damage_named(file):
+            data = describe_best(newest.outcome, config)["best_vector"]
     else:
         require_no_members(path, options.which)
         _, snapshot, which = read_theta(path, options.which, options.trust)

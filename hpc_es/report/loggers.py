@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ import numpy as np
 from hpc_es.config.registry import config_path
 from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core.data import Array, JsonObject
-from hpc_es.core.run_files import is_regular, read_bytes
+from hpc_es.core.run_files import UnusualFileError, is_regular, read_bytes
 from hpc_es.storage.metrics_log import Row
 from hpc_es.storage.status import EndStatus
 
@@ -64,6 +65,10 @@ class Started:
     # the package's id of the run, kept in checkpoints; None if the directory identifies the run
     run_id: str | None
     next_generation: int  # the first generation whose row it lacks
+
+
+# Of MLflow and Weights & Biases. It comes from a checkpoint, which may be of somebody else.
+ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class Logger(Protocol):
@@ -227,11 +232,10 @@ class TensorBoard:
 
 
 def _own_folder(directory: Path, name: str, run_id: str | None) -> Path:
-    """Create and return the folder of a run.
-
-    That is the one of its earlier sessions, else a new one of its name.
+    """Create and return the folder of a run: that of its earlier sessions, which has its name and
+    maybe a number, else a new one.
     """
-    if run_id is not None:
+    if run_id is not None and re.fullmatch(rf"{re.escape(name)}(-[1-9]\d{{0,8}})?", run_id):
         (directory / run_id).mkdir(parents=True, exist_ok=True)
         return directory / run_id
     for number in itertools.count(1):
@@ -294,6 +298,7 @@ class MLflow:
         self._id = existing.run_id
         self._client.update_run(self._id, status="RUNNING")
         folder = store / existing.experiment_id / self._id / "metrics"
+        _require_own_tree(store, folder)
         last = truncate(folder, first) - 1
         return Started(self._id, truncate(folder, last))  # the last row may be incomplete
 
@@ -315,6 +320,8 @@ class MLflow:
         """Return MLflow's record of a run; None if it is not in the store, or in its trash."""
         from mlflow.exceptions import MlflowException
 
+        if not ID.fullmatch(run_id):
+            return None
         try:
             info = self._client.get_run(run_id).info
         except MlflowException:
@@ -339,6 +346,20 @@ class MLflow:
         for start in range(0, len(params), PARAMS_PER_BATCH):
             self._client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
         return run_id
+
+
+def _require_own_tree(store: Path, folder: Path) -> None:
+    """Raise UnusualFileError if a link of another user is on the way from a store to this folder,
+    or in it.
+    """
+    way = [folder, *folder.parents]
+    below = [
+        Path(top, name) for top, folders, files in os.walk(folder) for name in (*folders, *files)
+    ]
+    for path in (*way[: way.index(store) + 1], *below):
+        status = path.lstat() if os.path.lexists(path) else None
+        if status and stat.S_ISLNK(status.st_mode) and status.st_uid not in (os.geteuid(), 0):
+            raise UnusualFileError(path, f"is a link of user {status.st_uid}")
 
 
 def truncate(folder: Path, first: int) -> int:
@@ -401,9 +422,8 @@ class WeightsAndBiases:
         os.environ.setdefault("WANDB_CACHE_DIR", str(directory / "wandb" / "cache"))
         import wandb
 
-        # The id is in the names of the files; the name of the directory may have a suffix.
-        files = sorted((directory / "wandb").glob(f"offline-run-*/run-{run_id}.wandb"))
-        old_directories = [file.parent for file in files]
+        run_id = run_id if run_id is not None and ID.fullmatch(run_id) else None
+        old_directories = _directories_of(run_id, directory / "wandb")
         self._run = wandb.init(
             project=self._options.project,
             name=run.name,
@@ -431,6 +451,16 @@ class WeightsAndBiases:
         """Raise OSError if the disk is full, which the process of W&B does not report."""
         if os.statvfs(self._directory).f_bavail == 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
+
+
+def _directories_of(run_id: str | None, folder: Path) -> list[Path]:
+    """Return the directories of a run of W&B, whose id is in the names of its files;
+    the name of the directory may have a suffix.
+    """
+    if run_id is None:
+        return []
+    directories = [path for path in sorted(folder.glob("offline-run-*")) if not path.is_symlink()]
+    return [path for path in directories if is_regular(path / f"run-{run_id}.wandb")]
 
 
 def _wandb_settings() -> JsonObject:
@@ -474,7 +504,8 @@ class Loggers:
         warn: Callable[[str], object],
     ) -> None:
         self._report, self._run, self._warn = report, run, warn
-        self.run_ids = dict(run_ids)  # including loggers that the config no longer names
+        # including loggers that the config no longer names
+        self.run_ids = {name: text for name, text in run_ids.items() if isinstance(text, str)}
         self._running: dict[str, Logger] = {}
 
     def start(self, first: int, rows: Iterable[Row]) -> None:

@@ -31,7 +31,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, NullFormatter
 
-from hpc_es.core.errors import READING, UserError, unreadable_reason
+from hpc_es.core.errors import READING, UserError, unreadable_reason, visible, visible_lines
 from hpc_es.report.curves import (
     FRONTS,
     OF_FRONTS,
@@ -63,6 +63,10 @@ GREY = "#555555"
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":")  # after the last colour, the colours repeat with the next dash pattern
 MOST_MARKERS = 30
+MOST_CHARTS = 40  # a picture of them takes a minute
+MOST_LETTERS, MOST_LINES = 300, 5  # of a title
+MOST_RESTARTS = 500
+MOST_NAMED = 1000  # letters of the parameters of a best vector
 LEGEND_LETTERS = 120  # per line of the legend
 MOST_PARAMETERS = 12  # of a best vector in the legend
 LOG_DECADES = 2  # positive values that span more decades get a logarithmic axis
@@ -203,6 +207,11 @@ def figure(groups: Sequence[RunGroup], panels: Sequence[X], title: str | None) -
     A chart has 1200 x 500 pixels, or 1200 x 750 with a lower row of diagnostics.
     """
     tasks = by_task(groups)
+    if len(tasks) > MOST_CHARTS:
+        text = (
+            f"the runs have {len(tasks)} tasks, each with a chart: expected at most {MOST_CHARTS}"
+        )
+        raise UserError(f"{text} in one picture")
     fronts = {name: _fronts(same) for name, same in tasks.items()}
     heights = [
         (5.0 if any(_diagnostics(group) for group in same) else 10 / 3)
@@ -376,7 +385,8 @@ def _draw_diagnostics(
             curve = series.thinned()
             width, marker = 1.3 if dash == "-" else 0.9, "." if len(curve.x) == 1 else None
             ax.plot(curve.x, curve.mean, ls=dash, color=color, lw=width, marker=marker)
-    for position in restarts(group, x):
+    positions = restarts(group, x)
+    for position in positions[:: -(-len(positions) // MOST_RESTARTS) or 1]:
         ax.axvline(position, color=color, lw=0.7, alpha=0.6)
     ax.set_yscale("log")
     label_log_axis(ax.yaxis)
@@ -391,12 +401,13 @@ def _add_legends(
     """
     key = _value_key(groups) if groups[0].measure is VALUES else _return_key(groups)
     key += _diagnostics_key(groups)
+    title = title if len(title) <= MOST_LETTERS else f"{title[:MOST_LETTERS]} ..."
     target.legend(
         handles=key,
         loc="outside upper center",
         ncols=4 if has_lower_row or len(key) == 4 else 3,
         fontsize=8,
-        title=title,
+        title=visible_lines(title) if title.count("\n") < MOST_LINES else visible(title),
         title_fontsize=11,
     )
     lines = []
@@ -491,6 +502,7 @@ def _group_label(group: RunGroup) -> str:
         x = run.found.answer.x if is_last else None
         named = f": {x_text(x, MOST_PARAMETERS)}" if isinstance(x, dict) else ""
         label += f" ({_copies(group)})" if group.copies else ""
+        named = named if len(named) <= MOST_NAMED else f"{named[:MOST_NAMED]} ..."
         return textwrap.fill(label + named, LEGEND_LETTERS) if named else label
     # Repetitions of one seed have different random numbers.
     seeds = len({(run.config.get("seed"), run.repetition) for run in group.runs})

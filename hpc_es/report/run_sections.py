@@ -150,8 +150,16 @@ def _alerts(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content
 
 def _label(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     """Return the path of a run below the directory that all runs have in common."""
-    parents = [str(other.path.resolve().parent) for other in runs]
-    return str(run.path.resolve().relative_to(os.path.commonpath(parents)))
+    path = _resolved(run.path)  # once: somebody may exchange directories meanwhile
+    parents = [str(path.parent), *(str(_resolved(other.path).parent) for other in runs)]
+    return str(path.relative_to(os.path.commonpath(parents)))
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except OSError:
+        return path.absolute()
 
 
 def _runs_table(

@@ -32,7 +32,7 @@ from typing import Any, Literal, cast, get_args
 from hpc_es.config.registry import is_user_kind
 from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import ConfigData, Json, JsonObject
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import ConfigError, visible, visible_lines
 from hpc_es.core.quantities import Goal
 from hpc_es.core.run_files import LARGEST_CONFIG, read_json, read_text
 from hpc_es.storage.metrics_log import last_row
@@ -311,9 +311,9 @@ def x_text(x: Json, most: int) -> str:
     Of a vector at most this many numbers are shown.
     """
     if isinstance(x, Mapping):
-        parts = [f"{name} = {_element_text(value)}" for name, value in x.items()]
+        parts = [f"{visible(str(name))} = {_element_text(value)}" for name, value in x.items()]
     elif isinstance(x, str):
-        return x
+        return visible_lines(x)
     else:
         parts = [_element_text(value) for value in x] if isinstance(x, list) else []
     return ", ".join(parts[:most]) + (f", ... ({len(parts)} numbers)" if len(parts) > most else "")
@@ -323,7 +323,7 @@ def _element_text(value: Json) -> str:
     return (
         f"{value:.6g}"
         if isinstance(value, float)
-        else value
+        else visible(value)
         if isinstance(value, str)
         else json.dumps(value)
     )

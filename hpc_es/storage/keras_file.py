@@ -6,6 +6,7 @@ It reads `.keras` files, and `.h5` files of whole models.
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,7 +49,7 @@ def _from_archive(path: Path) -> list[SavedLayer]:
 
     The groups of the latter have the names of layers.
     """
-    with zipfile.ZipFile(path) as archive:
+    with open_file(path.resolve()) as opened, zipfile.ZipFile(opened) as archive:
         require_plain_archive(archive)
         if archive.getinfo("config.json").file_size > MOST_CONFIG_BYTES:
             raise ValueError("its config.json is too large")
@@ -68,9 +69,12 @@ def _variables(group: Any) -> tuple[Array, ...]:
 
 
 def _from_hdf5(path: Path) -> list[SavedLayer]:
-    """Read the format of Keras 1 and 2: the config is an attribute, weights are groups."""
-    with h5py.File(path) as file:
-        require_plain(file, path.stat().st_size)
+    """Read the format of Keras 1 and 2: the config is an attribute,
+    the weights are groups by layer.
+    """
+    # opened once: a pipe that takes its place would be waited for
+    with open_file(path.resolve()) as opened, h5py.File(opened) as file:
+        require_plain(file, os.fstat(opened.fileno()).st_size)
         config = parse_json(file.attrs["model_config"])
         groups = file["model_weights"]
         weights = {}

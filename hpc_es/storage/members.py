@@ -34,8 +34,19 @@ from hpc_es.storage.files import replace_by, write_text
 
 STEMS: Mapping[Incumbent, str] = {"front": "front", "cells": "archive"}
 FIRST = ("member", "generation", "job")
+LONGEST_NAME = 100
+FLOATS = (np.float16, np.float32, np.float64)
 # what reading a file raises that is damaged, or was not written by `write_members`
-DAMAGE = (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, zipfile.BadZipFile)
+DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    EOFError,
+    ArithmeticError,
+    zipfile.BadZipFile,
+)
 
 
 class Member(NamedTuple):
@@ -198,8 +209,8 @@ def read_archive(run: Path) -> StoredArchive:
         text = "expected the directory of a run whose algorithm keeps an archive of cells, found no"
         raise CheckpointError(f"{run}: {text} {path.name}")
     try:
-        arrays = load_arrays(path, leave_out=("vectors",))
-        names = [str(name) for name in arrays["member"]]
+        arrays = load_arrays(path, leave_out=("vectors",), may_be_compressed=False)
+        names = _names(arrays)
         if "cells_low" not in arrays:
             raise CheckpointError(f"{path}: its algorithm declares no cells (Elites.division)")
         division = Division(
@@ -255,8 +266,8 @@ def read_vectors(archive: StoredArchive) -> Array:
     damaged.
     """
     try:
-        vectors = load_arrays(archive.path)["vectors"]
-        if vectors.ndim != 2 or vectors.dtype.kind != "f" or len(vectors) != len(archive):
+        vectors = load_arrays(archive.path, may_be_compressed=False)["vectors"]
+        if vectors.ndim != 2 or vectors.dtype not in FLOATS or len(vectors) != len(archive):
             raise ValueError(f"the vectors are {vectors.dtype}{list(vectors.shape)}")
     except DAMAGE as error:
         raise CheckpointError(f"{archive.path}: is damaged: {error}") from error
@@ -296,12 +307,12 @@ def read_member(run: Path, name: str) -> Member:
 
 def _member(path: Path, name: str) -> Member:
     try:
-        arrays = load_arrays(path)
-        names = arrays["member"].tolist()
+        arrays = load_arrays(path, may_be_compressed=False)
+        names = _names(arrays)
         row = _row(path, arrays, name)
         if row is not None:
             vector = np.array(arrays["vectors"][row])
-            if vector.ndim != 1 or vector.dtype.kind != "f":
+            if vector.ndim != 1 or vector.dtype not in FLOATS:
                 raise ValueError(f"the vector of {name} is {vector.dtype}{list(vector.shape)}")
             return Member(str(names[row]), int(arrays["generation"][row]), vector)
     except DAMAGE as error:
@@ -319,12 +330,25 @@ def _member(path: Path, name: str) -> Member:
     raise CheckpointError(f"{path}: there is {what} among {len(names)}{some}")
 
 
+def _names(arrays: Mapping[str, Array]) -> list[str]:
+    """Return the names of the members; ValueError if these and their generations are none."""
+    member, generation = arrays["member"], arrays["generation"]
+    if member.ndim != 1 or (member.dtype.kind != "U" and len(member)):
+        raise ValueError(f"the names are {member.dtype}{list(member.shape)}")
+    if generation.shape != member.shape or (generation.dtype.kind not in "iu" and len(member)):
+        raise ValueError(f"the generations are {generation.dtype}{list(generation.shape)}")
+    names = [str(name) for name in member]
+    if not all(len(name) <= LONGEST_NAME and name.isprintable() for name in names):
+        raise ValueError("the names are no names of members")
+    return names
+
+
 def _row(path: Path, arrays: Mapping[str, Array], name: str) -> int | None:
     """Return the row of a member by its name, by what speaks for it, by its cell, or by the nearest
     measures; None if there is none.
     """
     how, _, text = name.partition("=")
-    names = arrays["member"].tolist()
+    names = _names(arrays)
     if how == "cell" and text:
         cells = _of_members(path, arrays, "cell", name)
         wanted = np.array(_numbers(path, text, int), np.int64)

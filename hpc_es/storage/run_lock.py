@@ -29,7 +29,7 @@ from types import TracebackType
 
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import InUseError, RunError
-from hpc_es.core.run_files import open_descriptor
+from hpc_es.core.run_files import open_descriptor, parse_json
 
 _NAME = "lock"
 _FLOCK = "hhqqi"  # Linux struct flock: l_type, l_whence, l_start, l_len, l_pid
@@ -197,7 +197,7 @@ class RunLock:
 def _read_owner(descriptor: int) -> Owner | None:
     """Return the record in the file; None if it is empty, incomplete or invalid."""
     try:
-        record: JsonObject = json.loads(os.pread(descriptor, 4096, 0))
+        record: JsonObject = parse_json(os.pread(descriptor, 4096, 0))
         job = record["job"]
         return Owner(
             str(record["host"]),

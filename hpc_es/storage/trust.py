@@ -19,7 +19,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,11 +26,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hpc_es.config import user_code
-from hpc_es.config.registry import is_own_environment, is_user_kind
+from hpc_es.config.registry import is_own_code, is_user_kind
 from hpc_es.config.resolved import Hashes, plain_data, sources
 from hpc_es.config.source_code import (
     MAIN,
     code_files,
+    has_module,
     is_in_main,
     is_installed,
     source_hash,
@@ -40,13 +40,12 @@ from hpc_es.config.source_code import (
 from hpc_es.core.data import ConfigData, JsonObject
 from hpc_es.core.errors import UserError, visible
 from hpc_es.core.ownership import stranger
+from hpc_es.core.paths import absolute, expanded
 from hpc_es.storage.checkpoint import damage_named, load
 from hpc_es.storage.checkpoint_directory import DIRECTORY, all_full
 from hpc_es.storage.trust_store import Store
 
-# Of an object in a module, or of an environment, which may have a namespace:
-# module:namespace/Name-v0.
-_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>/-]*", re.ASCII)
+MOST_MODULES = 1000  # of the texts of a config
 
 
 @dataclass(frozen=True)
@@ -163,21 +162,38 @@ def find_code(data: ConfigData, recorded: Mapping[str, str]) -> Code:
 
 
 def _names(value: object) -> Iterator[str]:
-    """Yield the texts in a section that are names of code, keys among them."""
+    """Yield the texts in a section that begin with a module and a colon, keys among them,
+    and custom kinds.
+
+    What follows the colon does not matter: code that is given a text may import it by its own
+    rules. Options that name code of hpc_es's own know also of modules that are missing.
+
+    Raises UserError for more modules than can be looked for.
+    """
+    found = dict[str, bool]()
+    for text in _candidates(value):
+        module, colon, _ = text.partition(":")
+        if colon and module not in found:
+            if len(found) == MOST_MODULES:
+                many = f"more than {MOST_MODULES:,} texts that begin with different modules"
+                raise UserError(f"expected a config that names code, found {many} and a colon")
+            found[module] = has_module(module)
+        if not colon or found[module]:
+            yield text
+
+
+def _candidates(value: object) -> Iterator[str]:
+    """Yield the texts that may name code: custom kinds, and those with a colon."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _names(key)
-            yield from _names(item)
+            yield from _candidates(key)
+            yield from _candidates(item)
             if key == "kind" and is_user_kind(item):
                 yield str(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _names(item)
-    elif (
-        isinstance(value, str)
-        and _NAME.fullmatch(value)
-        and not is_own_environment(value.partition(":")[0])
-    ):
+            yield from _candidates(item)
+    elif isinstance(value, str) and ":" in value and not is_own_code(value):
         yield value
 
 
@@ -256,8 +272,22 @@ def _absolute_paths(provenance: ConfigData) -> list[str]:
 
 
 def _directory_of(data: ConfigData) -> list[str]:
-    """Return the directory of the config, from which code is imported when settings change."""
-    return [os.path.abspath(data["directory"])] if data.get("directory") else []  # noqa: PTH100
+    """Return the directory of the config, from which code is imported when settings change,
+    as `config.loading` reads it.
+    """
+    text = data.get("directory")
+    if not isinstance(text, str) or not text:
+        return []
+    with contextlib.suppress(ValueError):  # a variable that is not set here, as it will say
+        return [os.path.normpath(absolute(expanded(text)))]
+    return []
+
+
+def own_files() -> user_code.Limits:
+    """Return what may be imported from directories that a run names, which is open: files that are
+    trusted, and those that nobody else may have written.
+    """
+    return user_code.Limits(Store.of_user().digests(), own=True)
 
 
 def combined(decisions: Iterable[Decision]) -> Decision:
@@ -311,6 +341,8 @@ def _require_sources(path: Path, data: ConfigData, code: Code) -> None:
                 raise UserError(f"{text}: {remedy}, and train again")
         elif not now:
             is_module = ":" in name or is_user_kind(name)
+            if is_module and is_installed(name):  # such as what is built in
+                continue
             searched = user_code.search_path_text() if is_module else data.get("directory") or "."
             text = f"expected the source of {name!r}, which {path} needs, found none in {searched}"
             raise UserError(f"{text}: start this command in its directory")

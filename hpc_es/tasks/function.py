@@ -13,7 +13,7 @@ The task `command` uses `initial_vector` and `ObjectiveTask` too.
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -29,6 +29,7 @@ from hpc_es.core.declarations import Offers, Searched
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Policy
+from hpc_es.core.run_files import read_json, read_text
 from hpc_es.tasks.functions.constraints import ConstrainedProblem
 from hpc_es.tasks.functions.initial_points import InitialPoints, initial_points
 from hpc_es.tasks.functions.options import (
@@ -144,11 +145,13 @@ def _read_vector(path: Path) -> Float64:
     try:
         match path.suffix:
             case ".npy":
-                array = load_array(path)
+                array = load_array(path.resolve())
             case ".json":
-                array = np.array(json.loads(path.read_text(encoding="utf-8")))
+                array = np.array(read_json(path.resolve()))
             case ".txt":
-                array = np.loadtxt(path, ndmin=1, encoding="utf-8")
+                array = np.loadtxt(
+                    io.StringIO(read_text(path.resolve())), ndmin=1, encoding="utf-8"
+                )
             case _:
                 text = f"expected a number, a list, {RANDOM!r} or a file ({', '.join(SUFFIXES)}), found {path.name!r}"
                 raise _error(text)

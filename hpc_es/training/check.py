@@ -30,7 +30,7 @@ from hpc_es.core.data import (
     ObservationSpec,
     State,
 )
-from hpc_es.core.errors import ConfigError, Problems, RunError, failure_from_error
+from hpc_es.core.errors import ConfigError, Problems, RunError, failure_from_error, visible
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.interfaces import (
     AnyAlgorithm,
@@ -117,7 +117,7 @@ def check(
         with problems.collect():
             _check_call(config, problem)
     problems.raise_any()
-    lines = [f"config is valid: {config.name}"]
+    lines = [f"config is valid: {visible(str(config.name))}"]
     lines += _searched_lines(config, task, policy, problem)
     lines += [
         f"  {line}" for line in (task.check_lines if isinstance(task, DescribesItself) else ())

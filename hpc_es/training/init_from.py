@@ -209,7 +209,7 @@ def _slots_of(path: str) -> Arrays:
 def _arrays_of(key: str, path: str, *names: str) -> Arrays:
     """Return the arrays of a file, these names among them; ConfigError if it has no such."""
     try:
-        arrays = load_arrays(Path(path))
+        arrays = load_arrays(Path(path).resolve())
         if missing := [name for name in names if name not in arrays]:
             raise KeyError(f"there is no {missing[0]!r}")
         return arrays

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpc_es.core.data import INFO, Array, Chunk, Outcome, Rows
 from hpc_es.core.errors import CheckpointError
+from hpc_es.core.run_files import parse_json
 from hpc_es.mpi.world import Int64, decode, encode
 from hpc_es.training.messages import PURPOSES, packed_outcomes, unpacked_outcomes
 
@@ -88,7 +89,7 @@ class StoredOutcomes:
         arrays = decode(np.frombuffer(packed, np.uint8))
         chunks = cls.from_table(arrays.pop("table")).chunks
         # [name, dtype] or [name, dtype, shape]
-        columns = json.loads(arrays.pop("columns").tobytes())
+        columns = parse_json(arrays.pop("columns").tobytes())
         stored = np.dtype([(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns])
         outcomes = unpacked_outcomes(arrays, stored).values()
         return cls(

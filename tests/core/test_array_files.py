@@ -36,7 +36,7 @@ def test_shape_that_the_file_does_not_hold(tmp_path: Path) -> None:
     lie = header("(300000000000,)")
     assert b"(300000000000,)" in lie
     (tmp_path / "x.npy").write_bytes(lie)
-    with pytest.raises(ValueError, match="length"):
+    with pytest.raises(ValueError, match=r"x.npy has an array of 2,400,000,000,000 bytes"):
         load_array(tmp_path / "x.npy")
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("a.npy", lie)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,3 +110,59 @@ def test_links_of_others_lead_to_no_files_of_the_user(tmp_path: Path) -> None:
             read_text(path)
     os.chown(tmp_path / "private" / "checkpoints", 12001, 12001)  # a link to a run of the same user
     assert read_text(inside[0]) == "secret"
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """The run of another user, with a link of that user beside it to what is private."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files to others")
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "status.json").write_text("secret")
+    (tmp_path / "share" / "run").mkdir(parents=True)
+    (tmp_path / "share" / "run" / "status.json").write_text("good")
+    (tmp_path / "share" / "link").symlink_to(tmp_path / "private")
+    for path in [tmp_path / "share", *(tmp_path / "share").rglob("*")]:
+        os.lchown(path, 12345, 12345)
+    return tmp_path / "share"
+
+
+def test_directory_that_is_exchanged_for_a_link_is_not_entered(theirs: Path) -> None:
+    done = threading.Event()
+
+    def exchange() -> None:
+        while not done.is_set():
+            for old, new in (("run", "away"), ("link", "run"), ("run", "link"), ("away", "run")):
+                (theirs / old).rename(theirs / new)
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    read = []
+    try:
+        for _ in range(20_000):
+            with contextlib.suppress(OSError):
+                read.append(read_text(theirs / "run" / "status.json"))
+    finally:
+        done.set()
+        thread.join()
+    assert {*read} == {"good"}
+
+
+def test_links_of_another_user_to_own_directories(theirs: Path) -> None:
+    with pytest.raises(UnusualFileError, match="a link of user 12345 to a directory of others"):
+        read_text(theirs / "link" / "status.json")
+    (theirs / "latest").symlink_to("run")
+    os.lchown(theirs / "latest", 12345, 12345)
+    assert read_text(theirs / "latest" / "status.json") == "good"
+    mine = theirs.parent / "mine"
+    mine.symlink_to(theirs / "latest")
+    assert read_text(mine / "status.json") == "good"
+
+
+@pytest.mark.parametrize("mode", ["rb", "ab", "r+b"])
+def test_hard_link_of_another_user_is_refused(theirs: Path, mode: str) -> None:
+    os.link(theirs.parent / "private" / "status.json", theirs / "run" / "lock")
+    with pytest.raises(UnusualFileError, match="found a hard link"):
+        open_file(theirs / "run" / "lock", mode)
+    os.link(theirs / "run" / "status.json", theirs / "run" / "copy")  # of their own
+    open_file(theirs / "run" / "copy", mode).close()

@@ -578,3 +578,128 @@ def test_environment_with_a_namespace_in_an_installed_module_is_code(place: Plac
     place.forget()
     place.open_to_all()
     assert "antigravity:x/Line-v0" in place.refused("eval", place.run)
+
+
+SHELL = {"hpc_es.tasks.last_step:gymnasium.spaces.dict.typing.cast": {"val": "touch $RAN/shell"}}
+
+
+@pytest.mark.parametrize(
+    "wrappers",
+    [
+        [SHELL, "hpc_es.tasks.last_step:gymnasium.os.system"],
+        ["hpc_es.tasks.last_step:gymnasium.os.abort"],
+        ["hpc_es.tasks.bandits:gymnasium.os.abort"],
+        ["ctypes:cdll./nowhere/lib x"],
+        ["os:abort "],
+        ["os:abort\n"],
+        [{"posix:abort ": None}],
+    ],
+)
+def test_wrapper_of_a_stranger_runs_nothing(place: Place, wrappers: list[object]) -> None:
+    """Neither through a module of hpc_es, nor by a name with unusual characters."""
+    place.change_config("task", env_id="CartPole-v1", wrappers=wrappers)
+    place.change(sources={}, import_paths=[])
+    place.forget()
+    place.open_to_all()
+    assert "or give --trust (trust=True) to run it once" in place.refused("eval", place.run)
+    assert "or give --trust" in place.refused("export", place.run, place.root / "policy.npz")
+
+
+@pytest.mark.parametrize(
+    "wrapper", ["hpc_es.tasks.last_step:gymnasium.os.abort", "ctypes:cdll./nowhere/lib x"]
+)
+def test_wrapper_is_no_path_through_other_modules(place: Place, wrapper: str) -> None:
+    place.change_config("task", env_id="CartPole-v1", wrappers=[wrapper])
+    assert "which cannot be imported" in place.refused("eval", place.run, "--trust")
+
+
+@pytest.mark.parametrize("env_id", ["antigravity:Foo é-v0", "antigravity:2-v0", "antigravity:"])
+def test_environment_with_an_unusual_name_is_code(place: Place, env_id: str) -> None:
+    place.change_config("task", env_id=env_id)
+    place.change(sources={}, import_paths=[])
+    place.forget()
+    place.open_to_all()
+    assert "names code that you have not trusted yet" in place.refused("eval", place.run)
+
+
+def test_wrapper_of_hpc_es_of_a_stranger_needs_no_trust(place: Place) -> None:
+    place.change_config("task", env_id="CartPole-v1", wrappers=["hpc_es.tasks.last_step:LastStep"])
+    place.change(sources={}, import_paths=[])
+    place.forget()
+    place.open_to_all()
+    assert "names code" not in place.refused("eval", place.run)  # 8 observations, not 1
+
+
+@pytest.mark.parametrize("module", ["münze", "münz-2"])
+def test_texts_are_trusted_also_of_modules_with_other_letters(place: Place, module: str) -> None:
+    begin = "class Line(gymnasium.Env):"
+    code = ENV.replace(begin, f"{begin}\n    def __init__(self, name=''):\n        pass\n")
+    (place.code / f"{module}.py").write_text(code)
+    (place.code / "line.yaml").write_text(CONFIG.replace("lines:", f"{module}:"))
+    shutil.rmtree(place.run)
+    place.forget()
+    keywords = "task.env_kwargs={name: a}"
+    place.call("train", "line.yaml", "--output", place.run, keywords, cwd=place.code)
+    place.open_to_all()
+    place.call("eval", place.run, "--episodes", "1")
+    place.change_config("task", env_kwargs={"name": "b"})
+    assert "names code that you have not trusted yet" in place.refused("eval", place.run)
+
+
+def test_texts_that_only_look_like_code_need_no_source(place: Place) -> None:
+    begin = "class Line(gymnasium.Env):"
+    code = ENV.replace(begin, f"{begin}\n    def __init__(self, name=''):\n        pass\n")
+    (place.code / "lines.py").write_text(code)
+    keywords = "task.env_kwargs={name: 'no_such_module:0'}"
+    shutil.rmtree(place.run)
+    place.call("train", "line.yaml", "--output", place.run, keywords, cwd=place.code)
+    place.call("eval", place.run, "--episodes", "1")
+
+
+SPELLINGS = ["{code}", "/{code}", "{code}/../code", "~/code", "$CODE", "${{CODE}}/."]
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_override_imports_nothing_beside_the_config_of_a_stranger(
+    place: Place, spelling: str, is_own: bool
+) -> None:
+    """Only the directory is a stranger's if the run has been unpacked."""
+    folder = place.root / "theirs"
+    shutil.move(place.run, folder / "run")
+    place.run = folder / "run"
+    place.env |= {"HOME": str(place.code.parent), "CODE": str(place.code)}
+    place.change(sources={}, import_paths=[])
+    place.change_config("task", env_id="CartPole-v1")
+    text = spelling.format(code=place.code)
+    for path in (place.run / "checkpoints").glob("*.h5"):
+        old = checkpoint.load(path)
+        data = {**json.loads(old.config_text), "directory": text}
+        checkpoint.save(path, dataclasses.replace(old, config_text=json.dumps(data)))
+    place.forget()
+    place.open_to_all()
+    if not is_own:
+        folder.chmod(0o777)
+    program = f"""
+import pathlib
+from hpc_es.commands.policies import with_overrides
+from hpc_es.report.saved_policy import read_evaluated
+source = read_evaluated(pathlib.Path({str(place.run)!r}), None, False)
+with_overrides(source, ["task.max_episode_steps=3"])
+import lines
+lines.helper.ran("imported")
+"""
+    shutil.rmtree(place.ran)
+    place.ran.mkdir()
+    done = python(["-c", program], cwd=place.root / "empty", env=place.env)
+    assert done.status and not [*place.ran.iterdir()], str(done)
+    assert "lines" in done.stderr.splitlines()[-1]
+
+
+def test_texts_with_many_modules_are_refused_in_seconds(place: Place) -> None:
+    """Each would be looked for in all directories of the search path."""
+    texts = {f"k{number}": f"module{number}:x" for number in range(100_000)}
+    place.change_config("task", env_kwargs=texts)
+    place.change(sources={}, import_paths=[])
+    done = place.call("eval", place.run, status=2)
+    assert "more than 1,000 texts" in done.stderr and done.seconds < 20

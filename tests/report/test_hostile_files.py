@@ -13,13 +13,19 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
+import yaml
 
 from hpc_es import cli
 from hpc_es.config.resolved import plain_data
+from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core.data import JsonObject
+from hpc_es.report.loggers import LoggedRun, Loggers
 from hpc_es.storage import checkpoint
 from tests.helpers.harness import clean_environment
 from tests.helpers.hostile import mutated
@@ -256,3 +262,187 @@ def test_names_of_columns_and_texts_are_escaped(
     for command in (["results", "--csv"], ["results"], ["inspect"]):
         status, said = called(capsys, command[0], runs / "es", *command[1:])
         assert status == 0 and not said.startswith("=") and ",=" not in said
+
+
+def _logged(directory: Path, kind: str, run_id: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Start a logger with an id that comes from a checkpoint; return the warnings."""
+    status = SimpleNamespace(run_id=run_id, experiment_id="0", lifecycle_stage="active")
+    client = MagicMock()
+    client.get_run.return_value.info = status
+    wandb = MagicMock()
+    wandb.init.return_value.id = "new"
+    for name, module in {
+        "wandb": wandb,
+        "mlflow": MagicMock(),
+        "mlflow.tracking": MagicMock(MlflowClient=lambda **_: client),
+        "mlflow.exceptions": SimpleNamespace(MlflowException=ValueError),
+        "mlflow.entities": MagicMock(),
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    warnings: list[str] = []
+    report = Report(
+        loggers=(kind,),
+        wandb=Wandb(directory=str(directory)),
+        mlflow=Mlflow(directory=str(directory)),
+        tensorboard_directory=str(directory),
+    )
+    run = LoggedRun(directory, "mine", {})
+    Loggers(report, run, {kind: run_id}, warnings.append).start(3, [])
+    return warnings
+
+
+@pytest.mark.parametrize("run_id", ["*", "[a-z]*", "a*", "../wandb/offline-run-1-abc/run-abc", ""])
+def test_logger_id_of_a_checkpoint_removes_no_other_run(
+    tmp_path: Path, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "wandb" / "offline-run-1-abc" / "run-abc.wandb"
+    other.parent.mkdir(parents=True)
+    other.touch()
+    assert not _logged(tmp_path, "wandb", run_id, monkeypatch)
+    assert other.exists()
+    assert not _logged(tmp_path, "wandb", "abc", monkeypatch)
+    assert not other.exists()  # that of this run is replaced
+
+
+@pytest.mark.parametrize("run_id", ["../away", "{root}/away", "other", "mine/../../away", "mine-0"])
+def test_logger_id_of_a_checkpoint_leads_to_no_other_folder(
+    tmp_path: Path, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "events"
+    folder.mkdir()
+    _logged(folder, "tensorboard", run_id.format(root=tmp_path), monkeypatch)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_dir()] == ["events", "mine"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize("link", ["0", "0/abc", "0/abc/metrics", "0/abc/metrics/eval"])
+def test_mlflow_store_with_a_link_of_a_stranger_is_not_cut(
+    tmp_path: Path, link: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link to a file or directory of the user, four levels below the run."""
+    target = tmp_path / "mine"
+    (target / "abc" / "metrics").mkdir(parents=True)
+    files = [target / "numbers", target / "abc" / "numbers", target / "abc" / "metrics" / "numbers"]
+    for file in files:
+        file.write_text("1 2 3\n4 5 6\n")
+    place = tmp_path / "store" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(target)
+    os.lchown(place, 12345, 12345)
+    (warning,) = _logged(tmp_path / "store", "mlflow", "abc", monkeypatch)
+    assert "is a link of user 12345" in warning
+    assert [file.read_text() for file in files] == ["1 2 3\n4 5 6\n"] * 3
+
+
+LAUGHS = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9))
+MERGED = f"b: &b {{{', '.join(f'k{n}: 1' for n in range(4000))}}}\nm:\n" + "- <<: *b\n" * 8000
+CONFIG_TEXTS = {
+    "bomb": f"a0: &a0 {{kind: float}}\n{LAUGHS}\ntask: {{parameters: {{x: *a8}}}}\n",
+    "merged": MERGED,
+    "syntax": "a: [1,\n b: }",
+    "text": "just text",
+    "list": "task: [1]\n",
+    "parameters": "task: {parameters: 5}\n",
+    "deep": "[" * 3000 + "]" * 3000,
+}
+
+
+@pytest.mark.parametrize("kind", CONFIG_TEXTS)
+def test_export_of_a_checkpoint_with_a_hostile_config(
+    kind: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (runs / "function" / "checkpoints").glob("*.h5"):
+        old = checkpoint.load(path)
+        checkpoint.save(path, dataclasses.replace(old, config_text=CONFIG_TEXTS[kind]))
+    with time_limit(30):
+        status, said = called(capsys, "export", runs / "function", runs / "x.json")
+    assert status and len(said.splitlines()) == 1
+
+
+def _edit_rows(run: Path, count: int = 3, **values: Callable[[int], object]) -> None:
+    """Write `count` rows, in which these columns have the value of the function."""
+    path = run / "metrics.jsonl"
+    row = json.loads(path.read_text().splitlines()[0])
+    rows = []
+    for number in range(count):
+        row |= {"generation": number, "timesteps_total": 100 * number, "seconds_total": number}
+        rows.append({**row, **{name: value(number) for name, value in values.items()}})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+ODD_ROWS: dict[str, dict[str, Callable[[int], object]]] = {
+    "returns": {"return_mean": lambda n: 1e308 * (-1) ** n, "return_std": lambda n: 1e308},
+    "integers": {"return_mean": lambda n: 10**400},
+    "times": {"timesteps_total": lambda n: -1e308 * n, "seconds_total": lambda n: 1e308},
+    "some": {"return_mean": lambda n: 1e308 if n == 1 else 1.0},
+}
+
+
+@pytest.mark.parametrize("kind", ODD_ROWS)
+def test_numbers_that_no_picture_can_show(
+    kind: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _edit_rows(runs / "es", **ODD_ROWS[kind])
+    status, said = called(capsys, "plot", runs / "whole", runs / "es", "-o", "curve.png")
+    assert status == 0
+    status, said = called(capsys, "plot", runs / "es", "-o", "curve.png")
+    assert len(said.splitlines()) == 1
+    assert status == 0 or kind != "some"
+
+
+@pytest.mark.parametrize("key", ["env_id", "name"])
+@pytest.mark.parametrize("text", ["A" * 300_000, "a\n" * 50_000, "\x1b[31m$\\frac{"])
+def test_long_titles_are_cut(
+    key: str, text: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = runs / "es" / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    (config if key == "name" else config["task"])[key] = text
+    path.write_text(yaml.safe_dump(config))
+    assert called(capsys, "plot", runs / "es", "-o", "curve.png")[0] == 0
+
+
+def test_pictures_of_many_tasks_are_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    several = runs / "several"
+    for number in range(60):
+        run = several / f"repetition_{number:04}"
+        shutil.copytree(runs / "es", run)
+        text = (run / "config.yaml").read_text()
+        (run / "config.yaml").write_text(text.replace("CartPole-v1", f"Task{number}-v1"))
+        (run / "checkpoints").rename(run / "other")
+    status, said = called(capsys, "plot", several, "-o", "curve.png")
+    assert status and "the runs have 60 tasks" in said
+
+
+def test_many_restarts_are_drawn_in_seconds(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _edit_rows(runs / "function", 20_000, restarts=lambda n: n, sigma=lambda n: n + 1.0)
+    assert called(capsys, "plot", runs / "function", "-o", "curve.png")[0] == 0
+
+
+def test_names_and_results_reach_the_terminal_escaped(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`called` refuses control characters; a line is none of the file's name."""
+    odd = runs / "a\x1b[31m\x1b]0;title\x07b\nSECOND"
+    shutil.copytree(runs / "function", odd)
+    result = json.loads((odd / "result.json").read_text())
+    result["answer"]["x"] = {"\x1b[31m": "\x1b]0;a\x07", "k": 1.0}
+    result["seed"] = 5
+    (odd / "result.json").write_text(json.dumps(result))
+    shutil.copytree(runs / "function", runs / "b\x1b[31m")
+    damaged = runs / "c\x1b[31m\nSECOND"
+    shutil.copytree(runs / "function", damaged)
+    (damaged / "result.json").write_text("[")
+    for command in (
+        ["results", runs / "function", odd, runs / "b\x1b[31m", damaged],
+        ["results", odd],
+        ["results", odd, "--csv"],
+        ["requeue", odd, "--status", "1", "--decide"],
+        ["plan", "x.yaml"],
+        ["check", "x.yaml"],
+    ):
+        if command[1] == "x.yaml":
+            config = {**yaml.safe_load(CONFIGS["es"]), "name": "n\x1b[31m"}
+            Path("x.yaml").write_text(yaml.safe_dump(config))
+        _, said = called(capsys, *command)
+        assert "\nSECOND" not in said and "\x1b" not in said

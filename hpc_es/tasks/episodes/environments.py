@@ -10,11 +10,11 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 import gymnasium
 
+from hpc_es.config.code_names import CodeName
 from hpc_es.core.data import Json, Keywords
 from hpc_es.core.errors import (
     ConfigError,
@@ -74,6 +74,7 @@ def make(
 
 
 def _make_registered(env_id: str, keywords: Keywords) -> Environment:
+    _require_id(env_id)
     _import_namespace(env_id)
     try:
         with _plain_warnings(env_id):
@@ -88,6 +89,16 @@ def _make_registered(env_id: str, keywords: Keywords) -> Environment:
         raise ConfigError([("task.env_id", _unknown_id_message(env_id, error))]) from error
     except Exception as error:
         raise _construction_error(env_id, error) from error
+
+
+def _require_id(env_id: str) -> None:
+    """Raise ConfigError if an id with a module is none, before anything is imported."""
+    if ":" in env_id:
+        try:
+            CodeName.of(env_id).require_environment()
+        except ValueError as error:
+            text = f"expected a Gymnasium id or module:Name-v0, found {env_id!r}: {error}"
+            raise ConfigError([("task.env_id", text)]) from None
 
 
 @contextlib.contextmanager
@@ -228,6 +239,9 @@ def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment
     except Exception as error:
         text = f"{path} cannot be applied: {one_line(error_text(error))}"
         raise ConfigError([(f"task.wrappers[{number}]", text)]) from error
+    if not isinstance(wrapped, gymnasium.Env):
+        text = f"expected {path} to return an environment, found {type(wrapped).__name__}"
+        raise ConfigError([(f"task.wrappers[{number}]", text)])
     return wrapped
 
 
@@ -255,10 +269,15 @@ def _import_wrapper(
             ]
         )
     try:
-        module, colon, name = path.partition(":")
-        if not colon:
+        if ":" not in path:
             raise ValueError("there is no ':' in it")
-        return path, attrgetter(name)(importlib.import_module(module)), keywords
+        named = CodeName.of(path)
+        steps = named.steps()
+        cls: Any = importlib.import_module(named.module)
+        for name in steps:
+            cls = getattr(cls, name)
+            named.require_inside(cls, name)
+        return path, cls, keywords
     except (Exception, SystemExit) as error:  # the module may raise anything
         is_import = isinstance(error, ImportError | AttributeError | ValueError)
         reason = str(error) if is_import else f"{type(error).__name__}: {error}"
@@ -293,6 +312,7 @@ def make_vector(
     keywords = dict(env_kwargs)
     if max_episode_steps is not None:
         keywords["max_episode_steps"] = max_episode_steps
+    _require_id(env_id)
     _import_namespace(env_id)
     make_vector = partial(
         gymnasium.make_vec, env_id, count, vectorization_mode="vector_entry_point"

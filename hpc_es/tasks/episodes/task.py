@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpc_es.config.options import Count, Positive, option, options
+from hpc_es.config.registry import is_own_code
 from hpc_es.config.schema import NO_NUMBERS, Reduction
 from hpc_es.config.source_code import is_installed, source_hash
 from hpc_es.core.closing import close, closing
@@ -331,10 +332,12 @@ def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
         for item in section.get("wrappers", ())
         for name in ([item] if isinstance(item, str) else item)
     ]
+    modules = {name.partition(":")[0] for name in ("", *names)}
+    names = [name for name in names if not is_own_code(name)]
     entry_point = environments.entry_point(env_id)
-    if entry_point.partition(":")[0] not in {name.partition(":")[0] for name in ("", *names)}:
+    if entry_point.partition(":")[0] not in modules and not entry_point.startswith("hpc_es."):
         names.append(entry_point)
-    users = [name for name in names if not name.startswith("hpc_es.") and not is_installed(name)]
+    users = [name for name in names if not is_installed(name)]
     function = (section.get("behaviour") or {}).get("function")
     return {name: source_hash(name) for name in (*users, *([function] if function else []))}
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from hpc_es.core.data import Float64, JsonObject
-from hpc_es.core.errors import Failure, RunError, kind_of
-from hpc_es.core.run_files import open_file, read_text
+from hpc_es.core.errors import Failure, RunError, kind_of, one_line
+from hpc_es.core.run_files import open_file, parse_json, read_text
 from hpc_es.tasks.functions.results import EvaluationResult
 
 Mode = Literal["auto"] | bool
@@ -35,6 +35,9 @@ EXPENSIVE_SECONDS = 0.01  # with mode auto, chunks with a longer evaluation are 
 # at most between two calls of fsync; a chunk with a longer evaluation is synchronised at once
 SYNC_SECONDS = 1.0
 FILE_NAME = re.compile(r"generation_(\d{9})_.*\.jsonl")
+
+# what a line raises that is no entry: numbers may be infinite, and attributes those of another type
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
 
 EntryKey = tuple[int, str]  # generation, and the result of `EvaluationJournal.key`
 
@@ -213,22 +216,24 @@ def _format_entry(generation: int, key: str, result: EvaluationResult) -> bytes:
 def _parse_closed(line: str) -> tuple[int, frozenset[int]] | None:
     """Return generation and jobs of a line about a closed generation; None for other lines."""
     try:
-        entry: JsonObject = json.loads(line)
+        entry: JsonObject = parse_json(line)
         return int(entry["generation"]), frozenset(map(int, entry["closed"]))
-    except (ValueError, KeyError, TypeError):
+    except DAMAGE:
         return None
 
 
 def _parse_entry(line: str) -> tuple[EntryKey, EvaluationResult] | None:
     """Return the entry of a line; None if it is damaged, so that its job is evaluated again."""
     try:
-        entry: JsonObject = json.loads(line)
+        entry: JsonObject = parse_json(line)
         value = math.nan if entry["value"] is None else float.fromhex(entry["value"])
         text: str | None = entry["failure"]
-        failure = None if text is None else Failure(text, entry.get("kind", kind_of(text)))
+        if text is not None and not isinstance(kind := entry.get("kind", kind_of(text)), str):
+            raise TypeError(f"expected a text, found {kind!r}")
+        failure = None if text is None else Failure(one_line(text), kind)
         # Version 0.2 had constraints only.
         numbers = tuple(map(float.fromhex, entry.get("numbers", entry.get("constraints", ()))))
         key = int(entry["generation"]), str(entry["key"])
         return key, EvaluationResult(value, failure, numbers=numbers)
-    except (ValueError, KeyError, TypeError):
+    except DAMAGE:
         return None

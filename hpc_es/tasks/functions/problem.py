@@ -303,11 +303,19 @@ class ObjectiveProblem(ProblemDefaults):
             ]
 
         recorded = self._journal.recorded(jobs.generation, keys)
-        if recorded is not None:
+        if recorded is not None and all(map(self._is_whole, recorded)):
             return recorded
         results = self._evaluate_with_retries(vectors, seeds, poll)
         self._journal.add(jobs.generation, keys, results)
         return results
+
+    def _is_whole(self, recorded: EvaluationResult) -> bool:
+        """Return whether a record has all numbers of an evaluation; another is evaluated again."""
+        if recorded.failure is not None:
+            return math.isnan(recorded.value) and not recorded.numbers
+        return all(map(math.isfinite, (recorded.value, *recorded.numbers))) and len(
+            recorded.numbers
+        ) == len(self._returned.names)
 
     def _evaluate_with_retries(
         self, vectors: Float64, seeds: Sequence[int], poll: Poll

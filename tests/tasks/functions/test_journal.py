@@ -123,3 +123,30 @@ def test_full_disk_is_reported(tmp_path: Path) -> None:
     (tmp_path / FOLDER).write_text("")
     with pytest.raises(RunError, match="could not be written"):
         opened(tmp_path).add(0, lambda: ["a"], SLOW[:1])
+
+
+ENTRY = '{"generation": 3, "key": "a", "value": null, "failure": null'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000 + "]" * 100_000,
+        ENTRY.replace("null", '"0x1p99999"', 1) + "}",
+        ENTRY.replace("3", "1e999") + "}",
+        ENTRY.replace("3", "9" * 5000) + "}",
+        '{"generation": 3, "closed": [1e999]}',
+        '{"generation": -1e999, "closed": [1]}',
+        ENTRY + ', "failure": "x", "kind": [1]}',
+        ENTRY + ', "failure": 5}',
+        ENTRY + ', "numbers": ["0x1p99999"]}',
+        ENTRY + ', "numbers": [null]}',
+        "[]",
+        "5",
+    ],
+)
+def test_hostile_lines_are_ignored(line: str, tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "generation_000000003_x_1.jsonl").write_text(f"{line}\n{ENTRY}}}\n")
+    journal = opened(tmp_path)
+    assert journal.recorded(3, lambda: ["a"]) and not journal.closed

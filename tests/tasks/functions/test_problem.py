@@ -219,6 +219,31 @@ def test_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
     assert again.calls == 2
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"failure": null', '"failure": null, "numbers": ["0x1p0"]'),
+        ('"value": "0x1.0000000000000p+0"', '"value": "inf"'),
+        ('"value": "0x1.0000000000000p+0"', '"value": null'),
+        ('"failure": null', '"failure": "x"'),
+    ],
+)
+def test_records_that_no_evaluation_writes_are_evaluated_again(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    first, again = Flaky(0), Flaky(0)
+    created = problem(first, journal=True)
+    created.open(run_context(tmp_path))
+    evaluated(created)
+    (file,) = (tmp_path / "journal").iterdir()
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    created = problem(again, journal=True)
+    created.open(run_context(tmp_path))
+    assert evaluated(created).rows["value"].tolist() == [1.0, 2.0]
+    assert again.calls == 2
+
+
 def test_disabled_journal_computes_no_keys(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(EvaluationJournal, "key", lambda *which: 1 / 0)
     switched_off = problem(journal=False)
