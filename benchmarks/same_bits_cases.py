@@ -143,6 +143,7 @@ VARIANTS = (
      "algorithm={kind: novelty, sigma: 0.1, population_size: 8, parents: 2}"),
     ("behaviour_final_observation", "novelty_maze", "task.behaviour={final_observation: true}"),
     ("stepping_gymnasium", "es_halfcheetah", "task.stepping=gymnasium"),
+    ("random_function", "cma_function", "algorithm={kind: random}", "task.initial=random", "task.bounds={low: -2, high: 2}"),
     ("random_search_length", "rand-20M", "task.max_code_length=20"),
     ("policy_gradient_spread", "pg_topk_hello", "algorithm.batch_size=16", "mpi.chunk_size=8"),
     ("policy_gradient_adam", "pg-20M", "algorithm.optimizer={kind: adam, learning_rate: 0.001}"),

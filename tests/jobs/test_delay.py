@@ -423,7 +423,7 @@ def test_update_that_fails_ends_all_ranks(tmp_path: Path) -> None:
         ("algorithm.delay=3", "algorithm.delay: "),
         (
             "algorithm={kind: cma_es, delay: 1}",
-            "kind 'ars, es, pgpe', since the others need the newest state",
+            "kind 'ars, es, nsga2, pgpe', since the others need the newest state",
         ),
     ],
 )

@@ -46,7 +46,7 @@ class Line(gymnasium.Env):
     def render(self):
         return np.full((8, 8, 3), 99, np.uint8)
 
-gymnasium.register("Line-v0", Line, max_episode_steps=5)
+gymnasium.register("Lines-v0", Line, max_episode_steps=5)
 """
 NET = """
 import pathlib
@@ -66,7 +66,7 @@ class Net:
         return MLP(Ours(hidden_dims=(options.width,)), spaces)
 """
 CONFIG = """
-task: {kind: episodes, env_id: "mycar:Line-v0"}
+task: {kind: episodes, env_id: "mycar:Lines-v0"}
 policy: {kind: "mynet:Net", width: 3}
 algorithm: {kind: es, population_size: 4}
 noise: {kind: counter}
@@ -166,7 +166,7 @@ def test_missing_module_directory_is_reported_with_a_remedy(here: Path, cli: Cli
     (here.parent / "configs").rename(here.parent / "moved")
     refused = cli("eval", "run", status=2).stderr
     assert (
-        "expected the source of 'mycar:Line-v0'" in refused
+        "expected the source of 'mycar:Lines-v0'" in refused
         and "start this command in its directory" in refused
     )
     cli("eval", here / "run", "--episodes", "2", cwd=here.parent / "moved")
@@ -185,7 +185,7 @@ def test_library_call_finds_user_modules(here: Path, monkeypatch: pytest.MonkeyP
 
 def test_source_hash_is_in_config_yaml_and_the_checkpoint(here: Path) -> None:
     train(here)
-    expected = {"mycar:Line-v0": sha256(here / "mycar.py"), "mynet:Net": sha256(here / "mynet.py")}
+    expected = {"mycar:Lines-v0": sha256(here / "mycar.py"), "mynet:Net": sha256(here / "mynet.py")}
     assert newest(here / "run").provenance["sources"] == expected
     assert expected["mynet:Net"] in (here / "run" / "config.yaml").read_text()
 
@@ -203,7 +203,7 @@ def test_resume_with_a_changed_source_warns_and_records_both_hashes(here: Path) 
     )
     train(here, "stop.generations=4")
     provenance = newest(here / "run").provenance
-    assert provenance["sources"] == {"mycar:Line-v0": sha256(here / "mycar.py"), "mynet:Net": after}
+    assert provenance["sources"] == {"mycar:Lines-v0": sha256(here / "mycar.py"), "mynet:Net": after}
     assert provenance["earlier_sources"] == {"mynet:Net": [before]}
 
 
@@ -250,7 +250,7 @@ def test_sources_of_environments_and_wrappers_are_recorded_unless_installed(
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", [*sys.path])
     # Other tests of this process may have registered an environment of this name.
-    others = {name: spec for name, spec in gymnasium.registry.items() if name != "Line-v0"}
+    others = {name: spec for name, spec in gymnasium.registry.items() if name != "Lines-v0"}
     monkeypatch.setattr(gymnasium, "registry", others)
     user_code.make_importable()
     (here / "mywrap.py").write_text(WRAPPED)
@@ -259,14 +259,14 @@ def test_sources_of_environments_and_wrappers_are_recorded_unless_installed(
         {"mywrap:Same": {}},
         "hpc_es.tasks.last_step:LastStep",
     ]
-    task = {"kind": "episodes", "env_id": "mycar:Line-v0", "wrappers": wrappers}
-    known = {"mycar:Line-v0": sha256(here / "mycar.py"), "mywrap:Same": sha256(here / "mywrap.py")}
+    task = {"kind": "episodes", "env_id": "mycar:Lines-v0", "wrappers": wrappers}
+    known = {"mycar:Lines-v0": sha256(here / "mycar.py"), "mywrap:Same": sha256(here / "mywrap.py")}
     assert sources({"task": task}) == known
     environments = {**gymnasium.registry}
     monkeypatch.setattr(gymnasium, "registry", environments)
-    environments["Line-v0"] = EnvSpec(id="Line-v0", entry_point="mynet:Net")
+    environments["Lines-v0"] = EnvSpec(id="Lines-v0", entry_point="mynet:Net")
     assert sources({"task": task}) == {**known, "mynet:Net": sha256(here / "mynet.py")}
-    assert sources({"task": {**task, "env_id": "Line-v0", "wrappers": []}}) == {
+    assert sources({"task": {**task, "env_id": "Lines-v0", "wrappers": []}}) == {
         "mynet:Net": sha256(here / "mynet.py")
     }
     for plain in (
@@ -283,7 +283,7 @@ def test_changed_environment_warns_at_a_resume_and_is_refused_by_eval(here: Path
     """The class is in another module than its registration,
     which only the training has imported.
     """
-    registration = 'gymnasium.register("Line-v0", Line, max_episode_steps=5)'
+    registration = 'gymnasium.register("Lines-v0", Line, max_episode_steps=5)'
     (here / "engine.py").write_text(CAR.replace(registration, ""))
     (here / "mycar.py").write_text(
         f"import gymnasium\n{registration.replace('Line,', repr('engine:Line') + ',')}\n"
@@ -292,7 +292,7 @@ def test_changed_environment_warns_at_a_resume_and_is_refused_by_eval(here: Path
     before = sha256(here / "engine.py")
     recorded = newest(here / "run").provenance["sources"]
     assert recorded == {
-        **{"mycar:Line-v0": sha256(here / "mycar.py"), "engine:Line": before},
+        **{"mycar:Lines-v0": sha256(here / "mycar.py"), "engine:Line": before},
         "mynet:Net": sha256(here / "mynet.py"),
     }
     cli("eval", "run", "--episodes", "2")
@@ -317,7 +317,7 @@ def test_run_without_a_recorded_source_resumes_silently(here: Path) -> None:
             path, dataclasses.replace(old, provenance={**old.provenance, "sources": known})
         )
     assert "WARNING" not in train(here, "stop.generations=3").stdout
-    assert set(newest(here / "run").provenance["sources"]) == {"mycar:Line-v0", "mynet:Net"}
+    assert set(newest(here / "run").provenance["sources"]) == {"mycar:Lines-v0", "mynet:Net"}
 
 
 # Trust.
@@ -359,7 +359,7 @@ def test_modules_in_the_run_directory_are_not_found(here: Path, cli: Cli) -> Non
         (here / name).rename(here / "run" / name)
     (here / "imported").unlink()
     refused = cli("eval", ".", status=2, cwd=here / "run").stderr
-    assert "expected the source of 'mycar:Line-v0'" in refused
+    assert "expected the source of 'mycar:Lines-v0'" in refused
     assert not (here / "run" / "imported").exists()
 
 

@@ -278,6 +278,7 @@ AROUND = frozenset(
             "Flatten",
         ),
         *("Clip", "Tanh", "Cast", "Argmax", "ArgMax", "TimeDistributed", "Dropout"),
+        *("ZerosLike", "Maximum", "Minimum"),  # of `clipped`
     }
 )
 LEAKY_SLOPE = 0.2
