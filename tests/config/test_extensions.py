@@ -119,7 +119,6 @@ def test_command_of_a_package_is_one_of_hpc_es(
 def test_environments_of_a_package_need_no_trust(install: Install) -> None:
     install("mine", "environments=('mine.worlds:World-v0',)")
     assert registry.is_own_code("mine.worlds:World-v0")
-    assert registry.is_own_code("hpc_es.tasks.bandits:hpc_es/Bandit-v0")
     assert registry.is_own_code("hpc_es.tasks.deceptive_maze:DeceptiveMaze-v0")
     assert not registry.is_own_code("other.worlds:World-v0")
     # a module of a package imports others, which are not its own
