@@ -203,7 +203,10 @@ def test_resume_with_a_changed_source_warns_and_records_both_hashes(here: Path) 
     )
     train(here, "stop.generations=4")
     provenance = newest(here / "run").provenance
-    assert provenance["sources"] == {"mycar:Lines-v0": sha256(here / "mycar.py"), "mynet:Net": after}
+    assert provenance["sources"] == {
+        "mycar:Lines-v0": sha256(here / "mycar.py"),
+        "mynet:Net": after,
+    }
     assert provenance["earlier_sources"] == {"mynet:Net": [before]}
 
 
