@@ -58,6 +58,7 @@ NEEDS = Needs(
     mixed=True,
     injects=True,
     presets={"noise.kind": "counter"},
+    presets_if_noisy={"noise_handling": "auto"},
 )
 
 

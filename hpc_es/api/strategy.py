@@ -210,10 +210,11 @@ def algorithm_options(kind: str, sigma0: float | None, options: ConfigData) -> C
 
 
 def without_handling(kind: str) -> ConfigData:
-    """Return the option with which a strategy asks for every vector once, {} if it has none."""
+    """Return the options with which a strategy asks for every vector once: their defaults."""
     require_algorithm(kind)
-    fields = {field.name for field in dataclasses.fields(module("algorithms", kind).Options)}
-    return {name: "none" for name in ("noise_handling",) if name in fields}
+    chosen = module("algorithms", kind)
+    defaults = {field.name: field.default for field in dataclasses.fields(chosen.Options)}
+    return {name: defaults[name] for name in chosen.NEEDS.presets_if_noisy}
 
 
 ALL = 1 << 30  # jobs of a chunk: a round is one chunk

@@ -44,7 +44,9 @@ def with_presets(cls: OptionsClass, data: ConfigData) -> ConfigData:
     needs = _needs(changed)
     if needs is None:
         return changed
-    for key, value in {**_presets_of_task(changed), **needs.presets}.items():
+    own = needs.presets_if_noisy if _is_noisy(changed) else {}
+    presets = {f"algorithm.{name}": value for name, value in own.items()} | dict(needs.presets)
+    for key, value in presets.items():
         section, *inner = key.split(".")
         options = _options(cls, section, changed, needs.policy if section == "policy" else None)
         if options is not None and _has(options, inner):
@@ -65,19 +67,19 @@ def _needs(data: ConfigData) -> Needs | None:
     return needs
 
 
-def _presets_of_task(data: ConfigData) -> Mapping[str, Json]:
-    """Return the presets in OFFERS of the task; none for a wrong kind."""
+def _is_noisy(data: ConfigData) -> bool:
+    """Return whether values of the task may be noisy, by its OFFERS; False for a wrong kind."""
     section = data.get("task")
     kind = section.get("kind", "episodes") if isinstance(section, Mapping) else "episodes"
     if not isinstance(kind, str) or not (
         registry.is_user_kind(kind) or registry.find("tasks", kind)
     ):
-        return {}
+        return False
     try:
         offers: Offers = registry.module("tasks", kind).OFFERS
     except ConfigError:  # a broken custom kind, which is reported for its own section
-        return {}
-    return offers.presets
+        return False
+    return offers.noisy
 
 
 def _options(

@@ -91,6 +91,9 @@ class Needs:
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # that reports show, by name
     # defaults of other sections of the config, by dotted key
     presets: Mapping[str, Json] = field(default_factory=dict)
+    # Values of its own options, by name, for tasks whose values may be noisy. Their defaults are
+    # for other tasks, ask-and-tell, and runs of versions that did not have these options.
+    presets_if_noisy: Mapping[str, Json] = field(default_factory=dict)
     growing: bool = False  # whether arrays of its state may change their shapes, such as an archive
     # whether its policies return probabilities, from which actions are sampled
     stochastic: bool = False
@@ -147,8 +150,8 @@ class Offers:
     measures_centre: bool = False
     automatic_sizes: bool = False  # whether its options are `AutomaticSizes`
     counts_steps: bool = False  # whether a job has steps, which messages count
-    # defaults of the algorithm's options, by dotted key, for runs that this version starts
-    presets: Mapping[str, Json] = field(default_factory=dict)
+    # whether equal parameters may have different values, unless the task says that they have not
+    noisy: bool = False
     # Options with which a job of training is a single episode whose failure is counted, as
     # evaluations need it.
     single_episodes: Mapping[str, Json] = field(default_factory=dict)

@@ -71,7 +71,7 @@ OFFERS = Offers(
     values=True,
     any_chunks=True,
     metrics=OF_CONSTRAINTS,
-    presets={"algorithm.noise_handling": "auto"},
+    noisy=True,
 )
 
 PREFIXES = (  # of environment variables that a program does not get

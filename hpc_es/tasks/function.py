@@ -173,7 +173,7 @@ OFFERS = Offers(
     values=True,
     any_chunks=True,
     metrics=OF_CONSTRAINTS,
-    presets={"algorithm.noise_handling": "auto"},
+    noisy=True,
 )
 
 

@@ -144,9 +144,10 @@ def check(
     return 0
 
 
-def handling_lines(state: State | None) -> list[str]:
+def handling_lines(config: Config, state: State | None) -> list[str]:
     """Return a line about what noise handling can cost, [] if there is none."""
-    text = None if state is None else cost_text(state.shared)
+    handles = state is not None and config.setup.needs.presets_if_noisy
+    text = cost_text(state.shared) if state is not None and handles else None
     return [] if text is None else [f"  noise: {text}"]
 
 
@@ -189,7 +190,7 @@ def _noise_lines(
 
     With low-rank perturbations also which parts have them, and which are formed.
     """
-    lines, factorisation = handling_lines(state), factorisation_of(config, problem.layout)
+    lines, factorisation = handling_lines(config, state), factorisation_of(config, problem.layout)
     if config.noise.kind == "table":
         megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
         lines.append(f"  noise table {megabytes:,.0f} MB per node")

@@ -80,7 +80,7 @@ def earlier_options(config: Config, directory: Path) -> Mapping[str, Json]:
     """Return options of the algorithm, by name, with which a run in this directory was started by a
     version that did not have them; {} for others.
 
-    Presets of the task are for runs that this version starts.
+    Presets for noisy tasks are for runs that this version starts.
     """
     from hpc_es.storage.answers import read_config
 
@@ -92,7 +92,7 @@ def earlier_options(config: Config, directory: Path) -> Mapping[str, Json]:
         for field in fields(config.algorithm)
         if field.default is not MISSING
     }
-    names = [key.removeprefix("algorithm.") for key in config.setup.offers.presets]
+    names = config.setup.needs.presets_if_noisy if config.setup.offers.noisy else {}
     return {name: defaults[name] for name in names if name in defaults and name not in stored}
 
 

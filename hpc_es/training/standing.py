@@ -220,7 +220,8 @@ class Standing:
             final=final,
         )
         problem = self.problem
-        if found.answer.kind != "evaluation" or not is_noisy(state.shared):
+        handles = bool(self.config.setup.needs.presets_if_noisy)
+        if found.answer.kind != "evaluation" or not handles or not is_noisy(state.shared):
             return found
         if not isinstance(problem, NamesParameters) or found.answer.violation is not None:
             return found

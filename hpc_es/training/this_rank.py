@@ -157,7 +157,8 @@ class ThisRank:
     @property
     def has_noisy_objective(self) -> bool:
         """Whether noise was measured on an objective."""
-        return self.parts.problem.is_objective and is_noisy(self.state.shared)
+        handles = bool(self.config.setup.needs.presets_if_noisy)
+        return handles and self.parts.problem.is_objective and is_noisy(self.state.shared)
 
     def finish(
         self,

@@ -300,3 +300,31 @@ def test_hash_of_a_package_is_of_all_its_files(own: Callable[..., str], tmp_path
     assert not Path("ran").exists()
     (package / "inner" / "a.py").write_text("x = 2")
     assert source_code.source_hash("my_package_of_nets.net") != expected
+
+
+QUIET = """
+from hpc_es.config.options import option, options
+from hpc_es.core.declarations import Needs
+
+class Quiet:
+    NEEDS = Needs(searches="vectors")
+
+    @staticmethod
+    def build(*arguments):
+        raise AssertionError
+
+    @options
+    class Options:
+        kind: str = option("this class")
+        noise_handling: bool = option("what this algorithm does with noise", False)
+"""
+
+
+def test_presets_of_noisy_tasks_leave_options_of_other_algorithms_alone(
+    own: Callable[..., str],
+) -> None:
+    """A custom algorithm may have an option of any name and type."""
+    task = {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 2}
+    kinds = (f"{own(QUIET)}:Quiet", "cma_es")
+    chosen = [validate({"task": task, "algorithm": {"kind": kind}}).algorithm for kind in kinds]
+    assert [options.noise_handling for options in chosen] == [False, "auto"]
