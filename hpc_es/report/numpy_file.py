@@ -7,6 +7,7 @@ It is for other programs: a robot, a simulator, a web service, a notebook of a c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -141,6 +142,14 @@ def network(x):
 '''
 
 
+def plain_words(text: str) -> str:
+    """Return a text without what could end the docstring that it stands in, and become code.
+
+    The name of a run may be somebody else's.
+    """
+    return re.sub(r"[^\w .,:-]", "_", text)
+
+
 class NumpyFile:
     """The parts of a file: arrays by name, code of the network, and the steps of `policy`."""
 
@@ -209,8 +218,8 @@ class NumpyFile:
             for name, array in self.arrays.items()
         )
         return FILE.format(
-            title=title,
-            module=module,
+            title=plain_words(title),
+            module=plain_words(module),
             more=", reset" if self.is_recurrent else "",
             hint="  # after reset() at the start of each episode" if self.is_recurrent else "",
             texts=texts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -204,3 +205,11 @@ def test_what_numpy_alone_cannot_compute_is_refused(tmp_path: Path, capsys: Any)
     with pytest.raises(SystemExit):
         cli.main(["export", str(run()), str(tmp_path / "acting.py"), "--value"])
     assert "a .py file has actions only: leave --value out" in capsys.readouterr().err
+
+
+def test_name_of_a_run_cannot_become_code(tmp_path: Path) -> None:
+    name = '"""\nraise SystemExit("code of somebody else")\n"""\\'
+    path, file = run(f"name={json.dumps(name)}"), tmp_path / "acting.py"
+    assert cli.run(["export", str(path), str(file)]) == 0
+    assert imported(file).policy(np.ones(3, np.float32)) in (0, 1)
+    assert "code of somebody else" in file.read_text().splitlines()[0]
