@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 
 
 def compare(
-    source: str, overrides: Sequence[str], kinds: Sequence[str], seeds: int, output: Path | None
+    source: str,
+    overrides: Sequence[str],
+    *,
+    kinds: Sequence[str],
+    seeds: int,
+    output: Path | None,
 ) -> tuple[int, list[Path]]:
     """Run each experiment that has not finished yet; every rank calls this.
 
@@ -79,7 +84,8 @@ def _experiments(
         config = valid_config(_with_algorithm(data, own, kind, seeds), root / kind)
         _require_buildable(config, root / kind)
         experiments.append({**config_message(config), "output": str(root / kind)})
-    if own.stop.generations is not None and own.stop.episodes is own.stop.timesteps is None:
+    has_budget = own.stop.episodes is not None or own.stop.timesteps is not None
+    if own.stop.generations is not None and not has_budget:
         text = "limits generations, whose sizes differ between algorithms: prefer stop.episodes or stop.timesteps"
         say_error(f"WARNING: stop.generations: {text}\n")
     return {"experiments": experiments}

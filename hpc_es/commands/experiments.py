@@ -338,7 +338,11 @@ def run_compare(arguments: argparse.Namespace) -> int:
 
         kinds = [kind for kind in arguments.kinds.split(",") if kind]
         status, directories = compare(
-            arguments.config, arguments.overrides, kinds, arguments.seeds, arguments.output
+            arguments.config,
+            arguments.overrides,
+            kinds=kinds,
+            seeds=arguments.seeds,
+            output=arguments.output,
         )
         if directories:
             table = argparse.Namespace(directories=directories, json=False, csv=False)

@@ -64,3 +64,12 @@ def test_mistakes_are_found_before_anything_runs(
     done = compared(0, tmp_path, *words)
     assert done.status == 2 and said in done.stderr, str(done)
     assert not (tmp_path / "on_0").exists()
+
+
+def test_limit_of_generations_is_named_as_unfair(tmp_path: Path) -> None:
+    done = compared(0, tmp_path, "--with", "random", "--seeds", "1", "stop={generations: 2}")
+    assert done.status == 0 and "prefer stop.episodes or stop.timesteps" in done.stderr, str(done)
+    fair = compared(
+        0, tmp_path, "--with", "random", "--seeds", "1", "--output", str(tmp_path / "b")
+    )
+    assert "prefer stop.episodes" not in fair.stderr
