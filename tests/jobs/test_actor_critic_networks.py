@@ -165,7 +165,8 @@ def test_asynchronous_run_is_evaluated_loaded_exported_and_filmed(
         ),
         (
             ("task={kind: bandits}", RECURRENT),
-            "policy.kind: is not one of those that play bandits in a compiled graph: expected the kind 'lstm' or",
+            "policy.kind: is not one of those that play independent bandits in a compiled graph: "
+            "expected the kind 'lstm' or",
         ),
         (
             (CARTPOLE, PLAIN.replace("plain", "without_value"), "policy.network_kwargs={width: 3}"),

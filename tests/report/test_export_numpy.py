@@ -8,8 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from packaging.version import Version
 
 from hpc_es import cli
 from hpc_es.config.loading import validate
@@ -115,9 +117,15 @@ def test_file_of_an_lstm_has_memory(tmp_path: Path) -> None:
     assert np.abs(module.policy(episodes[0, 100]) - wanted[0, 100]).max() > 1e-3
 
 
-WRAPPERS = """[{gymnasium.wrappers:ReshapeObservation: {shape: [1, 3]}},
-    {gymnasium.wrappers:RescaleObservation: {min_obs: -1.0, max_obs: 1.0}}, gymnasium.wrappers:FlattenObservation,
-    {gymnasium.wrappers:RescaleAction: {min_action: -1.0, max_action: 1.0}}, gymnasium.wrappers:ClipAction]"""
+WRAPPERS = [
+    "{gymnasium.wrappers:RescaleObservation: {min_obs: -1.0, max_obs: 1.0}}",
+    "gymnasium.wrappers:FlattenObservation",
+    "{gymnasium.wrappers:RescaleAction: {min_action: -1.0, max_action: 1.0}}",
+    "gymnasium.wrappers:ClipAction",
+]
+# Gymnasium reshapes to lists since 1.4; the packages of compiled environments take an earlier one
+if Version(gymnasium.__version__) >= Version("1.4"):
+    WRAPPERS.insert(0, "{gymnasium.wrappers:ReshapeObservation: {shape: [1, 3]}}")
 
 
 @pytest.mark.parametrize("env", ["unwrapped", "wrapped"])
@@ -126,7 +134,7 @@ def test_exported_file_has_wrappers_and_normalisation(kind: str, env: Any, tmp_p
     path = run(
         "task.env_id=tests.helpers.toys:Reach-v0",
         "task.env_kwargs={low: 0.0, high: 20.0, bounded: true}",
-        f"task.wrappers={WRAPPERS}",
+        f"task.wrappers=[{', '.join(WRAPPERS)}]",
         f"policy={{kind: {kind}, hidden_dims: [4]}}",
         "algorithm.optimizer.learning_rate=0.01",
         *NORMALISED,
