@@ -40,7 +40,7 @@ from hpc_es.training.collective import (
 )
 from hpc_es.training.generation import MetricsRow
 from hpc_es.tuning.plan import ANSWER, check, fraction, is_minimised, load, measures, objective
-from hpc_es.tuning.space import Hyperparameters
+from hpc_es.tuning.space import Hyperparameters, require_in_space
 from hpc_es.tuning.trials import (
     COMPLETE,
     FAILED,
@@ -48,6 +48,7 @@ from hpc_es.tuning.trials import (
     PRUNED,
     PRUNED_FILE,
     STARTED,
+    TABLE_FILE,
     Trial,
     extend,
     freeze,
@@ -138,16 +139,26 @@ class Master:
         on_disk = read_table(self._directory)
         assert on_disk is not None
         trials = self._plan.table()
-        table: list[Hyperparameters] = on_disk["trials"]
+        table = self._in_space(on_disk["trials"])
         more = (
             grown(on_disk, identity, trials)["identity"]["trials"] - on_disk["identity"]["trials"]
         )
         if more > 0:
             check(self._plan, ranks)
             with holding(lock(self._directory, "table")):
-                table = extend(self._directory, identity, trials)
+                table = self._in_space(extend(self._directory, identity, trials))
             say(f"{shown(self._directory)}: {more} more trials than before\n")
         return table[: self._plan.trials]
+
+    def _in_space(self, trials: list[Hyperparameters]) -> list[Hyperparameters]:
+        """Return the trials of a directory; UserError if one has other settings than the space."""
+        for number, hyperparameters in enumerate(trials):
+            try:
+                require_in_space(self._plan.space, hyperparameters)
+            except ValueError as error:
+                text = f"{self._directory / TABLE_FILE}: trial {number}: {error}"
+                raise UserError(f"{text}; choose another --output") from None
+        return trials
 
     # The next trial.
 

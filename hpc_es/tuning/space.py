@@ -80,6 +80,10 @@ class ValueList:
         """The values to validate."""
         return self.values
 
+    def has(self, value: Value) -> bool:
+        """Return whether it is one of the values; 1, 1.0 and true are three."""
+        return as_text(value) in map(as_text, self.values)
+
     def sample(self, rng: np.random.Generator) -> Value:
         """Return a random value."""
         return self.values[int(rng.integers(len(self.values)))]
@@ -98,6 +102,12 @@ class ValueRange:
         """The values to validate: if both are valid, so are all between them."""
         return self.low, self.high
 
+    def has(self, value: Value) -> bool:
+        """Return whether it is a number of the range."""
+        numbers = (int,) if self.kind == "integer" else (int, float)
+        is_number = isinstance(value, numbers) and not isinstance(value, bool)
+        return is_number and self.low <= value <= self.high
+
     def sample(self, rng: np.random.Generator) -> float | int:
         """Return a random number."""
         if self.kind == "integer":
@@ -110,6 +120,20 @@ class ValueRange:
 
 SpaceEntry = ValueList | ValueRange
 Space = dict[str, SpaceEntry]  # by dotted key, in alphabetical order
+
+
+def require_in_space(space: Space, hyperparameters: Hyperparameters) -> None:
+    """Raise ValueError unless a trial gives each key of the space one of its values.
+
+    Trials that are read from a directory may be somebody else's, and settings of a config can name
+    code.
+    """
+    if other := sorted({*space} ^ {*hyperparameters}):
+        raise ValueError(f"expected values of {', '.join(space)}, found or missing: {other[0]}")
+    for key, entry in space.items():
+        if not entry.has(hyperparameters[key]):
+            text = f"expected a value of {key} from the space, found"
+            raise ValueError(f"{text} {found_text(hyperparameters[key])}")
 
 
 def parse_space(data: ConfigData, search: str) -> tuple[Space, list[ConfigProblem]]:

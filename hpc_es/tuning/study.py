@@ -33,7 +33,15 @@ from hpc_es.core.run_files import UnusualFileError, open_file
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
 from hpc_es.tuning.plan import SamplerName
-from hpc_es.tuning.space import Hyperparameters, Space, SpaceEntry, Value, ValueRange, as_text
+from hpc_es.tuning.space import (
+    Hyperparameters,
+    Space,
+    SpaceEntry,
+    Value,
+    ValueRange,
+    as_text,
+    require_in_space,
+)
 from hpc_es.tuning.trials import COMPLETE, OVER, PRUNED, Trial, holding, lock
 
 JOURNAL = "study.journal"
@@ -146,7 +154,14 @@ class Study:
             warnings.simplefilter("ignore")  # optuna calls some of its options experimental
             tpe = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         self._study.sampler = tpe if self._cma_es is None else self._cma_es
-        return {key: _suggest(trial, key, entry) for key, entry in self._space.items()}
+        suggested = {key: _suggest(trial, key, entry) for key, entry in self._space.items()}
+        try:  # the journal may hold values of its own
+            require_in_space(self._space, suggested)
+        except ValueError as error:
+            journal = self._directory / JOURNAL
+            text = f"{journal}: trial {trial.number}: {error}"
+            raise UserError(f"{text}; choose another --output") from None
+        return suggested
 
     def report(self, value: float, share: float, sign: float = 1.0) -> str | None:
         """Report an evaluation after this fraction of the budget.

@@ -425,3 +425,17 @@ def test_trial_of_program_searches_reports_success_rate_and_programs(tmp_path: P
     assert len(npe) == 3 and max(npe) <= 1000
     assert result["success_rate"] == 1.0
     assert result["programs_seen_fraction"] == pytest.approx(sum(npe) / 3000)
+
+
+def test_trials_of_a_directory_are_in_the_space(tmp_path: Path) -> None:
+    """Somebody else's table of trials could give settings that name code, or other numbers."""
+    output = tmp_path / "run"
+    plan = load(written(output, "space: {algorithm.sigma: [0.1, 0.2]}", TINY), [])
+    output.mkdir()
+    code = {"task": {"kind": "function", "function": "os:getcwd", "dimension": 1}}
+    for wrong, found in ((code, "algorithm.sigma"), ({"algorithm.sigma": 7.0}, "found 7.0")):
+        (output / "trials.json").unlink(missing_ok=True)
+        freeze(output, plan.identity(), [{"algorithm.sigma": 0.1}, wrong])
+        text = tune(0, output, "space: {algorithm.sigma: [0.1, 0.2]}", status=2)
+        assert "trials.json: trial 1: expected" in text and found in text
+    assert not list(output.glob("trial_*"))

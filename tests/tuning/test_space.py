@@ -15,6 +15,7 @@ from hpc_es.tuning.space import (
     mixed_base_digits,
     parse_space,
     random_trial,
+    require_in_space,
 )
 
 PG = {"lr": [1e-5, 1e-4, 1e-3], "entropy_beta": [0.005, 0.01, 0.05, 0.10]}
@@ -144,3 +145,20 @@ def test_keys_that_a_tuning_cannot_vary_are_refused() -> None:
         "space.x..y",
     ]
     assert "a part of 'a'" in problems[0][1]
+
+
+def test_values_of_a_space() -> None:
+    lists = space({"a": [1, True, None, [8], "x"]})["a"]
+    assert all(map(lists.has, [1, True, None, [8], "x"]))
+    assert not any(map(lists.has, [1.0, False, 2, [8, 8], "X", {}]))
+    ranges = space({"a": {"uniform": [0, 2]}, "b": {"integer": [0, 2]}}, "random")
+    assert all(map(ranges["a"].has, [0, 2, 1.5])) and all(map(ranges["b"].has, [0, 1, 2]))
+    assert not any(map(ranges["a"].has, [-1, 2.1, math.nan, True, "1", None]))
+    assert not any(map(ranges["b"].has, [3, 1.0, 1.5, True]))
+
+
+@pytest.mark.parametrize("wrong", [{}, {"a": 1, "b": 2}, {"a": 3}, {"task": {"kind": "x"}}])
+def test_trials_outside_of_a_space(wrong: dict[str, Any]) -> None:
+    require_in_space(space({"a": [1, 2]}), {"a": 1})
+    with pytest.raises(ValueError, match="expected"):
+        require_in_space(space({"a": [1, 2]}), wrong)

@@ -233,3 +233,12 @@ def test_failed_trial_is_reported_to_the_study(tmp_path: Path) -> None:
     claim.release()
     assert one._study.trials[0].state == optuna.trial.TrialState.FAIL
     assert Trial(tmp_path, 0).over
+
+
+def test_values_of_the_journal_are_in_the_space(tmp_path: Path) -> None:
+    """Optuna takes a value that a journal fixes outside of the range, and warns only."""
+    one = study(tmp_path)
+    one._study.enqueue_trial({"b": 1e9})
+    expected = r"trial 0: expected a value of b from the space, found 1000000000.0"
+    with pytest.warns(UserWarning, match="out of range"), pytest.raises(UserError, match=expected):
+        one.choose()
