@@ -82,8 +82,14 @@ def _damage_as_value_error() -> Iterator[None]:
 
 
 def require_plain_archive(archive: zipfile.ZipFile) -> None:
-    """Raise ValueError if a member of an archive expands to more than its bytes can be."""
-    for member in archive.infolist():
+    """Raise ValueError if a member of an archive expands to more than its bytes can be, or if
+    members share bytes.
+    """
+    end = 0
+    for member in sorted(archive.infolist(), key=lambda item: item.header_offset):
+        if member.header_offset < end:
+            raise ValueError(f"{member.filename} overlaps another member")
+        end = member.header_offset + member.compress_size
         if member.file_size > MOST_COMPRESSION * member.compress_size + SLACK_BYTES:
             raise ValueError(
                 f"{member.filename} has {member.file_size:,} bytes, from {member.compress_size:,}"

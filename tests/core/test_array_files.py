@@ -65,3 +65,24 @@ def test_pickle_and_pipes_are_refused(tmp_path: Path) -> None:
             load(tmp_path)
         with pytest.raises(FileNotFoundError):
             load(tmp_path / "missing")
+
+
+def test_members_that_share_bytes(tmp_path: Path) -> None:
+    """Of two members, the outer one has the header and the bytes of the inner one as its data, so
+    that many would take many times the bytes of the file.
+    """
+    inner, archive = io.BytesIO(), io.BytesIO()
+    np.save(inner, np.zeros(1000))
+    with zipfile.ZipFile(archive, "w") as written:
+        written.writestr("b.npy", inner.getvalue())
+    content = archive.getvalue()[: written.start_dir]
+    outer, whole = io.BytesIO(), io.BytesIO()
+    np.save(outer, np.frombuffer(content, np.uint8))
+    with zipfile.ZipFile(whole, "w") as written:
+        written.writestr("a.npy", outer.getvalue())
+        other = zipfile.ZipFile(archive).infolist()[0]
+        other.header_offset = whole.getvalue().index(content)
+        written.filelist.append(other)
+    (tmp_path / "x.npz").write_bytes(whole.getvalue())
+    with pytest.raises(ValueError, match=r"b.npy overlaps another member"):
+        load_arrays(tmp_path / "x.npz")
