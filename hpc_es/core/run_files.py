@@ -11,7 +11,7 @@ import io
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -169,14 +169,17 @@ def read_json(path: Path, most: int = LARGEST_TEXT) -> Any:
     return parse_json(read_text(path, most=most))
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(
+    text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Any:
     """Return the value of a JSON text; ValueError if it is none, or nested too deep.
 
-    Lone surrogates, which no file and no terminal accepts, become escape sequences.
+    Lone surrogates, which no file and no terminal accepts, become escape sequences. `pairs` makes
+    an object of its names and values, by default a dict.
     """
     text = text.decode() if isinstance(text, bytes) else text
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=pairs)
         return printable_values(value) if "\\u" in text else value
     except RecursionError:
         raise ValueError("is nested too deep") from None

@@ -14,8 +14,11 @@ place of lists.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +31,7 @@ from hpc_es.config.registry import config_path
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.quantities import CONSTRAINTS, MEASURES, METRICS, OBJECTIVES, Group, Quantities
+from hpc_es.core.run_files import open_file, parse_json, read_text
 from hpc_es.tasks.functions.options import (
     RESULT_COLUMNS,
     Coordinates,
@@ -39,7 +43,7 @@ from hpc_es.tasks.functions.parameters import Choices, Scale, Value, is_number
 KEY = "task.initial_points"
 VALUE, X = "value", "x"
 GROUPS: tuple[Group, ...] = (OBJECTIVES, CONSTRAINTS, MEASURES, METRICS)
-MOST_ERRORS = 5  # that are listed
+MOST_ERRORS, LONGEST_TEXT = 5, 100  # that are listed, and characters of a value
 
 
 class Known(NamedTuple):
@@ -130,7 +134,7 @@ def points_from(source: Path | Points, search: SearchOptions) -> InitialPoints:
                 continue
             if known is None or not math.isnan(known.value):  # failed evaluations are left out
                 results[vector.tobytes()] = known or results.get(vector.tobytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         text = f"expected a CSV or JSON file of points, but {source} cannot be read: {reason}"
         raise ConfigError([(KEY, text if isinstance(source, Path) else reason)]) from error
@@ -174,9 +178,8 @@ def _points(
     if not isinstance(source, Path):
         yield from _listed_points(_plain(source), coordinates.names)
     elif source.suffix == ".json":
-        content = json.loads(
-            source.read_text(encoding="utf-8"), object_pairs_hook=_without_repeated_names
-        )
+        # the user's own choice, which may be a link, but no pipe or device
+        content = parse_json(read_text(source.resolve()), _without_repeated_names)
         yield from _listed_points(content, coordinates.names)
     elif source.suffix == ".csv":
         yield from _csv_points(source, coordinates, search)
@@ -194,18 +197,18 @@ def _plain(value: object) -> object:
 
 
 def _without_repeated_names(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    names = [name for name, _ in pairs]
-    for index, name in enumerate(names):
-        if name in names[:index]:
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
             raise ValueError(f"the name {name!r} stands twice in one object")
-    return dict(pairs)
+        found[name] = value
+    return found
 
 
 def _csv_points(path: Path, coordinates: Coordinates, search: SearchOptions) -> Iterator[Item]:
-    import csv
-
     groups = returned_quantities(search).groups
-    with path.open(newline="", encoding="utf-8") as file:
+    # utf-8-sig: spreadsheets begin a file with a mark
+    with io.TextIOWrapper(open_file(path.resolve()), "utf-8-sig", newline="") as file:
         reader = csv.reader(file)
         header = [name.strip() for name in next(reader, [])]
         _require_names(header, coordinates.names, (*RESULT_COLUMNS, *search.quantities.names))
@@ -231,7 +234,7 @@ def _csv_points(path: Path, coordinates: Coordinates, search: SearchOptions) -> 
 def _require_names(names: Sequence[str], expected: Sequence[str], others: Sequence[str]) -> None:
     missing = [name for name in expected if name not in names]
     unknown = [name for name in names if name not in expected and name not in others]
-    twice = [name for index, name in enumerate(names) if name in names[:index]]
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if missing or unknown or twice:
         text = ", ".join(expected[:10]) + (", ..." if len(expected) > 10 else "")
         problem = (
@@ -290,7 +293,8 @@ def _listed_points(items: object, names: Sequence[str]) -> Iterator[Item]:
 
 
 def _text(value: object) -> str:
-    return json.dumps(value, default=repr)
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}..."
 
 
 def _vector(values: Mapping[str, object], coordinates: Coordinates) -> Float64:

@@ -26,8 +26,13 @@ LARGEST_WHOLE = 2**53  # whole numbers up to this one are exact as float64
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is a finite number, and not a boolean."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Return whether a value is a finite number of float64, and not a boolean."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that is too large
+        return False
 
 
 class Scale(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,44 @@ def test_typed_parameters_are_read_from_csv_and_json(tmp_path: Path) -> None:
 def test_wrong_files_are_config_errors(name: str, text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         points(tmp_path / name, text, parameters=TYPED)
+
+
+HOSTILE = [
+    ("p.csv", f"x0,x1\n1,{'2' * 200_000}\n", "field larger than field limit"),
+    ("p.json", "[" * 200_000, "nested too deep"),
+    ("p.json", f"[[1{'0' * 400}, 2]]", "expected a number"),
+    ("p.json", '[{"x": [1, 2], "value": 1%s}]' % ("0" * 400), "expected a number"),
+    ("p.json", json.dumps([["a" * 1_000_000, 1]]), "expected a number"),
+    ("p.json", json.dumps([{f"k{number}": 1 for number in range(300_000)}]), "without x0"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "message"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_files_are_config_errors(
+    name: str, text: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        points(tmp_path / name, text)
+    assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.json"])
+def test_pipes_and_devices_are_no_files_of_points(name: str, tmp_path: Path) -> None:
+    """A link of the user's own may lead to a file."""
+    path = tmp_path / name
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        make(path)
+        with pytest.raises(ConfigError, match="expected a regular file"):
+            initial_points(config(path).task)
+        path.unlink()
+    (tmp_path / "own").write_text("[[1, 2]]" if name == "p.json" else "x0,x1\n1,2\n")
+    path.symlink_to(tmp_path / "own")
+    read = initial_points(config(path).task)
+    assert read is not None and read.vectors.tolist() == [[1, 2]]
+
+
+def test_mark_at_the_start_of_a_table_of_a_spreadsheet(tmp_path: Path) -> None:
+    assert points(tmp_path / "p.csv", "\ufeffx0,x1\r\n1,2\r\n").vectors.tolist() == [[1, 2]]
 
 
 def test_points_may_be_vectors(tmp_path: Path) -> None:
