@@ -208,7 +208,8 @@ def _without_repeated_names(pairs: Sequence[tuple[str, object]]) -> dict[str, ob
 def _csv_points(path: Path, coordinates: Coordinates, search: SearchOptions) -> Iterator[Item]:
     groups = returned_quantities(search).groups
     # utf-8-sig: spreadsheets begin a file with a mark
-    with io.TextIOWrapper(open_file(path.resolve()), "utf-8-sig", newline="") as file:
+    raw = open_file(path.resolve())
+    with io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file)
         header = [name.strip() for name in next(reader, [])]
         _require_names(header, coordinates.names, (*RESULT_COLUMNS, *search.quantities.names))
