@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,10 @@ from hpc_es.storage.status import run_state
 
 EVALUATIONS = "evaluations.csv"
 LARGEST_TABLE = 1 << 30  # bytes of evaluations.csv
+LARGEST_COLUMN = 1 << 26  # bytes of a column of texts of fixed width
+MOST_DIGITS = 19  # of an int64; longer numbers are float64
+# As Python writes numbers: categories such as 1_0 are texts.
+NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|-?inf|nan", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -49,12 +55,15 @@ class Results:
     @property
     def evaluations(self) -> Array:
         """One row per evaluation of an objective: path, and the columns of evaluations.csv:
-        generation, job (-1: the centre), value, and the parameters by name.
+        generation, job (-1: the centre), value, and the parameters by name. A parameter that is
+        called path has the column path_.
         """
         return self._rows(_evaluations)
 
     def _rows(self, read: Callable[[Path], Iterable[Mapping[str, object]]]) -> Array:
-        return table({"path": str(path), **row} for path in self.paths for row in read(path))
+        return table(
+            {"path": str(path), **_columns(row)} for path in self.paths for row in read(path)
+        )
 
 
 def results(directory: str | Path) -> Results:
@@ -87,6 +96,7 @@ def table(rows: Iterable[Mapping[str, object]]) -> Array:
     """Return rows as a structured array with the columns of all rows, in order of appearance.
 
     A column is bool, int64, float64 or text by its values; where a row lacks it, it is NaN, or "".
+    Text is of fixed width, or objects where that would take more than LARGEST_COLUMN bytes.
     """
     values: dict[str, list[object]] = {}
     count = 0
@@ -103,14 +113,28 @@ def table(rows: Iterable[Mapping[str, object]]) -> Array:
     return array
 
 
+def _columns(row: Mapping[str, object]) -> dict[str, object]:
+    """Return a row without a column of the name that the run's path has."""
+    return {f"{name}_" if name == "path" else name: value for name, value in row.items()}
+
+
 def _column(values: Sequence[object]) -> Array:
     if all(isinstance(value, bool) for value in values):
         return np.array(values, bool)
     if all(isinstance(value, int) and abs(value) < 1 << 63 for value in values):
         return np.array(values, np.int64)
     if all(value is None or isinstance(value, int | float) for value in values):
-        return np.array([math.nan if value is None else value for value in values], np.float64)
-    return np.array(["" if value is None else str(value) for value in values], np.str_)
+        return np.array([_float(value) for value in values])
+    texts = ["" if value is None else str(value) for value in values]
+    width = 4 * max(map(len, texts), default=0)
+    return np.array(texts, np.str_ if width * len(texts) <= LARGEST_COLUMN else object)
+
+
+def _float(value: Any) -> float:
+    try:
+        return math.nan if value is None else float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.inf if value > 0 else -math.inf
 
 
 def _single(path: Path) -> list[Path]:
@@ -156,15 +180,39 @@ def _evaluations(path: Path) -> Iterator[dict[str, object]]:
     file = path / EVALUATIONS
     if not exists(file):
         return
-    for row in csv.DictReader(io.StringIO(read_text(file, most=LARGEST_TABLE))):
-        if None not in row and None not in row.values():  # a line that is being written
-            yield {name: _cell(text) for name, text in row.items()}
+    categories = _categories(read_config(path))
+    try:
+        for row in csv.DictReader(io.StringIO(read_text(file, most=LARGEST_TABLE))):
+            if "" in row:
+                raise UserError(f"{file} has a column without a name")
+            if None not in row and None not in row.values():  # a line that is being written
+                yield {name: _value(text, categories.get(name)) for name, text in row.items()}
+    except csv.Error as error:
+        raise UserError(f"{file}: {error}") from error
 
 
-def _cell(text: str) -> object:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+def _categories(config: Mapping[str, Any]) -> dict[str, dict[str, object]]:
+    """Return the categories of each parameter with choices, by their text in evaluations.csv."""
+    task = config.get("task")
+    parameters = task.get("parameters") if isinstance(task, Mapping) else None
+    if not isinstance(parameters, Mapping):
+        return {}
+    choices = {
+        name: [False, True] if parameter.get("boolean") else parameter.get("choices")
+        for name, parameter in parameters.items()
+        if isinstance(parameter, Mapping)
+    }
+    return {
+        name: {item if isinstance(item, str) else json.dumps(item): item for item in items}
+        for name, items in choices.items()
+        if isinstance(items, list)
+    }
+
+
+def _value(text: str, categories: Mapping[str, object] | None) -> object:
+    """Return the category, number or text of a cell, None for an empty one."""
+    if categories is not None:
+        return categories.get(text, text)
+    if NUMBER.fullmatch(text):
+        return int(text) if len(text) < MOST_DIGITS and text.lstrip("-").isdigit() else float(text)
     return text or None

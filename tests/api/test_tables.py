@@ -70,3 +70,51 @@ def test_evaluations_of_repetitions(tmp_path: Path) -> None:
 def test_directory_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected a run, or a directory of runs, found none"):
         hpc_es.results(tmp_path)
+
+
+def written(tmp_path: Path, config: str, evaluations: str, metrics: str = "") -> hpc_es.Results:
+    """Return the results of a run with these files."""
+    (tmp_path / "status.json").write_text('{"status": "finished", "generation": 1}')
+    (tmp_path / "config.yaml").write_text(config)
+    (tmp_path / "evaluations.csv").write_text(f"generation,job,value,{evaluations}")
+    (tmp_path / "metrics.jsonl").write_text(metrics)
+    return hpc_es.results(tmp_path)
+
+
+def test_categories_stay_as_they_were_given(tmp_path: Path) -> None:
+    config = """task: {kind: function, parameters: {
+        code: {choices: ["01", "1", "1_0", "nan"]}, size: {choices: [8, 16]}, on: {boolean: true}}}"""
+    found = written(tmp_path, config, "code,size,on\n0,0,1.0,01,8,true\n0,1,2.5,1,16,false\n")
+    rows = found.evaluations
+    assert rows["code"].tolist() == ["01", "1"]
+    assert rows["size"].tolist() == [8, 16] and rows["on"].tolist() == [True, False]
+    assert rows["value"].tolist() == [1.0, 2.5]
+
+
+def test_text_that_only_looks_like_a_number_is_text(tmp_path: Path) -> None:
+    rows = written(tmp_path, "{}", "a,b\n0,0,1e-05,1_0,-3\n0,1,-inf,2,4\n").evaluations
+    assert rows["a"].tolist() == ["1_0", "2"] and rows["b"].tolist() == [-3, 4]
+    assert rows["value"].tolist() == [1e-05, -np.inf]
+
+
+def test_parameter_called_path_leaves_that_of_the_run(tmp_path: Path) -> None:
+    metrics = '{"generation": 0, "path": 5}\n'
+    found = written(tmp_path, "{}", "path\n0,0,1.0,7\n", metrics)
+    assert found.evaluations["path"].tolist() == found.metrics["path"].tolist() == [str(tmp_path)]
+    assert found.evaluations["path_"].tolist() == [7] and found.metrics["path_"].tolist() == [5]
+
+
+def test_long_and_large_cells(tmp_path: Path) -> None:
+    cell, large = "a" * 100_000, "1" + "0" * 400
+    lines = [f"0,0,{large},{cell}\n", *["0,0,-1.0,b\n"] * 1000]
+    rows = written(tmp_path, "{}", "x\n" + "".join(lines), f'{{"a": {large}}}\n')
+    table = rows.evaluations
+    assert table.nbytes < 1e6 and table["x"][:2].tolist() == [cell, "b"]
+    assert table["value"][:2].tolist() == [np.inf, -1.0]
+    assert rows.metrics["a"].tolist() == [np.inf]
+
+
+@pytest.mark.parametrize("evaluations", ["x\n0,0,1," + "9" * 200_000 + "\n", ",x\n0,0,1,2,3\n"])
+def test_damaged_table_is_named(evaluations: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"evaluations.csv"):
+        _ = written(tmp_path, "{}", evaluations).evaluations
