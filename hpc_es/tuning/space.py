@@ -103,10 +103,13 @@ class ValueRange:
         return self.low, self.high
 
     def has(self, value: Value) -> bool:
-        """Return whether it is a number of the range."""
-        numbers = (int,) if self.kind == "integer" else (int, float)
-        is_number = isinstance(value, numbers) and not isinstance(value, bool)
-        return is_number and self.low <= value <= self.high
+        """Return whether it is a number of the range, up to the rounding of logarithms."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if self.kind == "integer" and not isinstance(value, int):
+            return False
+        slack = 1e-12 if self.kind == "log_uniform" else 0.0
+        return self.low * (1 - slack) <= value <= self.high * (1 + slack)
 
     def sample(self, rng: np.random.Generator) -> float | int:
         """Return a random number."""

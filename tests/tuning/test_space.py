@@ -155,6 +155,9 @@ def test_values_of_a_space() -> None:
     assert all(map(ranges["a"].has, [0, 2, 1.5])) and all(map(ranges["b"].has, [0, 1, 2]))
     assert not any(map(ranges["a"].has, [-1, 2.1, math.nan, True, "1", None]))
     assert not any(map(ranges["b"].has, [3, 1.0, 1.5, True]))
+    # exp(log(low)) may be the next number below low, as samplers compute it
+    logs = space({"a": {"log_uniform": [1e-5, 0.003]}}, "random")["a"]
+    assert all(map(logs.has, [math.exp(math.log(1e-5)), 0.003])) and not logs.has(0.99e-5)
 
 
 @pytest.mark.parametrize("wrong", [{}, {"a": 1, "b": 2}, {"a": 3}, {"task": {"kind": "x"}}])
