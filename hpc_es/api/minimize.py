@@ -367,7 +367,9 @@ def _parts(
         returned_quantities(config.task),
     )
     name, initial = getattr(f, "__name__", "f"), initial_vector(config.task)
-    task = ObjectiveTask(name, config.task, initial, calls, config.task.batch, points)
+    task = ObjectiveTask(
+        name, config.task, initial, evaluator=calls, batch=config.task.batch, points=points
+    )
     return parts_of(config, task, config.task.batch or 1)
 
 

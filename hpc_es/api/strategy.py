@@ -336,7 +336,7 @@ class Strategy:
     def _start(self, config: Config) -> None:
         self.config, self._told_quantities = config, returned_quantities(config.task)
         self._values = CallerValues(self._told_quantities)
-        task = ObjectiveTask("", config.task, initial_vector(config.task), self._values)
+        task = ObjectiveTask("", config.task, initial_vector(config.task), evaluator=self._values)
         # `ask` returns whole rounds
         self._parts = dataclasses.replace(parts_of(config, task, ALL), cutting="fixed")
         self._problem: Any = self._parts.problem

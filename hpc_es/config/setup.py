@@ -56,6 +56,11 @@ class Setup:
         """The metrics that the algorithm and the task declare, by name."""
         return {**self.needs.metrics, **self.offers.metrics}
 
+    @property
+    def handles_noise(self) -> bool:
+        """Whether the algorithm measures noise, which its state then has."""
+        return bool(self.needs.presets_if_noisy)
+
     @cached_property
     def computes(self) -> Computes:
         """How the policy computes; without a policy nothing depends on the chunks."""

@@ -185,7 +185,9 @@ def build(options: Options, repetition: int = 0) -> ObjectiveTask:
     hashes = sources({"command": options.command}, directory)
     identity = json.dumps([hashes, options.command[1:], options.format, dict(options.environment)])
     evaluator = SubprocessEvaluator(command, identity)
-    return ObjectiveTask(Path(options.command[0]).name, options, initial, evaluator, points=points)
+    return ObjectiveTask(
+        Path(options.command[0]).name, options, initial, evaluator=evaluator, points=points
+    )
 
 
 def _program_path(word: str, directory: Path) -> Path | None:

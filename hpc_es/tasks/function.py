@@ -218,18 +218,13 @@ class ObjectiveTask:
         name: str,
         search: SearchOptions,
         initial: Float64 | Bounds,
+        *,
         evaluator: Evaluator,
         batch: int = 0,
         points: InitialPoints | None = None,
     ) -> None:
-        self.name, self._search, self._initial, self._evaluator, self._batch = (
-            name,
-            search,
-            initial,
-            evaluator,
-            batch,
-        )
-        self._points = points
+        self.name, self._search, self._initial = name, search, initial
+        self._evaluator, self._batch, self._points = evaluator, batch, points
 
     def problem(
         self, searched: Searched, policy: Policy | None, keys: Keys, unit: int
@@ -278,4 +273,11 @@ def build(options: Options, repetition: int = 0) -> ObjectiveTask:
     evaluator = PythonEvaluator(
         function_objective, options.batch > 0, options.timeout_seconds, returned
     )
-    return ObjectiveTask(options.function, options, initial, evaluator, options.batch, points)
+    return ObjectiveTask(
+        options.function,
+        options,
+        initial,
+        evaluator=evaluator,
+        batch=options.batch,
+        points=points,
+    )

@@ -146,7 +146,7 @@ def check(
 
 def handling_lines(config: Config, state: State | None) -> list[str]:
     """Return a line about what noise handling can cost, [] if there is none."""
-    handles = state is not None and config.setup.needs.presets_if_noisy
+    handles = config.setup.handles_noise
     text = cost_text(state.shared) if state is not None and handles else None
     return [] if text is None else [f"  noise: {text}"]
 

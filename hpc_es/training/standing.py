@@ -220,7 +220,7 @@ class Standing:
             final=final,
         )
         problem = self.problem
-        handles = bool(self.config.setup.needs.presets_if_noisy)
+        handles = self.config.setup.handles_noise
         if found.answer.kind != "evaluation" or not handles or not is_noisy(state.shared):
             return found
         if not isinstance(problem, NamesParameters) or found.answer.violation is not None:

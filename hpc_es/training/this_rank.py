@@ -157,7 +157,7 @@ class ThisRank:
     @property
     def has_noisy_objective(self) -> bool:
         """Whether noise was measured on an objective."""
-        handles = bool(self.config.setup.needs.presets_if_noisy)
+        handles = self.config.setup.handles_noise
         return handles and self.parts.problem.is_objective and is_noisy(self.state.shared)
 
     def finish(
