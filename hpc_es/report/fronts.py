@@ -16,7 +16,8 @@ from hpc_es.core.array_files import load_arrays
 from hpc_es.core.data import ConfigData, Float64
 from hpc_es.core.domination import KNEE
 from hpc_es.core.quantities import OBJECTIVES
-from hpc_es.storage.members import STEMS
+from hpc_es.storage.members import LARGEST_NUMBER, STEMS
+from hpc_es.tasks.quantities import MOST_OBJECTIVES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,14 +59,20 @@ def read_front(run: Path, config: ConfigData) -> SavedFront | None:
     try:
         arrays = load_arrays(path)
         values = np.asarray(arrays[OBJECTIVES], np.float64)
-        members, choices = arrays["member"].tolist(), arrays["choice"].tolist()
+        members, choices = arrays["member"], arrays["choice"]
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
         return None
-    if values.ndim != 2 or not len(values) == len(members) == len(choices) > 0:
+    if values.ndim != 2 or not 0 < values.shape[1] <= MOST_OBJECTIVES or not len(values):
+        return None
+    if any(
+        texts.shape != (len(values),) or texts.dtype.kind != "U" for texts in (members, choices)
+    ):
+        return None
+    if not (np.abs(values) <= LARGEST_NUMBER).all():
         return None
     goals = goals_of(config, values.shape[1])
     maximised = [goal == "maximise" for goal in goals.values()]
-    return SavedFront(list(goals), maximised, values, members, choices)
+    return SavedFront(list(goals), maximised, values, members.tolist(), choices.tolist())
 
 
 def goals_of(config: ConfigData, count: int) -> dict[str, str]:

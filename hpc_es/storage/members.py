@@ -27,7 +27,7 @@ from hpc_es.core.data import Array, Arrays, Float64, Json
 from hpc_es.core.declarations import Incumbent
 from hpc_es.core.domination import choices
 from hpc_es.core.elites import MEMBER, Division, Elites
-from hpc_es.core.errors import CheckpointError
+from hpc_es.core.errors import CheckpointError, printable
 from hpc_es.core.plain import spreadsheet_cell
 from hpc_es.core.quantities import OBJECTIVES, Goal, Quantities
 from hpc_es.storage.files import replace_by, write_text
@@ -35,6 +35,8 @@ from hpc_es.storage.files import replace_by, write_text
 STEMS: Mapping[Incumbent, str] = {"front": "front", "cells": "archive"}
 FIRST = ("member", "generation", "job")
 LONGEST_NAME = 100
+MOST_CELLS = 10**8  # a picture of them takes 8 bytes of each
+LARGEST_NUMBER = 1e150  # the square is still a number
 FLOATS = (np.float16, np.float32, np.float64)
 # what reading a file raises that is damaged, or was not written by `write_members`
 DAMAGE = (
@@ -248,9 +250,13 @@ def _require_consistent(archive: StoredArchive) -> None:
         raise ValueError(f"its cells are {list(archive.cells.shape)} for {count} members")
     if division.low.shape != (axes,) or division.high.shape != (axes,) or not axes:
         raise ValueError(f"its ranges are {list(division.low.shape)} for {axes} measures")
-    finite = (archive.measures, archive.values, division.low, division.high)
-    if not all(np.isfinite(array).all() for array in finite):
-        raise ValueError("it has numbers that are not finite")
+    numbers = (archive.measures, archive.values, division.low, division.high)
+    if not all((np.abs(array) <= LARGEST_NUMBER).all() for array in numbers):
+        raise ValueError("it has numbers that are not finite, or too large")
+    if not 0 <= division.count <= MOST_CELLS:
+        raise ValueError(f"it has {division.count:,} cells: expected at most {MOST_CELLS:,}")
+    if any(len(name) > LONGEST_NAME or name != printable(name) for name in archive.measure_names):
+        raise ValueError("the name of a measure is too long, or has characters that are no text")
     if not (division.low < division.high).all() or archive.sign not in (-1, 1):
         raise ValueError("a range is empty, or the sign is none")
     if len(shape):

@@ -75,6 +75,30 @@ def test_pictures_of_fronts(
     plot([run], tmp_path / "again.svg")  # without the front
 
 
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("choice", np.array([1])),
+        ("member", np.array("g1j1")),
+        ("member", np.array([b"g1j1"])),
+        ("objectives", np.array([[1e308, -1e308]])),
+        ("objectives", np.array([[1.0, np.nan]])),
+        ("objectives", np.zeros((1, 3000))),
+        ("objectives", np.zeros((1, 0))),
+    ],
+)
+def test_front_that_cannot_be_drawn_is_left_out(tmp_path: Path, name: str, array: Any) -> None:
+    good: dict[str, Any] = {
+        "objectives": np.array([[1.0, 2.0]]),
+        "member": np.array(["g1j1"]),
+        "choice": np.array(["knee"]),
+    }
+    np.savez(tmp_path / "front.npz", **good)
+    assert read_front(tmp_path, {}) is not None
+    np.savez(tmp_path / "front.npz", **{**good, name: array})
+    assert read_front(tmp_path, {}) is None
+
+
 def test_report_has_a_section_with_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = run_of(tmp_path, 3)

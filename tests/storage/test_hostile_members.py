@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpc_es.core.errors import CheckpointError
-from hpc_es.storage.members import read_member
+from hpc_es.storage.members import read_archive, read_member
 from tests.helpers.time_limit import time_limit
 
 GOOD: dict[str, Any] = {
@@ -119,3 +119,37 @@ def test_file_that_is_exchanged_while_it_is_read(tmp_path: Path) -> None:
     finally:
         done.set()
         thread.join()
+
+
+CELLS: dict[str, Any] = {
+    **GOOD,
+    "cell": np.array([[0, 1]]),
+    "value": np.array([1.0]),
+    "value_sign": np.array(1),
+    "measures": np.array([[0.1, 0.9]]),
+    "measure_names": np.array(["a", "b"]),
+    "cells_low": np.zeros(2),
+    "cells_high": np.ones(2),
+    "cells_count": np.array(4),
+    "cells_shape": np.array([2, 2]),
+    "cells_centres": np.zeros((0, 2)),
+    "cells_offset": np.array(0.0),
+}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"cells_shape": np.array([200_000, 200_000]), "cells_count": np.array(4 * 10**10)},
+        {"value": np.array([1e308])},
+        {"cells_low": np.array([-1e308, 0]), "cells_high": np.array([1e308, 1])},
+        {"measure_names": np.array(["a" * 1_000_000, "b"])},
+        {"measure_names": np.array(["\udc80", "b"])},
+    ],
+)
+def test_archive_that_cannot_be_drawn_is_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
+    write(tmp_path / "archive.npz", CELLS)
+    assert len(read_archive(tmp_path)) == 1
+    write(tmp_path / "archive.npz", {**CELLS, **changed})
+    with time_limit(10), pytest.raises(CheckpointError, match=r"damaged or not an archive"):
+        read_archive(tmp_path)
