@@ -87,6 +87,10 @@ class RunContext:
     is_state_replaced: bool = False
 
 
+# Name in `Problem.environment_info` of the SHA-256 of weights that are not in checkpoints: a run is
+# resumed only with the same ones.
+BASE_HASH = "base_sha256"
+
 # Job (-1: the centre), value, and the vector that was evaluated.
 Evaluation = tuple[int, float, Sequence[bool | int | float | str]]
 
