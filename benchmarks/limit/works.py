@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-EPISODES, EVALUATIONS = "timesteps_this_generation", "episodes_this_generation"
+EPISODES, EVALUATIONS = "timesteps_this_generation", "evaluations_this_generation"
+SCORES = "episodes_this_generation"  # of models
 AWK = "BEGIN {for (i = 0; i < 170000; i++) s += i; print 1 > ARGV[2]}"  # 5 ms
 PROGRAM = ["awk", AWK, "{parameters}", "{result}"]
 PARTS = "benchmarks.limit.parts"
@@ -131,7 +132,7 @@ def models() -> Iterator[Work]:
             64,
             noise={"kind": "table", "table_size": 5_000_000},
         )
-        yield Work("model", name, "model", {"name": path}, job, EVALUATIONS, target, (8, 64))
+        yield Work("model", name, "model", {"name": path}, job, SCORES, target, (8, 64))
 
 
 def atari() -> Iterator[Work]:

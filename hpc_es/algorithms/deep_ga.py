@@ -375,14 +375,14 @@ class DeepGA(Strategy[Selected]):
             )
         lengths = after.shared["chain_lengths"]
         metrics = {
-            "elite_return_mean": float(after.master["elite_mean"]),
+            "elite_fitness": float(after.master["elite_mean"]),
             "chain_length_mean": float(lengths.mean()) if len(lengths) else 0.0,
             "chain_length_max": float(lengths.max(initial=0)),
             "sigma": self.genomes.sigma(state.generation),
             "skipped_update": float(selected.reason is not None),
         }
         if best := selected.order[: self._parent_count]:
-            metrics["parents_return_mean"] = float(results.rows["return_"][best].mean())
+            metrics["parents_fitness"] = float(results.fitness[best].mean())
         return after, metrics
 
     def _validation_means(
@@ -436,7 +436,7 @@ class DeepGA(Strategy[Selected]):
         """Return the elite's last validation mean, its mutations, and the number of parents."""
         mean = float(state.master["elite_mean"])
         return {
-            "elite_return_mean": None if np.isnan(mean) else mean,
+            "elite_fitness": None if np.isnan(mean) else mean,
             "elite_mutations": len(state.master["elite_chain"]) - 1,
             "parents": len(state.shared["chains"]),
         }

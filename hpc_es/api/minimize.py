@@ -406,7 +406,7 @@ def _run(
         progress = Progress(
             None,
             config.stop,
-            goal="minimise",
+            vocabulary=config.setup.vocabulary,
             metrics=config.setup.metrics,
             objectives=tuple(parts.problem.quantities.objectives),
         )

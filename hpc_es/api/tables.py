@@ -40,10 +40,11 @@ class Results:
     @property
     def runs(self) -> Array:
         """One row per run: path, name, algorithm, task, seed, repetition, state, generations,
-        episodes, timesteps, seconds, goal, value, standard_error, evaluations, violation.
+        episodes, evaluations, timesteps, seconds, goal, value, standard_error,
+        answer_evaluations, violation.
 
-        `value` is that of the answer, with the sign of the objective, from `evaluations`
-        evaluations; `episodes` are those of training, or the evaluations of an objective.
+        `value` is that of the answer, with the sign of the objective, from `answer_evaluations`
+        evaluations. A run of a function or program has `evaluations`, any other has `episodes`.
         """
         return table(map(_run_row, self.paths))
 
@@ -156,12 +157,13 @@ def _run_row(path: Path) -> JsonObject:
         "state": str(state["state"]),
         "generations": _whole(state.get("generation")),
         "episodes": _whole(result.get("episodes")),
+        "evaluations": _whole(result.get("evaluations")),
         "timesteps": _whole(result.get("timesteps")),
         "seconds": number(result.get("seconds")),
         "goal": found.goal,
         "value": answer.value,
         "standard_error": answer.standard_error,
-        "evaluations": answer.evaluations,
+        "answer_evaluations": answer.evaluations,
         "violation": answer.violation,
     }
 

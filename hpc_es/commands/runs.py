@@ -108,6 +108,7 @@ def _list_row(path: Path) -> JsonObject:
 
 
 def _run_row(path: Path) -> JsonObject:
+    from hpc_es.core.vocabulary import counted
     from hpc_es.storage.answers import read_config, read_found
     from hpc_es.storage.metrics_log import last_row
     from hpc_es.storage.status import run_state, seconds_since
@@ -117,7 +118,8 @@ def _run_row(path: Path) -> JsonObject:
     generation = int(row["generation"] or 0) + 1 if row else int(state.get("generation", 0))
     used = {
         "generations": generation,
-        **{name: row.get(f"{name}_total") for name in ("timesteps", "episodes", "seconds")},
+        "episodes": counted(row, "episodes_total"),
+        **{name: row.get(f"{name}_total") for name in ("timesteps", "seconds")},
     }
     parts = [(used[name] or 0) / stop[name] for name in used if stop.get(name)]
     return {
@@ -306,7 +308,9 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
     Nothing that it names is imported.
     """
     from hpc_es.config.resolved import plain_data
+    from hpc_es.core.vocabulary import Vocabulary
     from hpc_es.report.export import describe_best
+    from hpc_es.storage.answers import stated_goal
     from hpc_es.storage.results import digest, theta_digest
     from hpc_es.training.found import best_member, found_in_checkpoint
 
@@ -320,7 +324,7 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
         "path": str(path),
         "generation": snapshot.generation,
         **({"since": _base_checkpoint(since)} if since else {}),
-        "counters": dict(snapshot.counters),
+        "counters": Vocabulary(stated_goal(config) is not None).public(snapshot.counters),
         "parameters": int(state.theta.size),
         "theta_sha256": since.theta_sha256 if since else theta_digest(state),
         "state_sha256": since.state_sha256 if since else digest({**state.shared, **state.master}),

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from hpc_es.config.registry import module
 from hpc_es.core.declarations import Computes, Metric, Needs, Offers
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.vocabulary import Vocabulary, vocabulary_of
 
 T = TypeVar("T")
 
@@ -55,6 +56,11 @@ class Setup:
     def metrics(self) -> Mapping[str, Metric]:
         """The metrics that the algorithm and the task declare, by name."""
         return {**self.needs.metrics, **self.offers.metrics}
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What files and progress lines call the results of the task."""
+        return vocabulary_of(self.offers)
 
     @property
     def handles_noise(self) -> bool:

@@ -21,6 +21,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import UserError
+from hpc_es.core.vocabulary import counted
 from hpc_es.report.plot import STYLE, SUFFIXES, UNDATED
 from hpc_es.storage.files import run_error, written
 from hpc_es.storage.members import StoredArchive, read_archive
@@ -62,7 +63,7 @@ def growth(run: Path) -> dict[str, tuple[Float64, Float64]]:
         for name, points in columns.items():
             value = row.get(name)
             if isinstance(value, int | float):
-                points.append((float(row.get("episodes_total") or 0), float(value)))
+                points.append((float(counted(row, "episodes_total") or 0), float(value)))
     return {
         name: (np.array(points)[:, 0], np.array(points)[:, 1])
         for name, points in columns.items()

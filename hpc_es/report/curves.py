@@ -43,9 +43,15 @@ X_AXES: dict[X, tuple[str, tuple[tuple[float, str], ...]]] = {
 DRAWN = (
     *dict.fromkeys(COLUMNS.values()),
     *("return_mean", "return_std", "evaluation_return_mean", "best_value", "best_reward", "solved"),
+    *("value_mean", "value_std", "centre_value_mean"),
     *("restarts", "best_violation", "hypervolume", "front_size"),
 )
 MOST_POINTS = 2000  # per line; a panel is about 500 pixels wide
+# entries of status.json with the final evaluation, and the columns that it continues
+FINAL = {
+    "final_return_mean": "evaluation_return_mean",
+    "final_value_mean": "centre_value_mean",
+}
 LARGEST = 1e150  # of numbers in a picture: the square is still a number
 # keys of `policy` that may name files, as init_from does
 INIT_FILES = ("init_observations", "init_optimizer")
@@ -66,11 +72,14 @@ class Measure:
     y: str  # column of the metrics
     spread: str | None  # column with the standard deviation over the population
     panels: tuple[X, ...]
+    centre: str = "evaluation_return_mean"  # column with the mean of the unperturbed parameters
 
 
 RETURNS = Measure("return per episode", "return_mean", "return_std", ("timesteps", "seconds"))
 SCORES = Measure("score", "return_mean", "return_std", ("evaluations", "seconds"))
-VALUES = Measure("best value", "best_value", None, ("evaluations", "seconds"))
+VALUES = Measure("best value", "best_value", None, ("evaluations", "seconds"), "centre_value_mean")
+# of a custom task with values that does not record its best one
+MEANS = Measure("value", "value_mean", "value_std", ("evaluations", "seconds"), "centre_value_mean")
 FRONTS = Measure("hypervolume", "hypervolume", None, ("evaluations", "seconds"))
 FRONT_SIZES = Measure("members of the front", "front_size", None, ("evaluations", "seconds"))
 REWARDS = Measure("best reward", "best_reward", None, ("programs", "seconds"))
@@ -117,7 +126,7 @@ class RunCurves:
         """The measure to draw: only program searches have a best reward,
         only objectives a best value, and several of them a hypervolume.
         """
-        for measure in (REWARDS, FRONTS, FRONT_SIZES, VALUES):
+        for measure in (REWARDS, FRONTS, FRONT_SIZES, VALUES, MEANS):
             if np.isfinite(self.columns[measure.y]).any():
                 return measure
         return SCORES if (self.config.get("task") or {}).get("kind") == "model" else RETURNS
@@ -241,7 +250,9 @@ def _with_final_evaluation(
     metrics.jsonl does not have it.
     """
     status = read_object(path / STATUS)
-    final, rows = number(status.get("final_return_mean")), len(columns["timesteps_total"])
+    name = next((name for name in FINAL if name in status), "")
+    final = number(status.get(name))
+    rows = len(columns["timesteps_total"])
     if status.get("status") != FINISHED or final is None or not rows:
         return columns
     # in the last row: a best value belongs to a number of evaluations
@@ -251,7 +262,7 @@ def _with_final_evaluation(
             columns["best_value"][-1] = best.value
         return columns
     last = {name: float(columns[name][-1]) for name in COLUMNS.values()}
-    last["evaluation_return_mean"] = final
+    last[FINAL[name]] = final
     return {name: np.append(column, last.get(name, np.nan)) for name, column in columns.items()}
 
 
@@ -451,7 +462,7 @@ def evaluation(group: RunGroup, x: X) -> Curve | None:
     """Return the mean return of the unperturbed policy over the runs with evaluations;
     None if no run has any, or fronts are compared.
     """
-    series = [run.series(COLUMNS[x], "evaluation_return_mean") for run in group.runs]
+    series = [run.series(COLUMNS[x], group.measure.centre) for run in group.runs]
     series = [points for points in series if points[0].size]
     if not series or group.measure in OF_FRONTS:
         return None

@@ -192,7 +192,7 @@ def _lines(group: ReportedGroup, measure: Measure, most: int, has_bands: bool) -
     if len(group.runs) > 1:
         y = measure.y
         if measure.spread and any(line.style == "thin" for line in lines):
-            y = "evaluation_return_mean"
+            y = measure.centre
         for run in group.curves.runs:
             series = {x: run.series(COLUMNS[x], y) for x in panels}
             if series[panels[0]][0].size:

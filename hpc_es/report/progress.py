@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hpc_es.core.declarations import Metric
-from hpc_es.core.quantities import Goal
 from hpc_es.core.run_files import open_file
 from hpc_es.core.streams import is_terminal, say
+from hpc_es.core.vocabulary import RETURNS, Vocabulary
 from hpc_es.storage.metrics_log import Number, Row
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Progress:
     """Print the progress of a run on rank 0.
 
     Use it as a context manager, or call `close`, so that the terminal's cursor is restored. A full
-    disk or a closed terminal never ends the run: output that cannot be written is dropped. With the
-    `goal` of an objective, rows are printed as values and evaluations; with `scores`, as scores and
+    disk or a closed terminal never ends the run: output that cannot be written is dropped. Rows
+    have the names and signs of `vocabulary`. With `scores` they are printed as scores and
     evaluations, such as those of a model. `metrics` are those that the algorithm and the task
     declare. Of several `objectives` the best ones of the front are printed, by name, and the
     means if there is no front.
@@ -54,16 +54,16 @@ class Progress:
         run_dir: Path | None,
         stop: Stop,
         verbose: bool = True,
-        goal: Goal | None = None,
-        scores: bool = False,
         *,
+        vocabulary: Vocabulary = RETURNS,
+        scores: bool = False,
         metrics: Mapping[str, Metric] = NO_METRICS,
         objectives: Sequence[str] = (),
     ) -> None:
         self._log = run_dir / "log.txt" if run_dir is not None else None
         self._stop = stop
         self._verbose = verbose  # False: only log.txt
-        self._goal, self._scores, self._metrics = goal, scores, metrics
+        self._vocabulary, self._scores, self._metrics = vocabulary, scores, metrics
         self._objectives = objectives if len(objectives) > 1 else ()
         self._info: Info = {}
         # replaced, not changed: the thread of the live display reads it
@@ -94,7 +94,8 @@ class Progress:
         best = info.get("best_evaluation")
         self._best_evaluation = best if isinstance(best, float | int) else None
         self._updated = time.monotonic()
-        hidden = {"best_evaluation"} if self._goal else set()  # a return, not a value
+        # the best evaluation of the centre, and not the best value
+        hidden = {"best_evaluation"} if self._vocabulary.has_values else set()
         visible = {
             key: value for key, value in info.items() if value is not None and key not in hidden
         }
@@ -117,23 +118,21 @@ class Progress:
         """Take the row of a generation, and print it if it is due.
 
         That is the first one, one with an evaluation, or one after more than a second.
-        `best_evaluation` is the return of the best evaluation so far; None: the highest.
+        `best_evaluation` is the best evaluation of the centre so far; None: that of the rows.
         """
         self._rows = (*self._rows, row)[-ROWS_OF_RATE:]
         self._updated = time.monotonic()
-        evaluation = row.get("evaluation_return_mean") if row.get("evaluation_episodes") else None
+        has_evaluation = self._of(row, "evaluation_episodes")
+        evaluation = self._of(row, "evaluation_return_mean") if has_evaluation else None
         if evaluation is not None and not math.isnan(evaluation):
             self._last_evaluation = evaluation
+            better = max if self._vocabulary.sign > 0 else min
             best = self._best_evaluation
-            highest = evaluation if best is None else max(best, evaluation)
-            self._best_evaluation = highest if best_evaluation is None else best_evaluation
+            best = evaluation if best is None else better(best, evaluation)
+            self._best_evaluation = best if best_evaluation is None else best_evaluation
         self._pending = True
         first = len(self._rows) == 1
-        if (
-            first
-            or row.get("evaluation_episodes")
-            or self._updated - self._printed >= SECONDS_BETWEEN_LINES
-        ):
+        if first or has_evaluation or self._updated - self._printed >= SECONDS_BETWEEN_LINES:
             self._print_row()
 
     def message(self, text: str) -> None:
@@ -187,52 +186,49 @@ class Progress:
         """
         row = self._rows[-1]
         total = f" of {self._stop.generations}" if self._stop.generations is not None else ""
-        left = seconds_left(self._stop, self._rows)
+        left = seconds_left(self._stop, self._rows, self._vocabulary)
         elapsed = (row.get("seconds_total") or 0.0) + since_row_seconds
-        failed = "failed evaluations" if self._goal or self._scores else "failed episodes"
+        has_values, failures = self._vocabulary.has_values, self._of(row, "failed_episodes")
+        failed = "failed evaluations" if has_values or self._scores else "failed episodes"
         entries = [
             ("generation", f"{(row['generation'] or 0) + 1}{total}"),
             *self._result_entries(row),
             ("time", split(row)),
-            (failed, number(row["failed_episodes"]) if row.get("failed_episodes") else None),
+            (failed, number(failures) if failures else None),
             ("elapsed", clock(elapsed)),
             ("left", clock(max(left - since_row_seconds, 0.0)) if left is not None else None),
         ]
         return [(name, value) for name, value in entries if value]
+
+    def _of(self, row: Row, name: str) -> Number:
+        """Return an entry by its name inside."""
+        return row.get(self._vocabulary.name(name))
 
     def _result_entries(self, row: Row) -> list[tuple[str, str | None]]:
         if "best_reward" in row:
             return self._search_entries(row)
         if self._objectives and "front_size" in row:
             best = [(f"best {name}", number(row.get(f"best_{name}"))) for name in self._objectives]
-            return [*self._declared_entries(row), *best, *_evaluation_counts(row)]
+            return [*self._declared_entries(row), *best, *self._evaluation_counts(row)]
         if self._objectives:
             means = [(name, number(row.get(f"objective_{name}"))) for name in self._objectives]
-            return [*means, *self._declared_entries(row), *_evaluation_counts(row)]
-        return self._objective_entries(row) if self._goal else self._centre_entries(row)
+            return [*means, *self._declared_entries(row), *self._evaluation_counts(row)]
+        has_values = self._vocabulary.has_values
+        return self._objective_entries(row) if has_values else self._centre_entries(row)
 
     def _objective_entries(self, row: Row) -> list[tuple[str, str | None]]:
         """Return the entries of an objective: its values as it returns them, and evaluations."""
-        # from returns, which are maximised, to values
-        sign = -1.0 if self._goal == "minimise" else 1.0
-        mean, last, best = row.get("return_mean"), self._last_evaluation, self._best_evaluation
-        centre = (
-            f"{number(sign * last)} (best {number(sign * best)})"
-            if last is not None and best is not None
-            else None
-        )
+        last, best = self._last_evaluation, self._best_evaluation
+        centre = f"{number(last)} (best {number(best)})" if last is not None else None
         violation, share = row.get("best_violation"), row.get("feasible_share")
         return [
-            (
-                "value",
-                f"{number(None if mean is None else sign * mean)} ± {number(row.get('return_std'))}",
-            ),
+            ("value", f"{number(row.get('value_mean'))} ± {number(row.get('value_std'))}"),
             ("best value", number(row.get("best_value"))),
             ("violation", number(violation) if violation else None),
             ("feasible", f"{share:.0%}" if share is not None and not math.isnan(share) else None),
             *self._declared_entries(row),
             ("value of centre", centre),
-            *_evaluation_counts(row),
+            *self._evaluation_counts(row),
         ]
 
     def _declared_entries(self, row: Row) -> list[tuple[str, str | None]]:
@@ -274,7 +270,16 @@ class Progress:
             ("score" if self._scores else "return", population),
             *self._declared_entries(row),
             ("score of centre" if self._scores else "evaluation", evaluation),
-            *(_evaluation_counts(row) if self._scores else timesteps),
+            *(self._evaluation_counts(row) if self._scores else timesteps),
+        ]
+
+    def _evaluation_counts(self, row: Row) -> list[tuple[str, str | None]]:
+        evaluations = self._of(row, "episodes_this_generation")
+        seconds = row.get("seconds_this_generation")
+        speed = evaluations / seconds if evaluations is not None and seconds else None
+        return [
+            ("evaluations", number(self._of(row, "episodes_total"))),
+            ("evaluations/s", None if speed is None else number(speed)),
         ]
 
     def __rich__(self) -> Table:
@@ -286,17 +291,6 @@ class Progress:
         for name, value in [("run", str(self._info.get("name", ""))), *entries]:
             table.add_row(_text(name, "dim"), _text(value))
         return table
-
-
-def _evaluation_counts(row: Row) -> list[tuple[str, str | None]]:
-    evaluations, seconds = row.get("episodes_this_generation"), row.get("seconds_this_generation")
-    return [
-        ("evaluations", number(row.get("episodes_total"))),
-        (
-            "evaluations/s",
-            number(evaluations / seconds) if evaluations is not None and seconds else None,
-        ),
-    ]
 
 
 def on_terminal() -> bool:
@@ -334,7 +328,7 @@ def fitting(entries: Sequence[str], columns: int | None) -> list[str]:
     return kept
 
 
-def seconds_left(stop: Stop, rows: Sequence[Row]) -> float | None:
+def seconds_left(stop: Stop, rows: Sequence[Row], vocabulary: Vocabulary = RETURNS) -> float | None:
     """Return the seconds until the first limit of `stop` is reached; None without a limit.
 
     It is at the mean speed of `rows`. Earlier rows do not count, since a run may have been resumed
@@ -346,9 +340,10 @@ def seconds_left(stop: Stop, rows: Sequence[Row]) -> float | None:
     if stop.generations is not None:
         left.append((stop.generations - 1 - (row["generation"] or 0)) * seconds)
     for name, limit in (("timesteps", stop.timesteps), ("episodes", stop.episodes)):
-        speed = _mean(rows, f"{name}_this_generation")
+        speed = _mean(rows, vocabulary.name(f"{name}_this_generation"))
         if limit is not None and speed:
-            left.append((limit - (row.get(f"{name}_total") or 0)) / speed * seconds)
+            used = row.get(vocabulary.name(f"{name}_total")) or 0
+            left.append((limit - used) / speed * seconds)
     if stop.seconds is not None:
         left.append(stop.seconds - (row.get("seconds_total") or 0.0))
     return max(min(left), 0.0) if left else None

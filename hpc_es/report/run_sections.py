@@ -17,6 +17,7 @@ from hpc_es.config import extensions
 from hpc_es.config.yaml_text import Dumper
 from hpc_es.core.errors import error_text
 from hpc_es.core.run_files import is_regular, read_bytes
+from hpc_es.core.vocabulary import counted
 from hpc_es.report.archive_section import archive_sections
 from hpc_es.report.curves import VALUES, flat, shared_config, task_text
 from hpc_es.report.front_sections import front_sections
@@ -134,7 +135,7 @@ def _alerts(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content
                 )
             )
         if run.failed_jobs:
-            share = run.failed_jobs / max(float(run.last_row.get("episodes_total") or 0), 1)
+            share = run.failed_jobs / max(float(counted(run.last_row, "episodes_total") or 0), 1)
             text = f": {run.failed_jobs:,} failed jobs ({100 * share:.3g} % of all), see "
             items.append(
                 element(

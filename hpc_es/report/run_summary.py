@@ -14,7 +14,8 @@ from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import ConfigData, JsonObject
 from hpc_es.core.errors import READING, UserError, message_of
 from hpc_es.core.run_files import LARGEST_CONFIG, exists, open_file, read_json, read_text
-from hpc_es.report.curves import RETURNS, REWARDS, SCORES, VALUES, Measure, RunCurves, load
+from hpc_es.core.vocabulary import counted
+from hpc_es.report.curves import MEANS, RETURNS, REWARDS, SCORES, VALUES, Measure, RunCurves, load
 from hpc_es.storage.answers import NAMES, RESULT, Found, number, read_found
 from hpc_es.storage.line_logs import FAILURES
 from hpc_es.storage.metrics_log import each_row
@@ -136,9 +137,9 @@ def _read_metrics(run: RunSummary) -> None:
         run.first_row = run.first_row or row
         run.last_row = row
         run.is_measured |= any(
-            row.get(measure.y) is not None for measure in (RETURNS, VALUES, REWARDS)
+            row.get(measure.y) is not None for measure in (RETURNS, MEANS, VALUES, REWARDS)
         )
-        run.failed_jobs += int(row.get("failed_episodes") or 0)
+        run.failed_jobs += int(counted(row, "failed_episodes") or 0)
         for name in ACTIVITIES:
             run.seconds[name] += float(row.get(f"time_{name}_mean") or 0.0)
             run.worst[name] += float(row.get(f"time_{name}_worst") or 0.0)
@@ -182,7 +183,8 @@ def _score(run: RunSummary) -> Score | None:
         is_feasible = answer.is_comparable
         source = NAMES[answer.kind] if is_feasible else f"{NAMES[answer.kind]}, infeasible"
         return Score(answer.value, answer.standard_error, source, is_final and is_feasible)
-    mean = number(run.last_row.get("return_mean")) if run.measure in (RETURNS, SCORES) else None
+    measure = run.measure
+    mean = number(run.last_row.get(measure.y)) if measure in (RETURNS, SCORES, MEANS) else None
     return None if mean is None else Score(mean, None, "last population", is_final)
 
 

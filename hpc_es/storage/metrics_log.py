@@ -3,7 +3,8 @@
 log.csv has the 21 columns of the evolution-strategies notebook in the same order, then three of
 OpenAI's starter. Their names are those of metrics.jsonl ("plain") or of the original systems
 ("classical"); docs/log_columns.md lists both. A column is the entry of its plain name in a row of
-metrics.jsonl, except for those in COMPUTED.
+metrics.jsonl, except for those in COMPUTED. Rows have the vocabulary of their task
+(`core/vocabulary.py`), and so have plain columns; classical ones are those of the original systems.
 
 A checkpoint stores `lengths()`; a resumed run truncates the files to them with `cut`, so that no
 row is lost or repeated.
@@ -23,6 +24,7 @@ from typing import BinaryIO, Literal
 
 from hpc_es.core.errors import RunError
 from hpc_es.core.run_files import each_line, exists, is_removed, open_file, parse_json
+from hpc_es.core.vocabulary import RETURNS, Vocabulary
 from hpc_es.storage.line_logs import check_cut
 
 Number = float | int | None
@@ -60,15 +62,21 @@ NAMES = {  # plain: classical
 PREDICTIONS = ("predict_microseconds_min", "predict_microseconds_max", "predict_microseconds_mean")
 
 
-def header(columns: Columns) -> str:
+def header(columns: Columns, vocabulary: Vocabulary = RETURNS) -> str:
     """Return the first line of log.csv."""
-    return ",".join(NAMES if columns == "plain" else NAMES.values()) + "\n"
+    names = map(vocabulary.name, NAMES) if columns == "plain" else NAMES.values()
+    return ",".join(names) + "\n"
 
 
-def line(row: Row, columns: Columns) -> str:
+def line(row: Row, columns: Columns, vocabulary: Vocabulary = RETURNS) -> str:
     """Return the line of a row in log.csv; missing entries are nan."""
-    computed = COMPUTED[columns]
-    cells = [computed[name](row) if name in computed else row.get(name) for name in NAMES]
+    computed, inside = COMPUTED[columns], vocabulary.internal(row)
+    if columns == "plain":
+        shown = vocabulary.public(inside)
+        entries = {name: shown.get(vocabulary.name(name)) for name in NAMES}
+    else:
+        entries = {name: inside.get(name) for name in NAMES}
+    cells = [computed[name](inside) if name in computed else entries[name] for name in NAMES]
     return ",".join("nan" if cell is None else repr(cell) for cell in cells) + "\n"
 
 
@@ -125,8 +133,9 @@ class MetricsLog:
         run_dir: Path,
         warn: Callable[[str], object] = warnings.warn,
         columns: Columns = "plain",
+        vocabulary: Vocabulary = RETURNS,
     ) -> None:
-        self._columns = columns
+        self._columns, self._vocabulary = columns, vocabulary
         self._paths = {name: run_dir / name for name in (JSONL, CSV)}
         self._files: dict[str, BinaryIO] = {}
         self._warn = warn
@@ -139,7 +148,13 @@ class MetricsLog:
         """
         numbers = {key: _number(value) for key, value in row.items()}
         self._append(JSONL, json.dumps(numbers, allow_nan=False) + "\n")
-        self._append(CSV, line(numbers, self._columns))
+        self._append(CSV, self._line(numbers))
+
+    def _header(self) -> str:
+        return header(self._columns, self._vocabulary)
+
+    def _line(self, row: Row) -> str:
+        return line(row, self._columns, self._vocabulary)
 
     def lengths(self) -> dict[str, int]:
         """Sync the files and return the length of each in bytes, for a checkpoint and `cut`.
@@ -169,7 +184,7 @@ class MetricsLog:
         self.close()
         existing = {name: path for name, path in self._paths.items() if path.exists()}
         for name, path in existing.items():
-            _check(path, lengths.get(name, 0), header(self._columns))
+            _check(path, lengths.get(name, 0), self._header())
         for name, path in existing.items():
             try:
                 os.truncate(path, lengths.get(name, 0))
@@ -194,12 +209,12 @@ class MetricsLog:
             return
         self._warn(f"{path} is missing: it is written again from {JSONL}")
         for row in read_metrics(path.parent):
-            self._append(CSV, line(row, self._columns))
+            self._append(CSV, self._line(row))
 
     def _append(self, name: str, text: str) -> None:
         file = self._open(name)
         if name == CSV and file.seek(0, os.SEEK_END) == 0:
-            text = header(self._columns) + text
+            text = self._header() + text
         rest = text.encode()
         try:
             while rest:  # unbuffered, so that closing the files cannot fail

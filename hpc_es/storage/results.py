@@ -221,6 +221,7 @@ def result(
     final one. `more` is the summary of the algorithm, such as the best program; its entries replace
     others of the same name.
     """
+    has_values = config.setup.vocabulary.has_values
     target = config.stop.target_return
     success = None if target is None else best is not None and best >= target
     values = {
@@ -231,6 +232,7 @@ def result(
         "repetitions": config.repetitions,
         "success": success,
         **found.data(),
+        **({"best_value": found.best_evaluation.value} if has_values else {}),
         "final_return": final.get("final_return_mean"),
         "final_return_std": final.get("final_return_std"),
         "best_return": best,
@@ -244,7 +246,7 @@ def result(
         "state_sha256": digest({**state.shared, **state.master}),
         **more,
     }
-    plain: Result = finite(values)
+    plain: Result = finite(config.setup.vocabulary.public(values))
     return plain
 
 
@@ -382,7 +384,7 @@ def summary(
         else {"repetition": rows[best]["repetition"], **found_entry(found[best].answer)},
         "infeasible": sum(bool(one.answer.violation) for one in found),
         **{NAMES[kind].replace(" ", "_"): answers if kinds == {kind} else None for kind in NAMES},
-        "final_return": statistics([row["final_return"] for row in rows])
+        "final_return": statistics([row.get("final_return") for row in rows])
         if kinds <= {"centre"}
         else None,
         "npe": statistics([row.get("npe") for row in rows]),

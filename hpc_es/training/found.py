@@ -106,6 +106,8 @@ def found_by(
             BestEvaluation(value, x),
         )
     answer, at = _centre(shared, generation, best, final)
+    if goal == "minimise" and answer.value is not None:
+        answer = replace(answer, value=-answer.value + 0.0)
     return Found(
         goal, answer, BestEvaluation(answer.value, answer.x, at, None if at is None else CENTRE_JOB)
     )

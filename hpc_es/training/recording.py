@@ -23,10 +23,14 @@ class Recording:
     ) -> None:
         self._rank, self._recorder, self._after_train_step = rank, recorder, after_train_step
         self._info = list(rank.config.report.reductions())
+        self._vocabulary = rank.config.setup.vocabulary
         self._notices = Notices()
 
     def add(self, finished: FinishedGeneration) -> MetricsRow:
-        """Record a generation with its update, plan the next one, and return the metrics."""
+        """Record a generation with its update, plan the next one, and return the metrics.
+
+        They have the names and signs that users see, as in metrics.jsonl.
+        """
         before, evaluated, planner = finished.before, finished.evaluated, self._rank.planner
         algorithm, results = self._rank.parts.algorithm, evaluated.results
         self._call_after_train_step(finished)
@@ -34,13 +38,14 @@ class Recording:
         self._recorder.standing.count(
             row, counters_after(self._recorder.standing.counters, row, results.rows)
         )
-        self._recorder.add(finished, row, algorithm.solutions(before, results))
+        public = self._vocabulary.public(row)
+        self._recorder.add(finished, public, algorithm.solutions(before, results))
         planner.update(results.rows, evaluated.evaluation, evaluated.chunk_times)
         planner.order(finished.state)
         notices = algorithm.notices(before, results, finished.update.after)
         for line in self._notices.new(before.generation, notices):
             self._recorder.message(line)
-        return row
+        return public
 
     def add_cut(self, finished: FinishedGeneration, stored: StoredOutcomes | None) -> MetricsRow:
         """Record a generation that a budget has cut short, and return its metrics.
@@ -61,9 +66,10 @@ class Recording:
         if not (has_succeeded or nothing_succeeded):  # the few jobs that are left say little
             counters["failed_generations"] = failed
         standing.count(row, counters)
+        public = self._vocabulary.public(row)
         recorder.add_cut(
             finished,
-            row,
+            public,
             self._rank.parts.algorithm.solutions(before, results) if len(results.rows) else (),
             # Failures that end the run are repeated by the same command.
             outcomes=StoredOutcomes([]) if nothing_succeeded else outcomes,
@@ -75,7 +81,7 @@ class Recording:
                 f"generation {before.generation + 1}: stop.episodes: {self._rank.config.stop.episodes} leaves "
                 f"{row['episodes_this_generation']} {standing.jobs_name}, so it makes no update"
             )
-        return row
+        return public
 
     def _call_after_train_step(self, finished: FinishedGeneration) -> None:
         algorithm, before, since = self._rank.parts.algorithm, finished.before, time.perf_counter()

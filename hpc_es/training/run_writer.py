@@ -31,6 +31,7 @@ from hpc_es.core.interfaces import Problem
 from hpc_es.core.machine import as_comment, environment_info
 from hpc_es.core.paths import shown
 from hpc_es.core.slurm import this_run
+from hpc_es.core.vocabulary import RETURNS, Vocabulary
 from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.world import World
 from hpc_es.report.progress import Progress
@@ -94,11 +95,13 @@ class MetricsFiles:
         generation: int,
         loggers: Loggers | None,
         warn: Callable[[str], object],
+        *,
+        vocabulary: Vocabulary = RETURNS,
     ) -> None:
         self._interval = report.metrics_interval
         self._image: Array | None = None  # of the last row
         self._last: MetricsRow | None = _last_row(run_dir, generation)
-        self._log = metrics_log.MetricsLog(run_dir, warn, report.columns)
+        self._log = metrics_log.MetricsLog(run_dir, warn, report.columns, vocabulary)
         self._log.cut(lengths)
         rows = metrics_log.read_metrics(run_dir)
         if self._last is not None and any(row["generation"] == generation - 1 for row in rows):
@@ -183,6 +186,7 @@ class RunWriter:
         self._members = members
         old = opened.snapshot
         self.config, self._problem = config, problem
+        self._vocabulary = config.setup.vocabulary
         self.standing = Standing(config, problem, state)
         self.state_is_whole = True
         self.replay: UpdateReplay | None = None
@@ -239,8 +243,8 @@ class RunWriter:
             self.directory,
             config.stop,
             show_progress,
-            offers.goal,
-            offers.measures_centre,
+            vocabulary=self._vocabulary,
+            scores=offers.measures_centre,
             metrics=config.setup.metrics,
             objectives=tuple(offers.quantities.objectives),
         )
@@ -275,7 +279,13 @@ class RunWriter:
             self._new_loggers(run_ids) if config.report.all_loggers() or run_ids else None
         )
         self._metrics = MetricsFiles(
-            directory, config.report, lengths, generation, self._loggers, self._warn
+            directory,
+            config.report,
+            lengths,
+            generation,
+            self._loggers,
+            self._warn,
+            vocabulary=self._vocabulary,
         )
         self._programs = ProgramsLog(directory, self._warn)
         self._programs.cut(lengths)
@@ -350,7 +360,7 @@ class RunWriter:
                 "mpi": self._world.library,
                 "output": shown(self.directory),
                 "resumed": f"from generation {old.generation}" if old else None,
-                "best_evaluation": self.standing.best.return_ if self.standing.best else None,
+                "best_evaluation": self._best_centre(),
             }
         )
         if old is None and (text := points_text(config, self._problem)):
@@ -435,18 +445,16 @@ class RunWriter:
         """Record new programs, the best evaluation and the progress."""
         if solutions:
             self._programs.write(solutions)
-        evaluation, mean = finished.evaluated.evaluation, row["evaluation_return_mean"]
-        is_best = finished.measured.is_best and mean is not None
-        if finished.measured.is_best and mean is not None:
+        evaluation = finished.evaluated.evaluation
+        measured = CentreEvaluation(evaluation, self._problem.episodes_per_job)
+        is_best = finished.measured.is_best and len(measured.returns) > 0
+        if is_best:
             rows = without_info(evaluation) if self._problem.derives_fitness else None
-            measured = CentreEvaluation(evaluation, self._problem.episodes_per_job)
             generation, error = int(row["generation"] or 0), measured.standard_error
             shared = finished.measured.state.shared
-            self.standing.best = Best(
-                float(mean), generation, shared, rows, error, measured.episodes
-            )
-        best = self.standing.best
-        self.progress.update(row, best.return_ if best else None)
+            mean = float(measured.returns.mean())
+            self.standing.best = Best(mean, generation, shared, rows, error, measured.episodes)
+        self.progress.update(row, self._best_centre())
         if is_best:
             self._opened.store.save_best(self._snapshot())
 
@@ -648,7 +656,8 @@ class RunWriter:
         self._last_beat = time.monotonic()
         found = self.standing.found(final_results(self._status))
         best = self._best_return(found)
-        values = {**self._status, **({} if best is None else {"best_return": best}), **found.data()}
+        values = {**self._status, **({} if best is None else {"best_return": best})}
+        values = {**self._vocabulary.public(values), **found.data()}
         if metrics := self.config.setup.metrics:
             values["metrics"] = {name: vars(metric) for name, metric in metrics.items()}
         values |= {**self._process, "heartbeat": now()}
@@ -659,10 +668,15 @@ class RunWriter:
 
         It is the answer, or for an objective that of a centre.
         """
-        if found.answer.kind == "centre":
-            return found.answer.value
+        if found.answer.kind == "centre" and found.answer.value is not None:
+            return self._vocabulary.sign * found.answer.value
         best = self.standing.best
         return None if best is None else best.return_
+
+    def _best_centre(self) -> float | None:
+        """Return the best evaluation of a centre as the user sees it."""
+        best = self.standing.best
+        return None if best is None else self._vocabulary.sign * best.return_
 
     def beat(self) -> None:
         """Renew the heartbeat in status.json if it is due.

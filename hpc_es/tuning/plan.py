@@ -26,6 +26,7 @@ from hpc_es.core.closing import close
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, ConfigProblem
 from hpc_es.core.paths import is_config_string
+from hpc_es.core.vocabulary import counted
 from hpc_es.storage.answers import comparable_values, found_in
 from hpc_es.storage.results import budget
 from hpc_es.tuning.space import Hyperparameters, Space, all_trials, as_text, grid_size, parse_space
@@ -120,7 +121,7 @@ def limits(budget: ConfigData) -> dict[str, float]:
 
 def fraction(used: ConfigData, budget: ConfigData) -> float:
     """Return the fraction of the budget that was used, 0 to 1, for the nearest limit."""
-    used = {**used, "episodes": used.get("npe", used.get("episodes"))}
+    used = {**used, "episodes": used.get("npe", counted(used, "episodes"))}
     shares = [float(used[name]) / limit for name, limit in limits(budget).items() if limit > 0]
     return min(max(shares, default=1.0), 1.0)
 

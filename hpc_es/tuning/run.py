@@ -257,12 +257,14 @@ class Master:
 
         Higher is better.
         """
+        assert self._running
         value = row.get("best_value")
         if self._plan.options.objective != ANSWER or "best_value" not in row:
-            return row["evaluation_return_mean"]
+            vocabulary = self._running.config.setup.vocabulary
+            mean: float | None = vocabulary.internal(row)["evaluation_return_mean"]
+            return mean
         if value is None or math.isnan(value) or row.get("best_violation"):
             return None
-        assert self._running
         return -value if is_minimised(self._running.config, ANSWER) else value
 
     def _record_end(self, ended: ExitReason) -> None:

@@ -337,10 +337,8 @@ def test_metrics_describe_the_elite_and_the_parents() -> None:
         max(lengths),
     )
     assert metrics["sigma"] == 0.1 * 0.25
-    assert metrics["parents_return_mean"] == pytest.approx(
-        np.sort(results.rows["return_"])[-2:].mean()
-    )
-    assert metrics["elite_return_mean"] == pytest.approx(-sphere(new.theta))
+    assert metrics["parents_fitness"] == pytest.approx(np.sort(results.rows["return_"])[-2:].mean())
+    assert metrics["elite_fitness"] == pytest.approx(-sphere(new.theta))
     assert created.summary(new)["elite_mutations"] == len(new.master["elite_chain"]) - 1
 
 

@@ -64,7 +64,7 @@ def test_evaluations_of_repetitions(tmp_path: Path) -> None:
     assert len(trained) == 2 * 3 * 8 and set(trained["b"]) == {1, 2}
     for row in found.runs:
         own = found.evaluations[found.evaluations["path"] == row["path"]]
-        assert row["value"] == own["value"].min() and row["episodes"] >= 24
+        assert row["value"] == own["value"].min() and row["evaluations"] >= 24
 
 
 def test_directory_without_runs_is_refused(tmp_path: Path) -> None:

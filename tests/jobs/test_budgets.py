@@ -15,6 +15,7 @@ import pytest
 
 import hpc_es
 from hpc_es.core.errors import RunFailedError
+from hpc_es.core.vocabulary import counted
 from tests.helpers import runs, toys
 from tests.helpers.harness import ROOT, mpiexec
 
@@ -82,7 +83,7 @@ def assert_steps_equal_one_run(
         steps = train(text, directory / "steps", budget, *overrides)
         used = runs.newest(steps).counters["episodes"]
         assert used == -(-budget // per_job) * per_job
-        assert runs.rows(steps)[-1]["episodes_total"] == used
+        assert counted(runs.rows(steps)[-1], "episodes_total") == used
     once = train(text, directory / "once", budgets[-1], *overrides)
     assert facts(steps) == facts(once)
     return steps
@@ -205,7 +206,7 @@ def test_budget_that_is_not_raised_evaluates_nothing(tmp_path: Path, calls: Call
     for budget, more in ((29, ()), (24, ()), (10, ()), (None, ("stop.generations=1",))):
         train(FUNCTION, run, budget, *more)
         assert len(calls) == made and facts(run) == first
-        assert runs.status(run)["status"] == "finished" and runs.status(run)["episodes"] == 29
+        assert runs.status(run)["status"] == "finished" and runs.status(run)["evaluations"] == 29
     train(FUNCTION, run, None, "stop.generations=4")  # without this limit
     reference = train(FUNCTION, tmp_path / "reference", None, "stop.generations=4")
     assert facts(run) == facts(reference)
@@ -240,7 +241,7 @@ def test_few_failed_jobs_do_not_end_the_run(
     monkeypatch.setattr(toys, "ellipsoid", fails_later)
     options = ("evaluation.interval=0", "stop.failed_generations=1")
     run = train(FUNCTION, tmp_path / "run", 25, *options)
-    assert runs.status(run)["failed_episodes"] == 3 and runs.status(run)["status"] == "finished"
+    assert runs.status(run)["failed_evaluations"] == 3 and runs.status(run)["status"] == "finished"
 
 
 def test_failures_of_all_jobs_end_the_run_and_are_repeated(
@@ -261,7 +262,8 @@ def test_failures_of_all_jobs_end_the_run_and_are_repeated(
         train(FUNCTION, tmp_path / "reference", 5),
     )
     assert runs.rows(run) == runs.rows(reference)
-    assert runs.status(run)["episodes"] == 5 and runs.status(run)["failed_episodes"] == 0
+    status = runs.status(run)
+    assert status["evaluations"] == 5 and status["failed_evaluations"] == 0
 
 
 def test_minimize_and_strategy_keep_the_budget(calls: Calls) -> None:
@@ -332,7 +334,7 @@ def test_raised_budget_is_equal_on_any_ranks_and_after_kills(
     assert start(2, steps, 30, call=26, number=signal.SIGKILL)
     made = calls_of(steps)
     assert start(3, steps, 30, call=max(made + 1, 32), number=signal.SIGKILL)
-    assert start(3, steps, 30) == 0 and runs.status(steps)["episodes"] == 30
+    assert start(3, steps, 30) == 0 and runs.status(steps)["evaluations"] == 30
     made = calls_of(steps)
     # the journal has the final evaluation
     assert start(3, steps, 31) == 0 and calls_of(steps) == made + 1
@@ -340,7 +342,7 @@ def test_raised_budget_is_equal_on_any_ranks_and_after_kills(
     assert start(1, once, 60) == 0
     assert facts(steps) == facts(once)
     results = [json.loads((run / "result.json").read_text()) for run in (steps, once)]
-    assert results[0]["best"] == results[1]["best"] and results[0]["episodes"] == 60
+    assert results[0]["best"] == results[1]["best"] and results[0]["evaluations"] == 60
 
 
 def test_interruption_of_the_cut_generation_is_resumed(
@@ -349,7 +351,7 @@ def test_interruption_of_the_cut_generation_is_resumed(
     steps, once = tmp_path / "steps", tmp_path / "once"
     options = ("checkpoint={interval: 1, full_interval: 10}",)
     assert start(1, steps, 30, *options, call=26, number=signal.SIGTERM) == 75
-    assert runs.newest(steps).cut is not None and runs.status(steps)["episodes"] == 30
+    assert runs.newest(steps).cut is not None and runs.status(steps)["evaluations"] == 30
     assert start(2, steps, 30, *options) == 0
     assert start(1, steps, 47, *options) == 0
     assert start(1, once, 47, *options) == 0

@@ -41,7 +41,7 @@ def test_comparison_has_the_same_bits_on_any_ranks_and_goes_on(tmp_path: Path) -
             )
             assert runs.digests(one) == runs.digests(other)
             result = json.loads((one / "result.json").read_text())
-            assert result["episodes"] == 160
+            assert result["evaluations"] == 160
     again = compared(0, tmp_path, *words, "stop.episodes=160")
     assert again.status == 0 and "generation 1" not in again.stdout
 

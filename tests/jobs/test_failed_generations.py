@@ -94,13 +94,13 @@ def test_run_fails_after_the_limit_of_failed_generations(
     assert reason.startswith(
         f"all jobs of {which} failed; {cause} (stop.failed_generations: {limit}); see "
     )
-    assert runs.status(tmp_path / "run")["failed_episodes"] == POPULATION * (finished - first)
+    assert runs.status(tmp_path / "run")["failed_evaluations"] == POPULATION * (finished - first)
 
 
 def test_successful_generation_resets_the_count(tmp_path: Path) -> None:
     assert train(tmp_path, config(tmp_path, 2, 3, stop={"generations": 6})) == list(range(6))
     message = runs.status(tmp_path / "run")
-    assert (message["failed_episodes"], message["failed_generations"]) == (POPULATION, 0)
+    assert (message["failed_evaluations"], message["failed_generations"]) == (POPULATION, 0)
     assert (
         f"6 generations, 36 evaluations, {POPULATION} failed evaluations"
         in (tmp_path / "run" / "log.txt").read_text()

@@ -145,7 +145,7 @@ def test_limits_of_the_hypervolume(tmp_path: Path) -> None:
     )
     assert "finished by stop.patience: 300 after" in (run / "log.txt").read_text()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    per_generation = rows[0]["episodes_this_generation"]
+    per_generation = rows[0]["evaluations_this_generation"]
     stale = -(-300 // per_generation)
     assert rows[-1]["hypervolume"] <= rows[-1 - stale]["hypervolume"] + 0.05
     assert rows[-1]["front_size"] == len(table(run))

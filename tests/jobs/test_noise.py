@@ -113,7 +113,7 @@ def test_run_says_what_it_found_and_counts_further_evaluations(
     assert [row["reevaluations"] for row in rows[:2]] == [9, 2]
     assert rows[0]["misranking"] > 0.12
     # the centre in generations 0 and 4
-    assert rows[-1]["episodes_total"] == 7 * 9 + 9 + 6 * 2 + 2
+    assert rows[-1]["evaluations_total"] == 7 * 9 + 9 + 6 * 2 + 2
     assert not log or log.count("noise: misranking") == 1
 
 

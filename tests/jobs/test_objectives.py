@@ -267,7 +267,7 @@ def test_strategies_optimise_the_sphere(seed: int, tmp_path: Path) -> None:
         "report": {"plot_interval_seconds": 0},
     }
     rows = list(hpc_es.train(config, tmp_path / "run"))
-    assert rows[0]["evaluation_return_mean"] == -10.0
+    assert rows[0]["centre_value_mean"] == 10.0
     assert rows[-1]["best_value"] < 0.1  # type: ignore[operator]
 
 
@@ -310,7 +310,7 @@ def test_best_vector_can_come_from_the_final_evaluation(tmp_path: Path) -> None:
     assert (
         actual["value"]
         == toys.ellipsoid(snapshot.state.theta)
-        == -runs.status(run)["final_return_mean"]
+        == runs.status(run)["final_value_mean"]
     )
     assert (actual["generation"], actual["job"], actual["x"]) == (
         5,
@@ -355,9 +355,9 @@ def test_target_value_can_be_reached_by_the_final_evaluation(tmp_path: Path) -> 
 def test_evaluations_of_the_centre_are_counted(tmp_path: Path) -> None:
     """Generations of 4 and, in generations 0, 3 and 6, the centre: 5, 9, 13, 18, 22, 26, 31."""
     run = centred(tmp_path, "run", "stop={episodes: 30}")
-    assert [row["episodes_total"] for row in runs.rows(run)] == [5, 9, 13, 18, 22, 26, 30]
+    assert [row["evaluations_total"] for row in runs.rows(run)] == [5, 9, 13, 18, 22, 26, 30]
     assert len((run / "evaluations.csv").read_text().splitlines()) == 1 + 30
-    assert runs.status(run)["episodes"] == runs.status(run)["timesteps"] == 30
+    assert runs.status(run)["evaluations"] == runs.status(run)["timesteps"] == 30
 
 
 # Jobs of unequal duration.

@@ -30,7 +30,7 @@ def expected_end(rows: list[dict[str, Any]], patience: int, tolerance: float) ->
     """
     reference, stale = float("inf"), 0
     for row in rows:
-        stale += row["episodes_this_generation"]
+        stale += row["evaluations_this_generation"]
         if row["best_value"] < reference - tolerance:
             reference, stale = row["best_value"], 0
         if stale >= patience:

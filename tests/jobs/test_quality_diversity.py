@@ -219,7 +219,7 @@ def test_a_nan_measure_fails_its_evaluation_only(tmp_path: Path) -> None:
     file = config(tmp_path, "cma_mae")
     (tmp_path / "here.py").write_text(FUNCTIONS.replace("x[0],", "x[0] if x[0] < 0.4 else np.nan,"))
     result = trained(2, file, tmp_path / "run", "task.on_failed_evaluation=drop")
-    assert result["coverage"] > 0 and result["failed_episodes"] > 0
+    assert result["coverage"] > 0 and result["failed_evaluations"] > 0
 
 
 EPISODES = """

@@ -14,6 +14,7 @@ import pytest
 from hpc_es.algorithms.common.metrics import STEP_SIZE
 from hpc_es.config.schema import Stop
 from hpc_es.core.declarations import Metric
+from hpc_es.core.vocabulary import Vocabulary
 from hpc_es.report import progress as module
 from hpc_es.report.progress import (
     Progress,
@@ -25,6 +26,8 @@ from hpc_es.report.progress import (
     split,
 )
 from hpc_es.storage.metrics_log import Number
+
+COSTS = Vocabulary(True, "minimise")
 
 
 class Terminal(io.StringIO):
@@ -110,8 +113,8 @@ def test_last_row_is_not_printed_twice(tmp_path: Path, capsys: pytest.CaptureFix
 def test_progress_of_a_vector_search_has_best_value_and_step_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = Progress(tmp_path, limits(), goal="minimise", metrics=STEP_SIZE)
-    progress.update(row(0, best_value=0.0012345, sigma=0.25))
+    progress = Progress(tmp_path, limits(), vocabulary=COSTS, metrics=STEP_SIZE)
+    progress.update(COSTS.public(row(0, best_value=0.0012345, sigma=0.25)))
     progress.close()
     assert "best value 0.001234  sigma 0.25" in capsys.readouterr().out
 
@@ -119,8 +122,8 @@ def test_progress_of_a_vector_search_has_best_value_and_step_size(
 def test_progress_of_several_objectives_has_their_means(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = Progress(tmp_path, limits(), goal="minimise", objectives=("mass", "range"))
-    progress.update(row(0, objective_mass=1.5, objective_range=20.0))
+    progress = Progress(tmp_path, limits(), vocabulary=COSTS, objectives=("mass", "range"))
+    progress.update(COSTS.public(row(0, objective_mass=1.5, objective_range=20.0)))
     progress.close()
     out = capsys.readouterr().out
     assert "mass 1.5  range 20" in out and "best value" not in out
@@ -129,11 +132,10 @@ def test_progress_of_several_objectives_has_their_means(
 def test_progress_with_constraints_has_violation_and_feasible_share(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = Progress(tmp_path, limits(), goal="minimise")
+    progress = Progress(tmp_path, limits(), vocabulary=COSTS)
     for generation, (violation, share) in enumerate([(0.5, 0.0), (0.0, 0.25)]):
-        progress.update(
-            row(generation, best_value=2.0, best_violation=violation, feasible_share=share)
-        )
+        shown = {"best_value": 2.0, "best_violation": violation, "feasible_share": share}
+        progress.update(COSTS.public(row(generation, **shown)))
         progress.close()
     first, second = capsys.readouterr().out.splitlines()
     assert (
@@ -168,8 +170,9 @@ def test_progress_of_an_objective_has_values_and_evaluations(
     goal: Literal["minimise", "maximise"],
     sign: int,
 ) -> None:
-    progress = Progress(tmp_path, limits(generations=5), goal=goal, metrics=STEP_SIZE)
-    progress.start({"name": "demo", "goal": goal, "best_evaluation": -0.5})
+    words = Vocabulary(True, goal)
+    progress = Progress(tmp_path, limits(generations=5), vocabulary=words, metrics=STEP_SIZE)
+    progress.start({"name": "demo", "goal": goal, "best_evaluation": sign * -0.5})
     more = {
         "episodes_this_generation": 10,
         "episodes_total": 20,
@@ -177,7 +180,8 @@ def test_progress_of_an_objective_has_values_and_evaluations(
         "sigma": 0.5,
     }
     evaluation = {"evaluation_episodes": 1, "evaluation_return_mean": -2.0}
-    progress.update(row(1, return_mean=-1.5, failed_episodes=3, **more, **evaluation))
+    shown = row(1, return_mean=-1.5, failed_episodes=3, **more, **evaluation)
+    progress.update(words.public(shown))
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"name demo  goal {goal}"
     assert second == (

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hpc_es.core.errors import RunError
+from hpc_es.core.vocabulary import SIGNED, UNSIGNED
 from hpc_es.storage import metrics_log
 from hpc_es.storage.metrics_log import CSV, JSONL, NAMES, MetricsLog, read_metrics
 
@@ -103,9 +104,15 @@ def test_classical_columns_have_the_values_of_the_standard_ones(tmp_path: Path) 
 
 def test_documentation_lists_both_names_of_a_column() -> None:
     text = (Path(__file__).parents[2] / "docs" / "log_columns.md").read_text()
-    assert [line.split("`")[1::2][:2] for line in text.splitlines() if line.startswith("| `")] == [
+    columns, _, of_values = text.partition("## Functions")
+    lines = [line for line in columns.splitlines() if line.startswith("| `")]
+    assert [line.split("`")[1::2][:2] for line in lines] == [
         [plain, classical] for plain, classical in NAMES.items()
     ]
+    # the other names of functions and programs
+    listed = set(of_values.split("`")[1::2])
+    renamed = {**SIGNED, **UNSIGNED}
+    assert listed >= {*renamed, *renamed.values()}
 
 
 def test_rows_are_written_to_both_files(tmp_path: Path) -> None:

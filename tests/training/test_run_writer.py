@@ -118,7 +118,7 @@ def test_evaluations_list_the_centre_that_was_evaluated_if_updates_overwrite_it(
     for name, limit in (("copied", 1 << 22), ("overwritten", 0)):
         monkeypatch.setattr(updates, "OVERWRITTEN", limit)
         for row in hpc_es.train(config, tmp_path / name):
-            assert int(row["evaluation_episodes"] or 0) == 1
+            assert int(row["centre_evaluations"] or 0) == 1
     files = [
         (tmp_path / name / "evaluations.csv").read_text() for name in ("copied", "overwritten")
     ]
