@@ -35,7 +35,8 @@ class Recording:
             row, counters_after(self._recorder.standing.counters, row, results.rows)
         )
         self._recorder.add(finished, row, algorithm.solutions(before, results))
-        planner.update(results.rows, evaluated.evaluation, evaluated.chunk_times)
+        rows = evaluated.training_evaluations
+        planner.update(rows, evaluated.evaluation, evaluated.chunk_times)
         planner.order(finished.state)
         notices = algorithm.notices(before, results, finished.update.after)
         for line in self._notices.new(before.generation, notices):
