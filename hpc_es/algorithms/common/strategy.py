@@ -368,6 +368,7 @@ class Strategy(Generic[Prepared]):
         numbers = chunk.job_numbers
         groups = [self.group(job) for job in numbers] if chunk.purpose == "train" else list(numbers)
         is_again = chunk.purpose == "train" and self.source_chunk(chunk) != chunk
+        repeat = chunk.repeat + is_again
         return Jobs(
             state.generation,
             numbers,
@@ -375,7 +376,7 @@ class Strategy(Generic[Prepared]):
             chunk.purpose,
             chunk.parent,
             chunk.offset,
-            repeats=[1] * chunk.jobs if is_again else (),
+            repeats=[repeat] * chunk.jobs if repeat else (),
         )
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
