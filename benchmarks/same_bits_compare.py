@@ -25,6 +25,30 @@ import numpy as np
 CLOCK_AND_RANKS = re.compile(r".*seconds.*|steps_per_second|time_.*|predict_.*|(.*_)?ranks")
 RECORD = "record.json"  # written by programs
 NOT_OF_THE_RESULT = {"seconds", "budget", "repetitions"}
+# Names of functions and programs since 0.2.0, and what checkouts before them write.
+RENAMED = {
+    "value_mean": "return_mean",
+    "value_std": "return_std",
+    "value_min": "return_min",
+    "value_max": "return_max",
+    "centre_value_mean": "evaluation_return_mean",
+    "centre_value_std": "evaluation_return_std",
+    "centre_value_min": "evaluation_return_min",
+    "centre_value_max": "evaluation_return_max",
+    "centre_length_mean": "evaluation_length_mean",
+    "centre_evaluations": "evaluation_episodes",
+    "evaluations_this_generation": "episodes_this_generation",
+    "evaluations_total": "episodes_total",
+    "failed_evaluations": "failed_episodes",
+    "evaluations": "episodes",
+    "final_value": "final_return",
+    "final_value_std": "final_return_std",
+    "best_centre_value": "best_return",
+    "elite_fitness": "elite_return_mean",
+    "parents_fitness": "parents_return_mean",
+}
+OF_CENTRE = re.compile(r"centre_(?=(objective|constraint|measure|metric)_)")
+IN_UNITS_OF_VALUES = re.compile(r"(centre_)?value_(mean|min|max)|final_value|best_centre_value")
 
 
 @dataclass(frozen=True)
@@ -164,6 +188,9 @@ def _first_difference(first: Any, second: Any) -> str:
 
 def _metrics(before: Path, after: Path) -> Differences:
     old, new = rows(before), rows(after)
+    new = [as_before(row, other, after) for row, other in zip(new, old, strict=False)] + new[
+        len(old) :
+    ]
     if len(old) != len(new):
         yield f"metrics.jsonl: {len(old)} rows, then {len(new)}", False
     for number, (row, other) in enumerate(zip(old, new, strict=False)):
@@ -182,7 +209,31 @@ def _results(before: Path, after: Path) -> Differences:
         {k: v for k, v in json.loads(p.read_text()).items() if k not in NOT_OF_THE_RESULT}
         for p in paths
     )
-    yield from _entries("result.json:", old, new)
+    yield from _entries("result.json:", old, as_before(new, old, after))
+
+
+def as_before(new: Mapping[str, Any], old: Mapping[str, Any], run: Path) -> dict[str, Any]:
+    """Return the entries of a run with the names and signs of an earlier checkout, where `old`
+    has those.
+    """
+    result: dict[str, Any] = {}
+    for name, value in new.items():
+        before = RENAMED.get(name, OF_CENTRE.sub("evaluation_", name))
+        if name in old or before not in old:
+            result[name] = value
+        elif IN_UNITS_OF_VALUES.fullmatch(name) and is_minimised(run) and value is not None:
+            # the lowest value is the highest return; minus 0 was written as 0
+            swapped = {"min": "max", "max": "min"}.get(before[-3:], before[-3:])
+            before = before[:-3] + swapped
+            result[before] = old[before] if value == old[before] == 0 else -value
+        else:
+            result[before] = value
+    return result
+
+
+def is_minimised(run: Path) -> bool:
+    """Return whether a run minimises values, as its status says."""
+    return bool(json.loads((run / "status.json").read_text()).get("goal") == "minimise")
 
 
 def _entries(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Differences:

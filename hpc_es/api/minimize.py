@@ -43,9 +43,10 @@ from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.world import World
 from hpc_es.report.progress import Progress
 from hpc_es.storage.files import finite
-from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.initial_points import Points, points_from
+from hpc_es.tasks.functions.initial_vector import initial_vector
+from hpc_es.tasks.functions.objective_task import ObjectiveTask
 from hpc_es.tasks.functions.options import returned_quantities
 from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.problem import ObjectiveProblem

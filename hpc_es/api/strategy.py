@@ -47,8 +47,9 @@ from hpc_es.core.paths import argument
 from hpc_es.core.plain import plain
 from hpc_es.core.population import Population, unperturbed
 from hpc_es.core.quantities import CONSTRAINTS, MEASURES, Group, Quantities
-from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.best import BestVector
+from hpc_es.tasks.functions.initial_vector import initial_vector
+from hpc_es.tasks.functions.objective_task import ObjectiveTask
 from hpc_es.tasks.functions.options import returned_quantities
 from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.results import EvaluationResult, with_numbers

@@ -55,9 +55,9 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
     },
     "tasks": {
         "atari": "hpc_es.tasks.atari.task",
-        "command": "hpc_es.tasks.command",
+        "command": "hpc_es.tasks.functions.command",
         "episodes": "hpc_es.tasks.episodes.task",
-        "function": "hpc_es.tasks.function",
+        "function": "hpc_es.tasks.functions.function",
         "jax_episodes": "hpc_es.tasks.jax_episodes.task",
         "model": "hpc_es.tasks.model.task",
     },

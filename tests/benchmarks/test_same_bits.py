@@ -197,3 +197,19 @@ def test_tuning_is_compared_at_its_first_trial(tmp_path: Path) -> None:
     cases, _ = all_cases(tmp_path)
     result = next(case for case in cases if case.name == "tune_it")
     assert (result.config, result.words) == ("configs/base.yaml", ("a=[x, y]", "b=0.5", "c=null"))
+
+
+@pytest.mark.parametrize(("high", "result"), [(0.5, ()), (0.25, ("return_min",))])
+def test_names_and_signs_of_values_are_those_of_earlier_returns(
+    high: float, result: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Of a minimised function the lowest return is the highest value."""
+    before, after = Run(), Run()
+    before.rows[0].update(return_mean=-0.25, return_min=-0.5, return_max=-0.0, episodes_total=4)
+    after.rows[0].pop("return_mean")
+    after.rows[0].update(value_mean=0.25, value_max=high, value_min=0.0, evaluations_total=4)
+    paths = [run.write(tmp_path / name) for run, name in ((before, "before"), (after, "after"))]
+    (paths[1] / "status.json").write_text('{"goal": "minimise"}')
+    found = compare(*paths)
+    assert len(found.differences) == len(result) and not found.added
+    assert all(name in text for name, text in zip(result, found.differences, strict=True))

@@ -18,9 +18,9 @@ from hpc_es.config.loading import load, table, validate
 from hpc_es.config.options import build_kind, with_paths
 from hpc_es.config.resolved import dump, dump_json, identity, parse_resolved
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks import command
-from hpc_es.tasks.function import initial_vector
+from hpc_es.tasks.functions import command
 from hpc_es.tasks.functions.initial_points import initial_points
+from hpc_es.tasks.functions.initial_vector import initial_vector
 from hpc_es.training.init_from import load_source
 
 FUNCTION: dict[str, Any] = {"kind": "function", "function": "math:fsum", "dimension": 2}

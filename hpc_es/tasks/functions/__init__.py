@@ -1,4 +1,4 @@
-"""Objectives of the tasks `function` and `command`: options, evaluators and journal.
+"""The tasks `function` and `command`, and what they share: options, evaluators and journal.
 
 Custom tasks may use them.
 """

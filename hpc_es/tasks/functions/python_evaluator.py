@@ -1,7 +1,7 @@
 """Evaluation of vectors by a Python function: its import, checks and calls.
 
 It is named "module:attribute", and its signature is checked. Also the contract of all evaluators,
-which `tasks/command.py` implements too.
+which `subprocess_evaluator.py` implements too.
 
 The current directory and the config's directory are importable: they are appended to the path,
 never put first.

@@ -19,11 +19,11 @@ from hpc_es.config.loading import validate
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.quantities import Quantities
-from hpc_es.tasks.command import Command, SubprocessEvaluator
 from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.constraints import Lagrangian, feasible_first, lagrangian_terms
 from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
 from hpc_es.tasks.functions.results import EvaluationResult, read_result
+from hpc_es.tasks.functions.subprocess_evaluator import Command, SubprocessEvaluator
 from hpc_es.training.build import build_task
 
 LIMITS = Quantities(constraints=("mass", "stress"))

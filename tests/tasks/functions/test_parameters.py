@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc_es.tasks.command import Command
 from hpc_es.tasks.functions.options import named_coordinates
 from hpc_es.tasks.functions.parameters import (
     Choices,
@@ -18,6 +17,7 @@ from hpc_es.tasks.functions.parameters import (
     WholeNumbers,
     scales_of,
 )
+from hpc_es.tasks.functions.subprocess_evaluator import Command
 from tests.helpers import toys
 
 DISCRETE = [

@@ -13,8 +13,8 @@ from hpc_es.core.data import Jobs, Results, State
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
-from hpc_es.tasks.function import initial_vector
 from hpc_es.tasks.functions.best import BestVector
+from hpc_es.tasks.functions.initial_vector import initial_vector
 from hpc_es.tasks.functions.journal import EvaluationJournal
 from hpc_es.tasks.functions.options import BoundsOptions, RegionOptions, SearchOptions
 from hpc_es.tasks.functions.problem import ObjectiveProblem

@@ -23,16 +23,12 @@ import pytest
 from hpc_es.config.loading import validate
 from hpc_es.config.options import warnings_of
 from hpc_es.core.interfaces import RunContext
-from hpc_es.tasks.command import (
-    Command,
-    ProgramRunner,
-    SubprocessEvaluator,
-    escaped,
-    program_environment,
-)
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.parameters import ParameterScale
+from hpc_es.tasks.functions.program_environment import program_environment
+from hpc_es.tasks.functions.program_runner import ProgramRunner
 from hpc_es.tasks.functions.results import EvaluationResult
+from hpc_es.tasks.functions.subprocess_evaluator import Command, SubprocessEvaluator, escaped
 from tests.helpers import runs
 
 X = np.array([[0.1, -2e-300]])
@@ -320,7 +316,7 @@ def test_death_of_the_supervisor_ends_the_process_group(
 
 RANK = """
 import pathlib, sys
-from hpc_es.tasks.command import ProgramRunner
+from hpc_es.tasks.functions.program_runner import ProgramRunner
 here = pathlib.Path(sys.argv[1])
 inner = "echo $$ > grandchild; exec sleep 60"
 ProgramRunner().run(["sh", "-c", "setsid sh -c '" + inner + "' & echo $$ > child; wait"], here, {"PATH": sys.argv[2]})
