@@ -143,6 +143,18 @@ class Noise(Protocol):
         ...
 
 
+class DrawsSeveral(ABC):
+    """Noise that computes several directions in one call, as `BlockNoise` does."""
+
+    @abstractmethod
+    def directions(self, generation: int, pairs: Sequence[int], start: int, stop: int) -> Float32:
+        """Return `Noise.direction` of each pair, of which there is at least one.
+
+        Returns:
+            float32[pairs, stop - start], which the caller does not modify.
+        """
+
+
 @runtime_checkable
 class FactorisedNoise(Noise, Protocol):
     """Noise of low rank, which gives perturbations as numbers, without forming matrices."""
@@ -268,13 +280,20 @@ class Directions:
         """Return the elements start .. stop - 1 of all directions, [pairs, stop - start]."""
         edges = self.noise.edges
         first = edges[bisect_right(edges, start) - 1]  # noise is computed from the start of a block
-        drawn = [self.noise.direction(self.generation, pair, first, stop) for pair in self.pairs]
-        stack = np.stack(drawn)[:, start - first :]
+        stack = self._drawn(first, stop)[:, start - first :]
         return stack if self.ratios is None else stack * self.ratios[start:stop]
 
     def only(self, row: int) -> Directions:
         """Return one of the directions."""
         return replace(self, pairs=[self.pairs[row]])
+
+    def _drawn(self, start: int, stop: int) -> Float32:
+        noise = self.noise
+        if isinstance(noise, DrawsSeveral):
+            return noise.directions(self.generation, self.pairs, start, stop)
+        return np.stack(
+            [noise.direction(self.generation, pair, start, stop) for pair in self.pairs]
+        )
 
     def steps(self, start: int, stop: int, max_elements: int) -> Iterator[tuple[int, int]]:
         """Split start .. stop at edges of the noise into spans for one step each.

@@ -272,6 +272,8 @@ class ObjectiveProblem(ProblemDefaults):
         returned = np.array([result.numbers or failed for result in results], np.float64).reshape(
             len(results), -1
         )
+        if self._returned.names == self.quantities.names:  # the usual case, fast
+            return returned
         places = dict(zip(self._returned.names, returned.T, strict=True))
         is_failed = np.isnan([result.value for result in results])
         for name, item in (self._search.measures or {}).items():
