@@ -471,6 +471,8 @@ EXTRAS = {  # import name of the package: name of the extra in setup.cfg
     "jaxlib": "jax",
     "gymnax": "jax",
     "brax": "jax",
+    "torch": "torch",
+    "safetensors": "torch",
     "cma": "oracles",
     "cocoex": "oracles",
 }
