@@ -54,6 +54,9 @@ class Case:
     begins_from: str | None = None  # case whose run by the older version is policy.init_from
     resumed_at: int | None = None  # generations by the older version, after which the newer resumes
     program: str | None = None  # one of `same_bits_programs.py`
+    # Overrides of the newer version in place of `words`: the same run, with an option of a custom
+    # kind that has the name of a built-in one.
+    newer_words: tuple[str, ...] = ()
 
     def arguments(self, short: tuple[str, ...], generations: int) -> tuple[str, ...]:
         """Return the overrides of a run of this many generations; those of the case come last,
@@ -161,6 +164,25 @@ LIMITED = (  # stopped by another limit than the number of generations
     Case("stop_episodes", "configs/rand-20M.yaml", (), 20, "episodes: 3_000"),
     Case("stop_value", "configs/cma_function.yaml", (), 40, "target_value: 8.0"),
 )
+MARKET = "task={kind: 'same_bits_kinds:MarketTask', %s}"
+CLIMBER = "algorithm={kind: 'same_bits_kinds:Climber', %s}"
+RENAMED = (  # name, overrides of the older version, of the newer one
+    (
+        "option_close_at",
+        (MARKET % "price: 0.5", CLIMBER % "half: false"),
+        (MARKET % "close_at: 0.5", CLIMBER % "half: false"),
+    ),
+    (
+        "option_updates",
+        (MARKET % "price: 1.0", CLIMBER % "half: false"),
+        (MARKET % "price: 1.0", CLIMBER % "updates: asynchronous"),
+    ),
+    (
+        "option_side_by_side",
+        (MARKET % "price: 1.0", CLIMBER % "half: true"),
+        (MARKET % "price: 1.0", CLIMBER % "side_by_side: true"),
+    ),
+)
 RESUMED = (
     ("resumed_normalised", "es_pendulum", NORMALISED),
     ("resumed_chunk_7_normalised", "es_pendulum", "mpi.chunk_size=7", NORMALISED),
@@ -206,6 +228,10 @@ def all_cases(checkout: Path) -> tuple[list[Case], Mapping[str, str]]:
     cases += [
         Case(name, f"configs/{config}.yaml", tuple(w), 4, resumed_at=2)
         for name, config, *w in RESUMED
+    ]
+    cases += [
+        Case(name, "configs/cma_function.yaml", older, newer_words=newer)
+        for name, older, newer in RENAMED
     ]
     cases += [Case(name, "", program=name) for name in PROGRAMS]
     return [*cases, *LIMITED], skipped

@@ -4,6 +4,7 @@ and cache those of the older version.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import json
@@ -36,7 +37,7 @@ PACKAGES = (
 )  # results depend on their versions and on the processor
 FILES = [
     Path(__file__).with_name(f"same_bits_{name}.py")
-    for name in ("faults", "objectives", "programs")
+    for name in ("faults", "kinds", "objectives", "programs")
 ]
 
 
@@ -187,6 +188,7 @@ def again(cache: Cache, checkout: Checkout, case: Case, output: Path) -> float:
     """
     if case.resumed_at:
         shutil.copytree(cache.run(case) / "part", output)
+    case = dataclasses.replace(case, words=case.newer_words or case.words)
     return checkout.run(case, cache.config(case), output, case.generations, cache.begins_from(case))
 
 

@@ -204,6 +204,7 @@ PARTS = {  # sources of arrays other than the class of an algorithm, and their h
     "hpc_es.tasks.problems.PolicyProblem": "Observation statistics",
     "hpc_es.tasks.functions.problem.ObjectiveProblem": "Objectives",
     "hpc_es.tasks.functions.best.BestRecord": "Best vector of an objective",
+    "hpc_es.tasks.functions.repeats.Repeats": "Repeats",
     "hpc_es.tasks.functions.constraints.ConstrainedProblem": "Constraints",
     "hpc_es.tasks.functions.constraints.Lagrangian": "Augmented Lagrangian",
 }

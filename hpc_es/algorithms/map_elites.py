@@ -13,9 +13,9 @@ generation, children are mutations of initial vectors. All children are then add
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -45,7 +45,8 @@ NEEDS = Needs(
     metrics=METRICS,
     presets={"noise.kind": "counter"},
 )
-BLOCK_JOBS = 32  # whose elites one rank computes again for the archive
+BLOCK_JOBS = 32  # at least, whose elites one rank computes again for the archive
+BLOCK_NUMBERS = 1 << 16  # of these jobs, if they are short: a message takes longer
 PARENTS, LINE = 0, 1  # blocks of random numbers of a generation
 # default sigma divided by the problem's spread, which is meant for strategies that adapt sigma
 SPREAD_FRACTION = 0.2
@@ -137,13 +138,27 @@ class MapElites(Strategy[Batch]):
         """
         if not len(state.shared["parents"]):
             return np.stack([self._initial_vector(state, job) for job in jobs])
-        first, second = state.shared["parents"][state.shared["parent_of"][:, jobs]]
-        if self.options.operator == "gaussian":
-            return np.asarray(first)
-        rng = self.keys.generator(Purpose.GENETICS, state.generation, LINE)
-        steps = self.options.sigma_line * rng.standard_normal(self.options.population_size)
-        centres: Array = first + (second - first) * steps[jobs, np.newaxis].astype(first.dtype)
+        # NumPy reads a range one by one
+        wanted = slice(jobs.start, jobs.stop) if isinstance(jobs, range) else jobs
+        parents, (first, second) = state.shared["parents"], state.shared["parent_of"][:, wanted]
+        centres: Array = parents[first]
+        if self.options.operator == "iso_line":
+            steps = self._steps(state.generation)[wanted, np.newaxis].astype(centres.dtype)
+            line = parents[second]
+            line -= centres
+            line *= steps
+            centres += line
         return centres
+
+    @cached_property
+    def _steps(self) -> Callable[[int], Float64]:
+        """The steps along lines of a generation, float64[children]: drawn once, for all chunks."""
+
+        def drawn(generation: int) -> Float64:
+            rng = self.keys.generator(Purpose.GENETICS, generation, LINE)
+            return self.options.sigma_line * rng.standard_normal(self.options.population_size)
+
+        return lru_cache(maxsize=1)(drawn)
 
     def _initial_vector(self, state: State, job: int) -> Array:
         """Return an initial vector for a child, dtype[size]; the theta of another run, if it begins
@@ -169,11 +184,16 @@ class MapElites(Strategy[Batch]):
 
     def blocks(self, state: State) -> int:
         """Return the number of parts in which the new elites are computed."""
-        return -(-self.options.population_size // BLOCK_JOBS)
+        return -(-self.options.population_size // self._block_jobs)
+
+    @property
+    def _block_jobs(self) -> int:
+        return max(BLOCK_JOBS, BLOCK_NUMBERS // self.problem.size)
 
     def partial_update(self, state: State, prepared: Batch, block: int) -> Arrays:
         """Return the new elites among the children of a block, dtype[winners, size]."""
-        winners = prepared.winners_among(block * BLOCK_JOBS, (block + 1) * BLOCK_JOBS)
+        size = self._block_jobs
+        winners = prepared.winners_among(block * size, (block + 1) * size)
         if not winners:
             return {}
         return {"vectors": self.children(state, winners).stacked()}

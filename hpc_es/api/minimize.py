@@ -26,6 +26,7 @@ from hpc_es.api.strategy import (
     algorithm_options,
     default_algorithm,
     parts_of,
+    repeat_options,
     vector_options,
 )
 from hpc_es.config.loading import validate
@@ -173,6 +174,7 @@ def minimize(
     batch: int = 0,
     timeout_seconds: float | None = None,
     deterministic: bool = False,
+    repeats: int | tuple[int, int] = 1,
     seed: int = 0,
     noise: str = "counter",
     callback: Callback | None = None,
@@ -219,6 +221,8 @@ def minimize(
             sep-CMA-ES evaluate one candidate twice, and if its values differ they handle noise
             (`noise_handling`). x is then the centre of the search, which is evaluated ten times
             more.
+        repeats: how often each candidate is evaluated, with the mean as its value; (least, most):
+            as often as the noise requires (`task.repeats`).
         seed: of all random numbers.
         noise: the kind of noise.
         callback: called on rank 0 after each generation as `callback(intermediate_result)`, with
@@ -274,6 +278,7 @@ def minimize(
             "batch": batch,
             "timeout_seconds": timeout_seconds,
             "deterministic": deterministic,
+            "repeats": repeat_options(repeats),
             # their names; f gets the values themselves
             "arguments": dict.fromkeys(arguments or ()),
         }

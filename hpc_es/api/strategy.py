@@ -218,6 +218,12 @@ def without_handling(kind: str) -> ConfigData:
     return {name: defaults[name] for name in chosen.NEEDS.presets_if_noisy}
 
 
+def repeat_options(repeats: int | tuple[int, int]) -> ConfigData:
+    """Return `task.repeats` for a number, or for the smallest and the largest one."""
+    least, most = repeats if isinstance(repeats, tuple) else (repeats, repeats)
+    return {"at_least": plain(least, "repeats"), "at_most": plain(most, "repeats")}
+
+
 ALL = 1 << 30  # jobs of a chunk: a round is one chunk
 
 
@@ -266,6 +272,8 @@ class Strategy:
         reference: a value for each objective, from which the hypervolume is measured.
         measures: the ranges of numbers that describe a vector, such as {"x": (0, 1)}, for novelty
             search and archives. `tell` takes their values.
+        repeats: how often `ask` returns each vector of a generation: all of them once, then again.
+            Their means count. (least, most): as often as the noise requires.
         **options: those of the algorithm. Those of its optimizer are given with the prefix
             `optimizer_`, or without it if the name is unambiguous (`learning_rate`).
 
@@ -301,6 +309,7 @@ class Strategy:
         objectives: Objectives | None = None,
         reference: npt.ArrayLike | None = None,
         measures: Mapping[str, Sequence[float]] | None = None,
+        repeats: int | tuple[int, int] = 1,
         **options: object,
     ) -> None:
         kind = algorithm or default_algorithm(objectives)
@@ -308,6 +317,7 @@ class Strategy:
             "constraints": constraints,
             "constraint_handling": constraint_handling,
             "measures": plain(measures, "task.measures"),
+            "repeats": repeat_options(repeats),
         }
         with argument_errors():
             data = {
@@ -592,10 +602,12 @@ class Strategy:
         if self._chunks:
             return None
         gathered = self._executor.update(generation, self._outcomes, has_arrays=True)
+        results = generation.results(gathered)
         units = [self._problem.unit(parts) for parts in gathered.learned]
-        _, following, _ = update_state(
-            self._algorithm, self._problem, self._state, generation.results(gathered), units
-        )
+        if self._parts.repeating is not None:
+            number = self._state.generation
+            units += self._parts.repeating.repeat_units(number, results, generation.passes)
+        _, following, _ = update_state(self._algorithm, self._problem, self._state, results, units)
         return _without_injected(following)
 
     def stop(self) -> str | None:

@@ -298,15 +298,18 @@ def _generation(parts: Parts, state: State, timings: Timings, size: int) -> Stat
     results = evaluated.results
     since = time.perf_counter()
     units = [parts.problem.unit(unit_parts) for unit_parts in evaluated.learned]
+    if parts.repeating is not None:
+        units += parts.repeating.repeat_units(state.generation, results, evaluated.passes)
     _, following, _ = update_state(parts.algorithm, parts.problem, state, results, units)
     timings.tell.append(time.perf_counter() - since)
     timings.partial_update.append(generation.seconds)
     timings.blocks = generation.blocks
     timings.sums = sum(array.nbytes for block in results.blocks for array in block.values())
-    timings.jobs.append(len(results.rows))
+    timings.jobs.append(len(evaluated.training_evaluations))
     timings.rounds.append(generation.round - 1)  # the last call of `next_chunks` returned none
-    timings.timesteps.append(int(results.rows["length"].sum()))
-    timings.lengths = results.rows["length"].tolist()
+    lengths = evaluated.training_evaluations["length"]
+    timings.timesteps.append(int(lengths.sum()))
+    timings.lengths = lengths.tolist()
     return following
 
 

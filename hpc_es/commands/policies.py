@@ -292,7 +292,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         type=expanded_path,
         help="run directory or checkpoint file",
     )
-    text = "file to write: .keras, .py or .npz for a policy, .npy or .json for the best vector, such as its parameters"
+    text = "file to write: .keras, .py, .onnx or .npz for a policy, .npy or .json for the best vector, such as its parameters"
     parser.add_argument("output", metavar="OUTPUT", type=written_file, help=text)
     add_which(parser)
     text = "environment that the model acts in: unwrapped, or with the wrappers of training (default: unwrapped)"
@@ -307,10 +307,15 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    """Export a trained policy as a Keras model, a Python file or named arrays, or the best vector.
+    """Export a trained policy as a model, a Python file or named arrays, or the best vector.
 
     A .py file has the weights of an mlp, lstm or cnn and a function policy(observation), and needs
     NumPy alone; a recurrent policy also has reset(), to be called at the start of an episode.
+
+    An .onnx file has the same policies for other runtimes: its input is observation, [batch,
+    *shape], and its output action. Of each layer of a recurrent policy NAME_h and NAME_c are
+    inputs, zeros at the start of an episode, and next_NAME_h and next_NAME_c outputs, [batch,
+    units].
 
     An .npz file has the parameters of any policy by name, as float32 arrays, and observation_mean,
     observation_std and observation_clip if observations are normalised.
@@ -337,6 +342,7 @@ def run_export(arguments: argparse.Namespace) -> int:
     from hpc_es.report.export import (
         ARRAYS_SUFFIX,
         NUMPY_SUFFIX,
+        ONNX_SUFFIX,
         SUFFIX,
         VECTOR_SUFFIXES,
         ExportOptions,
@@ -346,9 +352,10 @@ def run_export(arguments: argparse.Namespace) -> int:
     options = ExportOptions(arguments.which, arguments.env, arguments.value, arguments.trust)
     if arguments.all:
         return _export_all(arguments.path, output, options)
-    if output.suffix not in (SUFFIX, NUMPY_SUFFIX, ARRAYS_SUFFIX, *VECTOR_SUFFIXES):
+    policies = (SUFFIX, NUMPY_SUFFIX, ONNX_SUFFIX, ARRAYS_SUFFIX)
+    if output.suffix not in (*policies, *VECTOR_SUFFIXES):
         vector = ", ".join(map(repr, VECTOR_SUFFIXES))
-        policy = f"{SUFFIX!r}, {NUMPY_SUFFIX!r} or {ARRAYS_SUFFIX!r}"
+        policy = f"{', '.join(map(repr, policies[:-1]))} or {policies[-1]!r}"
         expected = f"expected {policy}, or {vector} for a vector"
         raise UserError(f"{output}: the suffix is {output.suffix!r}, {expected}")
     if not output.parent.is_dir():
@@ -360,6 +367,8 @@ def run_export(arguments: argparse.Namespace) -> int:
         exports.export_arrays(arguments.path, output, options)
     elif output.suffix == NUMPY_SUFFIX:
         exports.export_numpy(arguments.path, output, options)
+    elif output.suffix == ONNX_SUFFIX:
+        exports.export_onnx(arguments.path, output, options)
     else:
         note = exports.export(arguments.path, output, options)
     sys.stderr.write(f"{shown(output)} written{note and f'; {note}'}\n")

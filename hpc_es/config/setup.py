@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from hpc_es.config.registry import module
-from hpc_es.core.declarations import Computes, Metric, Needs, Offers
+from hpc_es.core.data import Arrays
+from hpc_es.core.declarations import Computes, Metric, Needs, NoiseReport, Offers
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.vocabulary import Vocabulary, vocabulary_of
 
@@ -63,9 +64,14 @@ class Setup:
         return vocabulary_of(self.offers)
 
     @property
-    def handles_noise(self) -> bool:
-        """Whether the algorithm measures noise, which its state then has."""
-        return bool(self.needs.presets_if_noisy)
+    def noise_reports(self) -> tuple[NoiseReport, ...]:
+        """How to read what the algorithm and the problem have found out about noise."""
+        declared = self.needs.noise_report, self.offers.noise_report
+        return tuple(report for report in declared if report is not None)
+
+    def has_noise(self, shared: Arrays) -> bool:
+        """Return whether evaluations were found to be noisy, from the shared arrays of a state."""
+        return any(report.is_noisy(shared) for report in self.noise_reports)
 
     @cached_property
     def computes(self) -> Computes:

@@ -192,6 +192,7 @@ class Chunk:
     # number of jobs of the first job's unit that precede the chunk, if it divides a unit
     offset: int = 0
     generation: int = 0  # number of the generation
+    repeat: int = 0  # number of earlier evaluations of the same jobs: see `RepeatsJobs`
 
     @property
     def job_numbers(self) -> range:
@@ -235,6 +236,7 @@ def numbered(chunks: Sequence[Chunk], first_index: int, generation: int) -> list
             chunk.parent,
             chunk.offset,
             generation,
+            chunk.repeat,
         )
         for index, chunk in enumerate(chunks, first_index)
     ]

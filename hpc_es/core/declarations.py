@@ -7,11 +7,11 @@ of a function of the kind: `needs(options)`, `offers(options)`, or `computes(opt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from hpc_es.core.data import Column, Json
+from hpc_es.core.data import Arrays, Column, Json
 from hpc_es.core.quantities import NONE, Goal, Quantities
 
 Searched = Literal["vectors", "programs", "trajectories"]
@@ -47,6 +47,18 @@ class Metric:
     unit: str = ""
     is_log: bool = False  # whether its axis is logarithmic; it is then positive
     short: str = ""  # its name in progress lines; "": they do not show it
+
+
+@dataclass(frozen=True)
+class NoiseReport:
+    """How to read what a search has found out about noise, from the shared arrays of its state.
+
+    Algorithms and tasks that find out declare it (`Needs.noise_report`, `Offers.noise_report`).
+    """
+
+    is_noisy: Callable[[Arrays], bool]  # whether evaluations were found to be noisy
+    # what finding out costs, for --check, from the first state; None: nothing
+    cost_text: Callable[[Arrays], str | None]
 
 
 @dataclass(frozen=True)
@@ -94,6 +106,8 @@ class Needs:
     # Values of its own options, by name, for tasks whose values may be noisy. Their defaults are
     # for other tasks, ask-and-tell, and runs of versions that did not have these options.
     presets_if_noisy: Mapping[str, Json] = field(default_factory=dict)
+    # of what its state knows about noise; None: it does not find out
+    noise_report: NoiseReport | None = None
     growing: bool = False  # whether arrays of its state may change their shapes, such as an archive
     # whether its policies return probabilities, from which actions are sampled
     stochastic: bool = False
@@ -152,6 +166,8 @@ class Offers:
     counts_steps: bool = False  # whether a job has steps, which messages count
     # whether equal parameters may have different values, unless the task says that they have not
     noisy: bool = False
+    # of what its problem finds out about noise; None: it does not
+    noise_report: NoiseReport | None = None
     # Options with which a job of training is a single episode whose failure is counted, as
     # evaluations need it.
     single_episodes: Mapping[str, Json] = field(default_factory=dict)

@@ -471,6 +471,7 @@ EXTRAS = {  # import name of the package: name of the extra in setup.cfg
     "jaxlib": "jax",
     "gymnax": "jax",
     "brax": "jax",
+    "onnx": "onnx",
     "cma": "oracles",
     "cocoex": "oracles",
 }

@@ -87,6 +87,10 @@ class RunContext:
     is_state_replaced: bool = False
 
 
+# Name in `Problem.environment_info` of the SHA-256 of weights that are not in checkpoints: a run is
+# resumed only with the same ones.
+BASE_HASH = "base_sha256"
+
 # Job (-1: the centre), value, and the vector that was evaluated.
 Evaluation = tuple[int, float, Sequence[bool | int | float | str]]
 
@@ -481,6 +485,50 @@ class DeclaresNoise(Protocol):
     @property
     def is_noisy(self) -> bool | None:
         """Whether the same vector has other values with other seeds; None: unknown."""
+        ...
+
+
+@runtime_checkable
+class RepeatsJobs(Protocol):
+    """A vector problem that may ask for several evaluations of each training job.
+
+    All jobs of a round are evaluated once, then all of them again, and so on, with other seeds
+    (`Jobs.repeats`). Algorithms see one row per job, which `combined` makes of these passes.
+    """
+
+    has_repeats: bool  # whether it does so with its options
+
+    def repeats(self, shared: Arrays) -> int:
+        """Return how often each job of a generation is evaluated; the same on every rank.
+
+        Args:
+            shared: the arrays of the state that every rank has.
+        """
+        ...
+
+    def combined(self, passes: Sequence[Rows]) -> Rows:
+        """Return one row per job; called on every rank.
+
+        Args:
+            passes: row_dtype[jobs] of the first evaluations, the second ones, and so on; if a
+                budget has cut the generation short, the last ones may be fewer.
+
+        Returns:
+            row_dtype[jobs], where jobs are those of the first pass. The return of a job is NaN if
+            all its evaluations failed.
+        """
+        ...
+
+    def repeat_units(
+        self, generation: int, results: Results[Any], passes: Sequence[Rows]
+    ) -> Sequence[Arrays]:
+        """Return what is learned from all evaluations of a generation, for `merge`; on rank 0.
+
+        Args:
+            generation: its number.
+            results: with the combined rows.
+            passes: as in `combined`.
+        """
         ...
 
 

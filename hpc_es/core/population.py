@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Protocol, runtime_checkable
@@ -143,6 +143,18 @@ class Noise(Protocol):
         ...
 
 
+class DrawsSeveral(ABC):
+    """Noise that computes several directions in one call, as `BlockNoise` does."""
+
+    @abstractmethod
+    def directions(self, generation: int, pairs: Sequence[int], start: int, stop: int) -> Float32:
+        """Return `Noise.direction` of each pair, of which there is at least one.
+
+        Returns:
+            float32[pairs, stop - start], which the caller does not modify.
+        """
+
+
 @runtime_checkable
 class FactorisedNoise(Noise, Protocol):
     """Noise of low rank, which gives perturbations as numbers, without forming matrices."""
@@ -188,6 +200,32 @@ class Population(ABC):
         """Return all candidates, dtype[jobs, size]."""
         return self.elements(0, self.layout.size)
 
+    def only(self, row: int) -> Population:
+        """Return a population of one of the candidates, bit for bit the same.
+
+        A problem that evaluates one candidate after the other reads its parts without computing
+        those of the others, which subclasses leave out.
+
+        Args:
+            row: index of the candidate.
+        """
+        return _Only(self.layout, self, row)
+
+
+@dataclass(frozen=True)
+class _Only(Population):
+    """One candidate of a population that cannot leave the others out."""
+
+    layout: Layout
+    others: Population
+    row: int
+
+    def __len__(self) -> int:
+        return 1
+
+    def elements(self, start: int, stop: int) -> Array:
+        return self.others.elements(start, stop)[self.row : self.row + 1]
+
 
 @dataclass(frozen=True)
 class Explicit(Population):
@@ -209,6 +247,10 @@ class Explicit(Population):
     def elements(self, start: int, stop: int) -> Array:
         """Return a view of the vectors, dtype[jobs, stop - start]."""
         return self.vectors[:, start:stop]
+
+    def only(self, row: int) -> Explicit:
+        """Return a population of one of the candidates, a view."""
+        return Explicit(self.layout, self.vectors[row : row + 1])
 
 
 @dataclass(frozen=True)
@@ -238,9 +280,20 @@ class Directions:
         """Return the elements start .. stop - 1 of all directions, [pairs, stop - start]."""
         edges = self.noise.edges
         first = edges[bisect_right(edges, start) - 1]  # noise is computed from the start of a block
-        drawn = [self.noise.direction(self.generation, pair, first, stop) for pair in self.pairs]
-        stack = np.stack(drawn)[:, start - first :]
+        stack = self._drawn(first, stop)[:, start - first :]
         return stack if self.ratios is None else stack * self.ratios[start:stop]
+
+    def only(self, row: int) -> Directions:
+        """Return one of the directions."""
+        return replace(self, pairs=[self.pairs[row]])
+
+    def _drawn(self, start: int, stop: int) -> Float32:
+        noise = self.noise
+        if isinstance(noise, DrawsSeveral):
+            return noise.directions(self.generation, self.pairs, start, stop)
+        return np.stack(
+            [noise.direction(self.generation, pair, start, stop) for pair in self.pairs]
+        )
 
     def steps(self, start: int, stop: int, max_elements: int) -> Iterator[tuple[int, int]]:
         """Split start .. stop at edges of the noise into spans for one step each.
@@ -305,6 +358,21 @@ class Perturbed(Population):
                 stack[:, first - start : end - start] = self._perturbed(first, end)
             return stack
         return self._perturbed(start, stop)
+
+    def only(self, row: int) -> Perturbed:
+        """Return a population of one of the candidates, with its direction alone."""
+        none, directions = np.zeros(1, np.intp), self.directions
+        if len(directions):
+            index = int(self.rows[row])
+            directions = (
+                directions.only(index)
+                if isinstance(directions, Directions)
+                else directions[index : index + 1]
+            )
+        centre_of = None if self.centre_of is None else self.centre_of[row : row + 1]
+        return Perturbed(
+            self.layout, self.centres, directions, none, self.scales[row : row + 1], centre_of
+        )
 
     def _centres_of_jobs(self, start: int, stop: int) -> Array:
         indices = np.zeros(len(self), np.intp) if self.centre_of is None else self.centre_of
@@ -436,6 +504,11 @@ class LowRank(Population):
 
     def __len__(self) -> int:
         return len(self.scales)
+
+    def only(self, row: int) -> LowRank:
+        """Return a population of one of the candidates."""
+        one = slice(row, row + 1)
+        return replace(self, rows=self.rows[one], scales=self.scales[one])
 
     def centre_part(self, name: str) -> Array:
         """Return a part of the centre, dtype[*shape]."""

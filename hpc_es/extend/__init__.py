@@ -110,7 +110,15 @@ from hpc_es.core.data import (
     row_dtype,
     with_columns,
 )
-from hpc_es.core.declarations import Computes, Metric, Needs, Offers, Requirement, Setting
+from hpc_es.core.declarations import (
+    Computes,
+    Metric,
+    Needs,
+    NoiseReport,
+    Offers,
+    Requirement,
+    Setting,
+)
 from hpc_es.core.elites import BestMember, Division, Elites
 from hpc_es.core.errors import (
     ConfigError,
@@ -133,6 +141,7 @@ from hpc_es.core.interfaces import (
     Problem,
     ProgramProblem,
     RecordingAlgorithm,
+    RepeatsJobs,
     RunContext,
     SearchSize,
     StartsFromPoints,
@@ -187,9 +196,11 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "Needs",
     "Network",
     "Noise",
+    "NoiseReport",
     "Offers",
     "Policy",
     "ProbesHiddenState",
+    "RepeatsJobs",
     "Requirement",
     "Setting",
     "StartsFromPoints",

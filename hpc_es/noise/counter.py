@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -51,9 +51,7 @@ class CounterNoise(BlockNoise):
 
         `start` is a multiple of BLOCK.
         """
-        if generation != self._generation:
-            self._generation, self._room = generation, MAX_CACHED
-            self._cached.clear()
+        self._begin(generation)
         cached = self._cached.get(pair)
         if cached is not None:
             return cached[start:stop]
@@ -63,6 +61,30 @@ class CounterNoise(BlockNoise):
             self._cached[pair] = drawn
             self._room -= self.size
         return drawn
+
+    def directions(self, generation: int, pairs: Sequence[int], start: int, stop: int) -> Float32:
+        """Return float32[pairs, stop - start], `direction` of each pair, not to be modified.
+
+        Several short directions take half the time of one after the other.
+        """
+        self._begin(generation)
+        if stop - start > BLOCK or not self._cached.keys().isdisjoint(pairs):
+            return super().directions(generation, pairs, start, stop)
+        drawn = np.empty((len(pairs), stop - start), np.float32)
+        rows, block = list(drawn), start // BLOCK
+        for pair, row in zip(pairs, rows, strict=True):
+            self._keys.reset(self._generator, Purpose.PERTURBATION, generation, pair, block)
+            self._fill(self._generator, row)
+        if stop - start == self.size and drawn.size <= self._room:
+            drawn.flags.writeable = False
+            self._cached.update(zip(pairs, rows, strict=True))
+            self._room -= drawn.size
+        return drawn
+
+    def _begin(self, generation: int) -> None:
+        if generation != self._generation:
+            self._generation, self._room = generation, MAX_CACHED
+            self._cached.clear()
 
     def _draw(self, generation: int, pair: int, start: int, stop: int) -> Float32:
         assert start % BLOCK == 0, start

@@ -1,4 +1,4 @@
-"""Export: a policy as Keras model or .npz, a best vector as .npy or JSON.
+"""Export: a policy as Keras or ONNX model, as Python or .npz, a best vector as .npy or JSON.
 
 The model includes the observation normaliser and the wrappers of the environment; the .npz file has
 the parameters of any policy by name, and the normaliser. The vector is that of any search for
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 
 SUFFIX = ".keras"  # of policies
 NUMPY_SUFFIX = ".py"  # of policies that need NumPy alone
+ONNX_SUFFIX = ".onnx"  # of policies for other runtimes
 ARRAYS_SUFFIX = ".npz"  # of the named arrays of policies
+NETWORK_KINDS = ("mlp", "lstm", "cnn")  # of which other formats know each operation
 VECTOR_SUFFIXES = (".npy", ".json")  # of vectors
 
 
@@ -116,31 +118,54 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
 
 def export_numpy(path: Path, output: Path, options: ExportOptions) -> None:
     """Write the policy of a run or checkpoint as a file of Python that needs NumPy alone."""
-    from hpc_es.report.numpy_file import KINDS, numpy_file
+    from hpc_es.report.numpy_file import numpy_file
+
+    policy, arguments = _network_of(path, output, options)
+    text = numpy_file(policy.policy, policy.source.theta, **arguments, module=output.stem)
+    write_text(output, text)
+
+
+def export_onnx(path: Path, output: Path, options: ExportOptions) -> None:
+    """Write the policy of a run or checkpoint as an ONNX model; see `onnx_file`."""
+    require("export", "onnx")
+    from hpc_es.report.onnx_file import onnx_model
+
+    policy, arguments = _network_of(path, output, options)
+    model = onnx_model(policy.policy, policy.source.theta, **arguments)
+    with written(output) as temporary:
+        temporary.write_bytes(model.SerializeToString())
+
+
+def _network_of(
+    path: Path, output: Path, options: ExportOptions
+) -> tuple[LoadedPolicy, dict[str, Any]]:
+    """Return a policy whose network other formats can express, and what surrounds it by name.
+
+    Raises:
+        UserError: the run has no policy or one of another kind, or the value is asked for.
+    """
     from hpc_es.report.saved_policy import load_policy, read_evaluated
 
     if read_evaluated(path, options.which, options.trust).config.policy is None:
         raise UserError(f"{path}: a run without a policy: {ARRAYS_SUFFIX} writes its parameters")
     if options.value:
-        raise UserError(f"{output}: a {NUMPY_SUFFIX} file has actions only: leave --value out")
+        raise UserError(f"{output}: a {output.suffix} file has actions only: leave --value out")
     policy = load_policy(path, **options.selected, trust=options.trust, env=options.env)
     kind = policy.config.policy.kind
-    if kind not in KINDS:
-        text = f"{path}: a policy of kind {kind!r} cannot be written with NumPy alone"
-        raise UserError(f"{text}, as {', '.join(KINDS)} can: {SUFFIX} or {ARRAYS_SUFFIX}")
+    if kind not in NETWORK_KINDS:
+        text = f"{path}: a policy of kind {kind!r} cannot be written as {output.suffix}"
+        raise UserError(f"{text}, as {', '.join(NETWORK_KINDS)} can: {SUFFIX} or {ARRAYS_SUFFIX}")
     around = (
         _environment_transformations(policy.wrappers, policy.spaces) if policy.wrappers else None
     )
-    text = numpy_file(
-        policy.policy,
-        policy.source.theta,
-        normaliser=policy.source.normaliser,
-        around=around,
-        spaces=policy.spaces,
-        title=f"Policy of {policy.config.name}: {policy.which}, generation {policy.generation}.",
-        module=output.stem,
-    )
-    write_text(output, text)
+    title = f"Policy of {policy.config.name}: {policy.which}, generation {policy.generation}."
+    normaliser = policy.source.normaliser
+    return policy, {
+        "normaliser": normaliser,
+        "around": around,
+        "spaces": policy.spaces,
+        "title": title,
+    }
 
 
 def _export_model(path: Path, output: Path, options: ExportOptions) -> None:

@@ -26,8 +26,6 @@ from hpc_es.policies.networks.keras_models import (
     Transformation,
 )
 
-KINDS = ("mlp", "lstm", "cnn")
-
 FILE = '''\
 """{title}
 
@@ -279,7 +277,7 @@ def numpy_file(
     """Return the text of the file. Raises TypeError for a policy of another kind.
 
     Args:
-        policy: of a kind in `KINDS`.
+        policy: of a kind in `export.NETWORK_KINDS`.
         theta: its parameters, float32[params].
         around: the wrappers of the environment.
         spaces: of the network.

@@ -643,7 +643,7 @@ def load_model(
         raise CheckpointError(f"{source.path}: {text}; has the model changed since the training?")
     arrays = {name: array.copy() for name, array in layout.split(source.theta).items()}
     return LoadedModel(
-        task.model.parameters.restored(source.theta),
+        task.restored(source.theta),
         arrays,
         source.config,
         source.which,

@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 
 from hpc_es.config.schema import Config
-from hpc_es.core.interfaces import Problem
+from hpc_es.core.interfaces import Problem, RepeatsJobs
 from hpc_es.training.chunking import jobs_of_generation
 
 
@@ -50,7 +50,9 @@ def budget_warning(
         why, low, high = f"task.episodes_per_job, {per_job}", limit + more - per_job, limit + more
         return f"{key} is not a multiple of {why}: the run ends after {high}; {low} and {high} fit"
     why = _why_whole(config)
-    jobs = jobs_of_generation(config, problem) if config.setup.needs.equal_generations else 0
+    is_repeated = isinstance(problem, RepeatsJobs) and problem.has_repeats
+    are_equal = config.setup.needs.equal_generations and not is_repeated
+    jobs = jobs_of_generation(config, problem) if are_equal else 0
     if not jobs:
         return f"{key} may fall within a generation, and {why}: the run then ends after that generation"
     interval, measured = config.evaluation.interval, 0

@@ -29,6 +29,7 @@ from hpc_es.core.interfaces import (
     Cutting,
     KeepsElites,
     Problem,
+    RepeatsJobs,
     Task,
 )
 from hpc_es.core.keys import Keys
@@ -155,6 +156,12 @@ class Parts:
         """Return the problem, whose generations may be closed early."""
         assert isinstance(self.problem, ClosableProblem)  # as `closing_mismatches` has seen
         return self.problem
+
+    @cached_property
+    def repeating(self) -> RepeatsJobs | None:
+        """The problem, if it may ask for several evaluations of a job; else None."""
+        problem = self.problem
+        return problem if isinstance(problem, RepeatsJobs) and problem.has_repeats else None
 
     def carried(self, state: State) -> ProblemState:
         """Return the arrays of the problem that every rank has."""

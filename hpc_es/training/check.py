@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.algorithms.common.noise_handling import cost_text
 from hpc_es.config.options import build_kind, warnings_of
 from hpc_es.config.registry import is_user_kind
 from hpc_es.config.schema import Config
@@ -145,10 +144,11 @@ def check(
 
 
 def handling_lines(config: Config, state: State | None) -> list[str]:
-    """Return a line about what noise handling can cost, [] if there is none."""
-    handles = config.setup.handles_noise
-    text = cost_text(state.shared) if state is not None and handles else None
-    return [] if text is None else [f"  noise: {text}"]
+    """Return a line about what finding out about noise can cost, [] if nothing does."""
+    if state is None:
+        return []
+    texts = [report.cost_text(state.shared) for report in config.setup.noise_reports]
+    return [f"  noise: {text}" for text in texts if text is not None]
 
 
 def _searched_lines(

@@ -19,7 +19,7 @@ from hpc_es.config.options import build_kind
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.data import NO_FITNESS, Chunk, Float64, Rows, State, row_dtype
 from hpc_es.core.errors import RunError
-from hpc_es.core.interfaces import AnyAlgorithm, Cutting, Problem
+from hpc_es.core.interfaces import AnyAlgorithm, Cutting, Problem, RepeatsJobs
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import FactorisedNoise
 from hpc_es.mpi.scheduler import evaluators
@@ -213,7 +213,8 @@ def _continues(first: Chunk, jobs: int, chunk: Chunk) -> bool:
     All units but the last have one size.
     """
     follows = chunk.first_job == first.first_job + jobs and jobs % first.jobs == 0
-    return follows and chunk.purpose == first.purpose and chunk.parent == first.parent
+    is_alike = chunk.parent == first.parent and chunk.repeat == first.repeat
+    return follows and chunk.purpose == first.purpose and is_alike
 
 
 def first_jobs(chunks: Sequence[Chunk], jobs: int) -> list[Chunk]:
@@ -355,6 +356,8 @@ class ChunkPlanner:
         jobs = 0
         if self._config.setup.needs.asynchronous is None:
             jobs = usual_jobs(self._parts.algorithm, state, self._parts.row)
+            if (repeating := self._parts.repeating) is not None:
+                jobs *= repeating.repeats(state.shared)
         if not self._world.fault_handler.is_fault_tolerant:
             self.plan = self._plan(self.plan.cut, jobs)
             if self.is_adaptive and self._parts.cutting == "at once" and jobs:
@@ -502,6 +505,8 @@ def jobs_of_generation(config: Config, problem: Problem) -> int:
         )
         state = problem.carried().merge_into(algorithm.initial())
         jobs = usual_jobs(algorithm, state, row_dtype())
+        if isinstance(problem, RepeatsJobs) and problem.has_repeats:
+            jobs *= problem.repeats(state.shared)
     return jobs
 
 

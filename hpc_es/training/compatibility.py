@@ -25,6 +25,7 @@ from hpc_es.core.interfaces import (
     EvaluatesFactors,
     Problem,
     ProgramProblem,
+    RepeatsJobs,
     StartsFromPoints,
     Task,
     TrajectoryProblem,
@@ -339,6 +340,17 @@ def quantity_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProb
         text = f"is {kind!r}, which needs measures, but the task has none: expected task.measures, such as "
         yield "algorithm.kind", f"{text}{{x: [0, 1], y: [0, 1]}}"
     yield from _limit_mismatches(config, problem)
+    yield from repeat_mismatches(config, problem)
+
+
+def repeat_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
+    """Yield a problem if jobs are evaluated several times, and the algorithm has no generations of
+    all ranks, whose rows could be averaged.
+    """
+    why = config.setup.needs.asynchronous
+    if isinstance(problem, RepeatsJobs) and problem.has_repeats and why is not None:
+        text = f"is more than 1, but {why}: each worker then has generations of its own"
+        yield "task.repeats.at_most", f"{text}, expected 1"
 
 
 def _limit_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:

@@ -375,6 +375,8 @@ class DelayedExchange:
                 evaluation,
                 gathered.learned,
                 chunk_times=generation.chunk_times(opened.timed),
+                passes=generation.passes,
+                number=generation.number,
             )
             try:
                 update = self._apply(self._newest, evaluated, opened.measured)

@@ -151,7 +151,15 @@ class Executor(ABC):
         times = generation.chunk_times(self._timed)
         seconds = generation.job_seconds(self._timed)
         return Evaluated(
-            headers, generation.results(update), evaluation, update.learned, seconds, tail, times
+            headers,
+            generation.results(update),
+            evaluation,
+            update.learned,
+            seconds,
+            tail,
+            times,
+            passes=generation.passes,
+            number=generation.number,
         )
 
     def _cut_short(
@@ -169,6 +177,8 @@ class Executor(ABC):
             here.learned,
             tail_seconds=tail,
             is_cut=True,
+            passes=generation.passes,
+            number=generation.number,
             outcomes=None if collected is None else StoredOutcomes.of(generation.chunks, collected),
         )
 

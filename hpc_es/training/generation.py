@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +104,7 @@ class Generation:
         self.chunks: list[Chunk] = []  # of all rounds so far
         self._rows: dict[int, Rows] = {}  # by chunk index
         self._training_rows = np.zeros(0, parts.row)
+        self._repeating = parts.repeating if train else None
         # float64[training jobs], float64[probes] so far
         self._fitness = self._probe_fitness = NO_FITNESS
         self._prepared: object = None
@@ -122,6 +123,7 @@ class Generation:
             asked = self.parts.algorithm.ask(
                 self.state, self.round, self._training_rows, self._fitness
             )
+            asked = self._repeated(asked)
         evaluated = 0 if self.round else self._evaluation_jobs
         if self._jobs_left is not None:
             asked, evaluated = self._within_limit(asked, evaluated, self._jobs_left)
@@ -135,6 +137,37 @@ class Generation:
         self.chunks += chunks
         self.round += 1
         return chunks
+
+    def _repeated(self, asked: Sequence[Chunk]) -> Sequence[Chunk]:
+        """Return the chunks of a round with all evaluations of its training jobs: the first of each
+        job, then the second of each, and so on.
+        """
+        number = (
+            1 if self._repeating is None else self._repeating.repeats(self._initial_state.shared)
+        )
+        if number == 1:
+            return asked
+        again = [
+            replace(chunk, repeat=repeat)
+            for repeat in range(1, number)
+            for chunk in asked
+            if chunk.purpose == "train"
+        ]
+        return [*asked, *again]
+
+    @property
+    def passes(self) -> Sequence[Rows]:
+        """The rows of the first evaluations of all training jobs, of the second ones, and so on; ()
+        if jobs are never repeated.
+        """
+        if self._repeating is None:
+            return ()
+        rows: dict[int, list[Rows]] = {0: []}
+        for chunk in self.chunks:
+            if chunk.purpose == "train":
+                rows.setdefault(chunk.repeat, []).append(self._rows[chunk.index])
+        empty = [np.zeros(0, self.parts.row)]
+        return [np.concatenate([*empty, *rows[repeat]]) for repeat in sorted(rows)]
 
     def _within_limit(
         self, asked: Sequence[Chunk], evaluated: int, left: int
@@ -223,7 +256,10 @@ class Generation:
         self._rows.update(rows)
         if not self.train:
             return
-        self._set_training_rows(self.rows("train"))
+        combine = self._repeating
+        self._set_training_rows(
+            self.rows("train") if combine is None else combine.combined(self.passes)
+        )
         if self.is_cut:
             return
         if any(chunk.purpose == "probe" and chunk.index in rows for chunk in self.chunks):
@@ -440,6 +476,14 @@ class Evaluated:
     chunk_times: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, CHUNK_TIME))
     is_cut: bool = False  # whether a budget has left out its last jobs, so that there is no update
     outcomes: StoredOutcomes | None = None  # if so, what was evaluated
+    # of the first evaluations of all training jobs, the second ones, ...; (): they have one each
+    passes: Sequence[Rows] = ()
+    number: int = 0  # of the generation, if there are passes
+
+    @property
+    def training_evaluations(self) -> Rows:
+        """The rows of all evaluations of training jobs."""
+        return np.concatenate(self.passes) if self.passes else self.results.rows
 
 
 MetricsRow = dict[str, float | int | None]

@@ -229,7 +229,7 @@ class ChunkTask:
     def packed(self) -> dict[str, Array]:
         """Return the message as named arrays."""
         chunk = self.chunk
-        place = chunk.parent, chunk.offset, chunk.generation
+        place = chunk.parent, chunk.offset, chunk.generation, chunk.repeat
         numbers = chunk.index, chunk.first_job, chunk.jobs, PURPOSES.index(chunk.purpose), *place
         return {self.NAME: np.array(numbers, np.int64)}
 

@@ -40,9 +40,11 @@ def metrics_row(
     rows, evaluation = evaluated.results.rows, evaluated.evaluation
     counted = [evaluated.results.probes, *([evaluation] if problem.is_objective else [])]
     episode_rows = finished_episodes(rows)
-    timesteps = int(rows["length"].sum() + sum(other["length"].sum() for other in counted))
-    episodes = (len(episode_rows) + sum(map(len, counted))) * problem.episodes_per_job
-    failed_jobs = sum(int(np.isnan(jobs["return_"]).sum()) for jobs in (rows, *counted))
+    jobs = evaluated.training_evaluations  # of which `rows` are the means, if they are repeated
+    timesteps = int(jobs["length"].sum() + sum(other["length"].sum() for other in counted))
+    ended = episode_rows if jobs is rows else jobs
+    episodes = (len(ended) + sum(map(len, counted))) * problem.episodes_per_job
+    failed_jobs = sum(int(np.isnan(each["return_"]).sum()) for each in (jobs, *counted))
     return {
         "generation": before.generation,
         **_statistics("", episode_rows),

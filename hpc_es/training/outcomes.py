@@ -14,7 +14,8 @@ from hpc_es.core.run_files import parse_json
 from hpc_es.mpi.world import Int64, decode, encode
 from hpc_es.training.messages import PURPOSES, packed_outcomes, unpacked_outcomes
 
-NUMBERS = 5  # of a chunk in `StoredOutcomes.table`
+NUMBERS = 7  # of a chunk in `StoredOutcomes.table`
+OLD_NUMBERS = 5  # in checkpoints from before repeats, without generation and repeat
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,15 @@ class StoredOutcomes:
     def table(self) -> Int64:
         """Return the chunks as numbers, int64[NUMBERS * chunks]."""
         numbers = [
-            (c.first_job, c.jobs, PURPOSES.index(c.purpose), c.parent, c.offset)
+            (c.first_job, c.jobs, PURPOSES.index(c.purpose), c.parent, c.offset, 0, c.repeat)
             for c in self.chunks
         ]
         return np.array(numbers, np.int64).reshape(-1)
 
     @classmethod
-    def from_table(cls, table: Int64) -> StoredOutcomes:
+    def from_table(cls, table: Int64, numbers: int = NUMBERS) -> StoredOutcomes:
         """Return the chunks from the result of `table`, without outcomes."""
-        rows = table.reshape(-1, NUMBERS).tolist()
+        rows = table.reshape(-1, numbers).tolist()
         return cls(
             [Chunk(0, first, jobs, PURPOSES[which], *more) for first, jobs, which, *more in rows]
         )
@@ -72,6 +73,7 @@ class StoredOutcomes:
         columns = self.outcomes[0].rows.dtype.descr if self.outcomes else []
         arrays: dict[str, Array] = {
             "table": self.table(),
+            "numbers": np.array(NUMBERS),
             "columns": np.frombuffer(json.dumps(columns).encode(), np.uint8),
         }
         arrays |= packed_outcomes(dict(enumerate(self.outcomes)))
@@ -87,7 +89,8 @@ class StoredOutcomes:
             CheckpointError: a column is missing.
         """
         arrays = decode(np.frombuffer(packed, np.uint8))
-        chunks = cls.from_table(arrays.pop("table")).chunks
+        table, numbers = arrays.pop("table"), int(arrays.pop("numbers", OLD_NUMBERS))
+        chunks = cls.from_table(table, numbers).chunks
         # [name, dtype] or [name, dtype, shape]
         columns = parse_json(arrays.pop("columns").tobytes())
         stored = np.dtype([(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns])
@@ -108,12 +111,14 @@ def continued(stored: Sequence[Chunk], asked: Sequence[Chunk]) -> tuple[list[Chu
     if not stored:
         return [], 0
     jobs = [
-        (chunk.purpose, chunk.parent, number) for chunk in asked for number in chunk.job_numbers
+        (chunk.purpose, chunk.parent, chunk.repeat, number)
+        for chunk in asked
+        for number in chunk.job_numbers
     ]
     known: list[Chunk] = []
     done = 0
     for chunk in stored:
-        own = [(chunk.purpose, chunk.parent, number) for number in chunk.job_numbers]
+        own = [(chunk.purpose, chunk.parent, chunk.repeat, number) for number in chunk.job_numbers]
         if own != jobs[done : done + chunk.jobs]:
             break
         known.append(chunk)

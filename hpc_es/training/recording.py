@@ -40,7 +40,7 @@ class Recording:
         )
         public = self._vocabulary.public(row)
         self._recorder.add(finished, public, algorithm.solutions(before, results))
-        planner.update(results.rows, evaluated.evaluation, evaluated.chunk_times)
+        planner.update(evaluated.training_evaluations, evaluated.evaluation, evaluated.chunk_times)
         planner.order(finished.state)
         notices = algorithm.notices(before, results, finished.update.after)
         for line in self._notices.new(before.generation, notices):

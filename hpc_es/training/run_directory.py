@@ -18,6 +18,7 @@ from hpc_es.config.resolved import changes, completed, identity, named_user_kind
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Json, JsonObject
 from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError, require
+from hpc_es.core.interfaces import BASE_HASH
 from hpc_es.core.machine import blas_threads
 from hpc_es.devices.decision import changes as device_changes
 from hpc_es.devices.decision import current_decision
@@ -111,6 +112,7 @@ def open_run(
                     f"policy.normalisation: virtual_batch depends (SHA-256 {before} in the checkpoint, {now} now): "
                     "install the versions of the checkpoint, which hpc-es inspect shows, or choose another --output"
                 )
+            _require_base(directory, snapshot, info)
             _require_finite_statistics(store, newest[0], snapshot)
             warnings += device_changes(snapshot.provenance, current_decision())
             warnings += changes(snapshot.provenance.get("sources", {}), sources(resolved(config)))
@@ -118,6 +120,16 @@ def open_run(
         lock.release()
         raise
     return OpenedRun(directory, lock, store, snapshot, identity, tuple(warnings))
+
+
+def _require_base(directory: Path, snapshot: Snapshot, info: Mapping[str, Json]) -> None:
+    """Raise CheckpointError if the task has other base weights than at the start of the run."""
+    before, now = snapshot.provenance.get(BASE_HASH), info.get(BASE_HASH)
+    if before != now:
+        text = f"{directory} was started from base weights with SHA-256 {before}, found {now}"
+        raise CheckpointError(
+            f"{text}: restore their files, or choose another --output for a run from these weights"
+        )
 
 
 def _has_initial_parameters(config: Config) -> bool:

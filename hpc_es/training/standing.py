@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpc_es.algorithms.common.noise_handling import is_noisy
 from hpc_es.config.resolved import resolved
 from hpc_es.config.schema import Config, Stop
 from hpc_es.core.data import (
@@ -220,8 +219,8 @@ class Standing:
             final=final,
         )
         problem = self.problem
-        handles = self.config.setup.handles_noise
-        if found.answer.kind != "evaluation" or not handles or not is_noisy(state.shared):
+        is_noisy = self.config.setup.has_noise(state.shared)
+        if found.answer.kind != "evaluation" or not is_noisy:
             return found
         if not isinstance(problem, NamesParameters) or found.answer.violation is not None:
             return found

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpc_es.algorithms.common.noise_handling import is_noisy
 from hpc_es.config.schema import Config
 from hpc_es.core.data import State
 from hpc_es.core.interfaces import Problem
@@ -157,8 +156,8 @@ class ThisRank:
     @property
     def has_noisy_objective(self) -> bool:
         """Whether noise was measured on an objective."""
-        handles = self.config.setup.handles_noise
-        return handles and self.parts.problem.is_objective and is_noisy(self.state.shared)
+        is_objective = self.parts.problem.is_objective
+        return is_objective and self.config.setup.has_noise(self.state.shared)
 
     def finish(
         self,

@@ -35,9 +35,14 @@ class Updates:
 
         Its evaluation measured this state.
         """
-        problem = self._parts.problem
+        problem, repeating = self._parts.problem, self._parts.repeating
+        repeated: Sequence[Arrays] = ()
+        if repeating is not None and evaluated.passes:
+            passes = evaluated.passes
+            repeated = repeating.repeat_units(evaluated.number, evaluated.results, passes)
         return [
             *map(problem.unit, evaluated.learned),
+            *repeated,
             *problem.evaluation_units(measured, evaluated.evaluation),
         ]
 

@@ -59,12 +59,21 @@ def play(seed: int, number: int, out: Path, delayed: bool = False, only: str = "
         records = list(_records(number, scene, reference, only))
         if records[-1].verdict in {WRONG, HUNG}:
             (directory / "said.txt").write_text(scene.said)
-            shutil.copytree(
-                scene.output, directory / "run", dirs_exist_ok=True
-            ) if scene.output.exists() else None
+            _keep(scene.output, directory / "run")
             return records
     shutil.rmtree(directory)
     return records
+
+
+def _keep(run: Path, copy: Path) -> None:
+    """Copy a run as it was found, without pipes and devices, which would be read to their end."""
+
+    def strange(folder: str, names: list[str]) -> list[str]:
+        paths = [Path(folder) / name for name in names]
+        return [path.name for path in paths if not (path.is_file() or path.is_dir())]
+
+    if run.exists():
+        shutil.copytree(run, copy, ignore=strange, symlinks=True, dirs_exist_ok=True)
 
 
 def _records(number: int, scene: Scene, reference: Reference, only: str) -> Iterator[Record]:

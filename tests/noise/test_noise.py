@@ -8,7 +8,7 @@ import pytest
 from hpc_es.core.data import Float32
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
-from hpc_es.core.population import Noise
+from hpc_es.core.population import DrawsSeveral, Noise
 from hpc_es.mpi.world import World
 from hpc_es.noise import BlockNoise, portable
 from hpc_es.noise import table as table_noise
@@ -91,6 +91,21 @@ def test_directions_are_standard_normal_and_uncorrelated(kind: str) -> None:
 def test_blocks_of_the_counter_begin_at_block_edges() -> None:
     with pytest.raises(AssertionError):
         noise("counter", 100).direction(0, 0, 5, 10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [7, BLOCK, BLOCK + 5])
+def test_several_directions_are_those_of_one_after_the_other(kind: str, size: int) -> None:
+    drawn, one = noise(kind, size), noise(kind, size)
+    assert isinstance(drawn, DrawsSeveral)
+    for generation, pairs in ((3, range(4)), (3, [9, 2, 5]), (4, range(2, 5)), (3, [2])):
+        expected = [one.direction(generation, pair, 0, size) for pair in pairs]
+        found = drawn.directions(generation, pairs, 0, size)
+        np.testing.assert_array_equal(found, np.stack(expected))
+        # as updates read them after the evaluation
+        np.testing.assert_array_equal(
+            drawn.direction(generation, 2, 0, size)[-3:], one.direction(generation, 2, 0, size)[-3:]
+        )
 
 
 @pytest.mark.parametrize("workers", [2, 3, 7])

@@ -249,7 +249,9 @@ class Archive:
         master = dict(state.master)
         if len(cells):
             table = self._with_vectors(master, cells, batch.is_new, vectors, overwrite)
-            numbers, made = master["elite_numbers"].copy(), master["elite_made"].copy()
+            numbers, made = master["elite_numbers"], master["elite_made"]
+            if not overwrite:
+                numbers, made = numbers.copy(), made.copy()
             numbers[cells] = self.problem.quantities.of(rows[batch.winners])
             made[cells, 0], made[cells, 1] = state.generation, batch.winners
             master |= {**table, "elite_numbers": numbers, "elite_made": made}

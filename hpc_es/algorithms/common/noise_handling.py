@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from hpc_es.algorithms.common.ranking import ranking
 from hpc_es.core.data import Array, Arrays, Chunk, Column, Float64, Rows, State, cut, with_columns
-from hpc_es.core.declarations import Metric
+from hpc_es.core.declarations import Metric, NoiseReport
 from hpc_es.core.keys import Keys, Purpose
 
 Mode = Literal["auto", "none", "reevaluate", "learning_rate"]
@@ -370,6 +370,9 @@ def is_noisy(shared: Arrays) -> bool:
     """Return whether a search has measured noise, from the shared arrays of its state."""
     noise = Noise.of(shared)
     return noise is not None and noise.kind == NOISY
+
+
+REPORT = NoiseReport(is_noisy, cost_text)
 
 
 def with_candidates(rows: Rows, chunk: Chunk) -> Rows:

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hpc_es.algorithms.common import distribution, learning_rates
-from hpc_es.algorithms.common.noise_handling import COLUMNS, LEAST_CANDIDATES, METRICS, Chosen, Mode
+from hpc_es.algorithms.common.noise_handling import (
+    COLUMNS,
+    LEAST_CANDIDATES,
+    METRICS,
+    REPORT,
+    Chosen,
+    Mode,
+)
 from hpc_es.algorithms.common.ranking import default_population
 from hpc_es.config.options import option, options, unused
 from hpc_es.core.declarations import Needs
@@ -53,6 +60,7 @@ def needs_of_handling(needs: Needs, options: Options) -> Needs:
         needs,
         columns=(*needs.columns, *COLUMNS),
         metrics={**needs.metrics, **METRICS},
+        noise_report=REPORT,
         equal_generations=False,
     )
 
@@ -63,8 +71,8 @@ def mismatches(options: Options, problem: VectorProblem) -> Iterator[tuple[str, 
     if mode not in ("reevaluate", "learning_rate"):
         return
     if isinstance(problem, DeclaresNoise) and problem.is_noisy is False:
-        text = f"is {mode}, but task.deterministic is true, or task.close_at is set"
-        yield key, f"{text}: expected none, or neither of them"
+        text = f"is {mode}, but task.deterministic is true, or task.close_at or task.repeats is set"
+        yield key, f"{text}: expected none, or none of them"
     population = options.population_size or default_population(problem.size)
     if mode == "reevaluate" and population < LEAST_CANDIDATES:
         yield (

@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Arrays, Float64, Jobs, Outcome, Poll, ProblemState, Rows
+from hpc_es.core.data import Array, Arrays, Float64, Jobs, ProblemState, Rows
 from hpc_es.core.keys import Keys
-from hpc_es.core.population import Population
 from hpc_es.core.quantities import CONSTRAINTS, feasible_first, violations
 from hpc_es.tasks.functions.initial_points import InitialPoints
 from hpc_es.tasks.functions.options import Bounds, Coordinates, SearchOptions
@@ -200,26 +199,19 @@ class ConstrainedProblem(ObjectiveProblem):
             + lagrangian_terms(shared["lagrangian_multipliers"], shared["lagrangian_penalties"], g)
         )
 
-    def evaluate(
-        self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll
-    ) -> Outcome:
-        """Evaluate the candidates.
-
-        A unit also has costs and constraint values of the successful jobs.
-        """
-        outcome = super().evaluate(population, jobs, carried, poll)
-        succeeded = ~np.isnan(outcome.rows["return_"])
-        if jobs.purpose != "train" or not outcome.learned:
-            return outcome
-        values = {
-            COSTS: -outcome.rows["return_"][succeeded],
-            VIOLATED: outcome.rows[CONSTRAINTS][succeeded],
-        }
-        return replace(outcome, learned=[[{**outcome.learned[0][0], **values}]])
+    def _learned(self, vectors: Float64, rows: Rows, jobs: Jobs) -> list[list[Arrays]]:
+        """Return the best vector, with costs and constraint values of the successful jobs."""
+        learned = super()._learned(vectors, rows, jobs)
+        if jobs.purpose != "train" or not learned:
+            return learned
+        succeeded = ~np.isnan(rows["return_"])
+        values = {COSTS: -rows["return_"][succeeded], VIOLATED: rows[CONSTRAINTS][succeeded]}
+        return [[{**learned[0][0], **values}]]
 
     def carried(self) -> ProblemState:
         best = super().carried()
-        shared, master = self._lagrangian_arrays(Lagrangian.initial(len(self._names), self.size))
+        own, master = self._lagrangian_arrays(Lagrangian.initial(len(self._names), self.size))
+        shared = {**best.shared, **own}
         return ProblemState(shared, {**best.master, "feasible_share": np.array(np.nan), **master})
 
     def _lagrangian_arrays(self, lagrangian: Lagrangian) -> tuple[Arrays, Arrays]:
@@ -228,15 +220,15 @@ class ConstrainedProblem(ObjectiveProblem):
     def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
         trained = [unit for unit in units if COSTS in unit]
         best = super().merge(carried, units)
-        shared, master = carried.shared, {**carried.master, **best.master}
+        shared, master = best.shared, {**carried.master, **best.master}
         if trained:
             costs = np.concatenate([unit[COSTS] for unit in trained])
             g = np.concatenate([unit[VIOLATED] for unit in trained])
             master["feasible_share"] = np.array(float((violations(g) == 0).mean()))
             if self.changing_fitness:
                 lagrangian = Lagrangian.from_arrays(carried).updated(costs, g, self.size)
-                shared, own = self._lagrangian_arrays(lagrangian)
-                master |= own
+                of_all, own = self._lagrangian_arrays(lagrangian)
+                shared, master = {**shared, **of_all}, {**master, **own}
         return ProblemState(shared, master)
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:

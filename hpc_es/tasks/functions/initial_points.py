@@ -4,7 +4,8 @@ They may be those of an earlier run.
 
 CSV    a column per parameter (x0, x1, ... without names), and optionally `value` and one per
        constraint. An empty value is unknown; the columns `generation` and `job` of
-       evaluations.csv are ignored, as are failed rows.
+       evaluations.csv are ignored, as are failed rows. With `task.repeats`, a value that is the
+       mean of several evaluations (`repeats`), or has a `standard_error`, is not evaluated again.
 JSON   a list of vectors, or of objects {parameter: value, ...} or {"x": [numbers]}, which may
        also have "value" and "constraints".
 
@@ -22,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,7 @@ from hpc_es.tasks.functions.options import (
     returned_quantities,
 )
 from hpc_es.tasks.functions.parameters import Choices, Scale, Value, is_number
+from hpc_es.tasks.functions.repeats import ERROR, FEWEST, RECORDED, REPEATS, recorded_names
 
 KEY = "task.initial_points"
 VALUE, X = "value", "x"
@@ -52,6 +54,8 @@ class Known(NamedTuple):
     value: float
     numbers: tuple[float, ...] = ()  # the quantities that an evaluation returns
     violation: float = 0.0  # sum of the positive constraint values
+    evaluations: int = 1  # whose mean the value is
+    standard_error: float = math.nan  # of the mean; NaN: unknown
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,8 @@ def _csv_points(path: Path, coordinates: Coordinates, search: SearchOptions) -> 
     with io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file)
         header = [name.strip() for name in next(reader, [])]
-        _require_names(header, coordinates.names, (*RESULT_COLUMNS, *search.quantities.names))
+        others = (*search.quantities.names, *recorded_names(search.quantities))
+        _require_names(header, coordinates.names, (*RESULT_COLUMNS, *others))
         for cells in reader:
             if not any(text.strip() for text in cells):
                 continue
@@ -229,6 +234,9 @@ def _csv_points(path: Path, coordinates: Coordinates, search: SearchOptions) -> 
                 result[VALUE] = _parsed(row[VALUE], None)
                 for group, names in groups.items():
                     result[group] = [_parsed(row.get(name, ""), None) for name in names]
+                for name in RECORDED:
+                    if row.get(name, "").strip():
+                        result[name] = _parsed(row[name], None)
             yield f"line {reader.line_num}", values, result
 
 
@@ -270,11 +278,11 @@ def _listed_points(items: object, names: Sequence[str]) -> Iterator[Item]:
         values = {
             name: value
             for name, value in item.items()
-            if name in names or name not in (VALUE, *GROUPS, X)
+            if name in names or name not in (VALUE, *GROUPS, *RECORDED, X)
         }
         result = {
             name: item[name]
-            for name in (VALUE, *GROUPS)
+            for name in (VALUE, *GROUPS, *RECORDED)
             if name not in names and item.get(name) is not None
         }
         if X in item and X not in names:
@@ -340,7 +348,26 @@ def _known(result: Mapping[str, object], quantities: Quantities) -> Known | None
         _group(result[CONSTRAINTS], CONSTRAINTS, ())
     violation = sum(max(number, 0.0) for number in numbers.get(CONSTRAINTS, ()))
     flat = tuple(number for group in numbers.values() for number in group)
-    return Known(flat[0] if quantities.objectives else float(value), flat, violation)
+    known = Known(flat[0] if quantities.objectives else float(value), flat, violation)
+    return known._replace(**_of_mean(result))
+
+
+def _of_mean(result: Mapping[str, object]) -> dict[str, Any]:
+    """Return how many evaluations a value is the mean of, and its standard error, as far as they
+    are given; ValueError if they are no such numbers.
+    """
+    count: Any = result.get(REPEATS.name, 1)
+    error: Any = result.get(ERROR.name, math.nan)
+    if not is_number(count) or count < 1 or count != int(count):
+        text = "expected the number of evaluations whose mean the value is, at least 1"
+        raise ValueError(f"{REPEATS.name} is {_text(count)}: {text}")
+    if not _is_number_or_nan(error) or error < 0:
+        raise ValueError(f"{ERROR.name} is {_text(error)}: expected a number that is at least 0")
+    found: dict[str, Any] = {"evaluations": int(count), "standard_error": float(error)}
+    # an error is known from several evaluations only
+    if not math.isnan(found["standard_error"]) and REPEATS.name not in result:
+        found["evaluations"] = FEWEST
+    return found
 
 
 def _group(values: object, group: Group, names: Sequence[str]) -> list[float]:

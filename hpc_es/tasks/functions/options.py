@@ -28,6 +28,7 @@ from hpc_es.core.data import Float64
 from hpc_es.core.declarations import Metric, Offers, Requirement, Setting
 from hpc_es.core.interfaces import MixedCoordinates
 from hpc_es.core.quantities import Goal, Quantities
+from hpc_es.tasks.functions import repeats
 from hpc_es.tasks.functions.journal import Mode
 from hpc_es.tasks.functions.parameters import (
     Choices,
@@ -38,6 +39,7 @@ from hpc_es.tasks.functions.parameters import (
     decoded,
     scale_of,
 )
+from hpc_es.tasks.functions.repeats import RepeatOptions
 from hpc_es.tasks.quantities import QuantityOptions, name_problems, quantities_of
 
 Keep = Literal["clip", "reflect", "penalty", "transform"]
@@ -413,6 +415,10 @@ class SearchOptions(QuantityOptions):
     deterministic: bool = option(
         "whether equal vectors always have equal values, so that no strategy looks for noise", False
     )
+    repeats: RepeatOptions = option(
+        "evaluations of each candidate of a generation, which are averaged",
+        default_factory=RepeatOptions,
+    )
     common_seeds: bool = option(
         "whether all candidates of a generation get the same seed (common random numbers), instead of each its own",
         False,
@@ -479,6 +485,17 @@ class SearchOptions(QuantityOptions):
                     "on_failed_evaluation",
                     "is abort, but jobs that close_at gives up count as failed: expected drop",
                 )
+            if self.repeats.are_used:
+                yield (
+                    "repeats.at_most",
+                    f"is {self.repeats.at_most}, but close_at gives up evaluations, whose repeats would be unequal: "
+                    "expected 1",
+                )
+        if self.repeats.are_used and self.deterministic:
+            yield (
+                "repeats.at_most",
+                f"is {self.repeats.at_most}, but deterministic is true: equal evaluations say nothing more, expected 1",
+            )
         region = self.initial_region
         if self.initial != "random" and (region.low, region.high) != (None, None):
             yield "initial_region", "is set, but initial is not random: expected initial: random"
@@ -516,8 +533,9 @@ def _parameter_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
                     f"{section}.{side}",
                     "is set, but named parameters have their own bounds: remove it",
                 )
+    further = repeats.recorded_names(search.quantities) if search.repeats.are_used else ()
     for name in (search.parameters or {}) if search.record_evaluations else ():
-        if name in RESULT_COLUMNS:
+        if name in (*RESULT_COLUMNS, *further):
             text = "is also a column of evaluations.csv: choose another name, or set record_evaluations: false"
             yield f"parameters.{name}", text
     if search.initial not in (None, "random"):
@@ -535,8 +553,10 @@ def _quantity_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
         return
     parameters = list(search.parameters or [f"x{index}" for index in range(search.size)])
     taken = dict.fromkeys(parameters, "another constraint or a parameter")
+    further = repeats.recorded_names(quantities) if search.repeats.are_used else ()
+    of_file = (*RESULT_COLUMNS, *further)
     yield from name_problems(
-        search, quantities, taken | dict.fromkeys(RESULT_COLUMNS, "a column of evaluations.csv")
+        search, quantities, taken | dict.fromkeys(of_file, "a column of evaluations.csv")
     )
     if len(search.objectives or ()) > 1 and search.bounds.keep == "penalty":
         text = "is penalty, but there are several objectives, to which a penalty cannot be added"
@@ -662,6 +682,8 @@ def offers_of_search(offers: Offers, options: SearchOptions) -> Offers:
         offers,
         device=options.uses_gpu,
         quantities=options.quantities,
+        metrics={**offers.metrics, **(repeats.METRICS if options.repeats.are_used else {})},
+        noise_report=repeats.report(options.repeats) if options.repeats.are_used else None,
         goal=options.ranked_goal,
         close_at=options.close_at,
         closes=closes,

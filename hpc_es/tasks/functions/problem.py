@@ -37,7 +37,8 @@ from hpc_es.core.errors import GIVEN_UP, Failure, GenerationClosed, RunError, fa
 from hpc_es.core.interfaces import Evaluation, RunContext
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout, Population
-from hpc_es.tasks.functions.best import CENTRE, BestRecord
+from hpc_es.tasks.functions import repeats
+from hpc_es.tasks.functions.best import CENTRE, BestRecord, has_best
 from hpc_es.tasks.functions.initial_points import InitialPoints
 from hpc_es.tasks.functions.journal import EvaluationJournal, remove_finished
 from hpc_es.tasks.functions.options import (
@@ -48,6 +49,7 @@ from hpc_es.tasks.functions.options import (
     returned_quantities,
 )
 from hpc_es.tasks.functions.python_evaluator import Evaluator
+from hpc_es.tasks.functions.repeats import FEWEST, Repeats
 from hpc_es.tasks.functions.results import EvaluationResult
 from hpc_es.tasks.problems import ProblemDefaults
 
@@ -79,6 +81,9 @@ class ObjectiveProblem(ProblemDefaults):
 
     State, master:
         those of `hpc_es.tasks.functions.best.BestRecord`
+
+    State, shared:
+        those of `hpc_es.tasks.functions.repeats.Repeats`
     """
 
     dtype = np.dtype(np.float64)
@@ -114,7 +119,14 @@ class ObjectiveProblem(ProblemDefaults):
         # which are the newer form
         self._described = search.vector_behaviour and not search.measures
         described = (behaviour(self.size),) if self._described else ()
-        self.columns: tuple[Column, ...] = (VALUE, *described, *self.quantities.columns)
+        self.has_repeats = search.repeats.are_used
+        of_means = repeats.columns(self.quantities) if self.has_repeats else ()
+        self.columns: tuple[Column, ...] = (
+            VALUE,
+            *described,
+            *self.quantities.columns,
+            *of_means,
+        )
         self.layout = Layout({"x": (coordinates.size,)})
         self.mixed = coordinates.mixed
         ranges = (
@@ -127,16 +139,24 @@ class ObjectiveProblem(ProblemDefaults):
         self._is_batch = batch > 0
         self.cutting = "fixed" if batch else "one by one"
         self.coordinate_names = (
-            (*coordinates.names, *self.quantities.names) if search.record_evaluations else ()
+            (*coordinates.names, *self.quantities.names, *self._mean_names)
+            if search.record_evaluations
+            else ()
         )
+
+    @property
+    def _mean_names(self) -> tuple[str, ...]:
+        return repeats.recorded_names(self.quantities) if self.has_repeats else ()
 
     @property
     def is_noisy(self) -> bool | None:
         """False if no strategy shall look for noise, since the user says that there is none, or
-        since generations are closed before all jobs are done; None: unknown.
+        since generations are closed before all jobs are done, or since the task has repeats; None:
+        unknown.
         """
         is_closed = self._search.close_at is not None
-        return False if self._search.deterministic or is_closed else None
+        is_left_out = self._search.deterministic or is_closed or self.has_repeats
+        return False if is_left_out else None
 
     def initial(self, rng: np.random.Generator) -> Float64:
         if isinstance(self._initial, Bounds):
@@ -201,14 +221,47 @@ class ObjectiveProblem(ProblemDefaults):
         rows["length"] = 1
         if self._described:
             rows[BEHAVIOUR] = vectors
-        arrays = (
-            {EVALUATED: vectors}
-            if jobs.purpose == "train" and self._search.record_evaluations
-            else {}
+        is_repeated = self.has_repeats and jobs.purpose == "train"
+        if self.has_repeats:
+            rows[repeats.REPEATS.name] = [result.evaluations for result in results]
+            rows[repeats.ERROR.name] = [result.standard_error for result in results]
+        # those of the first pass; `repeat_units` needs them
+        is_sent = (self._search.record_evaluations or is_repeated) and not (
+            is_repeated and jobs.repeats
         )
+        arrays = {EVALUATED: vectors} if jobs.purpose == "train" and is_sent else {}
         seconds = {"environment": sum(result.seconds for result in results)}
-        learned = [] if self.record is None else self.record.units(vectors, rows, jobs)
+        learned = [] if is_repeated else self._learned(vectors, rows, jobs)
         return Outcome(rows, arrays, seconds, self._failures(jobs, results), learned)
+
+    def _learned(self, vectors: Float64, rows: Rows, jobs: Jobs) -> list[list[Arrays]]:
+        """Return what is learned from jobs, as `Outcome.learned`."""
+        return [] if self.record is None else self.record.units(vectors, rows, jobs)
+
+    # Repeats.
+
+    def repeats(self, shared: Arrays) -> int:
+        """Return how often each job is evaluated."""
+        return int(shared["repeats"]) if self.has_repeats else 1
+
+    def combined(self, passes: Sequence[Rows]) -> Rows:
+        """Return the means of the evaluations of each job."""
+        return repeats.combined(passes, self.quantities)
+
+    def repeat_units(
+        self, generation: int, results: Results[object], passes: Sequence[Rows]
+    ) -> Sequence[Arrays]:
+        """Return the best mean of a generation, and what its evaluations say about noise."""
+        sent = [arrays[EVALUATED] for arrays in results.chunk_arrays if EVALUATED in arrays]
+        if not sent:
+            return ()
+        vectors = np.concatenate(sent)
+        jobs = Jobs(generation, range(len(vectors)), range(len(vectors)))
+        learned = self._learned(vectors, results.rows, jobs)
+        return [
+            *(part for parts in learned for part in parts),
+            repeats.unit(passes, self.quantities),
+        ]
 
     def _numbers(self, results: Sequence[EvaluationResult], vectors: Float64) -> Float64:
         """Return the quantities of all jobs, float64[jobs, names]; NaN for failed evaluations.
@@ -219,6 +272,8 @@ class ObjectiveProblem(ProblemDefaults):
         returned = np.array([result.numbers or failed for result in results], np.float64).reshape(
             len(results), -1
         )
+        if self._returned.names == self.quantities.names:  # the usual case, fast
+            return returned
         places = dict(zip(self._returned.names, returned.T, strict=True))
         is_failed = np.isnan([result.value for result in results])
         for name, item in (self._search.measures or {}).items():
@@ -268,10 +323,21 @@ class ObjectiveProblem(ProblemDefaults):
             return EvaluationResult(math.nan, failure_from_text(GIVEN_UP))
         point = (
             self.initial_points.known.get(vector.tobytes())
-            if self.initial_points is not None and not generation and not jobs.repeats
+            if self.initial_points is not None and not generation
             else None
         )
-        return None if point is None else EvaluationResult(point.value, numbers=point.numbers)
+        if point is None:
+            return None
+        if jobs.repeats:
+            # a single value is no more than one evaluation, to which others are added
+            is_left_out = self.has_repeats and point.evaluations >= FEWEST
+            return (
+                EvaluationResult(point.value, numbers=point.numbers, evaluations=0)
+                if is_left_out
+                else None
+            )
+        result = EvaluationResult(point.value, numbers=point.numbers)
+        return result._replace(evaluations=point.evaluations, standard_error=point.standard_error)
 
     def may_close(self, generation: int) -> bool:
         """Return whether a generation may be closed early: it was not before a restart."""
@@ -346,6 +412,8 @@ class ObjectiveProblem(ProblemDefaults):
     def _seed(self, jobs: Jobs, group: int) -> int:
         purpose = Purpose.ENVIRONMENT if jobs.purpose == "train" else Purpose.EVALUATION
         block = PROBE_BLOCK if jobs.purpose == "probe" else 0
+        if self.has_repeats and jobs.purpose == "train" and jobs.repeats:
+            block = PROBE_BLOCK + jobs.repeats[0]
         return self._keys.seed31(purpose, jobs.generation, group, block)
 
     def _failures(self, jobs: Jobs, results: Sequence[EvaluationResult]) -> list[Failure]:
@@ -360,16 +428,25 @@ class ObjectiveProblem(ProblemDefaults):
         return failures
 
     def carried(self) -> ProblemState:
-        return ProblemState({}, {} if self.record is None else self.record.first().arrays())
+        shared = Repeats.first(self._search.repeats).arrays() if self.has_repeats else {}
+        return ProblemState(shared, {} if self.record is None else self.record.first().arrays())
 
     def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
-        if self.record is None:
-            return carried
-        return ProblemState({}, self.record.merged(carried.master, units))
+        shared, master = carried.shared, carried.master
+        if self.has_repeats:
+            known = Repeats.of(self._search.repeats, shared).after(units)
+            shared = {**shared, **known.arrays()}
+        if self.record is not None:
+            master = {**master, **self.record.merged(master, filter(has_best, units))}
+        return ProblemState(shared, master)
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:
-        """Return those of the best vector so far."""
-        return {} if self.record is None else self.record.metrics(carried.master)
+        """Return those of the best vector so far, and of repeats."""
+        found = {} if self.record is None else self.record.metrics(carried.master)
+        if not self.has_repeats:
+            return found
+        known = Repeats.of(self._search.repeats, carried.shared)
+        return {**found, "repeats": float(known.used), "reliability": known.rho}
 
     def is_reached(self, carried: ProblemState, target: float) -> bool:
         return self.record is not None and self.record.is_reached(carried.master, target)
@@ -385,10 +462,11 @@ class ObjectiveProblem(ProblemDefaults):
         self, state: State, results: Results[object], evaluation: Rows
     ) -> Iterator[Evaluation]:
         """Yield the lines of evaluations.csv: job, value, parameters and quantities."""
-        numbers = iter(self.quantities.of(results.rows).tolist())
+        numbers = iter(self._recorded_numbers(results.rows))
         job = 0
         for arrays in results.chunk_arrays:
-            for x in arrays[EVALUATED]:
+            # only the first evaluations of jobs have vectors
+            for x in arrays.get(EVALUATED, ()):
                 yield (
                     job,
                     float(results.rows["value"][job]),
@@ -400,6 +478,16 @@ class ObjectiveProblem(ProblemDefaults):
                 self.coordinates.to_objective(state.theta[np.newaxis])[0][0]
             )
             for value, of_centre in zip(
-                evaluation["value"], self.quantities.of(evaluation).tolist(), strict=True
+                evaluation["value"], self._recorded_numbers(evaluation), strict=True
             ):
                 yield CENTRE, float(value), [*centre, *of_centre]
+
+    def _recorded_numbers(self, rows: Rows) -> list[list[float | int]]:
+        """Return the cells of evaluations.csv after the parameters, for each row."""
+        found: list[list[float | int]] = self.quantities.of(rows).tolist()
+        if not self.has_repeats:
+            return found
+        errors, counts = rows[repeats.ERROR.name].tolist(), rows[repeats.REPEATS.name].tolist()
+        of_names = rows[repeats.ERRORS].tolist() if self.quantities.names else [[]] * len(rows)
+        columns = zip(found, errors, counts, of_names, strict=True)
+        return [[*numbers, error, count, *others] for numbers, error, count, others in columns]

@@ -209,20 +209,17 @@ class PythonEvaluator:
         count = len(vectors)
         # drawing them takes longer than some functions
         passed = np.array(seeds) if self._objective.takes_seed else np.zeros(0, np.int64)
+        since = time.perf_counter()
+
+        def read(result: object) -> list[EvaluationResult]:
+            return read_batch(result, self._quantities, count, time.perf_counter() - since)
+
         results, failure, seconds = self._try_call(
-            vectors,
-            passed,
-            seeds[0],
-            lambda result: read_batch(result, self._quantities, count, 0.0),
-            watch.timed(0, self._call),
+            vectors, passed, seeds[0], read, watch.timed(0, self._call)
         )
         if results is None:
             return [EvaluationResult(math.nan, failure, seconds / count)] * count
-        share = seconds / count
-        return [
-            EvaluationResult(result.value, result.failure, share, result.numbers)
-            for result in results
-        ]
+        return results
 
     def _try_call(
         self,

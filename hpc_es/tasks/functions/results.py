@@ -36,6 +36,9 @@ class EvaluationResult(NamedTuple):
     failure: Failure | None = None
     seconds: float = 0.0
     numbers: tuple[float, ...] = ()  # the task's quantities in their order, if there is no failure
+    # evaluations whose mean it is; 0: one that is left out, since the value is known
+    evaluations: int = 1
+    standard_error: float = math.nan  # of the mean
 
 
 def result_of(value: float, seconds: float) -> EvaluationResult:

@@ -12,37 +12,28 @@ JAX is imported when the task is built: see `devices/jax_setup.py`.
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hpc_es.config.options import Count, option, options
-from hpc_es.config.registry import import_function
+from hpc_es.config.options import Count, option, options, unused
 from hpc_es.config.schema import NO_NUMBERS, Reduction
 from hpc_es.config.source_code import source_hash
 from hpc_es.core import machine
 from hpc_es.core.data import (
-    INFO,
     Array,
     ConfigData,
     Float32,
-    Float64,
     Jobs,
     Json,
-    Outcome,
     Poll,
-    ProblemState,
-    Rows,
-    info_numbers,
-    row_dtype,
 )
 from hpc_es.core.declarations import Offers, Searched
 from hpc_es.core.errors import (
@@ -50,20 +41,18 @@ from hpc_es.core.errors import (
     EvaluationError,
     Failure,
     RunError,
-    failure_from_error,
-    failure_from_text,
 )
 from hpc_es.core.interfaces import RunContext, SearchSize
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy, Tree
 from hpc_es.core.population import Factorisation, Perturbed, Population, candidate_parts
-from hpc_es.core.quantities import fill_finite, fitness_of, ranked_by
 from hpc_es.core.streams import say_error
 from hpc_es.devices import jax_setup
-from hpc_es.policies.network import restored_session, seed_generators
+from hpc_es.tasks.model.engine import EngineTask
 from hpc_es.tasks.model.quantities import ModelQuantities, ModelQuantityOptions, declared
+from hpc_es.tasks.model.scored import ScoredProblem, Scores, joined
+from hpc_es.tasks.model.user_function import call_of_user
 from hpc_es.tasks.parts_of_calls import in_parts
-from hpc_es.tasks.problems import PARAMETER_SPREAD, PROBE_BLOCK, VectorProblemDefaults
 
 if TYPE_CHECKING:
     from hpc_es.tasks.model.jax_model import Model, ScoreCall, Source
@@ -92,6 +81,11 @@ class Options(ModelQuantityOptions):
         "'my_model:make', a function that returns a model: its parameters, score and batches"
     )
     model_kwargs: ConfigData = option("keywords of the function", default_factory=dict)
+    call: Literal["compiled", "each"] = option(
+        "compiled: JAX compiles the score for several candidates; each: `make` returns an engine, such as a model of "
+        "PyTorch, into which each candidate is written before it is scored (docs/guides/models.md)",
+        "compiled",
+    )
     jobs_per_call: Literal["auto"] | Count = option(
         "number of candidates per compiled call, in place of mpi.chunk_size; auto: chosen at the first start "
         "(docs/guides/models.md). Results depend on it",
@@ -112,6 +106,11 @@ class Options(ModelQuantityOptions):
         True,
         may_change=True,
     )
+
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, text) for options of compiled calls if there are none."""
+        if self.call == "each":
+            yield from unused(self, ("jobs_per_call", "compilation_cache"), "call is each")
 
     def automatic(self, search: SearchSize) -> Mapping[str, int]:
         """Return the jobs per call if they are `auto`, by the rule in docs/guides/models.md."""
@@ -138,10 +137,20 @@ class ModelTask:
             JOBS_PER_CALL if options.jobs_per_call == "auto" else options.jobs_per_call
         )
         self.info, self.quantities = tuple(info), ModelQuantities.of(options)
+        self.aborts = options.on_failed_evaluation == "abort"
         self.model = self.created({**self.quantities.asked, **dict.fromkeys(info, "report.info")})
         self._calls: dict[tuple[Source, bool], ScoreCall] = {}
         # of candidates that are evaluated from low-rank factors
         self.factorisation: Factorisation | None = None
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """Names of the numbers beside the score."""
+        return self.model.metrics
+
+    def restored(self, theta: Float32) -> Any:
+        """Return the user's model with the parameters theta, float32[size]."""
+        return self.model.parameters.restored(theta)
 
     def created(self, metrics: Mapping[str, str] | None = None) -> Model:
         """Return the model of a new call of the user's function.
@@ -154,17 +163,7 @@ class ModelTask:
         from hpc_es.tasks.model.jax_model import Model
 
         options = self.options
-        function = import_function(options.model, KEY, "my_model:make")
-        with restored_session():
-            seed_generators(0)
-            try:
-                created = function(**copy.deepcopy(options.model_kwargs))
-            except ConfigError:
-                raise
-            except Exception as error:  # of the user's code
-                raise ConfigError(
-                    [(KEY, f"{options.model} fails: {failure_from_error(error).text}")]
-                ) from error
+        created = call_of_user(options.model, options.model_kwargs)
         return Model(created, options.model, metrics or {})
 
     def problem(
@@ -227,51 +226,21 @@ class ModelTask:
         self._calls.clear()
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Results of jobs, in their order; those of a job that failed are NaN."""
-
-    fitness: Float64  # [jobs]
-    metrics: Float64  # [jobs, metrics]
-    # of user code; their positions are those of the jobs in the chunk
-    failures: Sequence[Failure] = ()
-
-
-def joined(scores: Sequence[Scores]) -> Scores:
-    """Return the results of all these jobs."""
-    return Scores(
-        np.concatenate([one.fitness for one in scores]),
-        np.concatenate([one.metrics for one in scores]),
-        [failure for one in scores for failure in one.failures],
-    )
-
-
-class ModelProblem(VectorProblemDefaults):
+class ModelProblem(ScoredProblem):
     """The search for the parameters of a model with the highest score.
 
     The batch of a generation, or of each of its pairs, follows from its key. Evaluations of the
     centre have batches of `validation`, or else further ones of `batch`.
     """
 
-    dtype = np.dtype(np.float32)
-    derives_fitness = False
-
     def __init__(self, task: ModelTask, keys: Keys) -> None:
-        self._task, self._keys, self.layout = task, keys, task.model.layout
+        super().__init__(task, keys, task.model.layout)
+        self._task = task
         self.chunk_size = task.jobs_per_call
-        self.quantities = task.quantities.quantities
-        self.derives_fitness = ranked_by(self.quantities)
-        self.relative_fitness = bool(self.quantities.constraints)
-        info = (info_numbers(len(task.info)),) if task.info else ()
-        self.columns = (*self.quantities.columns, *info)
         self.evaluation_episodes = 1 if task.model.has_fixed_validation else None
         # the last batch, with its source and seed
         self._cached: tuple[tuple[Source, int], Tree] | None = None
         self._needs_initial = True  # whether the run uses the initial parameters of this rank
-
-    @cached_property
-    def spread(self) -> Array:
-        return np.broadcast_to(np.float32(PARAMETER_SPREAD), (self.size,))
 
     def initial(self, rng: np.random.Generator) -> Float32:
         if not self._needs_initial:
@@ -288,64 +257,23 @@ class ModelProblem(VectorProblemDefaults):
 
     # Evaluation.
 
-    def evaluate(
-        self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll
-    ) -> Outcome:
+    def scores(self, population: Population, jobs: Jobs, poll: Poll) -> Scores:
+        """Return the results of the candidates of a chunk."""
         from hpc_es.tasks.model.jax_model import release_arguments
 
-        since = time.perf_counter()
         score = self._score_together if jobs.purpose == "train" else self._score_singly
         scores = score(population, jobs, poll)
         release_arguments()
-        rows = np.zeros(len(jobs), row_dtype(self.columns))
-        rows["return_"] = np.where(np.isfinite(scores.fitness), scores.fitness, np.nan)
-        rows["length"] = 1
-        if self._task.info:
-            names = self._task.model.metrics
-            rows[INFO] = scores.metrics[:, [names.index(name) for name in self._task.info]]
-        scores = self._with_quantities(rows, scores)
-        seconds = {"environment": time.perf_counter() - since}
-        return Outcome(rows, seconds=seconds, failures=self._failures(scores, jobs))
-
-    def _with_quantities(self, rows: Rows, scores: Scores) -> Scores:
-        """Fill the columns of the quantities.
-
-        Returns:
-            The scores, of which those without a finite number fail.
-        """
-        quantities = self._task.quantities
-        if not quantities.sources:
-            return scores
-        table = quantities.table(scores.fitness, self._task.model.metrics, scores.metrics)
-        failing = fill_finite(self.quantities, rows, table, quantities.sources)
-        failures = [failure_from_text(text, position=row) for row, text in failing]
-        fitness = np.where(np.isnan(rows["return_"]), np.nan, scores.fitness)
-        return Scores(fitness, scores.metrics, [*scores.failures, *failures])
-
-    def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
-        """Return the fitness by the first objective, by default the score, and constraints."""
-        return fitness_of(self.quantities, rows)
-
-    def _failures(self, scores: Scores, jobs: Jobs) -> list[Failure]:
-        failed = np.flatnonzero(~np.isfinite(scores.fitness)).tolist()
-        known = {failure.position: failure for failure in scores.failures}
-        failures = [
-            known.get(row) or failure_from_text(f"the score is {scores.fitness[row]}", position=row)
-            for row in failed
-        ]
-        if failures and self._task.options.on_failed_evaluation == "abort":
-            text = f"job {jobs.numbers[failed[0]]}: {failures[0].text}"
-            raise RunError(f"an evaluation failed and task.on_failed_evaluation is abort: {text}")
-        return failures
+        return scores
 
     def _score_together(self, population: Population, jobs: Jobs, poll: Poll) -> Scores:
         """Return the results of jobs of training, in calls of `jobs_per_call`."""
         size = self._task.jobs_per_call
         if self._task.options.batches == "generation":
             try:
-                self._data("batch", self._seed(jobs, 0))
+                self._data("batch", self.batch_seed(jobs, 0))
             except EvaluationError as error:
-                return self._all_failed(range(len(jobs)), error.failure)
+                return self.all_failed(range(len(jobs)), error.failure)
         calls = [range(start, min(start + size, len(jobs))) for start in range(0, len(jobs), size)]
         return joined(
             [scores for rows in calls for scores in self._scored(population, jobs, rows, poll)]
@@ -361,12 +289,7 @@ class ModelProblem(VectorProblemDefaults):
         for part, result in in_parts(
             rows, lambda part: self._score_call(population, jobs, part, poll)
         ):
-            yield self._all_failed(part, result) if isinstance(result, Failure) else result
-
-    def _all_failed(self, rows: range, failure: Failure) -> Scores:
-        fitness = np.full(len(rows), np.nan)
-        metrics = np.full((len(rows), len(self._task.model.metrics)), np.nan)
-        return Scores(fitness, metrics, [replace(failure, position=row) for row in rows])
+            yield self.all_failed(part, result) if isinstance(result, Failure) else result
 
     def _score_call(self, population: Population, jobs: Jobs, rows: range, poll: Poll) -> Scores:
         """Return the results of these jobs in one call.
@@ -382,11 +305,11 @@ class ModelProblem(VectorProblemDefaults):
             slice(rows.start, rows.stop),
         )
         if self._task.options.batches == "pair":
-            seeds = [self._seed(jobs, group) for group in jobs.groups[taken]]
+            seeds = [self.batch_seed(jobs, group) for group in jobs.groups[taken]]
             drawn = {seed: self._task.model.data("batch", seed) for seed in dict.fromkeys(seeds)}
             batch = stacked_batches([drawn[seed] for seed in seeds], size)
         else:
-            batch = self._data("batch", self._seed(jobs, 0))
+            batch = self._data("batch", self.batch_seed(jobs, 0))
         if call.matrices:
             centre, own = candidate_parts(population, population.layout, call.matrices)
             common = {name: on_device(part) for name, part in centre.items()}
@@ -407,13 +330,13 @@ class ModelProblem(VectorProblemDefaults):
         source = self._task.model.evaluation_source if jobs.purpose == "evaluate" else "batch"
         call = self._task.single_call(source)
         try:
-            batch = self._data(source, self._seed(jobs, jobs.groups[row]))
+            batch = self._data(source, self.batch_seed(jobs, jobs.groups[row]))
             parts = {
                 name: on_device(part) for name, part in self._candidate(population, row).items()
             }
             fitness, metrics = call.compute(parts, batch, poll)
         except EvaluationError as error:
-            return self._all_failed(range(row, row + 1), error.failure)
+            return self.all_failed(range(row, row + 1), error.failure)
         return Scores(fitness[np.newaxis], metrics[np.newaxis])
 
     def _candidate(self, population: Population, row: int) -> Mapping[str, Array]:
@@ -422,11 +345,6 @@ class ModelProblem(VectorProblemDefaults):
             centre = 0 if population.centre_of is None else int(population.centre_of[row])
             return self.layout.split(population.centres[centre])
         return {name: population.part(name)[row] for name in self.layout.shapes}
-
-    def _seed(self, jobs: Jobs, group: int) -> int:
-        purpose = Purpose.ENVIRONMENT if jobs.purpose == "train" else Purpose.EVALUATION
-        block = PROBE_BLOCK if jobs.purpose == "probe" else 0
-        return self._keys.seed31(purpose, jobs.generation, group, block)
 
     def _data(self, source: Source, seed: int) -> Tree:
         """Return a batch, which is kept until another one is needed."""
@@ -605,7 +523,10 @@ class ModelProblem(VectorProblemDefaults):
 
 def offers(options: Options) -> Offers:
     """Return the capabilities under these options."""
-    return replace(OFFERS, quantities=declared(options))
+    offered = replace(OFFERS, quantities=declared(options))
+    if options.call == "compiled":
+        return offered
+    return replace(offered, compiled=False, automatic_sizes=False, device=True, any_chunks=True)
 
 
 def sources(section: ConfigData, directory: Path) -> dict[str, str]:
@@ -616,6 +537,8 @@ def sources(section: ConfigData, directory: Path) -> dict[str, str]:
 
 def build(
     options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS
-) -> ModelTask:
+) -> ModelTask | EngineTask:
     """Return the task; `info` has the numbers of `score` that become metrics."""
+    if options.call == "each":
+        return EngineTask(options, tuple(info))
     return ModelTask(options, tuple(info))
