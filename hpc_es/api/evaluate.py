@@ -26,7 +26,6 @@ from hpc_es.core.errors import UserError
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.interfaces import ProbesHiddenState
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.machine import stepping_differences
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy, Traits
 from hpc_es.core.population import unperturbed
 from hpc_es.core.quantities import CONSTRAINTS, means, violations
@@ -48,6 +47,7 @@ from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import all_full
 from hpc_es.storage.results import require_run
 from hpc_es.storage.trust import Decision, combined
+from hpc_es.tasks.episodes.stepping import stepping_differences
 from hpc_es.training.compatibility import device_request
 
 Changed = Callable[[StoredPolicy], StoredPolicy]

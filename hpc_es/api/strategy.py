@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.algorithms.common.delay import DelayLine
 from hpc_es.algorithms.common.injection import INJECTED, injected_in
 from hpc_es.algorithms.common.side_by_side import side_by_side
 from hpc_es.api.arguments import (
@@ -56,6 +55,7 @@ from hpc_es.tasks.functions.results import EvaluationResult, with_numbers
 from hpc_es.training.build import Parts, build_noise
 from hpc_es.training.chunking import first_jobs
 from hpc_es.training.compatibility import algorithm_mismatches, rounding_warnings
+from hpc_es.training.delay_line import DelayLine
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
 

@@ -186,9 +186,3 @@ def as_comment(provenance: Mapping[str, object]) -> str:
             ", ".join(map(" ".join, before.items())) for before in earlier
         )
     return "\n# made with:\n" + "".join(f"#   {name}: {value}\n" for name, value in flat.items())
-
-
-# Results of comparing native stepping with Gymnasium's on this machine: the first difference by
-# environment and keywords, "" if none. Rank 0 compares both (`tasks/episodes/native_backend.py`)
-# and broadcasts this before the other ranks create environments, so that all ranks use the same.
-stepping_differences: dict[str, str] = {}

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from hpc_es.core import machine
 from hpc_es.core.errors import RunError
-from hpc_es.core.machine import __version__, processor_fingerprint, stepping_differences
+from hpc_es.core.machine import __version__, processor_fingerprint
 from hpc_es.core.run_files import read_json
 from hpc_es.storage.files import json_text, replace
+from hpc_es.tasks.episodes.stepping import stepping_differences
 
 MAX_RESULTS = 1000  # per file
 

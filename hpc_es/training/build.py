@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpc_es.algorithms.common.delay import DelayLine
 from hpc_es.config.options import build_kind, with_paths
 from hpc_es.config.registry import is_user_kind, policy_builder, set_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
@@ -57,6 +56,7 @@ from hpc_es.training.compatibility import (
     search_mismatches,
     vectors,
 )
+from hpc_es.training.delay_line import DelayLine
 
 
 def decide_device(config: Config, world: World | None = None) -> None:
@@ -353,7 +353,8 @@ def build_parts(
     row = row_dtype((*problem.columns, *requirements.columns))
     cutting, line = cutting_of(config, problem), DelayLine.of(config.algorithm)
     if requirements.side_by_side:
-        from hpc_es.algorithms.common.side_by_side import AlternatingLine, side_by_side
+        from hpc_es.algorithms.common.side_by_side import side_by_side
+        from hpc_es.training.alternating_line import AlternatingLine
 
         algorithm, line = side_by_side(algorithm), AlternatingLine()
     return Parts(

@@ -1,6 +1,6 @@
 """Generations in flight, for `algorithm.delay`: ranks evaluate the next ones meanwhile.
 
-Generation t needs the updates up to t - delay only (see `algorithms/common/delay.py`), so up to
+Generation t needs the updates up to t - delay only (see `delay_line.py`), so up to
 delay + 1 generations are open at the same time. Rank 0 hands out their chunks, those of the oldest
 one first, collects the rows, and makes each update as soon as its generation is complete, even
 between the steps of a chunk that it evaluates itself; the caller records the updates afterwards, in
@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hpc_es.algorithms.common.delay import DelayLine
 from hpc_es.core.data import Arrays, Chunk, Outcome, Poll, State
 from hpc_es.core.errors import RunError
 from hpc_es.mpi.scheduler import Work
@@ -29,6 +28,7 @@ from hpc_es.training.build import Parts
 from hpc_es.training.chunking import CutPlan
 from hpc_es.training.command import Command, failing_everywhere
 from hpc_es.training.commander import Commander
+from hpc_es.training.delay_line import DelayLine
 from hpc_es.training.executors import MpiExecutor, add_headers, gathered_here
 from hpc_es.training.finished import FinishedGeneration, Update
 from hpc_es.training.generation import Evaluated, Generation

@@ -31,7 +31,7 @@ from hpc_es.core.interfaces import (
     ProbesHiddenState,
     RunContext,
 )
-from hpc_es.core.machine import keep_freed_memory, stepping_differences
+from hpc_es.core.machine import keep_freed_memory
 from hpc_es.core.paths import kept_directory
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.core.streams import announce
@@ -39,6 +39,7 @@ from hpc_es.devices.backend import backend
 from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import Regroup, RestartFromCheckpoint, World
+from hpc_es.tasks.episodes.stepping import stepping_differences
 from hpc_es.training.build import BuiltTask, Parts, build_parts, build_task, preflight
 from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
 from hpc_es.training.compatibility import learning_from_samples, require_gradient

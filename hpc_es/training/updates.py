@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpc_es.algorithms.common.delay import without_earlier
 from hpc_es.core.data import Arrays, Results, State
 from hpc_es.core.interfaces import RecordingAlgorithm
 from hpc_es.core.machine import return_freed_memory
 from hpc_es.training.build import Parts
+from hpc_es.training.delay_line import without_earlier
 from hpc_es.training.finished import Update
 from hpc_es.training.generation import Evaluated, update_state
 

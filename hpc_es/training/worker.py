@@ -21,8 +21,8 @@ from hpc_es.config.resolved import dump_json, parse_resolved
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Chunk, Json, Outcome, State
 from hpc_es.core.interfaces import RunContext
-from hpc_es.core.machine import stepping_differences
 from hpc_es.mpi.world import World, decode
+from hpc_es.tasks.episodes.stepping import stepping_differences
 from hpc_es.training.build import Parts, build_parts, build_task, decide_device
 from hpc_es.training.generation import Generation
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.core.machine import stepping_differences
 from hpc_es.storage import stepping_cache
 from hpc_es.storage.stepping_cache import remembered
+from hpc_es.tasks.episodes.stepping import stepping_differences
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpc_es.algorithms.common import stopping
-from hpc_es.algorithms.common.delay import DelayLine
 from hpc_es.algorithms.common.distribution import (
     DistributionStrategy,
     Ranked,
@@ -41,45 +40,21 @@ def side_by_side(algorithm: AnyAlgorithm) -> AnyAlgorithm:
     return algorithm
 
 
-@dataclass(frozen=True)
-class AlternatingLine(DelayLine):
-    """Two generations in flight that do not depend on each other.
+def own_search(state: State) -> State:
+    """Return a state with the mean of the generation's search as theta.
 
-    There are no earlier states to keep.
+    It has no arrays of the other search, since `shared` is stored with the best theta.
     """
-
-    delay: int = 1
-    lookahead: bool = False
-
-    def start(self, state: State) -> State:
-        """Return the state unchanged."""
-        return state
-
-    def drawn_around(self, state: State, generation: int) -> State:
-        """Return the newest state, in which the search of this generation is up to date."""
-        return replace(state, generation=generation)
-
-    def measured(self, state: State, generation: int) -> State:
-        """Return the state with the mean of the generation's search as theta.
-
-        It has no arrays of the other search: whether that has made its last update depends on the
-        ranks, and `shared` is stored with the best theta.
-        """
-        shared = state.shared
-        if generation % 2:
-            kept = {
-                name: shared[name]
-                for name in shared
-                if name.startswith(SMALL) or SMALL + name not in shared
-            }
-        else:
-            kept = {name: shared[name] for name in shared if not name.startswith(SMALL)}
-        theta = own_state(replace(state, generation=generation)).theta
-        return State(generation, {**kept, "theta": theta}, state.master)
-
-    def advance(self, before: State, after: State) -> State:
-        """Return the state after an update unchanged."""
-        return after
+    shared = state.shared
+    if state.generation % 2:
+        kept = {
+            name: shared[name]
+            for name in shared
+            if name.startswith(SMALL) or SMALL + name not in shared
+        }
+    else:
+        kept = {name: shared[name] for name in shared if not name.startswith(SMALL)}
+    return State(state.generation, {**kept, "theta": own_state(state).theta}, state.master)
 
 
 def own_state(state: State) -> State:

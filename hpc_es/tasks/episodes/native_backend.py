@@ -1,7 +1,7 @@
 """Native stepping: which environments are stepped without Gymnasium.
 
 This is decided by comparing both bit for bit. Rank 0 plays episodes with both, once for each
-environment and its keywords, and stores the result in `machine.stepping_differences`. Native
+environment and its keywords, and stores the result in `stepping.stepping_differences`. Native
 stepping is used only if all observations, rewards and ends of episodes are identical.
 """
 
@@ -17,7 +17,6 @@ import gymnasium
 import numpy as np
 
 from hpc_es.core.data import Array, Float32
-from hpc_es.core.machine import stepping_differences
 from hpc_es.tasks.episodes import classic_control, mujoco
 from hpc_es.tasks.episodes.environment_backend import (
     ComparisonRun,
@@ -27,6 +26,7 @@ from hpc_es.tasks.episodes.environment_backend import (
     RunningEpisodes,
 )
 from hpc_es.tasks.episodes.environments import Environment
+from hpc_es.tasks.episodes.stepping import stepping_differences
 
 NAMES = "the environments of MuJoCo and classic control"
 

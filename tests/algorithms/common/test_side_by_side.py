@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from hpc_es import Strategy
-from hpc_es.algorithms.common.side_by_side import FIRST_SMALL, SMALL, AlternatingLine
+from hpc_es.algorithms.common.side_by_side import FIRST_SMALL, SMALL
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError
+from hpc_es.training.alternating_line import AlternatingLine
 from hpc_es.training.build import build_task
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from hpc_es.core.data import Array
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.machine import stepping_differences
 from hpc_es.tasks.episodes import classic_control, environments, native_backend
 from hpc_es.tasks.episodes import classic_control as classic
 from hpc_es.tasks.episodes.mujoco.models import MODELS
+from hpc_es.tasks.episodes.stepping import stepping_differences
 from tests.helpers.toys import episodes
 
 CLASSIC = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1")

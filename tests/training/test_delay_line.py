@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.common.delay import DelayLine, without_earlier
 from hpc_es.config.loading import validate
 from hpc_es.core.data import State
+from hpc_es.training.delay_line import DelayLine, without_earlier
 from tests.helpers.stepping import generation, strategy
 
 
