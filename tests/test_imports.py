@@ -136,6 +136,7 @@ LAYERS = (
     ),
     *(
         "storage",
+        "trained",
         "report",
         "training",
         "api",
