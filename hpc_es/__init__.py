@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from hpc_es.api.strategy import Strategy
     from hpc_es.api.tables import results
     from hpc_es.api.train import train
-    from hpc_es.report.saved_policy import load_model, load_policy
+    from hpc_es.trained.model import load_model
+    from hpc_es.trained.policy import load_policy
     from hpc_es.training.triggers import IntervalTrigger
 
 __all__ = [
@@ -56,8 +57,8 @@ guard_imports()
 _MODULES = {
     "IntervalTrigger": "hpc_es.training.triggers",
     "Strategy": "hpc_es.api.strategy",
-    "load_model": "hpc_es.report.saved_policy",
-    "load_policy": "hpc_es.report.saved_policy",
+    "load_model": "hpc_es.trained.model",
+    "load_policy": "hpc_es.trained.policy",
     "minimize": "hpc_es.api.minimize",
     "results": "hpc_es.api.tables",
     "train": "hpc_es.api.train",

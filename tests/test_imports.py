@@ -143,6 +143,7 @@ LAYERS = (
     ),
     *(
         "storage",
+        "trained",
         "report",
         "training",
         "api",

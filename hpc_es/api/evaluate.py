@@ -35,19 +35,14 @@ from hpc_es.devices.backend import backend
 from hpc_es.devices.decision import decide
 from hpc_es.mpi.world import World
 from hpc_es.policies.sampling import sampling_actor
-from hpc_es.report.saved_policy import (
-    Actions,
-    StoredPolicy,
-    check_snapshot,
-    read_evaluated,
-    require_stochastic,
-    single_episodes,
-)
 from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import all_full
 from hpc_es.storage.results import require_run
 from hpc_es.storage.trust import Decision, combined
 from hpc_es.tasks.episodes.stepping import stepping_differences
+from hpc_es.trained.policy import Actions
+from hpc_es.trained.stored import StoredPolicy, read_evaluated, require_stochastic, single_episodes
+from hpc_es.trained.theta import check_snapshot
 from hpc_es.training.compatibility import device_request
 
 Changed = Callable[[StoredPolicy], StoredPolicy]

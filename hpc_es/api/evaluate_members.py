@@ -29,12 +29,13 @@ from hpc_es.core.data import Float64, JsonObject
 from hpc_es.core.errors import UserError
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.mpi.world import World
-from hpc_es.report.saved_policy import StoredPolicy, check_snapshot, read_evaluated, single_episodes
 from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import find
 from hpc_es.storage.members import StoredArchive, read_archive, read_vectors
 from hpc_es.storage.trust import Decision, combined
 from hpc_es.tasks.episodes.stepping import stepping_differences
+from hpc_es.trained.stored import StoredPolicy, read_evaluated, single_episodes
+from hpc_es.trained.theta import check_snapshot
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from hpc_es.core.paths import shown
 if TYPE_CHECKING:
     from hpc_es.core.data import JsonObject
     from hpc_es.report.export import ExportOptions
-    from hpc_es.report.saved_policy import StoredPolicy
+    from hpc_es.trained.stored import StoredPolicy
 
 
 GRID = re.compile("[1-9][0-9]?x[1-9][0-9]?")
@@ -119,7 +119,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
         video.prepare(arguments.video)  # before a simulator is imported
     from hpc_es.api.evaluate import EvaluationRequest, choose_device, evaluate, seeds
     from hpc_es.mpi.world import World
-    from hpc_es.report.saved_policy import read_evaluated, require_stochastic
+    from hpc_es.trained.stored import read_evaluated, require_stochastic
 
     with stdout_to_stderr():
         source = with_overrides(
@@ -216,8 +216,8 @@ def _record_members(arguments: argparse.Namespace) -> int:
     from hpc_es.api.evaluate import choose_device, seeds
     from hpc_es.mpi.world import World
     from hpc_es.report.archive_video import members_in_grid, write_grid
-    from hpc_es.report.saved_policy import read_evaluated
     from hpc_es.storage.members import read_archive
+    from hpc_es.trained.stored import read_evaluated
 
     with stdout_to_stderr():
         archive = read_archive(arguments.path)
@@ -378,10 +378,10 @@ def run_export(arguments: argparse.Namespace) -> int:
 def _export_all(path: Path, folder: Path, options: ExportOptions) -> int:
     """Write one .keras file per checkpoint of a run, with its name, and best.keras."""
     from hpc_es.report.export import SUFFIX, export
-    from hpc_es.report.saved_policy import check_snapshot
     from hpc_es.storage.checkpoint import load
     from hpc_es.storage.checkpoint_directory import all_full
     from hpc_es.storage.results import require_run
+    from hpc_es.trained.theta import check_snapshot
 
     if options.which is not None:
         raise UserError("--all exports every checkpoint: leave --which out")

@@ -13,9 +13,9 @@ from hpc_es.core.closing import closing
 from hpc_es.core.data import Array
 from hpc_es.core.errors import UserError
 from hpc_es.core.global_generators import restored_generators
-from hpc_es.report.saved_policy import StoredPolicy, single_episodes
 from hpc_es.report.video import frames, rendering, save
 from hpc_es.storage.members import StoredArchive, read_vectors
+from hpc_es.trained.stored import StoredPolicy, single_episodes
 
 WIDEST = 1_200  # pixels of a video; larger frames are thinned
 BORDER = 2  # pixels between the frames

@@ -37,8 +37,9 @@ from hpc_es.policies.networks.keras_networks import KerasNetwork
 from hpc_es.storage.files import write_json, write_text, written
 
 if TYPE_CHECKING:
-    from hpc_es.report.saved_policy import Env, LoadedPolicy, Selected
     from hpc_es.tasks.episodes.wrappers import AppliedWrappers, WrapperLayer
+    from hpc_es.trained.policy import Env, LoadedPolicy
+    from hpc_es.trained.theta import Selected
 
 SUFFIX = ".keras"  # of policies
 NUMPY_SUFFIX = ".py"  # of policies that need NumPy alone
@@ -84,7 +85,8 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
     Raises:
         UserError: Keras layers cannot express it.
     """
-    from hpc_es.report.saved_policy import load_policy, read_evaluated
+    from hpc_es.trained.policy import load_policy
+    from hpc_es.trained.stored import read_evaluated
 
     if read_evaluated(path, options.which, options.trust).config.policy is None:
         _export_model(path, output, options)
@@ -144,7 +146,8 @@ def _network_of(
     Raises:
         UserError: the run has no policy or one of another kind, or the value is asked for.
     """
-    from hpc_es.report.saved_policy import load_policy, read_evaluated
+    from hpc_es.trained.policy import load_policy
+    from hpc_es.trained.stored import read_evaluated
 
     if read_evaluated(path, options.which, options.trust).config.policy is None:
         raise UserError(f"{path}: a run without a policy: {ARRAYS_SUFFIX} writes its parameters")
@@ -170,7 +173,7 @@ def _network_of(
 
 def _export_model(path: Path, output: Path, options: ExportOptions) -> None:
     """Write the Keras model of a task `model`; UserError if its parameters are a tree."""
-    from hpc_es.report.saved_policy import load_model
+    from hpc_es.trained.model import load_model
 
     model = load_model(path, **options.selected, trust=options.trust).parameters
     if not hasattr(model, "save"):
@@ -188,7 +191,9 @@ def export_arrays(path: Path, output: Path, options: ExportOptions) -> None:
     `observation_std`, float32[statistics], and `observation_clip`, float64[], which may be
     infinite; with `options.value` the value head, `value`.
     """
-    from hpc_es.report.saved_policy import load_model, load_policy, read_evaluated
+    from hpc_es.trained.model import load_model
+    from hpc_es.trained.policy import load_policy
+    from hpc_es.trained.stored import read_evaluated
 
     if read_evaluated(path, options.which, options.trust).config.policy is None:
         _write_arrays(output, load_model(path, **options.selected, trust=options.trust).arrays)
@@ -324,12 +329,12 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
     For an objective it is the best vector of all evaluations, otherwise the best or last theta.
     Raises CheckpointError if there is no vector.
     """
-    from hpc_es.report.saved_policy import read_theta
     from hpc_es.storage.checkpoint import damage_named, load
     from hpc_es.storage.checkpoint_directory import find
     from hpc_es.storage.members import require_no_members
     from hpc_es.storage.results import require_run
     from hpc_es.tasks.functions.best import BestVector, has_best
+    from hpc_es.trained.theta import read_theta
 
     require_run(path)
     newest = load(file := find(path))

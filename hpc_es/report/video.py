@@ -24,7 +24,7 @@ from hpc_es.tasks.episodes.environments import Environment
 from hpc_es.tasks.episodes.returned_values import reset_values, step_values
 
 if TYPE_CHECKING:
-    from hpc_es.report.saved_policy import StoredPolicy
+    from hpc_es.trained.stored import StoredPolicy
 
 MOST_FRAMES = 3000  # the limit for episodes that do not end
 SECONDS_PER_FRAME = 1 / 30  # if the environment does not state a frame rate
@@ -58,7 +58,7 @@ def write_video(source: StoredPolicy, seed: int, output: Path) -> None:
 
     The file is replaced atomically. Raises UserError if the environment cannot be rendered.
     """
-    from hpc_es.report.saved_policy import single_episodes
+    from hpc_es.trained.stored import single_episodes
 
     with (
         closing("the task", single_episodes(source.config)) as task,

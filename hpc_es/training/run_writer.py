@@ -66,7 +66,7 @@ from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
 if TYPE_CHECKING:
     from hpc_es.mpi.waiting import LongWait
     from hpc_es.report.loggers import Loggers
-    from hpc_es.report.saved_policy import Env
+    from hpc_es.trained.policy import Env
     from hpc_es.training.members import MembersWriter
 
 

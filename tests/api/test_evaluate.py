@@ -15,14 +15,9 @@ from hpc_es import cli
 from hpc_es.api.evaluate import EvaluationRequest, play
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import UserError
-from hpc_es.report.saved_policy import (
-    Actions,
-    LoadedPolicy,
-    StoredPolicy,
-    load_policy,
-    single_episodes,
-)
 from hpc_es.tasks.problems import Episodic
+from hpc_es.trained.policy import Actions, LoadedPolicy, load_policy
+from hpc_es.trained.stored import StoredPolicy, single_episodes
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec, python
 

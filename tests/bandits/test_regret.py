@@ -20,7 +20,7 @@ from hpc_es.bandits.task import optimal_regret
 from hpc_es.config.yaml_text import override
 from hpc_es.core.errors import UserError
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.report.saved_policy import StoredPolicy, read_policy
+from hpc_es.trained.stored import StoredPolicy, read_policy
 
 CONFIG: dict[str, Any] = {
     "name": "tiny",

@@ -24,8 +24,8 @@ from hpc_es import __version__, cli
 from hpc_es.api.evaluate import seeds
 from hpc_es.core.errors import DeniedError
 from hpc_es.report import video
-from hpc_es.report.saved_policy import load_policy
 from hpc_es.storage.checkpoint_directory import find
+from hpc_es.trained.policy import load_policy
 from tests.helpers import runs
 from tests.helpers.harness import python
 from tests.helpers.toys import lifetime

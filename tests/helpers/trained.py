@@ -16,10 +16,10 @@ import numpy as np
 import hpc_es
 from hpc_es.config.yaml_text import override
 from hpc_es.core.data import Array, Box, Discrete, Float32, Normaliser
-from hpc_es.report.saved_policy import LoadedPolicy
 from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import Snapshot
 from hpc_es.storage.checkpoint_directory import find
+from hpc_es.trained.policy import LoadedPolicy
 from tests.helpers.toys import Survival
 
 CONFIG: dict[str, Any] = {

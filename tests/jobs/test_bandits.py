@@ -9,7 +9,7 @@ import pytest
 
 from hpc_es import cli
 from hpc_es.core.errors import UserError
-from hpc_es.report.saved_policy import load_policy
+from hpc_es.trained.policy import load_policy
 from tests.helpers import runs
 
 BANDITS = (

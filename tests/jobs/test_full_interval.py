@@ -20,9 +20,9 @@ import hpc_es
 from hpc_es.algorithms.common import optimizers
 from hpc_es.commands.runs import checkpoint_content
 from hpc_es.core.errors import CheckpointError, RunError
-from hpc_es.report.saved_policy import read_policy
 from hpc_es.storage.checkpoint import is_full, load
 from hpc_es.storage.checkpoint_directory import Store, find
+from hpc_es.trained.stored import read_policy
 from hpc_es.training import executors, updates
 from tests.helpers import runs
 

@@ -14,7 +14,7 @@ import hpc_es
 from hpc_es.cli import main
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Discrete
-from hpc_es.report.saved_policy import load_policy
+from hpc_es.trained.policy import load_policy
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, Finished, Job, start
 from tests.helpers.jax_playing import WALK, parts, played

@@ -14,8 +14,8 @@ from hpc_es.config.loading import validate
 from hpc_es.config.resolved import identity
 from hpc_es.config.yaml_text import override
 from hpc_es.core.errors import CheckpointError
-from hpc_es.report.saved_policy import read_policy
 from hpc_es.storage import checkpoint
+from hpc_es.trained.stored import read_policy
 from tests.config.test_resolved_earlier_versions import of_old_version
 from tests.helpers.runs import assert_same, newest
 from tests.helpers.trained import CONFIG, rewritten

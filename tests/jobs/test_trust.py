@@ -683,7 +683,7 @@ def test_override_imports_nothing_beside_the_config_of_a_stranger(
     program = f"""
 import pathlib
 from hpc_es.commands.policies import with_overrides
-from hpc_es.report.saved_policy import read_evaluated
+from hpc_es.trained.stored import read_evaluated
 source = read_evaluated(pathlib.Path({str(place.run)!r}), None, False)
 with_overrides(source, ["task.max_episode_steps=3"])
 import lines

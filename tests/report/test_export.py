@@ -15,8 +15,8 @@ from hpc_es.config.registry import module
 from hpc_es.core.data import Box, Float32, Normaliser, Spaces, flat_observations
 from hpc_es.policies.mlp import MLP, Options
 from hpc_es.policies.networks import keras_models
-from hpc_es.report.saved_policy import load_policy
 from hpc_es.storage import checkpoint
+from hpc_es.trained.policy import load_policy
 from tests.helpers import runs
 from tests.helpers.harness import python, script
 from tests.helpers.populations import population

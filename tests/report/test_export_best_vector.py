@@ -19,8 +19,8 @@ from hpc_es.core.errors import CheckpointError
 from hpc_es.report.curves import load
 from hpc_es.report.export import ExportOptions, export_vector
 from hpc_es.report.plot import figure, grouped, plot
-from hpc_es.report.saved_policy import load_policy
 from hpc_es.storage.metrics_log import MetricsLog
+from hpc_es.trained.policy import load_policy
 from tests.helpers import trained
 
 Created = Callable[..., Path]

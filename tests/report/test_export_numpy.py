@@ -28,7 +28,7 @@ from hpc_es.policies.lstm import LSTM
 from hpc_es.policies.lstm import Options as LSTMOptions
 from hpc_es.policies.mlp import MLP, Options
 from hpc_es.report.numpy_file import numpy_file
-from hpc_es.report.saved_policy import load_policy
+from hpc_es.trained.policy import load_policy
 from tests.helpers.harness import python, script
 from tests.helpers.populations import population
 from tests.helpers.trained import HEADS, NORMALISED, NORMALISER, WIDTH, run

@@ -15,9 +15,9 @@ import pytest
 import hpc_es
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Column, Float64, ProblemState, Rows, State, row_dtype
-from hpc_es.report.saved_policy import read_theta
 from hpc_es.storage.checkpoint import Best, Snapshot, load, save
 from hpc_es.tasks.problems import ProblemDefaults
+from hpc_es.trained.theta import read_theta
 from hpc_es.training.standing import Standing
 
 LIMIT = """

@@ -168,7 +168,7 @@ def test_start_of_a_run_and_its_evaluation_warn(
     with pytest.raises(UserError, match="has memory"):
         hpc_es.load_policy(tmp_path / "run")
     from hpc_es.api.evaluate import EvaluationRequest, evaluate
-    from hpc_es.report.saved_policy import read_evaluated
+    from hpc_es.trained.stored import read_evaluated
 
     evaluate(read_evaluated(tmp_path / "run"), EvaluationRequest(2, 1))
     assert text in capfd.readouterr().err

@@ -12,9 +12,9 @@ from gymnasium import spaces
 import hpc_es
 from hpc_es.api.evaluate import EvaluationRequest, evaluate, seeds
 from hpc_es.core.errors import ConfigError, UserError
-from hpc_es.report.saved_policy import read_policy
 from hpc_es.tasks.episodes.task import Options
 from hpc_es.tasks.episodes.wrappers import applied_wrappers
+from hpc_es.trained.stored import read_policy
 from tests.helpers.trained import lengths_by_hand, run
 
 REACH = ("task.env_id=tests.helpers.toys:Reach-v0", "task.env_kwargs={low: 0.0, high: 20.0}")

@@ -16,9 +16,10 @@ import pytest
 
 import hpc_es
 from hpc_es.core.errors import CheckpointError, ConfigError
-from hpc_es.report.saved_policy import ROWS, load_policy, read_policy
 from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import Best
+from hpc_es.trained.policy import ROWS, load_policy
+from hpc_es.trained.stored import read_policy
 from tests.helpers.harness import python, script
 from tests.helpers.trained import NORMALISED, outputs, rewritten, run, snapshot
 

@@ -1,0 +1,1 @@
+"""What runs have trained, read back: parameters, policies and models."""
