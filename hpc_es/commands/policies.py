@@ -292,7 +292,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         type=expanded_path,
         help="run directory or checkpoint file",
     )
-    text = "file to write: .keras, .py or .npz for a policy, .npy or .json for the best vector, such as its parameters"
+    text = "file to write: .keras, .py, .npz, .pt or .safetensors for a policy, .npy or .json for the best vector, such as its parameters"
     parser.add_argument("output", metavar="OUTPUT", type=written_file, help=text)
     add_which(parser)
     text = "environment that the model acts in: unwrapped, or with the wrappers of training (default: unwrapped)"
@@ -314,6 +314,8 @@ def run_export(arguments: argparse.Namespace) -> int:
 
     An .npz file has the parameters of any policy by name, as float32 arrays, and observation_mean,
     observation_std and observation_clip if observations are normalised.
+
+    A .pt or .safetensors file has the state_dict of a module of PyTorch, for its load_state_dict.
 
     The best vector is written as OUTPUT.npy: float64[size] for functions and external programs, in
     the dtype of the task for other vectors, and float32[params] for policies. OUTPUT.json also has
@@ -339,6 +341,7 @@ def run_export(arguments: argparse.Namespace) -> int:
         NUMPY_SUFFIX,
         SUFFIX,
         VECTOR_SUFFIXES,
+        WEIGHT_SUFFIXES,
         ExportOptions,
     )
 
@@ -346,9 +349,10 @@ def run_export(arguments: argparse.Namespace) -> int:
     options = ExportOptions(arguments.which, arguments.env, arguments.value, arguments.trust)
     if arguments.all:
         return _export_all(arguments.path, output, options)
-    if output.suffix not in (SUFFIX, NUMPY_SUFFIX, ARRAYS_SUFFIX, *VECTOR_SUFFIXES):
+    of_policies = (SUFFIX, NUMPY_SUFFIX, ARRAYS_SUFFIX, *WEIGHT_SUFFIXES)
+    if output.suffix not in (*of_policies, *VECTOR_SUFFIXES):
         vector = ", ".join(map(repr, VECTOR_SUFFIXES))
-        policy = f"{SUFFIX!r}, {NUMPY_SUFFIX!r} or {ARRAYS_SUFFIX!r}"
+        policy = " or ".join([", ".join(map(repr, of_policies[:-1])), repr(of_policies[-1])])
         expected = f"expected {policy}, or {vector} for a vector"
         raise UserError(f"{output}: the suffix is {output.suffix!r}, {expected}")
     if not output.parent.is_dir():
@@ -360,6 +364,8 @@ def run_export(arguments: argparse.Namespace) -> int:
         exports.export_arrays(arguments.path, output, options)
     elif output.suffix == NUMPY_SUFFIX:
         exports.export_numpy(arguments.path, output, options)
+    elif output.suffix in WEIGHT_SUFFIXES:
+        note = exports.export_weights(arguments.path, output, options)
     else:
         note = exports.export(arguments.path, output, options)
     sys.stderr.write(f"{shown(output)} written{note and f'; {note}'}\n")
