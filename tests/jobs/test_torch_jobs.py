@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed here: make test-torch")
 import hpc_es
 from hpc_es import cli
+from hpc_es.core.errors import ConfigError
 from tests.helpers import runs
 
 NORMALISED = "task.observation_normalization={enabled: true, probability: 0.5}"
@@ -77,3 +78,100 @@ def test_low_rank_noise_gives_the_same_results_on_every_number_of_ranks(
     runs.here(runs.tiny(tmp_path), tmp_path / "one", options)
     runs.finished(2, tmp_path / "two", *options)
     runs.assert_same(tmp_path / "one", tmp_path / "two")
+
+
+# Files.
+
+
+def tensors(path: Path) -> Any:
+    import torch
+
+    if path.suffix == ".pt":
+        return torch.load(path, weights_only=True)
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_exported_weights_load_into_the_module_and_start_a_new_run(
+    suffix: str, tmp_path: Path
+) -> None:
+    """The module itself then acts like the policy, without hpc_es."""
+    import torch
+
+    from hpc_es.core.data import ObservationSpec
+    from tests.helpers import torch_nets
+
+    config, run, file = runs.tiny(tmp_path), tmp_path / "run", tmp_path / f"policy{suffix}"
+    runs.here(config, run, [policy("plain")])
+    assert cli.run(["export", str(run), str(file), "--which", "last"]) == 0
+    module = torch_nets.plain(ObservationSpec((4,)), 2)
+    module.load_state_dict(tensors(file))
+    seen = np.random.default_rng(0).normal(0, 0.1, (5, 4)).astype(np.float32)
+    with torch.no_grad():
+        acted = module(torch.from_numpy(seen)).numpy()
+    np.testing.assert_allclose(hpc_es.load_policy(run, "last")(seen), acted, atol=1e-5)
+    start = [f"policy.init_from={file}", "stop.generations=0"]
+    runs.here(config, tmp_path / "next", [policy("plain"), *start])
+    before, after = (runs.newest(tmp_path / name).state.theta for name in ("run", "next"))
+    assert before.tobytes() == after.tobytes()
+
+
+class Planted:
+    """What a pickle would run."""
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("planted"),))
+
+
+WRONG = {
+    "other": "expected '1.weight' of the shape [7, 4], found [24, 4]",
+    "missing": "expected the parameter '3.bias', which the file lacks",
+    "more": "found 'extra', which the module lacks",
+    "planted": "expected the state_dict of a module, as torch.save(module.state_dict(), path) writes it",
+    "nowhere": "expected a file of weights, there is no",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_files_of_other_modules_are_refused_and_no_code_of_theirs_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from hpc_es.core.data import ObservationSpec
+    from tests.helpers import torch_nets
+
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / f"{name}.pt"
+    own = torch_nets.plain(ObservationSpec((4,)), 2).state_dict()
+    contents: Any = {
+        "other": torch_nets.wider(ObservationSpec((4,)), 2).state_dict(),
+        "missing": {part: tensor for part, tensor in own.items() if part != "3.bias"},
+        "more": {**own, "extra": torch.zeros(1)},
+        "planted": Planted(),
+    }
+    if name in contents:
+        torch.save(contents[name], file)
+    with pytest.raises(ConfigError) as refused:
+        cli.run(["check", str(runs.tiny(tmp_path)), policy("plain"), f"policy.init_from={file}"])
+    assert WRONG[name] in str(refused.value)
+    assert not (tmp_path / "planted").exists()
+
+
+def test_weights_are_refused_by_other_policies(tmp_path: Path) -> None:
+    (tmp_path / "net.pt").touch()
+    with pytest.raises(ConfigError, match=r"kind 'mlp' cannot start from net\.pt: expected a mod"):
+        cli.run(["check", str(runs.tiny(tmp_path)), f"policy.init_from={tmp_path / 'net.pt'}"])
+
+
+def test_video_shows_a_recurrent_module(tmp_path: Path) -> None:
+    pytest.importorskip("imageio")
+    pytest.importorskip("pygame")
+    options = [policy("lstm"), "task={kind: episodes, env_id: CartPole-v1}", "stop.generations=1"]
+    runs.here(runs.tiny(tmp_path), tmp_path / "run", options)
+    film = tmp_path / "film.gif"
+    command = ["eval", str(tmp_path / "run"), "--episodes", "1", "--video", str(film)]
+    assert cli.run(command) == 0
+    assert film.stat().st_size > 0

@@ -14,8 +14,9 @@ memory, and returns the outputs and the next memory.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from hpc_es.policies.networks.network import (
     array_text,
     stochastic_error,
 )
+from hpc_es.policies.networks.torch_files import SUFFIXES, mapped, read_weights, write_weights
 from hpc_es.policies.networks.torch_functions import Functions
 
 EXPECTED = "a torch.nn.Module, or an object with layout, backend, initial, memory and apply"
@@ -105,6 +107,7 @@ class TorchNetwork:
     """
 
     backend = "torch"
+    weight_suffixes: Sequence[str] = SUFFIXES
 
     def __init__(
         self,
@@ -179,6 +182,35 @@ class TorchNetwork:
         """Return tensors by path as a vector, float32[layout.size]."""
         arrays = [tensors[path].detach().cpu().float().numpy().ravel() for path in self.shapes]
         return np.concatenate(arrays)
+
+    def saved(self, path: Path) -> Float32:
+        """Return the weights of a state_dict or of safetensors, float32[layout.size].
+
+        Raises:
+            ValueError: they are those of another module.
+        """
+        return self.joined(mapped(read_weights(path), self.shapes, self._constants()))
+
+    def save(self, path: Path, theta: Float32, suffix: str) -> None:
+        """Write the state_dict of the module with the weights theta, float32[layout.size]."""
+        parameters = {id(tensor): path for path, tensor in trained(self.module).items()}
+        tensors = self.tensors(theta)
+        state = self.module.state_dict(keep_vars=True)
+        # tied parameters have several names
+        write_weights(
+            path,
+            {
+                name: tensors[parameters[id(tensor)]] if id(tensor) in parameters else tensor
+                for name, tensor in state.items()
+            },
+            suffix,
+        )
+
+    def _constants(self) -> dict[str, Any]:
+        """Return the buffers and other parameters that a state_dict has."""
+        parameters = {id(tensor) for tensor in trained(self.module).values()}
+        state = self.module.cpu().state_dict(keep_vars=True)
+        return {name: tensor for name, tensor in state.items() if id(tensor) not in parameters}
 
     def tensors(self, theta: Float32) -> dict[str, Any]:
         """Return the parameters of the module by path, in its shapes and dtypes."""
