@@ -302,7 +302,7 @@ class Strategy:
         measures: Mapping[str, Sequence[float]] | None = None,
         **options: object,
     ) -> None:
-        kind = algorithm or default_algorithm(objectives)
+        kind = default_algorithm(objectives) if algorithm is None else algorithm
         limits = {
             "constraints": constraints,
             "constraint_handling": constraint_handling,
