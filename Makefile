@@ -13,7 +13,7 @@ SEED    ?= 1
 WORKERS ?= 4# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
 JAX_WORKERS ?= 3# the same for tests with JAX, which compile on all cores and need gigabytes
 
-.PHONY: help venv run test test-long test-gym test-loggers test-jax test-gpu test-all-extras test-slurm test-ft lint check bench bench-functions bench-peers campaign docs lock clean
+.PHONY: help venv run test test-long test-gym test-loggers test-jax test-torch test-gpu test-all-extras test-slurm test-ft lint check bench bench-functions bench-peers campaign docs lock clean
 help:           ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
 
@@ -53,6 +53,16 @@ test-jax:       ## the tests of compiled environments, in a virtual environment 
 	$(VENV)-jax/bin/python -m pytest --numprocesses $(JAX_WORKERS) -m 'not tensorflow' tests/tasks/jax_episodes tests/tasks/model tests/jobs/test_model.py tests/jobs/test_jax_episodes.py tests/jobs/test_jax_episodes_strategies.py tests/policies/networks/test_jax_functions.py tests/policies/networks/test_jax_convolutional.py tests/policies/networks/test_jax_convolutions.py tests/policies/networks/test_jax_low_rank.py tests/policies/test_cnn.py tests/policies/test_network.py tests/actor_critic/test_jax_gradient.py tests/jobs/test_actor_critic_networks.py tests/jobs/test_actor_critic_compiled.py tests/jobs/test_cnn.py tests/jobs/test_low_rank_compiled.py tests/jobs/test_networks.py tests/jobs/test_networks_strategies.py tests/devices/test_jax_setup.py tests/noise/test_portable_jax.py tests/report/test_export_arrays.py tests/report/test_export_numpy.py tests/report/test_export_onnx.py
 	$(VENV)-jax/bin/python -m pytest tests/test_contracts.py -k 'jax_episodes or network or cnn or model'
 	$(VENV)-jax/bin/python -m pytest --numprocesses $(JAX_WORKERS) tests/jobs/test_examples.py -k _jax
+
+test-torch:     ## the tests of PyTorch, in a virtual environment of their own
+	@test -x $(VENV)-torch/bin/pip || $(PYTHON) -m venv $(VENV)-torch
+	@# the build for the CPU where the index has it: 0.2 GB instead of 3
+	$(VENV)-torch/bin/python -c 'import torch' 2>/dev/null || for version in torch==2.13.0+cpu torch==2.13.0 torch; do \
+	  $(VENV)-torch/bin/pip install --quiet --disable-pip-version-check $$version && break; \
+	done
+	$(VENV)-torch/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,torch,video]' pytest pytest-xdist wheel
+	$(VENV)-torch/bin/python -m pytest --numprocesses $(WORKERS) $$(ls tests/*/test_torch_*.py tests/*/*/test_torch_*.py 2>/dev/null)
+	$(VENV)-torch/bin/python -m pytest tests/jobs/test_examples.py -k torch_
 
 test-gpu:       ## the tests on the GPU of this machine, in a virtual environment of their own; without a GPU it says so
 	@if [ -z "$$(ls /proc/driver/nvidia/gpus 2>/dev/null)" ]; then \
@@ -113,4 +123,4 @@ lock: venv      ## write locks/ from the versions in .venv and .venv-jax
 	./containers/lock.sh
 
 clean:          ## remove what was built, not your runs
-	rm -rf $(VENV) $(VENV)-gpu $(VENV)-gym $(VENV)-loggers $(VENV)-ft $(VENV)-jax $(VENV)-lock build site *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-gpu $(VENV)-gym $(VENV)-loggers $(VENV)-ft $(VENV)-jax $(VENV)-torch $(VENV)-lock build site *.egg-info .mypy_cache .ruff_cache .pytest_cache

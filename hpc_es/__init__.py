@@ -28,6 +28,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from hpc_es.core.machine import __version__
+from hpc_es.core.settings_files import guard_imports
 
 if TYPE_CHECKING:
     from hpc_es.api.minimize import minimize
@@ -50,6 +51,8 @@ __all__ = [
     "results",
     "train",
 ]
+
+guard_imports()
 
 _MODULES = {
     "IntervalTrigger": "hpc_es.training.triggers",

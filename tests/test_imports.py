@@ -32,6 +32,11 @@ JAX_NETWORKS = {
     ),
     "noise/portable_jax.py",
 }
+# imported once PyTorch is set up
+TORCH_NETWORKS = {
+    f"policies/networks/torch_{name}.py"
+    for name in ("calls", "checks", "files", "functions", "networks")
+}
 ROOT = Path(hpc_es.__file__).parent
 FILES = {file.relative_to(ROOT).as_posix(): file for file in sorted(ROOT.rglob("*.py"))}
 EXAMPLE = {
@@ -99,6 +104,9 @@ def test_libraries_are_imported_only_in_their_modules(file: str) -> None:
         assert not result & COMPILED
     if file not in JAX_NETWORKS:
         assert not result & {"flax", "equinox"}
+    if file not in {*TORCH_NETWORKS, "devices/torch_setup.py"}:
+        assert not result & {"torch", "safetensors"}
+    assert file in TORCH_NETWORKS or "torch" not in top
     assert not top & {"pydantic", "mpi4py", "gym", "shimmy", *(COMPILED - {"jax"})}
 
 

@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from hpc_es.algorithms.common import noise_bound
 from hpc_es.algorithms.common.delay import DelayOptions, needs_of_delayed
 from hpc_es.algorithms.common.optimizers import learning_rate, norm
 from hpc_es.algorithms.common.strategy import PairedStrategy, Weights, first_deviations
@@ -31,6 +32,7 @@ from hpc_es.core.population import Population
 NEEDS = Needs(
     searches="vectors",
     noise=True,
+    metrics=noise_bound.METRICS,
     presets={
         "noise.kind": "counter",
         "policy.hidden_dims": [],
@@ -132,7 +134,8 @@ class AugmentedRandomSearch(PairedStrategy):
             return Weights(weights, "all returns of the best directions are equal: no update")
         deviation = float(used.std())
         weights[0, best] = self.pairs.differences(used) / (len(best) * deviation)
-        return Weights(weights, deviation=deviation)
+        bound = noise_bound.noise_bound(fitness)
+        return Weights(weights, deviation=deviation, noise_bound=bound)
 
     def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
         """Take the step; it is 0 and not counted if there is no update."""
@@ -148,6 +151,7 @@ class AugmentedRandomSearch(PairedStrategy):
             "return_deviation": prepared.deviation,
             "learning_rate": rate,
             "skipped_update": float(prepared.reason is not None),
+            **noise_bound.metrics(prepared.noise_bound),
         }
         master = {"updates": np.array(updates + (prepared.reason is None))}
         return State(state.generation + 1, {"theta": theta}, master), metrics

@@ -21,7 +21,7 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common import optimizers
+from hpc_es.algorithms.common import noise_bound, optimizers
 from hpc_es.algorithms.common.delay import DelayOptions, needs_of_delayed
 from hpc_es.algorithms.common.optimizers import NORM_PART, norm
 from hpc_es.algorithms.common.ranking import BY_SIGNS, Shaping, shaped
@@ -36,7 +36,7 @@ from hpc_es.core.population import Population
 # of an update: each holds a part of the gradient, and more would wait for the sums of the noise
 MOST_THREADS = 4
 
-NEEDS = Needs(searches="vectors", noise=True, max_rank=np.inf)
+NEEDS = Needs(searches="vectors", noise=True, max_rank=np.inf, metrics=noise_bound.METRICS)
 
 
 @options
@@ -112,7 +112,9 @@ class EvolutionStrategy(PairedStrategy):
         """F(theta + sigma eps_i) - F(theta - sigma eps_i) of each pair, float64[1, pairs]."""
         shaping = self.options.fitness_shaping
         sign_returns = rows["sign_return"].astype(np.float64) if shaping in BY_SIGNS else fitness
-        return Weights(self.pairs.differences(shaped(shaping, fitness, sign_returns))[np.newaxis])
+        utilities = shaped(shaping, fitness, sign_returns)
+        values = self.pairs.differences(utilities)[np.newaxis]
+        return Weights(values, noise_bound=noise_bound.noise_bound(utilities))
 
     def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
         """Take an optimizer step along the gradient, with weight decay.
@@ -151,6 +153,7 @@ class EvolutionStrategy(PairedStrategy):
             "update_ratio": step / max(before, 1e-12),
             "theta_norm": after,
             "skipped_update": 0.0,
+            **noise_bound.metrics(results.prepared.noise_bound),
         }
         return State(state.generation + 1, {"theta": theta}, slots), metrics
 
@@ -158,6 +161,8 @@ class EvolutionStrategy(PairedStrategy):
 def needs(options: Options) -> Needs:
     """Return the requirements under these options."""
     needs = needs_of_delayed(NEEDS, options)
+    if not options.mirrored_sampling:
+        needs = replace(needs, metrics={})
     return replace(needs, equal_generations=not options.min_timesteps_per_generation)
 
 

@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common import optimizers
+from hpc_es.algorithms.common import noise_bound, optimizers
 from hpc_es.algorithms.common.delay import DelayOptions, needs_of_delayed
 from hpc_es.algorithms.common.metrics import STEP_SIZE
 from hpc_es.algorithms.common.optimizers import norm
@@ -48,7 +48,11 @@ from hpc_es.core.declarations import Needs
 from hpc_es.core.population import Population
 
 NEEDS = Needs(
-    metrics=STEP_SIZE, searches="vectors", noise=True, max_rank=1, presets={"noise.kind": "counter"}
+    metrics={**STEP_SIZE, **noise_bound.METRICS},
+    searches="vectors",
+    noise=True,
+    max_rank=1,
+    presets={"noise.kind": "counter"},
 )
 # initial radius divided by ClipUp's maximum speed, as in the paper for Walker2d and LunarLander
 RADIUS_IN_SPEEDS = 15
@@ -201,7 +205,10 @@ class PGPE(PairedStrategy):
             [self.pairs.differences(utilities) / 2, utilities.mean(axis=1) - utilities.mean()]
         )
         return Weights(
-            values, nothing_to_learn(fitness.ravel(), 1), deviations=state.shared["deviations"]
+            values,
+            nothing_to_learn(fitness.ravel(), 1),
+            noise_bound=noise_bound.noise_bound(utilities),
+            deviations=state.shared["deviations"],
         )
 
     def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
@@ -222,7 +229,10 @@ class PGPE(PairedStrategy):
         new_s = s + scalar(self.options.sigma_learning_rate) * grad_s
         new_s = np.clip(new_s, scalar(1 - max_change) * s, scalar(1 + max_change) * s)
         new_s = new_s.clip(scalar(self.options.sigma_min))
-        metrics = _metrics(mu, step, grad_mu, new_s, skipped=False)
+        metrics = {
+            **_metrics(mu, step, grad_mu, new_s, skipped=False),
+            **noise_bound.metrics(prepared.noise_bound),
+        }
         return State(
             state.generation + 1, {"theta": mu + step, "deviations": new_s}, slots
         ), metrics

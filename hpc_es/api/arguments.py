@@ -70,11 +70,13 @@ def _argument(key: re.Match[str]) -> str:
     return key[0]
 
 
-def require_algorithm(kind: str) -> None:
+def require_algorithm(kind: object) -> None:
     """Raise ConfigError unless there is a built-in kind of this name that searches vectors.
 
     A custom kind is accepted, too.
     """
+    if not isinstance(kind, str):
+        raise ConfigError([("algorithm", _not_a_name(kind))])
     if registry.is_user_kind(kind):
         return
     valid = [
@@ -88,8 +90,18 @@ def require_algorithm(kind: str) -> None:
             if kind in kinds("algorithms")
             else ""
         )
-        text = f"expected one of {', '.join(map(repr, valid))}, found {kind!r}{has}{nearest(kind, valid)}"
+        hint = nearest(kind, valid) + registry.unknown_hint(kind)
+        text = f"expected one of {', '.join(map(repr, valid))}, found {kind!r}{has}{hint}"
         raise ConfigError([("algorithm", text)])
+
+
+def _not_a_name(kind: object) -> str:
+    """Return the message about an algorithm that is no text."""
+    if isinstance(kind, type):
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        return f"expected a name, found the class {kind.__qualname__}: write {name!r}"
+    text = f"expected a name, such as 'cma_es', found {type(kind).__name__}"
+    return f"{text}: the first vector is the argument x0"
 
 
 BoundsInput: TypeAlias = Any  # None, two sides, or one of the forms of SciPy: see `read_bounds`

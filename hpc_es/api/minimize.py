@@ -286,7 +286,7 @@ def minimize(
             "seed": seed,
             "task": task,
             "algorithm": algorithm_options(
-                algorithm or default_algorithm(objectives), sigma0, options
+                default_algorithm(objectives) if algorithm is None else algorithm, sigma0, options
             ),
             "noise": {"kind": noise},
             "evaluation": {"interval": 0},

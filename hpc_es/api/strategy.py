@@ -312,7 +312,7 @@ class Strategy:
         repeats: int | tuple[int, int] = 1,
         **options: object,
     ) -> None:
-        kind = algorithm or default_algorithm(objectives)
+        kind = default_algorithm(objectives) if algorithm is None else algorithm
         limits = {
             "constraints": constraints,
             "constraint_handling": constraint_handling,

@@ -49,6 +49,8 @@ def train(
     triggers: Sequence[Trigger] = (),
     after_train_step: AfterTrainStep | None = None,
     workers: Workers | None = None,
+    *,
+    overrides: Sequence[str] = (),
 ) -> TrainingRun:
     """Start or resume a run; iterate over the result to train.
 
@@ -71,6 +73,8 @@ def train(
         workers: without MPI, the number of processes that evaluate, or a callable such as the map
             of a pool of `concurrent.futures`. Results are those of any number of ranks. See
             docs/guides/workers.md.
+        overrides: keys of a YAML file or config string with other values, as on the command line:
+            `["stop.generations=5"]`. A mapping can be changed itself.
 
     Returns:
         The run, an iterator of dicts with the metrics of metrics.jsonl; as a context manager it
@@ -115,7 +119,7 @@ def train(
         try:
             request, message = on_rank_0(
                 world,
-                lambda: _request(config, output, triggers, after_train_step, generators),
+                lambda: _request(config, output, triggers, after_train_step, generators, overrides),
                 lambda pair: pair[1] if pair else {},
             )
         except CollectiveExit as ended:
@@ -173,10 +177,11 @@ def _request(
     triggers: Sequence[Trigger],
     after_train_step: AfterTrainStep | None,
     generators: GlobalGenerators,
+    overrides: Sequence[str],
 ) -> tuple[RunRequest, ConfigData]:
     here = current_directory()  # code of the user may change it as soon as it is imported
     own = argument(output, "output") if output else None
-    config = _config(source, own)
+    config = _config(source, own, overrides)
     directory = own or here / expanded(config.output or f"runs/{config.name or 'unnamed'}")
     keeps_samples = after_train_step is not None
     if keeps_samples:
@@ -221,9 +226,18 @@ def _source(source: str | Path) -> str | Path:
     return source if is_config_string(str(source)) else argument(source, "config")
 
 
-def _config(source: ConfigSource, output: Path | None) -> Config:
+def _config(source: ConfigSource, output: Path | None, overrides: Sequence[str]) -> Config:
+    if isinstance(overrides, str) or not all(isinstance(item, str) for item in overrides):
+        text = f"expected a list of texts such as 'stop.generations=5', found {overrides!r}"
+        raise ConfigError([("overrides", text)])
     if isinstance(source, str | Path):
-        source = read(_source(source))
+        source = read(_source(source), overrides)
+    elif not isinstance(source, Mapping | Config):
+        text = f"expected a path, a config string or a mapping, found {type(source).__name__}"
+        raise ConfigError([("config", text)])
+    elif overrides:
+        text = "go with a YAML file or a config string: expected none, and the new values in config"
+        raise ConfigError([("overrides", text)])
     else:
         user_code.make_importable()
     config = source if isinstance(source, Config) else valid_config(source, output)

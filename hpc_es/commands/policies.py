@@ -292,7 +292,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         type=expanded_path,
         help="run directory or checkpoint file",
     )
-    text = "file to write: .keras, .py, .onnx or .npz for a policy, .npy or .json for the best vector, such as its parameters"
+    text = "file to write: .keras, .onnx, .pt, .safetensors, .py or .npz for a policy, .npy or .json for the best vector, such as its parameters"
     parser.add_argument("output", metavar="OUTPUT", type=written_file, help=text)
     add_which(parser)
     text = "environment that the model acts in: unwrapped, or with the wrappers of training (default: unwrapped)"
@@ -320,6 +320,8 @@ def run_export(arguments: argparse.Namespace) -> int:
     An .npz file has the parameters of any policy by name, as float32 arrays, and observation_mean,
     observation_std and observation_clip if observations are normalised.
 
+    A .pt or .safetensors file has the state_dict of a module of PyTorch, for its load_state_dict.
+
     The best vector is written as OUTPUT.npy: float64[size] for functions and external programs, in
     the dtype of the task for other vectors, and float32[params] for policies. OUTPUT.json also has
     its value, or return, and generation.
@@ -345,6 +347,7 @@ def run_export(arguments: argparse.Namespace) -> int:
         ONNX_SUFFIX,
         SUFFIX,
         VECTOR_SUFFIXES,
+        WEIGHT_SUFFIXES,
         ExportOptions,
     )
 
@@ -352,7 +355,7 @@ def run_export(arguments: argparse.Namespace) -> int:
     options = ExportOptions(arguments.which, arguments.env, arguments.value, arguments.trust)
     if arguments.all:
         return _export_all(arguments.path, output, options)
-    policies = (SUFFIX, NUMPY_SUFFIX, ONNX_SUFFIX, ARRAYS_SUFFIX)
+    policies = (SUFFIX, NUMPY_SUFFIX, ONNX_SUFFIX, ARRAYS_SUFFIX, *WEIGHT_SUFFIXES)
     if output.suffix not in (*policies, *VECTOR_SUFFIXES):
         vector = ", ".join(map(repr, VECTOR_SUFFIXES))
         policy = f"{', '.join(map(repr, policies[:-1]))} or {policies[-1]!r}"
@@ -369,6 +372,8 @@ def run_export(arguments: argparse.Namespace) -> int:
         exports.export_numpy(arguments.path, output, options)
     elif output.suffix == ONNX_SUFFIX:
         exports.export_onnx(arguments.path, output, options)
+    elif output.suffix in WEIGHT_SUFFIXES:
+        note = exports.export_weights(arguments.path, output, options)
     else:
         note = exports.export(arguments.path, output, options)
     sys.stderr.write(f"{shown(output)} written{note and f'; {note}'}\n")

@@ -472,6 +472,8 @@ EXTRAS = {  # import name of the package: name of the extra in setup.cfg
     "gymnax": "jax",
     "brax": "jax",
     "onnx": "onnx",
+    "torch": "torch",
+    "safetensors": "torch",
     "cma": "oracles",
     "cocoex": "oracles",
 }

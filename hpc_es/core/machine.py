@@ -82,6 +82,7 @@ PACKAGES = (
     "flax",
     "equinox",
     "keras",
+    "torch",
     "gymnax",
     "brax",
     "mujoco-mjx",

@@ -74,6 +74,8 @@ def argument(path: str | os.PathLike[str], name: str) -> Path:
         return absolute(expanded(path))
     except ValueError as error:
         raise UserError(f"{name}: {error}") from None
+    except TypeError:
+        raise UserError(f"{name}: expected a path, found {type(path).__name__}") from None
 
 
 def absolute(path: str | Path) -> Path:

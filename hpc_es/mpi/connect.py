@@ -11,8 +11,9 @@ import threading
 from collections.abc import Iterator, Mapping
 
 from hpc_es.core.errors import LaunchError, install_command
+from hpc_es.core.settings_files import UCX, settings_of_user
 from hpc_es.mpi import shared_memory as shared
-from hpc_es.mpi.launch import launch_error, prefer_short_addresses, tasks_started
+from hpc_es.mpi.launch import launch_error, prefer_short_addresses, task_rank, tasks_started
 from hpc_es.mpi.world import World, create_communicators
 
 INIT_LIMIT = "HPC_ES_MPI_INIT_SECONDS"  # environment variable
@@ -50,7 +51,7 @@ def _connect() -> World:
         mpi4py.rc.thread_level = "funneled"
         # at exit it would block a rank that fails alone; see `World.finalize`
         mpi4py.rc.finalize = False
-        with _init_limit(os.environ):
+        with _init_limit(os.environ), settings_of_user(UCX, is_said=not task_rank(os.environ)):
             from mpi4py import MPI
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from hpc_es.core.errors import LaunchError, UserError, install_command
+from hpc_es.core.settings_files import UCX, settings_of_user
 from hpc_es.mpi.connect import library_name
 from hpc_es.mpi.launch import mpi_types_in, srun_mpi_types
 
@@ -51,7 +52,8 @@ def library() -> str:
         import mpi4py
 
         mpi4py.rc.initialize = False
-        from mpi4py import MPI
+        with settings_of_user(UCX):
+            from mpi4py import MPI
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise LaunchError(

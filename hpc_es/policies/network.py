@@ -116,7 +116,7 @@ class NetworkPolicy:
         self._low_rank_calls: dict[tuple[str, ...], CompiledCall] = {}
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        with restored_session():
+        with restored_session(network_backend(self.network.backend)):
             return self.network.initial(rng)
 
     def _compiled(self, size: int | None, factored: Sequence[str] = ()) -> CompiledCall:
@@ -215,8 +215,8 @@ def _built(options: Options, spaces: Spaces, has_value: bool) -> NetworkPolicy:
     head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
     outputs = head.outputs + has_value
     library = _prepared_backend(options)
-    function = _builder(options, spaces.observations, outputs)
-    with restored_session():
+    function = _builder(options, library, spaces.observations, outputs)
+    with restored_session(library):
         network, again = (
             library.network(function, options.network, spaces.observations, options.frozen)
             for _ in range(2)
@@ -254,10 +254,11 @@ def _prepared_backend(options: Options) -> NetworkBackend:
 
 
 @contextlib.contextmanager
-def restored_session() -> Iterator[None]:
+def restored_session(library: NetworkBackend | None = None) -> Iterator[None]:
     """Restore what building a network resets.
 
-    These are the global generators, and Keras' counters of names and its seeds.
+    These are the global generators, also that of the library if it is given, and Keras' counters of
+    names and its seeds.
     """
     state = sys.modules.get("keras.src.backend.common.global_state")
     before = (
@@ -266,14 +267,16 @@ def restored_session() -> Iterator[None]:
         else {}
     )
     try:
-        with restored_generators():
+        with restored_generators(), library.restored() if library else contextlib.nullcontext():
             yield
     finally:
         if state is not None:
             vars(state).update(before)
 
 
-def _builder(options: Options, observations: ObservationSpec, outputs: int) -> Callable[[int], Any]:
+def _builder(
+    options: Options, library: NetworkBackend, observations: ObservationSpec, outputs: int
+) -> Callable[[int], Any]:
     """Return a function from a seed to the network that the user's function returns."""
     if options.network.endswith(FILE_SUFFIX):
         from hpc_es.policies.networks.keras_networks import load_model
@@ -289,6 +292,7 @@ def _builder(options: Options, observations: ObservationSpec, outputs: int) -> C
 
     def call(seed: int) -> Any:
         seed_generators(seed)
+        library.seed(seed)
         try:
             return function(
                 observations,

@@ -1,7 +1,8 @@
 """Export: a policy as Keras or ONNX model, as Python or .npz, a best vector as .npy or JSON.
 
 The model includes the observation normaliser and the wrappers of the environment; the .npz file has
-the parameters of any policy by name, and the normaliser. The vector is that of any search for
+the parameters of any policy by name, and the normaliser; files of PyTorch have the weights of a
+module alone. The vector is that of any search for
 vectors.
 """
 
@@ -34,6 +35,7 @@ from hpc_es.policies.networks.keras_models import (
     network_model,
 )
 from hpc_es.policies.networks.keras_networks import KerasNetwork
+from hpc_es.policies.networks.network import HasWeightFiles
 from hpc_es.storage.files import write_json, write_text, written
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ NUMPY_SUFFIX = ".py"  # of policies that need NumPy alone
 ONNX_SUFFIX = ".onnx"  # of policies for other runtimes
 ARRAYS_SUFFIX = ".npz"  # of the named arrays of policies
 NETWORK_KINDS = ("mlp", "lstm", "cnn")  # of which other formats know each operation
+WEIGHT_SUFFIXES = (".pt", ".safetensors")  # of the weights of modules of PyTorch
 VECTOR_SUFFIXES = (".npy", ".json")  # of vectors
 
 
@@ -214,6 +217,31 @@ def export_arrays(path: Path, output: Path, options: ExportOptions) -> None:
             text = "the value is the last output of the network, whose parameters the file has: leave --value out"
             raise UserError(f"{path}: {text}")
     _write_arrays(output, arrays)
+
+
+def export_weights(path: Path, output: Path, options: ExportOptions) -> str:
+    """Write the weights of a module of PyTorch, which its `load_state_dict` takes.
+
+    Returns:
+        A note for the user about what the module lacks, or "".
+
+    Raises:
+        UserError: the policy is another one.
+    """
+    from hpc_es.report.saved_policy import load_policy, read_evaluated
+
+    if read_evaluated(path, options.which, options.trust).config.policy is None:
+        raise UserError(f"{path}: a run without a policy: {ARRAYS_SUFFIX} writes its parameters")
+    policy = load_policy(path, **options.selected, trust=options.trust, env="wrapped")
+    network = policy.policy.network if isinstance(policy.policy, NetworkPolicy) else None
+    if not isinstance(network, HasWeightFiles) or output.suffix not in network.weight_suffixes:
+        text = f"{path}: its policy is no module of PyTorch, so it has no {output.suffix} file"
+        raise UserError(f"{text}: {ARRAYS_SUFFIX} writes its parameters by name")
+    with written(output) as temporary:
+        network.save(temporary, policy.source.theta, output.suffix)
+    if policy.source.normaliser is None:
+        return ""
+    return f"the module expects normalised observations: {ARRAYS_SUFFIX} has mean and deviation"
 
 
 def _write_arrays(output: Path, arrays: Arrays) -> None:

@@ -1,4 +1,6 @@
-"""`policy.init_from`: start a new run from the parameters of another run or of a Keras model.
+"""`policy.init_from`: start a new run from the parameters of another run or of a model.
+
+The model is a Keras file, or for a module of PyTorch a state_dict or safetensors.
 
 Observation statistics (`init_observations`) and optimizer state (`init_optimizer`) are chosen
 separately: from `init_from`, none, or from another file.
@@ -22,6 +24,7 @@ from hpc_es.core.policy import Policy
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.policies.networks.keras_models import MODELS, SavedLayer, normaliser_of, value_of
 from hpc_es.policies.networks.keras_networks import KerasNetwork
+from hpc_es.policies.networks.network import HasWeightFiles
 from hpc_es.report.export import is_exportable
 from hpc_es.tasks.observation_statistics import Deviations, Moments, not_finite
 from hpc_es.tasks.problems import statistics_state
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from hpc_es.policies.networks.feed_forward import PolicyOptions
 
 STATISTICS = "observation_"  # prefix of the names of their arrays
+WEIGHT_SUFFIXES = (".pt", ".pth", ".safetensors")  # of weights without a network
 # observations that the statistics of a Keras model count as, as in OpenAI's `init_from`
 COUNT = 1e5
 
@@ -123,13 +127,17 @@ def _state(path: str, policy: Policy | None, kind: str) -> State:
     from hpc_es.storage.checkpoint_directory import BEST, find
     from hpc_es.storage.keras_file import is_keras_file, read_layers
 
+    shared: dict[str, Array]
+    if Path(path).suffix in WEIGHT_SUFFIXES:
+        shared = {} if policy is None else {"theta": _weights(Path(path), policy, kind)}
+        return State(0, shared, {})
     if not is_keras_file(Path(path)):
         snapshot = load(find(Path(path)))
         if Path(path).name == BEST and snapshot.best is not None:
             return replace(snapshot.state, shared=snapshot.best.shared)
         return snapshot.state
     layers = read_layers(Path(path))
-    shared: dict[str, Array] = {}
+    shared = {}
     if policy is not None:
         if not is_exportable(kind, policy):
             raise ConfigError(
@@ -147,6 +155,26 @@ def _state(path: str, policy: Policy | None, kind: str) -> State:
     if normaliser is not None:
         shared["observation_mean"], shared["observation_std"] = normaliser
     return State(0, shared, {})
+
+
+def _weights(path: Path, policy: Policy, kind: str) -> Float32:
+    """Return the parameters of a file of weights.
+
+    Raises:
+        ConfigError: it cannot be read, or has those of another network.
+    """
+    network = policy.network if isinstance(policy, NetworkPolicy) else None
+    if not isinstance(network, HasWeightFiles) or path.suffix not in network.weight_suffixes:
+        text = (
+            f"a policy of kind {kind!r} cannot start from {path.name}: expected a module of PyTorch"
+        )
+        raise ConfigError([("policy.init_from", f"{text} (policy.backend: torch)")])
+    if not path.is_file():
+        raise ConfigError([("policy.init_from", f"expected a file of weights, there is no {path}")])
+    try:
+        return network.saved(path)
+    except ValueError as error:
+        raise ConfigError([("policy.init_from", f"{path}: {error}")]) from error
 
 
 def _theta(policy: Policy, kind: str, path: Path, layers: Sequence[SavedLayer]) -> Float32:

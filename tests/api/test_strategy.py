@@ -382,6 +382,15 @@ def test_invalid_bounds_are_refused(bounds: Any, size: int, message: str) -> Non
             r"algorithm: expected one of 'ars', .*, found 'cmaes'; did you mean 'cma_es'\?",
         ),
         ({"algorithm": "ga"}, "found 'ga', which searches programs"),
+        (
+            {"algorithm": Strategy},
+            "algorithm: expected a name, found the class Strategy: "
+            "write 'hpc_es.api.strategy:Strategy'",
+        ),
+        (
+            {"algorithm": np.zeros(2)},
+            "algorithm: expected a name, such as 'cma_es', found ndarray: .* the argument x0",
+        ),
         ({"sigma0": -1}, "sigma0: expected a number greater than 0, or null, found -1"),
         ({"popsize": 4}, r"unknown argument 'popsize'; did you mean 'population_size'\?"),
         (
@@ -424,6 +433,15 @@ def test_errors_name_the_callers_arguments(arguments: dict[str, Any], message: s
     with pytest.raises(ConfigError, match=message) as caught:
         Strategy(**{"x0": np.zeros(3), "sigma0": 0.5, **arguments})
     assert not re.search(r"\b(task|stop|algorithm)\.", str(caught.value))
+
+
+def test_module_in_place_of_its_class_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_search.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"a class in .*my_search.py is named 'my_search:Name'"):
+        Strategy("my_search", x0=np.zeros(3))
 
 
 def test_injected_vectors_are_the_first_ones_of_the_next_ask(tmp_path: Path) -> None:

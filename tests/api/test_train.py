@@ -8,13 +8,14 @@ import random
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hpc_es
 from hpc_es.api.train import TrainingRun
-from hpc_es.core.errors import ConfigError, RunError
+from hpc_es.core.errors import ConfigError, RunError, UserError
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.training import updates
 from tests.helpers import runs
@@ -106,6 +107,39 @@ def test_two_runs_and_a_resumed_one_work_in_one_process(reference: Path, tmp_pat
     assert done.status == 0, str(done)
     runs.assert_same(tmp_path / "first", reference)
     runs.assert_same(tmp_path / "second", reference)
+
+
+def test_overrides_change_keys_of_a_file(reference: Path, tmp_path: Path) -> None:
+    body = """
+        first = list(hpc_es.train(path, directory / "run", overrides=["stop.generations=4"]))
+        rest = list(hpc_es.train(path, directory / "run"))
+        assert [len(rows) for rows in (first, rest)] == ([0, 0] if rank else [4, 2])
+        """
+    done = program(2, tmp_path, body)
+    assert done.status == 0, str(done)
+    runs.assert_same(tmp_path / "run", reference)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"config": 5}, "config: expected a path, a config string or a mapping, found int"),
+        ({"output": ["seed=2"]}, "output: expected a path, found list"),
+        ({"overrides": "seed=2"}, "overrides: expected a list of texts .*, found 'seed=2'"),
+        ({"overrides": {"seed": 2}}, "overrides: go with a YAML file or a config string"),
+        ({"overrides": [2]}, r"overrides: expected a list of texts .*, found \[2\]"),
+    ],
+)
+def test_arguments_of_other_types_are_refused(
+    arguments: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    usual: dict[str, Any] = {
+        "config": {"task": {"env_id": "CartPole-v1"}},
+        "output": tmp_path / "run",
+    }
+    with pytest.raises(UserError, match=message):
+        hpc_es.train(**usual | arguments)
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("ranks", [0, 3])

@@ -137,17 +137,17 @@ def test_a_backend_that_is_not_installed_is_refused_with_the_command_that_instal
 
 
 def test_backends_are_the_files_of_their_folder() -> None:
-    assert names() == ("jax", "numpy", "tensorflow")
+    assert names() == ("jax", "numpy", "tensorflow", "torch")
     assert [backend(name).name for name in names()] == [*names()]
-    assert [backend(name).title for name in names()] == ["JAX", "NumPy", "TensorFlow"]
-    assert backends_of("network") == ("jax", "tensorflow")
+    assert [backend(name).title for name in names()] == ["JAX", "NumPy", "TensorFlow", "PyTorch"]
+    assert backends_of("network") == ("jax", "tensorflow", "torch")
     assert backends_of("mlp") == backends_of("lstm") == ("tensorflow",)
 
 
 def test_unknown_backends_are_refused() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"expected one of 'jax', 'numpy', 'tensorflow', found 'tensorflw'; did you",
+        match=r"expected one of 'jax', 'numpy', 'tensorflow', 'torch', found 'tensorflw'; did you",
     ):
         backend("tensorflw")
     with pytest.raises(ConfigError, match=r"policy\.backend: is numpy, which computes no networks"):

@@ -94,6 +94,8 @@ def test_installed_package_is_imported(installed: Mapping[str, str], tmp_path: P
 def test_example_is_identical_on_three_ranks_killed_and_resumed(
     example: str, installed: Mapping[str, str], tmp_path: Path
 ) -> None:
+    if "/torch_" in example:
+        pytest.importorskip("torch", reason="PyTorch is not installed here: make test-torch")
     if "_jax/" in example:
         pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
     if "digits" in example:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.algorithms.common import noise_bound
 from hpc_es.core.data import (
     Array,
     Arrays,
@@ -484,6 +486,7 @@ class Weights:
     reason: str | None = None  # why there is no update; None: there is one
     deviation: float = 0.0  # standard deviation by which the fitness was divided, for the metrics
     count: int = 0  # number of jobs in pairs without failures
+    noise_bound: float = math.nan  # largest share that can be noise; NaN: unknown
     # standard deviations of the candidates, dtype[params], for PGPE
     deviations: Array | None = None
 
@@ -590,6 +593,9 @@ class PairedStrategy(Strategy[Weights], ABC):
                 block.clear()  # frees memory
 
     def notices(self, state: State, results: Results[Weights], after: State) -> Sequence[str]:
-        """Return why there was no update."""
-        reason = results.prepared.reason
-        return [reason] if reason else []
+        """Return why there was no update, or that much of it may be noise."""
+        prepared = results.prepared
+        if prepared.reason:
+            return [prepared.reason]
+        pairs = prepared.count // self.pairs.size
+        return noise_bound.advice(prepared.noise_bound, pairs, self.problem.is_objective)

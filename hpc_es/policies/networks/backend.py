@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from hpc_es.core.data import ObservationSpec
@@ -19,6 +20,13 @@ class NetworkBackend(Backend):
 
     networks: tuple[str, ...] = ("network",)  # kinds of policies whose option `backend` may name it
     has_keras: bool = False  # whether Keras has a backend of this name
+
+    def seed(self, seed: int) -> None:
+        """Seed the library's own global generator, so that every rank builds the same network."""
+
+    def restored(self) -> AbstractContextManager[None]:
+        """Return a context at whose end that generator is as it was before."""
+        return nullcontext()
 
     def network(
         self, build: Callable[[int], Any], name: str, observations: ObservationSpec, frozen: bool

@@ -41,7 +41,8 @@ class PolicyOptions:
         "clip",
     )
     init_from: PathText | None = option(
-        "run directory, checkpoint or Keras file (.keras, .h5) with the initial theta; null: random initial theta",
+        "run directory, checkpoint, Keras file (.keras, .h5) or weights of a PyTorch module (.pt, .safetensors) with the "
+        "initial theta; null: random initial theta",
         None,
         may_change=True,
     )

@@ -50,7 +50,7 @@ from hpc_es.policies.networks.network import (
 )
 
 EXPECTED = "a pair (init, apply) of functions, an object with init, memory and apply, or a module of flax, equinox or Keras"
-WITHOUT_TORCH = f"expected {EXPECTED}; or write a custom policy, which may compute with PyTorch (docs/extending/policies.md)"
+WITHOUT_TORCH = f"expected {EXPECTED}; policy.backend: torch takes modules of PyTorch"
 TORCH_ARRAYS = "expected NumPy or JAX arrays, such as {name: value.float().numpy() for name, value in module.state_dict().items()}"
 Build = Callable[[int], Any]  # seed -> what the builder returns
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -67,6 +68,28 @@ class Network(Protocol):
             observation: [*shape] in the dtype of the task, or float32 if observations are
                 normalised.
         """
+        ...
+
+
+@runtime_checkable
+class HasWeightFiles(Protocol):
+    """A network whose weights are read from and written to files of its library."""
+
+    @property
+    def weight_suffixes(self) -> Sequence[str]:
+        """Suffixes of such files."""
+        ...
+
+    def saved(self, path: Path) -> Float32:
+        """Return the weights of a file, float32[layout.size].
+
+        Raises:
+            ValueError: it has those of another network.
+        """
+        ...
+
+    def save(self, path: Path, theta: Float32, suffix: str) -> None:
+        """Write the weights theta, float32[layout.size], in the format of a suffix."""
         ...
 
 

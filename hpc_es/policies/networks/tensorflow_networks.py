@@ -68,8 +68,7 @@ def tensorflow_network(
         from hpc_es.policies.networks.keras_networks import KerasNetwork
 
         return KerasNetwork(build, built, name, observations, frozen)
-    custom = "or write a custom policy, which may compute with PyTorch (docs/extending/policies.md)"
-    refuse_torch(KEY, name, built, f"expected {EXPECTED}; {custom}")
+    refuse_torch(KEY, name, built, f"expected {EXPECTED}; policy.backend: torch takes modules")
     remedy = ", or policy.backend: jax for networks in JAX"
     actual = f"{type(built).__module__}.{type(built).__name__}".removeprefix("builtins.")
     raise ConfigError([(KEY, f"expected {name} to return {EXPECTED}, found {actual}{remedy}")])

@@ -446,7 +446,8 @@ class ObjectiveProblem(ProblemDefaults):
         if not self.has_repeats:
             return found
         known = Repeats.of(self._search.repeats, carried.shared)
-        return {**found, "repeats": float(known.used), "reliability": known.rho}
+        of_repeats = {"repeats": float(known.used), "reliability": known.rho}
+        return {**found, **of_repeats, "noise_share": known.noise_share}
 
     def is_reached(self, carried: ProblemState, target: float) -> bool:
         return self.record is not None and self.record.is_reached(carried.master, target)

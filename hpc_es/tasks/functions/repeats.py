@@ -51,6 +51,7 @@ EVALUATIONS, IS_EQUAL, RHO = "repeats_counted", "repeats_equal", "repeats_rho"  
 METRICS: Mapping[str, Metric] = {
     "repeats": Metric("evaluations of each candidate"),
     "reliability": Metric("reliability of one evaluation"),
+    "noise_share": Metric("share of what is ranked that is noise", short="noise"),
 }
 UNKNOWN, NOISELESS, NOISY = range(3)  # values of repeats_noise
 
@@ -273,6 +274,13 @@ class Repeats:
             is_noisy = self.noise == NOISY or not bool(unit[IS_EQUAL])
             known = replace(self, rho=smooth, noise=NOISY if is_noisy else NOISELESS, measured=0)
         return replace(known, number=known.following(), used=int(unit[EVALUATIONS]))
+
+    @property
+    def noise_share(self) -> float:
+        """The share of the variance of the last means that is noise: 1 less their reliability
+        k rho / (1 + (k - 1) rho).
+        """
+        return 1 - self.used * self.rho / (1 + (self.used - 1) * self.rho)
 
     def following(self) -> int:
         """Return the number of evaluations of each job of the next generation."""

@@ -1,0 +1,106 @@
+"""Settings that libraries read from the current directory, which may be somebody else's.
+
+UCX, below MPI, reads ucx.conf, which names the directory of its modules: compiled code. Numba
+reads .numba_config.yaml, which names the directory of its cache: pickled code. Matplotlib reads
+matplotlibrc, and would wait for a pipe. So whoever may write the current directory, such as /tmp,
+could run code in every job that starts there. Where others may write it, these libraries are
+imported from the root directory, and do not see such a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from hpc_es.core.ownership import stranger
+from hpc_es.core.paths import kept_directory
+from hpc_es.core.streams import say_error
+
+UCX, NUMBA = "ucx.conf", ".numba_config.yaml"
+# by the module that reads them when it is imported; MPI is imported within `settings_of_user`
+MODULES: Mapping[str, str] = {"matplotlib": "matplotlibrc", "numba.core.config": NUMBA}
+
+
+@contextlib.contextmanager
+def settings_of_user(name: str, is_said: bool = True) -> Iterator[None]:
+    """Hide a file of settings in the current directory from a library, if somebody else may write
+    it.
+
+    Within the block the current directory is then the root directory. A warning names the file,
+    unless another rank says so.
+    """
+    if not (reason := _foreign(name)):
+        yield
+        return
+    if is_said and os.path.lexists(name):
+        remedy = "change to a directory of your own (cd) if it has your settings"
+        say_error(f"WARNING: {name} of the current directory is not read ({reason}): {remedy}\n")
+    with kept_directory():
+        os.chdir("/")
+        yield
+
+
+def _foreign(name: str) -> str:
+    """Return why somebody else may have written a file of the current directory, or may write it
+    now; "" if nobody may.
+    """
+    try:
+        here = Path.cwd()
+    except OSError:  # it was removed, and has no files
+        return ""
+    if reason := stranger(here):
+        return reason
+    if os.path.lexists(here / name) and (reason := stranger(here / name)):
+        return reason
+    # of a sticky directory, `stranger` says who may replace what is there, not who may add to it
+    return f"all users may write {here}" if here.stat().st_mode & stat.S_IWOTH else ""
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules in MODULES, as the finders after it do, and imports them so."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in MODULES:
+            return None
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((found for found in specs if found is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Importer(spec.loader)
+        return spec
+
+
+class _Importer(Loader):
+    """Executes a module as its own loader does, within `settings_of_user`."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        # what else asks for the loader, such as importlib.resources, gets the module's own one
+        module.__spec__.loader = module.__loader__ = self._loader
+        name = MODULES[module.__name__]
+        with settings_of_user(name):
+            self._loader.exec_module(module)
+        if name == NUMBA and _foreign(name):
+            # it reads the file again whenever it compiles
+            module._config_fname = ""  # type: ignore[attr-defined]
+
+
+def guard_imports() -> None:
+    """Let the modules in MODULES be imported without settings of somebody else."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())

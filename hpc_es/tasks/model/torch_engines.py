@@ -1,0 +1,305 @@
+"""Modules of PyTorch and models of Hugging Face as engines of `task: {kind: model, call: each}`.
+
+    from hpc_es.extend.engines import TorchEngine
+
+    def make():
+        return TorchEngine(my_module(), score, batch)
+
+Importing this module imports neither; making an engine does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hpc_es.core.data import Array, Float32
+from hpc_es.core.errors import ConfigError
+
+KEY = "task.model"
+# of the files of a model that it is made from
+MODEL_FILES = (".safetensors", ".json", ".txt", ".model")
+PIECE_BYTES = 1 << 20
+
+
+class _Weight:
+    """A tensor as an engine returns it: floats of any width become float32."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+        self.shape: tuple[int, ...] = tuple(tensor.shape)
+        self.dtype: str = str(tensor.dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        tensor = self._tensor.detach().cpu()
+        array: Array = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+
+class TorchEngine:
+    """A `torch.nn.Module` whose weights are searched, with a score in Python.
+
+    Parameters with `requires_grad` are searched, in the dtype that they have; others and buffers
+    are constants. The module is in inference mode: dropout has no effect. PyTorch is set to its
+    deterministic algorithms, without TF32, and to `threads` threads, on which results depend.
+
+    Args:
+        module: with its base weights.
+        score: `score(module, batch)`: the fitness, higher is better, or a pair of it and a dict of
+            numbers. It is called without gradients. Random numbers come from a seed in the batch,
+            such as by `torch.Generator().manual_seed(seed)`.
+        batch: `batch(seed)`: any object that follows from the seed.
+        validation: `validation(seed)` or `validation()`, the batches of evaluations; None: those of
+            `batch`, with other seeds.
+        device: where the module computes, such as "cuda".
+        threads: of PyTorch on a CPU.
+
+    Raises:
+        ConfigError: it is no module, or nothing is searched.
+
+    Examples:
+        >>> import torch  # doctest: +SKIP
+        >>> module = torch.nn.Linear(2, 1)  # doctest: +SKIP
+        >>> def score(module, batch):
+        ...     x, y = batch
+        ...     return -((module(x) - y) ** 2).mean()
+        >>> engine = TorchEngine(module, score, batch=lambda seed: ...)  # doctest: +SKIP
+        >>> list(engine.parameters())  # doctest: +SKIP
+        ['weight', 'bias']
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        score: Callable[[Any, Any], Any],
+        batch: Callable[[int], Any],
+        *,
+        validation: Callable[..., Any] | None = None,
+        device: str = "cpu",
+        threads: int = 1,
+    ) -> None:
+        torch = _library("torch")
+
+        if not isinstance(module, torch.nn.Module):
+            text = f"expected a torch.nn.Module, found {type(module).__name__}"
+            raise ConfigError([(KEY, f"TorchEngine: {text}: pass the model itself")])
+        set_up_torch(threads)
+        self.module = module.to(device).eval()
+        self._torch = torch
+        self._score, self.batch = score, batch
+        if validation is not None:
+            self.validation = validation
+        named = dict(module.named_parameters())
+        self._searched = {name: weight for name, weight in named.items() if weight.requires_grad}
+        self._constants = {
+            **{name: weight for name, weight in named.items() if not weight.requires_grad},
+            **dict(module.named_buffers()),
+        }
+        if not self._searched:
+            text = f"expected parameters with requires_grad in {type(module).__name__}, found none"
+            raise ConfigError([(KEY, f"TorchEngine: {text}: call requires_grad_(True) on them")])
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return the weights that are searched, by name; their arrays are float32."""
+        return {name: _Weight(weight) for name, weight in self._searched.items()}
+
+    def constants(self) -> Mapping[str, Any]:
+        """Return the weights and buffers that are not searched, by name."""
+        return {name: _Weight(weight) for name, weight in self._constants.items()}
+
+    def load(self, name: str, array: Float32) -> None:
+        """Copy a weight, which is rounded once to the dtype of the module."""
+        with self._torch.no_grad():
+            self._searched[name].copy_(self._torch.from_numpy(np.require(array, None, "W")))
+
+    def score(self, batch: Any) -> Any:
+        """Return the score of the loaded weights, computed without gradients."""
+        with self._torch.no_grad():
+            return self._score(self._scored, batch)
+
+    @property
+    def _scored(self) -> Any:
+        """The first argument of the user's score."""
+        return self.module
+
+
+class HuggingFaceEngine(TorchEngine):
+    """A model of Hugging Face in a local directory, with a reward in Python on what it writes.
+
+    Nothing is downloaded, and no code of the directory is executed: the weights have to be
+    safetensors.
+
+    Args:
+        directory: has config.json, the weights, and, for `generate` with texts, the tokenizer.
+        score: `score(engine, batch)`: the fitness, or a pair of it and a dict of numbers; it uses
+            the attributes `module` and `tokenizer`, and `generate`.
+        batch: `batch(seed)`, such as a list of prompts and the seed.
+        validation: as for `TorchEngine`.
+        dtype: of the weights in the engine, "float32" or "bfloat16".
+        device: where the model computes.
+        threads: of PyTorch on a CPU.
+        sha256: expected `directory_sha256`; None: not compared.
+        model_class: name of a class of `transformers`.
+
+    Raises:
+        ConfigError: the directory has no such model, or another digest.
+
+    Examples:
+        >>> def score(engine, batch):
+        ...     texts = engine.generate(batch["prompts"], samples=4, seed=batch["seed"])
+        ...     return sum(reward(text) for group in texts for text in group)
+        >>> HuggingFaceEngine("/models/tiny", score, batch=lambda seed: ...)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        score: Callable[[Any, Any], Any],
+        batch: Callable[[int], Any],
+        *,
+        validation: Callable[..., Any] | None = None,
+        dtype: Literal["float32", "bfloat16"] = "bfloat16",
+        device: str = "cpu",
+        threads: int = 1,
+        sha256: str | None = None,
+        model_class: str = "AutoModelForCausalLM",
+    ) -> None:
+        torch, transformers = _library("torch"), _library("transformers")
+        directory = Path(directory)
+        found = directory_sha256(directory)
+        if sha256 is not None and found != sha256:
+            text = f"expected base weights with SHA-256 {sha256} in {directory}, found {found}"
+            raise ConfigError([(KEY, f"{text}: restore the files, or name the new digest")])
+        own = {"local_files_only": True, "trust_remote_code": False}
+        try:
+            model = getattr(transformers, model_class).from_pretrained(
+                directory, dtype=getattr(torch, dtype), use_safetensors=True, **own
+            )
+        except (OSError, ValueError, ImportError) as error:
+            first = str(error).strip().splitlines()[0]
+            text = f"{directory} cannot be loaded as {model_class}: {first}"
+            remedy = "expected config.json and weights in safetensors, as save_pretrained writes"
+            raise ConfigError([(KEY, f"{text}: {remedy}")]) from error
+        super().__init__(model, score, batch, validation=validation, device=device, threads=threads)
+        self.tokenizer: Any = None
+        if (directory / "tokenizer_config.json").is_file():
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(
+                directory, padding_side="left", **own
+            )
+
+    @property
+    def _scored(self) -> Any:
+        return self
+
+    def generate(
+        self,
+        prompts: Sequence[str] | Sequence[Sequence[int]],
+        samples: int = 1,
+        *,
+        seed: int | None = None,
+        max_new_tokens: int = 64,
+        **keywords: Any,
+    ) -> list[list[Any]]:
+        """Return what the model writes after each prompt.
+
+        Args:
+            prompts: texts, or lists of tokens of one length.
+            samples: answers to each prompt; more than one need a seed.
+            seed: of sampling; all candidates of a generation get the same random numbers if it is
+                from their common batch. None: greedy decoding.
+            max_new_tokens: limit of an answer.
+            keywords: further ones of `generate` of the model, such as `temperature`.
+
+        Returns:
+            `samples` answers for each prompt, without the prompt: texts, or lists of tokens.
+
+        Raises:
+            ValueError: several samples of greedy decoding, which are all equal.
+        """
+        torch = self._torch
+        if samples > 1 and seed is None:
+            raise ValueError("several samples of greedy decoding are equal: expected a seed")
+        is_text = isinstance(prompts[0], str)
+        if is_text:
+            encoded = self.tokenizer(list(prompts), return_tensors="pt", padding=True)
+            tokens, mask = encoded["input_ids"], encoded["attention_mask"]
+        else:
+            tokens = torch.tensor([list(prompt) for prompt in prompts])
+            mask = torch.ones_like(tokens)
+        device = self.module.device
+        cuda = [device] if device.type == "cuda" else []
+        with torch.no_grad(), torch.random.fork_rng(devices=cuda):
+            if seed is not None:
+                torch.manual_seed(seed)
+            written = self.module.generate(
+                input_ids=tokens.to(device),
+                attention_mask=mask.to(device),
+                do_sample=seed is not None,
+                num_return_sequences=samples,
+                max_new_tokens=max_new_tokens,
+                **keywords,
+            )[:, tokens.shape[1] :]
+        answers: list[Any] = (
+            self.tokenizer.batch_decode(written, skip_special_tokens=True)
+            if is_text
+            else written.tolist()
+        )
+        return [answers[i : i + samples] for i in range(0, len(answers), samples)]
+
+
+def set_up_torch(threads: int = 1) -> None:
+    """Set PyTorch, in this process, to what gives equal bits on every rank.
+
+    Args:
+        threads: of an operation on a CPU; results depend on it.
+    """
+    torch = _library("torch")
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def directory_sha256(directory: str | Path) -> str:
+    """Return the SHA-256 of the weights, the config and the tokenizer in a directory.
+
+    Args:
+        directory: its files `*.safetensors`, `*.json`, `*.txt` and `*.model` count, with names.
+
+    Returns:
+        64 hexadecimal digits.
+
+    Raises:
+        ConfigError: there are no such files.
+
+    Examples:
+        >>> directory_sha256("/models/tiny")  # doctest: +SKIP
+        '5e0a...'
+    """
+    directory, total = Path(directory), hashlib.sha256()
+    files = sorted(path for path in directory.glob("*") if path.suffix in MODEL_FILES)
+    if not any(path.suffix == ".safetensors" for path in files):
+        text = f"expected a directory with weights in safetensors, found none in {directory}"
+        raise ConfigError([(KEY, f"{text}: copy the base weights there")])
+    for path in files:
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                digest.update(piece)
+        total.update(f"{path.name} {digest.hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def _library(name: str) -> Any:
+    """Return a module; ConfigError if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        text = f"the engine needs {name}, which cannot be imported ({error})"
+        raise ConfigError([(KEY, f"{text}: pip install {name}")]) from error

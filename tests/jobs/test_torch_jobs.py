@@ -1,0 +1,177 @@
+"""Runs of modules of PyTorch: bit-identical on any number of ranks and after a kill, with every
+command.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed here: make test-torch")
+import hpc_es
+from hpc_es import cli
+from hpc_es.core.errors import ConfigError
+from tests.helpers import runs
+
+NORMALISED = "task.observation_normalization={enabled: true, probability: 0.5}"
+
+
+def policy(name: str) -> str:
+    network = f"'tests.helpers.torch_nets:{name}'"
+    return f"policy={{kind: network, network: {network}, backend: torch, candidates_per_call: 3}}"
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "lstm", pytest.param("gru_cell", marks=pytest.mark.long)]
+)
+def test_killed_on_three_ranks_and_resumed_on_two_the_result_is_that_of_one(
+    name: str, tmp_path: Path
+) -> None:
+    options, run = (policy(name), NORMALISED, *runs.EVERY), tmp_path / "three"
+    end = runs.killed_and_resumed(run, 3, 2, *options)
+    runs.here(runs.tiny(tmp_path), tmp_path / "one", [*options, f"stop.generations={end}"])
+    runs.assert_same(run, tmp_path / "one")
+
+
+def test_results_do_not_depend_on_the_chunk_size(tmp_path: Path) -> None:
+    config = runs.tiny(tmp_path)
+    for size in ("1", "5", "auto"):
+        runs.here(config, tmp_path / size, [policy("lstm"), NORMALISED, f"mpi.chunk_size={size}"])
+    assert len({runs.digest(runs.newest(tmp_path / size)) for size in ("1", "5", "auto")}) == 1
+
+
+def test_loaded_policy_acts_like_the_one_in_training(tmp_path: Path) -> None:
+    runs.here(runs.tiny(tmp_path), tmp_path / "run", [policy("lstm"), NORMALISED])
+    loaded = hpc_es.load_policy(tmp_path / "run", "last")
+    observations = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    together = loaded(observations)
+    assert together.shape == (5, 2)
+    loaded.restart()
+    assert loaded(observations[3]).tobytes() == together[3].tobytes()
+
+
+def test_check_eval_and_init_from(tmp_path: Path, capsys: Any) -> None:
+    config, run = runs.tiny(tmp_path), tmp_path / "run"
+    assert cli.run(["check", str(config), policy("gru_cell"), NORMALISED]) == 0
+    runs.here(config, run, [policy("gru_cell"), NORMALISED])
+    recorded = runs.newest(run).provenance["compiled_for"]
+    assert recorded["platform"] == "cpu" and recorded["threads"] == 1
+    assert recorded["candidates_per_call"] == 3 and recorded["mkl_cbwr"] == "AUTO,STRICT"
+    capsys.readouterr()
+    assert cli.run(["eval", str(run), "--episodes", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["failed"] == 0
+    start = [f"policy.init_from={run}", "stop.generations=0"]
+    runs.here(config, tmp_path / "next", [policy("gru_cell"), NORMALISED, *start])
+    before, after = (runs.newest(tmp_path / name).state.theta for name in ("run", "next"))
+    assert before.tobytes() == after.tobytes()
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_low_rank_noise_gives_the_same_results_on_every_number_of_ranks(
+    rank: int, tmp_path: Path
+) -> None:
+    options = [policy("wider"), f"noise={{kind: counter, rank: {rank}}}", "stop.generations=2"]
+    runs.here(runs.tiny(tmp_path), tmp_path / "one", options)
+    runs.finished(2, tmp_path / "two", *options)
+    runs.assert_same(tmp_path / "one", tmp_path / "two")
+
+
+# Files.
+
+
+def tensors(path: Path) -> Any:
+    import torch
+
+    if path.suffix == ".pt":
+        return torch.load(path, weights_only=True)
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_exported_weights_load_into_the_module_and_start_a_new_run(
+    suffix: str, tmp_path: Path
+) -> None:
+    """The module itself then acts like the policy, without hpc_es."""
+    import torch
+
+    from hpc_es.core.data import ObservationSpec
+    from tests.helpers import torch_nets
+
+    config, run, file = runs.tiny(tmp_path), tmp_path / "run", tmp_path / f"policy{suffix}"
+    runs.here(config, run, [policy("plain")])
+    assert cli.run(["export", str(run), str(file), "--which", "last"]) == 0
+    module = torch_nets.plain(ObservationSpec((4,)), 2)
+    module.load_state_dict(tensors(file))
+    seen = np.random.default_rng(0).normal(0, 0.1, (5, 4)).astype(np.float32)
+    with torch.no_grad():
+        acted = module(torch.from_numpy(seen)).numpy()
+    np.testing.assert_allclose(hpc_es.load_policy(run, "last")(seen), acted, atol=1e-5)
+    start = [f"policy.init_from={file}", "stop.generations=0"]
+    runs.here(config, tmp_path / "next", [policy("plain"), *start])
+    before, after = (runs.newest(tmp_path / name).state.theta for name in ("run", "next"))
+    assert before.tobytes() == after.tobytes()
+
+
+class Planted:
+    """What a pickle would run."""
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("planted"),))
+
+
+WRONG = {
+    "other": "expected '1.weight' of the shape [7, 4], found [24, 4]",
+    "missing": "expected the parameter '3.bias', which the file lacks",
+    "more": "found 'extra', which the module lacks",
+    "planted": "expected the state_dict of a module, as torch.save(module.state_dict(), path) writes it",
+    "nowhere": "expected a file of weights, there is no",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_files_of_other_modules_are_refused_and_no_code_of_theirs_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from hpc_es.core.data import ObservationSpec
+    from tests.helpers import torch_nets
+
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / f"{name}.pt"
+    own = torch_nets.plain(ObservationSpec((4,)), 2).state_dict()
+    contents: Any = {
+        "other": torch_nets.wider(ObservationSpec((4,)), 2).state_dict(),
+        "missing": {part: tensor for part, tensor in own.items() if part != "3.bias"},
+        "more": {**own, "extra": torch.zeros(1)},
+        "planted": Planted(),
+    }
+    if name in contents:
+        torch.save(contents[name], file)
+    with pytest.raises(ConfigError) as refused:
+        cli.run(["check", str(runs.tiny(tmp_path)), policy("plain"), f"policy.init_from={file}"])
+    assert WRONG[name] in str(refused.value)
+    assert not (tmp_path / "planted").exists()
+
+
+def test_weights_are_refused_by_other_policies(tmp_path: Path) -> None:
+    (tmp_path / "net.pt").touch()
+    with pytest.raises(ConfigError, match=r"kind 'mlp' cannot start from net\.pt: expected a mod"):
+        cli.run(["check", str(runs.tiny(tmp_path)), f"policy.init_from={tmp_path / 'net.pt'}"])
+
+
+def test_video_shows_a_recurrent_module(tmp_path: Path) -> None:
+    pytest.importorskip("imageio")
+    pytest.importorskip("pygame")
+    options = [policy("lstm"), "task={kind: episodes, env_id: CartPole-v1}", "stop.generations=1"]
+    runs.here(runs.tiny(tmp_path), tmp_path / "run", options)
+    film = tmp_path / "film.gif"
+    command = ["eval", str(tmp_path / "run"), "--episodes", "1", "--video", str(film)]
+    assert cli.run(command) == 0
+    assert film.stat().st_size > 0

@@ -1,0 +1,175 @@
+"""Engines of PyTorch and Hugging Face: weights, rounding, digests, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed here: make test-torch")
+import torch
+
+import hpc_es
+from hpc_es.config.loading import validate
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.keys import Keys
+from hpc_es.core.population import Directions, Perturbed
+from hpc_es.extend.engines import HuggingFaceEngine, TorchEngine, directory_sha256
+from hpc_es.noise.counter import CounterNoise
+from hpc_es.tasks.model.engine import Engine
+from hpc_es.training.check import check
+from tests.helpers import runs, torch_engines
+
+
+def config(name: str, kwargs: Any = None, **sections: Any) -> Any:
+    return validate(
+        {
+            "seed": 1,
+            "task": {
+                "kind": "model",
+                "model": f"tests.helpers.torch_engines:{name}",
+                "model_kwargs": kwargs or {},
+                "call": "each",
+            },
+            "algorithm": {
+                **{"kind": "es", "population_size": 8, "sigma": 0.05},
+                "optimizer": {"kind": "adam", "learning_rate": 0.02},
+            },
+            "noise": {"kind": "counter", "rank": 1},
+            "checkpoint": {"interval": 1, "full_interval": 10},
+            "evaluation": {"interval": 2},
+            "report": {"plot_interval_seconds": 0},
+            "stop": {"generations": 4},
+            **sections,
+        }
+    )
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A tiny causal language model with random weights."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads))
+    model.save_pretrained(tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+def test_trained_parameters_are_searched_and_others_are_constants() -> None:
+    engine = torch_engines.network()
+    # the tied weight is there once
+    assert list(engine.parameters()) == ["first.weight", "first.bias", "second.bias"]
+    assert list(engine.constants()) == ["frozen.weight", "frozen.bias", "shift"]
+    assert engine.parameters()["first.weight"].shape == (4, 4)
+
+
+def test_candidates_are_rounded_once_to_bfloat16() -> None:
+    engine = Engine(made := torch_engines.network("bfloat16"), "network")
+    assert engine.bytes == 2 * engine.layout.size
+    noise, centre = CounterNoise(Keys(1), engine.layout.size), engine.first_weights()
+    scales, rows = np.array([0.1, -0.1], np.float32), np.zeros(2, np.intp)
+    for generation in range(20):
+        directions = Directions(noise, generation, [3])
+        population = Perturbed(engine.layout, centre[np.newaxis], directions, rows, scales)
+        for row in range(2):
+            engine.write(population.only(row))
+            expected = torch.from_numpy(population.part("first.weight")[row]).bfloat16()
+            assert torch.equal(made.module.first.weight, expected)
+    engine.write(Perturbed(engine.layout, centre[np.newaxis], directions, rows[:1], scales[:1] * 0))
+    # a drift of 0 after 40 candidates: the first weights have values of bfloat16
+    assert torch.equal(
+        made.module.first.weight.float(), torch.from_numpy(centre[:16].reshape(4, 4))
+    )
+
+
+def test_digest_follows_from_every_weight_and_buffer() -> None:
+    def digest(change: Any = None) -> str:
+        torch.manual_seed(0)
+        module = torch_engines.Network()
+        if change:
+            change(module)
+        made = TorchEngine(module, torch_engines.score, torch_engines.batch)
+        return Engine(made, "network").base_sha256
+
+    assert digest() == digest()
+    assert digest(lambda module: module.first.bias.data.add_(1)) != digest()
+    assert digest(lambda module: module.frozen.bias.data.add_(1)) != digest()
+    assert digest(lambda module: module.shift.add_(1)) != digest()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("dropping", "two calls of score .* with the same weights and batch return"),
+        ("vector", "found Tensor of shape .8, 2.: take its mean"),
+        ("frozen", "expected parameters with requires_grad in Network, found none"),
+    ],
+)
+def test_wrong_engines_are_refused(name: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        check(config(name), output=tmp_path / "run")
+
+
+def test_something_else_than_a_module_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"expected a torch.nn.Module, found dict: pass the model"
+    ):
+        TorchEngine({}, torch_engines.score, torch_engines.batch)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_networks_learn_and_are_loaded(dtype: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    longer = {"stop": {"generations": 40}, "report": {"plot_interval_seconds": 0, "info": ["rows"]}}
+    rows = list(hpc_es.train(config("network", {"dtype": dtype}, **longer), run))
+    assert rows[-2]["evaluation_return_mean"] > rows[0]["evaluation_return_mean"] + 0.3
+    assert rows[0]["info_rows"] == 8
+    model = hpc_es.load_model(run, "last")
+    expected = torch.from_numpy(model.arrays["first.weight"]).to(getattr(torch, dtype))
+    assert torch.equal(model.parameters.module.first.weight, expected)
+
+
+def test_hugging_face_models_run_from_a_local_directory(directory: Path, tmp_path: Path) -> None:
+    kwargs = {"directory": str(directory), "sha256": directory_sha256(directory)}
+    first, second = tmp_path / "first", tmp_path / "second"
+    rows = list(hpc_es.train(config("language", kwargs), first))
+    assert 0 < rows[0]["return_mean"] < 1
+    list(hpc_es.train(config("language", kwargs), second))
+    runs.assert_same(first, second)
+
+
+def test_samples_follow_from_the_seed(directory: Path) -> None:
+    engine = torch_engines.language(str(directory))
+    prompts = [[1, 2, 3], [4, 5, 6]]
+    answers = engine.generate(prompts, 3, seed=1, max_new_tokens=4)
+    assert [len(group) for group in answers] == [3, 3]
+    assert len({tuple(answer) for answer in answers[0]}) > 1
+    torch.manual_seed(9)
+    assert engine.generate(prompts, 3, seed=1, max_new_tokens=4) == answers
+    assert engine.generate(prompts, 3, seed=2, max_new_tokens=4) != answers
+    with pytest.raises(ValueError, match="expected a seed"):
+        engine.generate(prompts, 3)
+
+
+def test_missing_and_changed_base_weights_are_refused(directory: Path, tmp_path: Path) -> None:
+    digest = directory_sha256(directory)
+    weights = directory / "model.safetensors"
+    changed = bytearray(weights.read_bytes())
+    changed[-1] ^= 1
+    weights.write_bytes(changed)
+    with pytest.raises(ConfigError, match=f"expected base weights with SHA-256 {digest} in"):
+        torch_engines.language(str(directory), digest)
+    weights.unlink()
+    with pytest.raises(ConfigError, match="expected a directory with weights in safetensors"):
+        torch_engines.language(str(directory), digest)
+
+
+def test_directories_without_a_model_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ConfigError, match="cannot be loaded as AutoModelForCausalLM"):
+        HuggingFaceEngine(tmp_path, torch_engines.score, torch_engines.batch)
