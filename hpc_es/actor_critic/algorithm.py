@@ -33,7 +33,7 @@ from hpc_es.actor_critic.episodes import (
     concatenated,
     tabulated_trajectories,
 )
-from hpc_es.actor_critic.loss import DifferentiablePolicy, Loss, Weights
+from hpc_es.actor_critic.loss import DifferentiablePolicy, Loss, LossWeights
 from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options, unused
 from hpc_es.core.callbacks import callback_errors
 from hpc_es.core.data import (
@@ -468,8 +468,8 @@ class ActorCritic(Strategy[None]):
             )
         return {optimizers.GRADIENT: gradient, SUMS: sums}
 
-    def _weights(self, state: State) -> Weights:
-        return Weights(state.theta, state.shared["value"], np.float32(self.beta(state)))
+    def _weights(self, state: State) -> LossWeights:
+        return LossWeights(state.theta, state.shared["value"], np.float32(self.beta(state)))
 
     def beta(self, state: State) -> float:
         """Return the weight of the entropy in the next update."""

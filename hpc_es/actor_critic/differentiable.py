@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 
 from hpc_es.actor_critic.episodes import Trajectories
-from hpc_es.actor_critic.loss import DifferentiablePolicy, Loss, Weights, later, targets
+from hpc_es.actor_critic.loss import DifferentiablePolicy, Loss, LossWeights, later, targets
 from hpc_es.core.data import Array, Float32, Float64
 from hpc_es.core.policy import Policy, Tensor
 from hpc_es.core.tabulated import REWARD_SLOTS, LastStepInputs
@@ -56,7 +56,7 @@ class GraphPolicy:
     def gradient(
         self,
         loss: Loss,
-        weights: Weights,
+        weights: LossWeights,
         recorded: Trajectories,
         memory: Sequence[Array] | None = None,
     ) -> tuple[Float32, Float64]:
@@ -71,7 +71,7 @@ class GraphPolicy:
     def tabulated(
         self,
         loss: Loss,
-        weights: Weights,
+        weights: LossWeights,
         inputs: LastStepInputs,
         potential_rewards: Float32,
         uniforms: Float32,
@@ -361,7 +361,7 @@ class TensorFlowPolicy:
     def gradient(
         self,
         loss: Loss,
-        weights: Weights,
+        weights: LossWeights,
         recorded: Trajectories,
         memory: Sequence[Array] | None = None,
     ) -> tuple[Float32, Float64]:

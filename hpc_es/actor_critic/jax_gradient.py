@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpc_es.actor_critic.episodes import Trajectories
-from hpc_es.actor_critic.loss import Loss, Weights, later, targets
+from hpc_es.actor_critic.loss import Loss, LossWeights, later, targets
 from hpc_es.core.data import EPISODE_LENGTH, Array, Column, Float32, Float64, Poll, Rows, row_dtype
 from hpc_es.core.errors import Failure, failure_from_text
 from hpc_es.core.policy import Tree
@@ -150,7 +150,7 @@ class JaxPolicy:
     def gradient(
         self,
         loss: Loss,
-        weights: Weights,
+        weights: LossWeights,
         recorded: Trajectories,
         memory: Sequence[Array] | None = None,
     ) -> tuple[Float32, Float64]:
@@ -468,7 +468,7 @@ class CompiledUpdates:
         return packed(self._segments.no_lanes(self._memory, jobs))
 
     def run(
-        self, weights: Weights, lanes: Array, seeds: Array, action_keys: Array, poll: Poll
+        self, weights: LossWeights, lanes: Array, seeds: Array, action_keys: Array, poll: Poll
     ) -> SegmentUpdate:
         """Continue the episodes of `lanes`, uint8[jobs, bytes], and differentiate the steps.
 
@@ -483,7 +483,7 @@ class CompiledUpdates:
         )
 
     def _run(
-        self, weights: Weights, lanes: Lanes, keys: Array, action_keys: Array
+        self, weights: LossWeights, lanes: Lanes, keys: Array, action_keys: Array
     ) -> SegmentUpdate:
         with nullcontext() if len(keys) in self._compiled else compiling():
             gradient, sums, after, rows, recorded, memory = self._call(

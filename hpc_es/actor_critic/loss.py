@@ -73,7 +73,7 @@ class Loss:
     unroll: int | None
 
 
-class Weights(NamedTuple):
+class LossWeights(NamedTuple):
     """The arguments of the loss that change from update to update."""
 
     theta: Float32  # float32[params], of the policy
@@ -98,7 +98,7 @@ class DifferentiablePolicy(Protocol):
     def gradient(
         self,
         loss: Loss,
-        weights: Weights,
+        weights: LossWeights,
         recorded: Trajectories,
         memory: Sequence[Array] | None = None,
     ) -> tuple[Float32, Float64]:

@@ -73,7 +73,7 @@ class Options(noise_options.Options):
 
 
 @dataclass(frozen=True)
-class Constants:
+class CmaConstants:
     """Strategy parameters of the tutorial (table 1)."""
 
     n: int  # number of parameters
@@ -94,7 +94,7 @@ class Constants:
 
 
 @lru_cache(maxsize=64)
-def constants(n: int, population: int, active: bool) -> Constants:
+def constants(n: int, population: int, active: bool) -> CmaConstants:
     """Return the constants for n parameters; no weight is negative unless `active`."""
     raw = math.log((population + 1) / 2) - np.log(np.arange(1, population + 1))  # eq. 49
     mu = population // 2
@@ -114,7 +114,9 @@ def constants(n: int, population: int, active: bool) -> Constants:
     sum_of_bad = min(limits) if active else 0.0
     negative = bad * (sum_of_bad / -bad.sum()) if bad.any() else bad
     weights = np.concatenate([good / good.sum(), negative])  # eq. 53
-    return Constants(n, mu, weights, mu_eff, c_sigma, d_sigma, c_c, c_1, c_mu, expected_length(n))
+    return CmaConstants(
+        n, mu, weights, mu_eff, c_sigma, d_sigma, c_c, c_1, c_mu, expected_length(n)
+    )
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class CMAES(DistributionStrategy):
         """The option `reevaluated`."""
         return self.options.reevaluated
 
-    def constants(self, state: State) -> Constants:
+    def constants(self, state: State) -> CmaConstants:
         """Return the constants of the current search."""
         return constants(max(1, self.normal_size), self.population(state), self.options.active)
 

@@ -246,7 +246,7 @@ class SampleWeights:
 
 
 @dataclass(frozen=True)
-class Constants:
+class CrFmNesConstants:
     """Strategy parameters of the paper (table 1).
 
     `feasible` is the number of samples that did not fail.
@@ -293,12 +293,12 @@ class Constants:
 
 
 @lru_cache(maxsize=64)
-def constants(size: int, population: int) -> Constants:
+def constants(size: int, population: int) -> CrFmNesConstants:
     """Return the constants for this number of parameters."""
     mu_eff = float(1 / np.square(utilities(population) + 1 / population).sum())
     c_sigma = (mu_eff + 2) / (size + mu_eff + 5)
     c_c = (4 + mu_eff / size) / (size + 4 + 2 * mu_eff / size)
-    return Constants(
+    return CrFmNesConstants(
         size, population, mu_eff, c_sigma, c_c, expected_length(size), far_factor(size)
     )
 
@@ -336,7 +336,7 @@ class CRFMNES(DistributionStrategy):
         """Return 1: failed samples are ranked too."""
         return 1
 
-    def constants(self, state: State) -> Constants:
+    def constants(self, state: State) -> CrFmNesConstants:
         """Return the constants of the current search."""
         return constants(self.problem.size, self.population(state))
 

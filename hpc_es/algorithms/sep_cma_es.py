@@ -61,7 +61,7 @@ class Options(noise_options.Options):
 
 
 @dataclass(frozen=True)
-class Constants:
+class SepCmaConstants:
     """Strategy parameters, named as in the CMA-ES tutorial."""
 
     mu: int  # number of samples with a positive weight
@@ -76,7 +76,7 @@ class Constants:
 
 
 @lru_cache(maxsize=64)
-def constants(n: int, population: int) -> Constants:
+def constants(n: int, population: int) -> SepCmaConstants:
     """Return the constants of the paper (table 1) for n parameters;
     c_cov is divided into c_1 and c_mu.
     """
@@ -90,7 +90,7 @@ def constants(n: int, population: int) -> Constants:
     c_cov += (1 - 1 / mu_eff) * min(1.0, (2 * mu_eff - 1) / ((n + 2) ** 2 + mu_eff))
     c_cov = min(1.0, c_cov * (n + 2) / 3)  # faster than in CMA-ES: only the diagonal is learned
     c_1 = c_cov / mu_eff
-    return Constants(
+    return SepCmaConstants(
         mu, weights, mu_eff, c_sigma, d_sigma, 4 / (n + 4), c_1, c_cov - c_1, expected_length(n)
     )
 
@@ -128,7 +128,7 @@ class SepCMAES(DistributionStrategy):
         """The option `reevaluated`."""
         return self.options.reevaluated
 
-    def constants(self, state: State) -> Constants:
+    def constants(self, state: State) -> SepCmaConstants:
         """Return the constants of the current search."""
         return constants(max(1, self.normal_size), self.population(state))
 

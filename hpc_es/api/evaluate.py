@@ -38,7 +38,7 @@ from hpc_es.policies.sampling import sampling_actor
 from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import all_full
 from hpc_es.storage.results import require_run
-from hpc_es.storage.trust import Decision, combined
+from hpc_es.storage.trust import TrustDecision, combined
 from hpc_es.tasks.episodes.stepping import stepping_differences
 from hpc_es.trained.policy import Actions
 from hpc_es.trained.stored import StoredPolicy, read_evaluated, require_stochastic, single_episodes
@@ -307,7 +307,7 @@ def evaluate_all(
     0; `overridden(source)` returns the same theta with another task.
     """
     stepping_differences.update(prepared["differences"])
-    paths, code = prepared["paths"], Decision.from_message(prepared["code"])
+    paths, code = prepared["paths"], TrustDecision.from_message(prepared["code"])
     choose_device(world, overridden(read_evaluated(Path(paths[0]), trust=code)).config)
     own = {}
     for index in range(world.rank, len(paths), world.size):

@@ -31,7 +31,7 @@ from hpc_es.mpi.world import World
 from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import find
 from hpc_es.storage.members import StoredArchive, read_archive, read_vectors
-from hpc_es.storage.trust import Decision, combined
+from hpc_es.storage.trust import TrustDecision, combined
 from hpc_es.tasks.episodes.stepping import stepping_differences
 from hpc_es.trained.stored import StoredPolicy, read_evaluated, single_episodes
 from hpc_es.trained.theta import check_snapshot
@@ -63,7 +63,7 @@ def evaluate_members(
     and evaluates its share.
     """
     stepping_differences.update(prepared["differences"])
-    run, code = Path(prepared["run"]), Decision.from_message(prepared["code"])
+    run, code = Path(prepared["run"]), TrustDecision.from_message(prepared["code"])
     archive = read_archive(run)
     first = overridden(read_evaluated(run, archive.names[0], code))
     choose_device(world, first.config)

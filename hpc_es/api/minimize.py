@@ -25,8 +25,8 @@ from hpc_es.api.strategy import (
     Region,
     algorithm_options,
     default_algorithm,
-    parts_of,
     repeat_options,
+    serial_parts,
     vector_options,
 )
 from hpc_es.config.loading import validate
@@ -376,7 +376,7 @@ def _parts(
     task = ObjectiveTask(
         name, config.task, initial, evaluator=calls, batch=config.task.batch, points=points
     )
-    return parts_of(config, task, config.task.batch or 1)
+    return serial_parts(config, task, config.task.batch or 1)
 
 
 @dataclass(frozen=True)

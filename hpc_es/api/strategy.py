@@ -74,7 +74,7 @@ RoundValues: TypeAlias = "list[float] | list[list[float]]"
 OUTSIDE = "the_caller:evaluates"  # replaces the name of a function: the caller evaluates
 
 
-def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
+def serial_parts(config: Config, task: Any, chunk_size: int) -> Parts:
     """Return the parts of a search for an ObjectiveTask in chunks of `chunk_size` jobs.
 
     Raises:
@@ -349,7 +349,7 @@ class Strategy:
         self._values = CallerValues(self._told_quantities)
         task = ObjectiveTask("", config.task, initial_vector(config.task), evaluator=self._values)
         # `ask` returns whole rounds
-        self._parts = dataclasses.replace(parts_of(config, task, ALL), cutting="fixed")
+        self._parts = dataclasses.replace(serial_parts(config, task, ALL), cutting="fixed")
         self._problem: Any = self._parts.problem
         self._algorithm: Any = self._parts.algorithm
         self._names: ProblemState = self._problem.carried()  # arrays that the problem itself learns

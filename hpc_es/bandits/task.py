@@ -167,8 +167,10 @@ class Bandits:
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Play the episodes of all jobs."""
         jobs, episodes = batch.seeds.shape
-        totals = np.zeros((jobs, episodes, 2 + len(self.setting.info)))  # results of `Rollout.play`
-        rollout = Rollout(self, batch, poll)
+        totals = np.zeros(
+            (jobs, episodes, 2 + len(self.setting.info))
+        )  # results of `BanditRollout.play`
+        rollout = BanditRollout(self, batch, poll)
         if hasattr(actor, "with_episodes"):
             totals[:] = rollout.play(actor.with_episodes(episodes), batch.seeds)
         else:
@@ -196,7 +198,7 @@ class Bandits:
         """Do nothing: bandits hold no resources."""
 
 
-class Rollout:
+class BanditRollout:
     """Plays the episodes of a chunk."""
 
     def __init__(self, task: Bandits, batch: Batch, poll: Poll) -> None:

@@ -42,7 +42,7 @@ class Restarts:
 
 
 @dataclass(frozen=True)
-class Decision:
+class RequeueDecision:
     """The decision; `restarts` is the record to write, if any."""
 
     requeue: bool
@@ -50,7 +50,7 @@ class Decision:
     restarts: Restarts | None = None
 
 
-def decide(status: JsonObject | None, exit_status: int, before: Restarts | None) -> Decision:
+def decide(status: JsonObject | None, exit_status: int, before: Restarts | None) -> RequeueDecision:
     """Return the decision.
 
     It follows from this job's status file, the status of srun and the record of this submission.
@@ -58,14 +58,14 @@ def decide(status: JsonObject | None, exit_status: int, before: Restarts | None)
     again = "Submit the job again to resume the run"
     if status is None:
         text = f"training never started, and srun ended with status {exit_status}; see the messages above"
-        return Decision(False, f"{text}. {again}")
+        return RequeueDecision(False, f"{text}. {again}")
     state, reason = status.get("status"), status.get("reason", "")
     if state == "finished":
-        return Decision(False, f"the run is finished ({reason})")
+        return RequeueDecision(False, f"the run is finished ({reason})")
     if state == "failed":
-        return Decision(False, f"the run has failed ({reason}). {again}")
+        return RequeueDecision(False, f"the run has failed ({reason}). {again}")
     if state != "interrupted" or exit_status < INTERRUPTED:
-        return Decision(
+        return RequeueDecision(
             False, f"srun ended with status {exit_status}; see the messages above. {again}"
         )
     generation = int(status.get("generation", 0))
@@ -74,16 +74,16 @@ def decide(status: JsonObject | None, exit_status: int, before: Restarts | None)
     if idle >= MOST_IDLE_RESTARTS:
         text = f"not requeued: {idle} restarts in a row have finished no generation after generation {generation}. "
         remedy = f"See the messages above, request more time or ranks, or make generations shorter. {again}"
-        return Decision(False, text + remedy, restarts)
+        return RequeueDecision(False, text + remedy, restarts)
     without = f", {idle} of {MOST_IDLE_RESTARTS} restarts without a new generation" if idle else ""
-    return Decision(
+    return RequeueDecision(
         True, f"interrupted after {generation} generations{without}: requeued", restarts
     )
 
 
 def decide_in(
     directory: Path, shard: Shard | None, exit_status: int, this_run: JsonObject
-) -> Decision:
+) -> RequeueDecision:
     """Return the decision for a run directory, and record it there.
 
     A new submission starts a new count. `this_run` is the result of slurm.this_run.

@@ -72,7 +72,7 @@ class RankDevice:
 
 
 @dataclass(frozen=True)
-class Decision:
+class DeviceDecision:
     """The kind of device on which all ranks compute, and the device of each rank."""
 
     request: DeviceRequest
@@ -118,10 +118,10 @@ class Decision:
         return {"device": info}
 
 
-_decisions: list[Decision] = []  # the one of this process
+_decisions: list[DeviceDecision] = []  # the one of this process
 
 
-def current_decision() -> Decision | None:
+def current_decision() -> DeviceDecision | None:
     """Return the decision for this process, None if there is none."""
     return _decisions[0] if _decisions else None
 
@@ -144,7 +144,7 @@ def can_compute() -> bool:
     return not backend(decision.request.library).only_traces()
 
 
-def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> Decision:
+def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> DeviceDecision:
     """Decide on which devices the ranks compute, and set the library up for a GPU.
 
     Every rank of the world calls this. With `only_checks` a requested GPU may be missing, as on a
@@ -175,7 +175,7 @@ def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> D
         )
     if index is not None:
         devices = _set_up(world, request, own, index)
-    _decisions[:] = [Decision(request, kind, tuple(devices), reason)]
+    _decisions[:] = [DeviceDecision(request, kind, tuple(devices), reason)]
     return _decisions[0]
 
 
@@ -314,7 +314,7 @@ def _listed(devices: Sequence[RankDevice]) -> str:
     return "; ".join(items)
 
 
-def changes(recorded: Mapping[str, Any], decision: Decision | None) -> list[str]:
+def changes(recorded: Mapping[str, Any], decision: DeviceDecision | None) -> list[str]:
     """Return warnings if a run continues on other GPUs than those in its checkpoint's provenance.
 
     Raises CheckpointError if it would continue on the CPU instead of GPUs, or the other way round.

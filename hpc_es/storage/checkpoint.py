@@ -98,7 +98,7 @@ class DamagedError(CheckpointError):
 
 
 @dataclass(frozen=True)
-class Best:
+class BestCentre:
     """The best evaluation so far."""
 
     return_: float
@@ -148,7 +148,7 @@ class Snapshot:
 
     state: State
     counters: Mapping[str, float | int]  # episodes, timesteps, seconds, ...
-    best: Best | None
+    best: BestCentre | None
     triggers: Mapping[str, float]  # last value of each trigger
     config_text: str  # resolved config
     config_hash: str
@@ -519,7 +519,7 @@ def _snapshot(file: h5py.File) -> Snapshot:
     best = None
     if "best" in file:
         arrays = _arrays(file, "best/shared", order.get("best/shared", []))
-        best = Best(
+        best = BestCentre(
             float(file["best/return_"][()]),
             int(file["best/generation"][()]),
             arrays,

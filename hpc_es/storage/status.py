@@ -23,7 +23,7 @@ from hpc_es.core.vocabulary import inside
 from hpc_es.storage.run_lock import is_alive, is_held
 
 if TYPE_CHECKING:
-    from hpc_es.storage.checkpoint import Best
+    from hpc_es.storage.checkpoint import BestCentre
 
 EndStatus = Literal["finished", "interrupted", "failed"]
 
@@ -122,7 +122,7 @@ def final_evaluation(directory: Path, generation: int | None) -> dict[str, float
         return {}
 
 
-def is_surpassed(best: Best | None, final: Mapping[str, float]) -> bool:
+def is_surpassed(best: BestCentre | None, final: Mapping[str, float]) -> bool:
     """Return whether the final evaluation is better than the best evaluation during training.
 
     If the task derives its fitness, the run has compared them and recorded the result.

@@ -49,7 +49,7 @@ MOST_MODULES = 1000  # of the texts of a config
 
 
 @dataclass(frozen=True)
-class Decision:
+class TrustDecision:
     """What may be imported for a run, as rank 0 has decided.
 
     These are directories, and which files there (None: all).
@@ -76,7 +76,7 @@ class Decision:
         }
 
     @classmethod
-    def from_message(cls, message: JsonObject) -> Decision:
+    def from_message(cls, message: JsonObject) -> TrustDecision:
         """Return what `message` returned on rank 0."""
         limits = message["limits"] and user_code.Limits(
             frozenset(message["limits"]["keys"]), message["limits"]["own"]
@@ -84,7 +84,9 @@ class Decision:
         return cls(tuple(message["directories"]), limits, frozenset(message["checked"]))
 
 
-Consent: TypeAlias = bool | Decision  # whether the user trusts the code, or what rank 0 has decided
+Consent: TypeAlias = (
+    bool | TrustDecision
+)  # whether the user trusts the code, or what rank 0 has decided
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ def fingerprint(config_text: str, provenance: ConfigData) -> str:
 
 
 @user_code.undone_if_refused()
-def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) -> Decision:
+def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) -> TrustDecision:
     """Return what may be imported for the checkpoint `path` with this config.
 
     The search path is changed.
@@ -226,16 +228,16 @@ def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) 
     """
     outsider = stranger(path)
     if not _names_code(data, provenance):
-        return _without(data) if outsider else Decision()
+        return _without(data) if outsider else TrustDecision()
 
     code = _located(path, data, provenance)
     directories = user_code.import_directories()
     if trusted:
-        return Decision(directories)
+        return TrustDecision(directories)
 
     known = Store.of_user().digests()
     if code.digest in known:
-        return Decision(directories, user_code.Limits(known | code.keys))
+        return TrustDecision(directories, user_code.Limits(known | code.keys))
 
     _require_unchanged(path, code)
     others = filter(None, map(stranger, code.files))
@@ -243,7 +245,7 @@ def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) 
         raise UserError("\n".join(_untrusted_lines(path, reason, code)))
     # Others may add files to one of the directories, or to a folder in it, which an import could
     # find.
-    return Decision(directories, user_code.Limits(known | code.keys, own=True))
+    return TrustDecision(directories, user_code.Limits(known | code.keys, own=True))
 
 
 def _names_code(data: ConfigData, provenance: ConfigData) -> bool:
@@ -290,7 +292,7 @@ def own_files() -> user_code.Limits:
     return user_code.Limits(Store.of_user().digests(), own=True)
 
 
-def combined(decisions: Iterable[Decision]) -> Decision:
+def combined(decisions: Iterable[TrustDecision]) -> TrustDecision:
     """Return what may be imported for any of several checkpoints of a run."""
     several = [*decisions]
     directories = tuple(
@@ -300,16 +302,18 @@ def combined(decisions: Iterable[Decision]) -> Decision:
     checked = frozenset[str]().union(*(one.checked for one in several))
     known = [one for one in limits if one is not None]
     if len(known) < len(limits) or not limits:
-        return Decision(directories, None, checked)
+        return TrustDecision(directories, None, checked)
     keys = frozenset[str]().union(*(one.keys for one in known))
-    return Decision(directories, user_code.Limits(keys, any(one.own for one in known)), checked)
+    return TrustDecision(
+        directories, user_code.Limits(keys, any(one.own for one in known)), checked
+    )
 
 
-def _without(data: ConfigData) -> Decision:
+def _without(data: ConfigData) -> TrustDecision:
     """Return the decision that nothing beside a config of somebody else may be imported."""
     mine = {str(Path.cwd()), *user_code.import_directories()}
     foreign = tuple(directory for directory in _directory_of(data) if directory not in mine)
-    return Decision(foreign, user_code.NOTHING) if foreign else Decision()
+    return TrustDecision(foreign, user_code.NOTHING) if foreign else TrustDecision()
 
 
 def _require_unchanged(path: Path, code: Code) -> None:

@@ -20,7 +20,7 @@ from hpc_es.storage.checkpoint_directory import BEST, find
 from hpc_es.storage.members import read_member, require_no_members
 from hpc_es.storage.results import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
-from hpc_es.storage.trust import Consent, Decision, decide, fingerprint
+from hpc_es.storage.trust import Consent, TrustDecision, decide, fingerprint
 
 if TYPE_CHECKING:
     pass
@@ -95,7 +95,7 @@ def _of_member(path: Path, name: str, trust: Consent) -> tuple[Path, Snapshot, S
     return file, replace(snapshot, state=held), member.name
 
 
-def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> Decision:
+def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> TrustDecision:
     """Make the code of a run importable.
 
     A decision of rank 0, or an earlier one, holds for the checkpoints that it was made for, not for
@@ -106,7 +106,7 @@ def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> Decision:
     """
     with damage_named(path):
         checked = fingerprint(snapshot.config_text, snapshot.provenance)
-        if not isinstance(trust, Decision):
+        if not isinstance(trust, TrustDecision):
             decided = decide(path, plain_data(snapshot.config_text), snapshot.provenance, trust)
             trust = replace(decided, checked=frozenset([checked]))
         elif checked not in trust.checked:

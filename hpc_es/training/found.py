@@ -30,7 +30,7 @@ from hpc_es.tasks.functions.best import BEST_AT, BEST_VALUE, BEST_X, best_report
 from hpc_es.tasks.functions.parameters import Scale, scales_of
 
 if TYPE_CHECKING:
-    from hpc_es.storage.checkpoint import Best, Snapshot
+    from hpc_es.storage.checkpoint import BestCentre, Snapshot
 
 
 class CentreEvaluation:
@@ -72,7 +72,7 @@ def found_by(
     master: Arrays,
     *,
     generation: int,
-    best: Best | None,
+    best: BestCentre | None,
     final: Mapping[str, float],
 ) -> Found:
     """Return what a run has found so far.
@@ -174,7 +174,7 @@ def _scales(config: ConfigData, size: int) -> dict[str, Scale]:
 
 
 def _centre(
-    shared: Arrays, generation: int, best: Best | None, final: Mapping[str, float]
+    shared: Arrays, generation: int, best: BestCentre | None, final: Mapping[str, float]
 ) -> tuple[Answer, int | None]:
     """Return the best evaluated centre, the last one included, and its generation.
 

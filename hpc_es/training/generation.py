@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.algorithms.common.optimizers import parts_of
+from hpc_es.algorithms.common.optimizers import pieces_of
 from hpc_es.core.data import (
     NO_FITNESS,
     Array,
@@ -391,7 +391,7 @@ def update_state(
         RunError: theta is not finite.
     """
     after, metrics = algorithm.tell(before, results)
-    if not all(np.isfinite(after.theta[part]).all() for part in parts_of(len(after.theta))):
+    if not all(np.isfinite(after.theta[part]).all() for part in pieces_of(len(after.theta))):
         raise RunError(
             f"theta is not finite after generation {before.generation + 1}: lower "
             "algorithm.optimizer.learning_rate (ars: algorithm.learning_rate) or algorithm.sigma, and train into "

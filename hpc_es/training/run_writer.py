@@ -37,7 +37,7 @@ from hpc_es.mpi.world import World
 from hpc_es.report.progress import Progress
 from hpc_es.storage import metrics_log, results
 from hpc_es.storage.answers import RESULT, Answer, Found
-from hpc_es.storage.checkpoint import Best, CutShort, Increment, Snapshot, is_full
+from hpc_es.storage.checkpoint import BestCentre, CutShort, Increment, Snapshot, is_full
 from hpc_es.storage.files import finite, remove_leftovers, write_json, write_text, written
 from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog, ProgramsLog
 from hpc_es.storage.status import (
@@ -456,7 +456,9 @@ class RunWriter:
             generation, error = int(row["generation"] or 0), measured.standard_error
             shared = finished.measured.state.shared
             mean = float(measured.returns.mean())
-            self.standing.best = Best(mean, generation, shared, rows, error, measured.episodes)
+            self.standing.best = BestCentre(
+                mean, generation, shared, rows, error, measured.episodes
+            )
         self.progress.update(row, self._best_centre())
         if is_best:
             self._opened.store.save_best(self._snapshot())

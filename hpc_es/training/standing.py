@@ -33,7 +33,7 @@ from hpc_es.training.found import found_by, with_centre
 from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow, derived_fitness
 
 if TYPE_CHECKING:
-    from hpc_es.storage.checkpoint import Best
+    from hpc_es.storage.checkpoint import BestCentre
 
 # Counters of `stop.patience`: evaluations since the last improvement, the value then (higher is
 # better), and the sum of its constraint violations. Only runs with a patience have them.
@@ -127,7 +127,7 @@ class Standing:
     problem: Problem
     state: State
     counters: Counters = field(default_factory=lambda: dict(NOTHING_USED))
-    best: Best | None = None  # the best evaluation of a policy
+    best: BestCentre | None = None  # the best evaluation of a policy
     # Arrays in place of those of the state, after a generation that was cut short and the final
     # evaluation.
     final: Arrays = field(default_factory=dict)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpc_es.actor_critic.differentiable import GraphPolicy
-from hpc_es.actor_critic.loss import Loss, Weights
+from hpc_es.actor_critic.loss import Loss, LossWeights
 from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
 from tests.actor_critic.one_layer import ACTIONS, INPUTS, UNITS, OneLayer, episodes, in_graph
 
@@ -49,7 +49,7 @@ def gradient(network: Any, loss: Loss, memory: Any = None) -> Any:
     from hpc_es.actor_critic.differentiable import TensorFlowPolicy
 
     policy = TensorFlowPolicy(network)
-    weights = Weights(
+    weights = LossWeights(
         network.initial(np.random.default_rng(0)), policy.initial_value(None), np.float32(0.1)
     )  # type: ignore[arg-type]
     return policy.gradient(loss, weights, episodes(), memory)
@@ -68,7 +68,7 @@ def test_gradient_equals_that_of_lstm_and_mlp(
     if starts == "in an episode":
         h_and_c = np.random.default_rng(5).standard_normal((3, 2, UNITS)).astype(np.float32)
         memory, leaves = ([h_and_c], [h_and_c[:, 1], h_and_c[:, 0]]) if is_recurrent else ([], [])
-    weights = Weights(*in_graph(network.initial(np.random.default_rng(0))), np.float32(0.1))
+    weights = LossWeights(*in_graph(network.initial(np.random.default_rng(0))), np.float32(0.1))
     expected, expected_sums = other.gradient(loss, weights, episodes(), memory)
     result, sums = gradient(network, loss, leaves)
     np.testing.assert_allclose(np.concatenate(in_graph(result)), expected, rtol=1e-5, atol=1e-5)
@@ -86,7 +86,7 @@ def test_gradient_is_the_same_if_functions_run_eagerly(kind: str) -> None:
         if kind == "custom":
             return gradient(network, loss)
         policy = GraphPolicy(DifferentiableNetwork((INPUTS, UNITS, ACTIONS), None))
-        weights = Weights(*in_graph(network.initial(np.random.default_rng(0))), np.float32(0.1))
+        weights = LossWeights(*in_graph(network.initial(np.random.default_rng(0))), np.float32(0.1))
         return policy.gradient(
             loss, weights, episodes(), policy.memory(3) if kind == "segments" else None
         )

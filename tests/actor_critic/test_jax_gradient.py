@@ -24,7 +24,7 @@ from hpc_es.actor_critic.jax_gradient import (
     loss_terms,
     value_network,
 )
-from hpc_es.actor_critic.loss import Loss, Weights
+from hpc_es.actor_critic.loss import Loss, LossWeights
 from hpc_es.core.data import Discrete, ObservationSpec, Spaces
 from hpc_es.devices.jax_setup import configured_jax
 from hpc_es.policies import cnn
@@ -64,7 +64,7 @@ def gradient(
     policy = JaxPolicy(value_network(network))
     value = policy.initial_value(np.random.default_rng(2))
     theta = theta_of(network) if theta is None else theta
-    return policy.gradient(loss, Weights(theta, value, BETA), recorded, memory)
+    return policy.gradient(loss, LossWeights(theta, value, BETA), recorded, memory)
 
 
 @pytest.mark.parametrize("unroll", [None, 3])
@@ -82,7 +82,7 @@ def test_gradient_equals_that_of_lstm_and_mlp_in_tensorflow(
     loss = Loss(0.9, 0.7, 0.3, 1.0, unroll)
     other = GraphPolicy(DifferentiableNetwork(widths, None if is_recurrent else "tanh"))
     expected, expected_sums = other.gradient(
-        loss, Weights(*in_graph(theta_of(network)), BETA), episodes()
+        loss, LossWeights(*in_graph(theta_of(network)), BETA), episodes()
     )
     result, sums = gradient(network, episodes(), loss)
     np.testing.assert_allclose(np.concatenate(in_graph(result)), expected, rtol=1e-5, atol=1e-5)

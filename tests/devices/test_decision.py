@@ -14,7 +14,7 @@ import pytest
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.devices import decision, jax_setup, tensorflow_setup
 from hpc_es.devices.decision import (
-    Decision,
+    DeviceDecision,
     DeviceRequest,
     RankDevice,
     changes,
@@ -26,14 +26,14 @@ from hpc_es.mpi.world import World
 from tests.helpers.harness import mpiexec, script
 
 HOST = os.uname().nodename
-CPU = Decision(DeviceRequest("jax"), "cpu", (RankDevice("n1", 1),), "rank 0 (n1) sees no GPU")
+CPU = DeviceDecision(DeviceRequest("jax"), "cpu", (RankDevice("n1", 1),), "rank 0 (n1) sees no GPU")
 
 
-def on_gpus(*models: str) -> Decision:
+def on_gpus(*models: str) -> DeviceDecision:
     devices = [
         RankDevice("n1", 1, str(gpu), model, f"GPU-{gpu}") for gpu, model in enumerate(models)
     ]
-    return Decision(DeviceRequest("jax"), "gpu", tuple(devices))
+    return DeviceDecision(DeviceRequest("jax"), "gpu", tuple(devices))
 
 
 @pytest.fixture(autouse=True)
@@ -223,7 +223,7 @@ def test_ranks_with_different_gpu_models_get_a_warning() -> None:
     world = World("none")
     devices = (RankDevice(HOST, os.getpid(), "0", "H100"), RankDevice("n2", 1, "0", "A100"))
     world._table = [(0, HOST, os.getpid()), (1, "n2", 1)]
-    lines = Decision(DeviceRequest("jax"), "gpu", devices).lines(world)
+    lines = DeviceDecision(DeviceRequest("jax"), "gpu", devices).lines(world)
     assert lines[0] == f"JAX computes on GPUs: rank=host:GPU  0={HOST}:0 H100  1=n2:0 A100"
     assert lines[1].startswith("WARNING: the ranks compute on different GPUs (A100, H100)")
 
@@ -232,7 +232,7 @@ def test_log_lists_many_ranks_by_node() -> None:
     world = World("none")
     devices = tuple(RankDevice(f"n{rank // 4}", rank, str(rank % 4), "H100") for rank in range(80))
     world._table = [(rank, device.host, device.pid) for rank, device in enumerate(devices)]
-    (line,) = Decision(DeviceRequest("jax"), "gpu", devices).lines(world)
+    (line,) = DeviceDecision(DeviceRequest("jax"), "gpu", devices).lines(world)
     assert line.startswith("JAX computes on GPUs: n0: 4 ranks on 0,1,2,3 (H100); n1: 4 ranks")
 
 

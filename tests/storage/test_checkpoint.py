@@ -27,7 +27,7 @@ import pytest
 from hpc_es.core.data import Arrays, State
 from hpc_es.core.errors import CheckpointError, RunError
 from hpc_es.storage import checkpoint
-from hpc_es.storage.checkpoint import Best, DamagedError, Snapshot, load, save
+from hpc_es.storage.checkpoint import BestCentre, DamagedError, Snapshot, load, save
 from hpc_es.storage.checkpoint_directory import Store, find
 from hpc_es.storage.compare import differences, verify_restored
 
@@ -58,7 +58,7 @@ def full() -> Snapshot:
     return Snapshot(
         state=State(30, ARRAYS, dict(reversed(ARRAYS.items()))),
         counters={"episodes": 2**60 + 1, "seconds": 0.1 + 0.2, "timesteps": 3, "whole": 3.0},
-        best=Best(-1 / 3, 20, ARRAYS),
+        best=BestCentre(-1 / 3, 20, ARRAYS),
         triggers={"checkpoint": 30, "plot": 12.5},
         config_text="name: Grüße\n" + "x" * 100_000,
         config_hash="ab12",
@@ -126,7 +126,7 @@ def test_numpy_scalars_become_python_numbers(tmp_path: Path) -> None:
 
 
 def test_best_return_of_nan_is_restored(tmp_path: Path) -> None:
-    save(tmp_path / "x.h5", snapshot(best=Best(float("nan"), 1, {})))
+    save(tmp_path / "x.h5", snapshot(best=BestCentre(float("nan"), 1, {})))
     best = load(tmp_path / "x.h5").best
     assert best is not None and np.isnan(best.return_)
 

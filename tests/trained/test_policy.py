@@ -17,7 +17,7 @@ import pytest
 import hpc_es
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.storage import checkpoint
-from hpc_es.storage.checkpoint import Best
+from hpc_es.storage.checkpoint import BestCentre
 from hpc_es.trained.policy import ROWS, load_policy
 from hpc_es.trained.stored import read_policy
 from tests.helpers.harness import python, script
@@ -30,7 +30,7 @@ def env(name: str) -> str:
     return f"task.env_id=tests.helpers.toys:{name}-v0"
 
 
-def best_of(path: Path) -> Best:
+def best_of(path: Path) -> BestCentre:
     best = snapshot(path).best
     assert best is not None
     return best

@@ -15,7 +15,7 @@ import pytest
 import hpc_es
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Column, Float64, ProblemState, Rows, State, row_dtype
-from hpc_es.storage.checkpoint import Best, Snapshot, load, save
+from hpc_es.storage.checkpoint import BestCentre, Snapshot, load, save
 from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.trained.theta import read_theta
 from hpc_es.training.standing import Standing
@@ -131,7 +131,7 @@ def rows_of(*values: tuple[float, float]) -> Rows:
     return rows
 
 
-def standing(problem: Any, best: Best | None) -> Standing:
+def standing(problem: Any, best: BestCentre | None) -> Standing:
     return Standing(
         validate({"task": {"env_id": "CartPole-v1"}}), problem, State(1, {}, {}), best=best
     )
@@ -150,14 +150,14 @@ def standing(problem: Any, best: Best | None) -> Standing:
 def test_evaluations_are_compared_by_ranks_within_both(
     known: tuple[float, float] | None, new: tuple[float, float], is_better: bool
 ) -> None:
-    best = None if known is None else Best(known[0], 0, {}, rows_of(known))
+    best = None if known is None else BestCentre(known[0], 0, {}, rows_of(known))
     assert standing(Ranked(), best).is_better(State(1, {}, {}), rows_of(new)) == is_better
 
 
 def test_best_evaluation_of_an_older_checkpoint_is_replaced_only_if_the_fitness_is_derived() -> (
     None
 ):
-    best, worse = Best(5.0, 0, {}), rows_of((2.0, 0.0))
+    best, worse = BestCentre(5.0, 0, {}), rows_of((2.0, 0.0))
     assert standing(Ranked(), best).is_better(State(1, {}, {}), worse)
     assert not standing(ProblemDefaults(), best).is_better(State(1, {}, {}), worse)
 
@@ -165,7 +165,7 @@ def test_best_evaluation_of_an_older_checkpoint_is_replaced_only_if_the_fitness_
 def test_rows_of_the_best_evaluation_are_stored_in_a_checkpoint(tmp_path: Path) -> None:
     empty: dict[str, Any] = {}
     for rows in (None, rows_of((5.0, 1.0), (np.nan, 2.0))):
-        best = Best(5.0, 0, {}, rows)
+        best = BestCentre(5.0, 0, {}, rows)
         save(
             tmp_path / "x.h5",
             Snapshot(State(0, {}, {}), empty, best, empty, "", "", empty, empty, empty),

@@ -9,7 +9,7 @@ import pytest
 
 from hpc_es.config.loading import validate
 from hpc_es.core.data import State
-from hpc_es.storage.checkpoint import Best
+from hpc_es.storage.checkpoint import BestCentre
 from hpc_es.tasks.functions.best import BestVector
 from hpc_es.training.standing import Standing
 
@@ -30,7 +30,7 @@ def test_end_message_reports_a_better_last_theta(
     problem: Any = None
     standing = Standing(validate({"task": {"env_id": "CartPole-v1"}}), problem, State(3, {}, {}))
     standing.counters |= {"episodes": 640, "timesteps": 220_242, "failed_episodes": 7}
-    standing.best = None if best is None else Best(best, 0, {})
+    standing.best = None if best is None else BestCentre(best, 0, {})
     results = {} if final is None else {"final_return_mean": final}
     line = standing.end_message("finished", "stop.timesteps: 200000", 3, results)
     work = "3 generations, 220,242 timesteps, 7 failed episodes"
@@ -44,7 +44,7 @@ def test_value_of_a_minimum_at_zero_has_no_sign() -> None:
     standing = Standing(
         validate({"task": task, "algorithm": {"kind": "cma_es"}}), problem, State(3, {}, {})
     )
-    standing.best = Best(0.0, 0, {})
+    standing.best = BestCentre(0.0, 0, {})
     line = standing.end_message("finished", "stop.generations: 3", 3, {"final_return_mean": 0.0})
     assert line.endswith("  final evaluation 0  best evaluation 0")
 
@@ -55,7 +55,7 @@ def test_objective_shows_its_best_value_and_not_that_of_a_centre() -> None:
     best = BestVector(np.ones(2), 0.5, 3, 4, 0.25)
     state = State(5, {"theta": np.zeros(2)}, best.arrays())
     standing = Standing(validate({"task": task, "algorithm": {"kind": "cma_es"}}), problem, state)
-    standing.best = Best(-22.0, 0, {})
+    standing.best = BestCentre(-22.0, 0, {})
     line = standing.end_message("finished", "stop.generations: 3", 3, {"final_return_mean": -4.5})
     assert line.endswith("  final evaluation 4.5  best value 0.5 (violation 0.25)")
 

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms import cma_es
-from hpc_es.algorithms.cma_es import CMAES, Constants
+from hpc_es.algorithms.cma_es import CMAES, CmaConstants
 from hpc_es.algorithms.common.archive import (
     METRICS,
     REJECTED,
@@ -89,7 +89,7 @@ class EmitterOptions:
 
 
 @dataclass(frozen=True)
-class EmitterConstants(Constants):
+class EmitterConstants(CmaConstants):
     """Constants of CMA-ES with less frequent square roots, as in the code of its tutorial."""
 
     @property

@@ -131,7 +131,7 @@ def slots_of(arrays: Arrays) -> Arrays:
     return {name: array for name, array in arrays.items() if name in SLOTS}
 
 
-def parts_of(size: int) -> Iterator[slice]:
+def pieces_of(size: int) -> Iterator[slice]:
     """Yield slices of STEP_PART elements of a vector."""
     for start in range(0, size, STEP_PART):
         yield slice(start, min(start + STEP_PART, size))
@@ -164,7 +164,7 @@ def step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Arra
         return _step(options, slots, gradient)
     new_slots = {name: np.empty_like(slot) for name, slot in slots.items()}
     whole_step = np.empty_like(gradient)
-    for part in parts_of(len(gradient)):
+    for part in pieces_of(len(gradient)):
         new_parts, whole_step[part] = _step(options, _views(slots, part), gradient[part])
         for name, slot in new_parts.items():
             new_slots[name][part if slot.ndim else ...] = slot
@@ -243,7 +243,7 @@ def _climb_whole(
 ) -> Float64:
     """Do the same for a whole vector at once."""
     of_gradient, of_theta = squares_of_parts(gradient), squares_of_parts(theta)
-    for piece in parts_of(len(theta)):
+    for piece in pieces_of(len(theta)):
         np.subtract(theta.dtype.type(decay) * theta[piece], gradient[piece], out=gradient[piece])
     new_slots, change = _step(options, slots, gradient)
     for name, slot in slots.items():

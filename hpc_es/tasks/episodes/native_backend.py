@@ -124,7 +124,7 @@ def key(environment: Environment) -> str:
 # The comparison
 
 
-class RecordedStep(NamedTuple):
+class ComparedStep(NamedTuple):
     """The result of a step; step 0 is the reset, whose reward is 0."""
 
     episode: int
@@ -156,7 +156,7 @@ def difference(
 
 def record_native(
     environment: Environment, backend: EnvironmentBackend, trial: ComparisonRun
-) -> tuple[list[list[RecordedStep]], Array]:
+) -> tuple[list[list[ComparedStep]], Array]:
     """Return the steps of each row, and the actions [steps, rows, ...].
 
     At every other step the rows are advanced in two groups, as if the rows of the other group were
@@ -191,7 +191,7 @@ def record_native(
                         observations[row].copy(),
                         float(rewards[row]),
                     )
-                    steps[row].append(RecordedStep(*numbers, is_over, row in result.cut))
+                    steps[row].append(ComparedStep(*numbers, is_over, row in result.cut))
                     if is_over:
                         episode = previous.episode + 1
                         steps[row].append(
@@ -223,7 +223,7 @@ def _actions(space: gymnasium.Space, observations: Float32, rng: np.random.Gener
     return actions
 
 
-def _record_gymnasium(environment: Environment, actions: Array, row: int) -> Iterator[RecordedStep]:
+def _record_gymnasium(environment: Environment, actions: Array, row: int) -> Iterator[ComparedStep]:
     """Yield the steps of a row, whose actions are [steps, ...]."""
     episode = step = 0
     yield _recorded_reset(environment.reset(seed=row)[0], 0)
@@ -232,7 +232,7 @@ def _record_gymnasium(environment: Environment, actions: Array, row: int) -> Ite
         step += 1
         is_over = bool(terminated or truncated)
         recorded = np.array(observation, np.float32)
-        yield RecordedStep(
+        yield ComparedStep(
             episode, step, recorded, float(reward), is_over, is_over and not terminated
         )
         if is_over:
@@ -240,11 +240,11 @@ def _record_gymnasium(environment: Environment, actions: Array, row: int) -> Ite
             yield _recorded_reset(environment.reset(seed=row + 100 * episode)[0], episode)
 
 
-def _recorded_reset(observation: Array, episode: int) -> RecordedStep:
-    return RecordedStep(episode, 0, np.array(observation, np.float32), 0.0)
+def _recorded_reset(observation: Array, episode: int) -> ComparedStep:
+    return ComparedStep(episode, 0, np.array(observation, np.float32), 0.0)
 
 
-def _step_difference(step: RecordedStep, expected: RecordedStep) -> str:
+def _step_difference(step: ComparedStep, expected: ComparedStep) -> str:
     """Return a description of the first difference in any bit (NaN equals NaN), or ""."""
     native, reference = step.observation, expected.observation
     if native.tobytes() != reference.tobytes():

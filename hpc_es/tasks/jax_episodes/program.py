@@ -56,7 +56,7 @@ from hpc_es.tasks.observation_statistics import ObservationSums
 from hpc_es.tasks.parts_of_calls import in_parts
 
 
-class CompiledCall:
+class EpisodesCall:
     """The compiled call of an environment, a policy and a shape.
 
     `run` compiles it unless `compile` has.
@@ -226,7 +226,7 @@ def inputs_of(
     """Return the padded inputs of a call for some jobs of a batch.
 
     `theta`, float32[at least the jobs of the batch, params], and `common` are those of
-    `CompiledCall.vectors`; `generators` are those of the jobs' actions, if they are sampled.
+    `EpisodesCall.vectors`; `generators` are those of the jobs' actions, if they are sampled.
     """
     seeds = batch.seeds[jobs.start : jobs.stop].ravel()
     keys = np.stack([seeds >> 32, seeds & LOW_BITS], axis=1)  # those of jax.random.key(seed)

@@ -60,7 +60,7 @@ from hpc_es.tasks.problems import (
 )
 
 if TYPE_CHECKING:
-    from hpc_es.tasks.jax_episodes.program import CompiledCall
+    from hpc_es.tasks.jax_episodes.program import EpisodesCall
     from hpc_es.tasks.jax_episodes.segments import CompiledSegments
 
 
@@ -124,7 +124,7 @@ class CompiledTask(Protocol):
 
     def program(
         self, policy: PurePolicy, is_normalised: bool, *, factorisation: Factorisation | None = None
-    ) -> CompiledCall:
+    ) -> EpisodesCall:
         """Return the compiled call of a policy."""
         ...
 
@@ -163,7 +163,7 @@ class CompiledProblem(PolicyProblem):
         self._factorisation: Factorisation | None = None
 
     @property
-    def program(self) -> CompiledCall:
+    def program(self) -> EpisodesCall:
         """The call of training and of its evaluations."""
         enabled = self._compiled_task.options.observation_normalization.enabled
         return self._compiled_task.program(self._pure, enabled, factorisation=self._factorisation)
@@ -403,7 +403,7 @@ class JaxEpisodes:
             options, self.spaces.observations.size, behaviours, infos=False
         )
         self._programs: dict[
-            tuple[PurePolicy, CallShape, tuple[int, tuple[str, ...]] | None], CompiledCall
+            tuple[PurePolicy, CallShape, tuple[int, tuple[str, ...]] | None], EpisodesCall
         ] = {}
 
     @property
@@ -447,11 +447,11 @@ class JaxEpisodes:
         is_normalised: bool,
         samples: bool = False,
         factorisation: Factorisation | None = None,
-    ) -> CompiledCall:
+    ) -> EpisodesCall:
         """Return the call of a policy, which is compiled on its first use; `samples`:
         whether it samples actions.
         """
-        from hpc_es.tasks.jax_episodes.program import CompiledCall
+        from hpc_es.tasks.jax_episodes.program import EpisodesCall
 
         o: Any = self.options  # which has numbers in place of `auto`
         is_noisy = bool(policy.action_noise_std) and isinstance(self.spaces.actions, Box)
@@ -460,7 +460,7 @@ class JaxEpisodes:
         rank = None if factorisation is None else (factorisation.rank, factorisation.full)
         key = policy, form, rank
         if key not in self._programs:
-            self._programs[key] = CompiledCall(self.traced, policy, form, factorisation)
+            self._programs[key] = EpisodesCall(self.traced, policy, form, factorisation)
         return self._programs[key]
 
     def segments(self) -> CompiledSegments:

@@ -59,7 +59,7 @@ def test_call_is_built_and_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For any number of chunks; each starts from new episodes."""
     created = parts()
     first = played(created, ALL, SEEDS)
-    monkeypatch.setattr("hpc_es.tasks.jax_episodes.program.CompiledCall.__init__", _never)
+    monkeypatch.setattr("hpc_es.tasks.jax_episodes.program.EpisodesCall.__init__", _never)
     assert bytes_of(played(created, ALL, SEEDS)) == bytes_of(first)
 
 

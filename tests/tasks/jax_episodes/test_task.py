@@ -121,7 +121,7 @@ def test_check_traces_and_compiles_nothing(
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 
     monkeypatch.setattr(
-        "hpc_es.tasks.jax_episodes.program.CompiledCall._compile_segment",
+        "hpc_es.tasks.jax_episodes.program.EpisodesCall._compile_segment",
         lambda self: pytest.fail("it was compiled"),
     )
     assert checking.check(config()) == 0
