@@ -104,7 +104,8 @@ def _with_algorithm(data: ConfigData, own: Config, kind: str, seeds: int) -> Con
     """Return the config with another algorithm, which has its default options."""
     changed = {**data, "repetitions": seeds}
     if kind != own.algorithm.kind:
-        changed |= {"algorithm": {"kind": kind}, "name": f"{own.name}_{kind}"}
+        # of the same name, so that pictures and reports label the runs by the algorithm
+        changed |= {"algorithm": {"kind": kind}}
     if kind == "random" and own.task.kind in ("function", "command"):
         changed["task"] = {**data["task"], "initial": "random"}
     return changed

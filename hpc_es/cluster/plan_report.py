@@ -15,7 +15,8 @@ from hpc_es.cluster.measure import Cluster, MeasuredGeneration
 from hpc_es.cluster.predict import DELAYED_TIMESTEPS, WORTH, Prediction
 from hpc_es.core.data import JsonObject
 from hpc_es.core.text_table import aligned
-from hpc_es.report.plot import PALETTE, STYLE, UNDATED, check_picture, label_log_axis
+from hpc_es.report.plot import PALETTE, STYLE, UNDATED, check_picture
+from hpc_es.report.ticks import label_log_axis
 from hpc_es.storage.files import written
 
 COLUMNS = (

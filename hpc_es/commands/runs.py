@@ -18,10 +18,13 @@ from hpc_es.core.text_table import aligned
 
 if TYPE_CHECKING:
     from hpc_es.core.data import JsonObject
+    from hpc_es.report.curves import X
     from hpc_es.storage.answers import Found
     from hpc_es.storage.checkpoint import Increment, Snapshot
 
 
+PLOT_AXES = ("timesteps", "evaluations", "programs", "time", "seconds", "generation")
+SMALLEST_WIDTH, LARGEST_WIDTH = 2.0, 40.0  # inches
 LIST_COLUMNS = ("name", "state", "progress", "best", "updated")
 
 
@@ -639,7 +642,9 @@ def _short(value: object) -> str:
 
 
 def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the runs, the picture and its axis."""
+    """Add the runs, the pictures, their axes and statistics."""
+    from hpc_es.report.statistics import CENTRE_WORDS, INTERVAL_WORDS
+
     parser.add_argument(
         "runs",
         nargs="+",
@@ -647,12 +652,30 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
         type=expanded_path,
         help="run directory or directory of repetitions",
     )
-    text = "picture to write: .png, .pdf or .svg"
+    text = "picture to write: .png, .pdf or .svg, or .csv with the numbers in it; several times too"
     parser.add_argument(
-        "-o", "--output", required=True, metavar="FILE", type=expanded_path, help=text
+        "-o",
+        "--output",
+        required=True,
+        action="append",
+        metavar="FILE",
+        type=expanded_path,
+        help=text,
     )
-    axes = ("timesteps", "evaluations", "programs", "seconds")
-    parser.add_argument("--x", choices=axes, help="horizontal axis (default: one panel per axis)")
+    text = "horizontal axis (default: one panel per axis)"
+    parser.add_argument("--x", choices=PLOT_AXES, help=text)
+    text = (
+        "value, return or score (the name of what is drawn), population, or metrics such as sigma"
+    )
+    parser.add_argument("--panels", metavar="NAME,...", default="", help=text)
+    text = "what stands for several runs: mean, median or interquartile mean (default: mean)"
+    parser.add_argument("--centre", choices=list(CENTRE_WORDS), default="mean", help=text)
+    text = "the shade over runs: 95 %% bootstrap of the centre, standard deviation, quartiles, or range"
+    parser.add_argument("--interval", choices=list(INTERVAL_WORDS), default="bootstrap", help=text)
+    text = "draw each run as a thin line too (default: up to 20 runs of a task)"
+    parser.add_argument("--seeds", action=argparse.BooleanOptionalAction, help=text)
+    text = "width in inches, such as 3.25 for a column of a journal (default: for a screen)"
+    parser.add_argument("--width", type=_inches, metavar="INCHES", help=text)
     parser.add_argument(
         "--title", metavar="TEXT", help="title of the picture (default: the environment)"
     )
@@ -660,26 +683,50 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--archive", action="store_true", help=text)
 
 
+def _inches(text: str) -> float:
+    """Return the width of a picture."""
+    try:
+        width = float(text)
+    except ValueError:
+        width = 0.0
+    if not SMALLEST_WIDTH <= width <= LARGEST_WIDTH:
+        raise argparse.ArgumentTypeError(
+            f"expected {SMALLEST_WIDTH:g} to {LARGEST_WIDTH:g} inches, found {text!r}"
+        )
+    return width
+
+
 def run_plot(arguments: argparse.Namespace) -> int:
     """Draw the learning curves of one or several runs.
 
-    Runs that differ only in seed, name, output and the run that they start from are averaged into
-    one line: the mean and its spread. Each task has its own chart. Copies of a run, with the same
-    seed and results, count once. --archive draws the archive of a run of quality diversity instead.
+    Runs that differ only in seed, name, output and the run that they start from are summed up as
+    one line, with the interval of --interval around it; a diamond is the final evaluation of all of
+    them. Each task has its own chart. Copies of a run, with the same seed and results, count once.
+    --archive draws the archive of a run of quality diversity instead.
     """
+    from hpc_es.report.drawn import Style
     from hpc_es.report.plot import plot
+    from hpc_es.report.statistics import Summary
 
     if arguments.archive:
         return _plot_archive(arguments)
     unreadable: dict[Path, str] = {}
-    copies = plot(arguments.runs, arguments.output, arguments.x, arguments.title, unreadable)
+    style = Style(
+        Summary(arguments.centre, arguments.interval),
+        tuple(name for name in arguments.panels.split(",") if name),
+        arguments.seeds,
+        arguments.width,
+    )
+    x: X | None = "seconds" if arguments.x == "time" else arguments.x
+    copies = plot(arguments.runs, arguments.output, x, arguments.title, unreadable, style=style)
     for text in unreadable.values():
         sys.stderr.write(f"unreadable: {text}\n")
     for copy in copies:
         sys.stderr.write(
             f"left out: {copy}, a copy of another run (the same config, seed and results)\n"
         )
-    sys.stderr.write(f"{arguments.output} written\n")
+    for output in arguments.output:
+        sys.stderr.write(f"{output} written\n")
     return 0
 
 
@@ -689,6 +736,7 @@ def _plot_archive(arguments: argparse.Namespace) -> int:
 
     if len(arguments.runs) != 1 or arguments.x:
         raise UserError("--archive draws one archive: expected one run, and no --x")
-    plot_archive(arguments.runs[0], arguments.output, arguments.title)
-    sys.stderr.write(f"{arguments.output} written\n")
+    for output in arguments.output:
+        plot_archive(arguments.runs[0], output, arguments.title)
+        sys.stderr.write(f"{output} written\n")
     return 0

@@ -15,21 +15,25 @@ from typing import Literal, Protocol, TypeVar
 import numpy as np
 
 from hpc_es.config.yaml_text import parse
-from hpc_es.core.data import ConfigData, Float64, Json
+from hpc_es.core.data import ConfigData, Float64
 from hpc_es.core.declarations import Metric
 from hpc_es.core.errors import UserError
 from hpc_es.core.run_files import LARGEST_CONFIG, read_text
 from hpc_es.report.declared import declared_metrics
+from hpc_es.report.labels import config_labels, flat
+from hpc_es.report.statistics import CENTRES, DEFAULT, Summary
 from hpc_es.storage.answers import RESULT, Found, number, read_found, read_object
 from hpc_es.storage.metrics_log import JSONL, each_row
 from hpc_es.storage.status import FINISHED, STATUS
 
-X = Literal["timesteps", "evaluations", "programs", "seconds"]
+X = Literal["timesteps", "evaluations", "programs", "seconds", "episodes", "generation"]
 COLUMNS: dict[X, str] = {  # the column of the metrics on each horizontal axis
     "timesteps": "timesteps_total",
     "evaluations": "timesteps_total",
     "programs": "episodes_total",
     "seconds": "seconds_total",
+    "episodes": "episodes_total",
+    "generation": "generation",
 }
 COUNT_UNITS = ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1.0, ""))
 # label, and units in descending size
@@ -38,6 +42,8 @@ X_AXES: dict[X, tuple[str, tuple[tuple[float, str], ...]]] = {
     "evaluations": ("evaluations", COUNT_UNITS),
     "programs": ("programs executed", COUNT_UNITS),
     "seconds": ("wall time", ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))),
+    "episodes": ("episodes", COUNT_UNITS),
+    "generation": ("generation", COUNT_UNITS),
 }
 # the columns that are kept in memory, in addition to the metrics that the kinds of a run declare
 DRAWN = (
@@ -132,6 +138,11 @@ class RunCurves:
         return SCORES if (self.config.get("task") or {}).get("kind") == "model" else RETURNS
 
     @property
+    def has_final_evaluation(self) -> bool:
+        """Whether the last row is the final evaluation, which metrics.jsonl does not have."""
+        return len(self.columns["generation"]) > self.rows
+
+    @property
     def stopped_on_success(self) -> bool:
         """Whether a search ended because it succeeded, so that its best reward is final."""
         stops = bool((self.config.get("algorithm") or {}).get("stop_on_success"))
@@ -174,9 +185,14 @@ class Curve:
     """One line of a picture."""
 
     x: Float64  # float64[points]
-    mean: Float64  # float64[points]
-    spread: Float64  # float64[points]: standard deviation; NaN if there is none
-    runs: int
+    y: Float64  # float64[points]: the value of one run, or the centre of several
+    low: Float64  # float64[points]: the ends of the interval; NaN if there is none
+    high: Float64
+    runs: int = 1
+
+    @property
+    def has_interval(self) -> bool:
+        return bool(np.isfinite(self.low).any())
 
     def thinned(self, most: int = MOST_POINTS) -> Curve:
         """Return a curve of at most `most` points that looks the same:
@@ -187,10 +203,10 @@ class Curve:
         bounds = np.linspace(0, len(self.x), most // 2).astype(int)
         indices = [0, len(self.x) - 1]
         for low, high in pairwise(bounds):
-            part = self.mean[low:high]
+            part = self.y[low:high]
             indices += [low + np.argmin(part), low + np.argmax(part)]
         kept = np.unique(indices)
-        return Curve(self.x[kept], self.mean[kept], self.spread[kept], self.runs)
+        return Curve(self.x[kept], self.y[kept], self.low[kept], self.high[kept], self.runs)
 
 
 def load(path: Path) -> RunCurves:
@@ -218,6 +234,7 @@ def load(path: Path) -> RunCurves:
         columns["best_value"] = np.where(
             columns["best_violation"] > 0, np.nan, columns["best_value"]
         )
+    columns["generation"] = columns["generation"] + 1  # counted from 1, as progress lines do
     rows, found = len(columns["timesteps_total"]), read_found(path)
     repetition = read_object(path / RESULT).get("repetition")
     columns = _with_final_evaluation(columns, path, found)
@@ -354,10 +371,8 @@ def grouped(runs: Sequence[RunCurves]) -> list[RunGroup]:
         same[known] = run if longer else same[known]
     members = list(groups.values())
     names = [_common_name([run.name for run in runs]) for runs in members]
-    labels = [
-        name if names.count(name) == 1 else f"{name}, {_difference(members, names, index)}"
-        for index, name in enumerate(names)
-    ]
+    configs = [flat(shared_config(runs[0].config)) for runs in members]
+    labels = config_labels(names, configs, [runs[0].path.name for runs in members])
     return [
         RunGroup(label, runs, copies.get(key, ()))
         for label, (key, runs) in zip(labels, groups.items(), strict=True)
@@ -390,62 +405,44 @@ def _common_name(names: Sequence[str]) -> str:
     return re.sub(r"[-_. ]*(seed|run|rep|s)?[-_. ]*\d*$", "", prefix) or names[0]
 
 
-def _difference(members: Sequence[Sequence[RunCurves]], names: Sequence[str], index: int) -> str:
-    """Return up to three options in which a group differs from others of the same name."""
-    others = [
-        flat(shared_config(runs[0].config))
-        for runs, name in zip(members, names, strict=True)
-        if name == names[index]
-    ]
-    own = flat(shared_config(members[index][0].config))
-    keys = [key for key in own if any(other.get(key) != own[key] for other in others)]
-    return ", ".join(f"{key} {own[key]}" for key in keys[:3]) or members[index][0].path.name
-
-
-def flat(config: ConfigData, prefix: str = "") -> ConfigData:
-    """Return a config with dotted keys, such as algorithm.sigma."""
-    result: dict[str, Json] = {}
-    for key, value in config.items():
-        result.update(
-            flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-        )
-    return result
-
-
-def average(series: Sequence[tuple[Float64, Float64]]) -> Curve:
-    """Return mean and standard deviation (n - 1) of several runs' (x, y), float64[points] each.
+def average(series: Sequence[tuple[Float64, Float64]], summary: Summary = DEFAULT) -> Curve:
+    """Return centre and interval of several runs' (x, y), float64[points] each.
 
     The curves are interpolated linearly on the x of the run that ends first, from the latest start.
     If the runs share no range of x, as after a single row, only their first points are averaged.
     """
+    if len(series) == 1:
+        return of_one_run(*series[0])
     start = max(x[0] for x, _ in series)
     shortest = min((x for x, _ in series), key=lambda x: float(x[-1]))
     if start < shortest[-1]:
         grid = np.union1d(start, shortest[shortest > start])
-        values = np.stack([np.interp(grid, x, y) for x, y in series])
+        values = np.stack([np.interp(grid, x, y) for x, y in series], axis=-1)
     else:
         grid = np.mean([x[:1] for x, _ in series], axis=0)
-        values = np.stack([y[:1] for _, y in series])
-    return Curve(grid, values.mean(axis=0), values.std(axis=0, ddof=1), len(series))
+        values = np.stack([y[:1] for _, y in series], axis=-1)
+    if len(grid) > MOST_POINTS:  # before the interval, which takes the most time
+        kept = np.isin(grid, of_one_run(grid, CENTRES[summary.centre](values)).thinned().x)
+        grid, values = grid[kept], values[kept]
+    return Curve(grid, *summary.of(values), len(series))
 
 
-def without_spread(x: Float64, y: Float64) -> Curve:
-    """Return the curve of one run, x and y float64[points], without a spread."""
-    return Curve(x, y, np.full_like(y, np.nan), runs=1)
+def of_one_run(x: Float64, y: Float64) -> Curve:
+    """Return the curve of one run, x and y float64[points], without an interval."""
+    return Curve(x, y, np.full_like(y, np.nan), np.full_like(y, np.nan))
 
 
-def population(group: RunGroup, x: X) -> Curve:
+def population(group: RunGroup, x: X, summary: Summary = DEFAULT) -> Curve:
     """Return the mean return of the perturbed policies.
 
-    For program searches it is the best reward so far.
+    For program searches it is the best reward so far. The interval of a single run is the standard
+    deviation over its population.
     """
     measure, column = group.measure, COLUMNS[x]
     if len(group.runs) == 1 and measure.spread is not None:
         only_x, mean, std = group.runs[0].series(column, measure.y, measure.spread)
-        return Curve(only_x, mean, std, runs=1)
+        return Curve(only_x, mean, mean - std, mean + std)
     series = [run.series(column, measure.y) for run in group.runs]
-    if len(series) == 1:
-        return without_spread(*series[0])
     # A search that stopped on success keeps its best reward; without this the mean would end with
     # the fastest search.
     longest = max((run_x for run_x, _ in series), key=lambda run_x: float(run_x[-1]))
@@ -455,10 +452,10 @@ def population(group: RunGroup, x: X) -> Curve:
         extended.append(
             (np.concatenate([run_x, rest]), np.concatenate([y, np.full_like(rest, y[-1])]))
         )
-    return average(extended)
+    return average(extended, summary)
 
 
-def evaluation(group: RunGroup, x: X) -> Curve | None:
+def evaluation(group: RunGroup, x: X, summary: Summary = DEFAULT) -> Curve | None:
     """Return the mean return of the unperturbed policy over the runs with evaluations;
     None if no run has any, or fronts are compared.
     """
@@ -466,28 +463,36 @@ def evaluation(group: RunGroup, x: X) -> Curve | None:
     series = [points for points in series if points[0].size]
     if not series or group.measure in OF_FRONTS:
         return None
-    return (
-        without_spread(*series[0])
-        if len(series) == 1
-        else average([(points[0], points[1]) for points in series])
-    )
+    return average([(points[0], points[1]) for points in series], summary)
 
 
-def best_values(group: RunGroup, x: X) -> Curve:
+def final_evaluation(group: RunGroup, x: X, summary: Summary = DEFAULT) -> Curve | None:
+    """Return the final evaluation as a curve of one point; None if no run has one.
+
+    It is that of all runs of a group, where the curves of several runs end with the shortest one.
+    """
+    ends = [
+        (run.columns[COLUMNS[x]][-1], run.columns[group.measure.centre][-1])
+        for run in group.runs
+        if run.has_final_evaluation
+    ]
+    if not ends or group.measure in OF_FRONTS:
+        return None
+    table = np.array(ends)
+    return Curve(table[:, :1].mean(axis=0), *summary.of(table[None, :, 1]), len(ends))
+
+
+def best_values(group: RunGroup, x: X, summary: Summary = DEFAULT) -> Curve:
     """Return the best value so far of an objective, averaged over the runs."""
     series = [run.series(COLUMNS[x], VALUES.y) for run in group.runs]
-    return (
-        without_spread(*series[0])
-        if len(series) == 1
-        else average([(points[0], points[1]) for points in series])
-    )
+    return average([(points[0], points[1]) for points in series], summary)
 
 
-def diagnostic(group: RunGroup, column: str, x: X) -> Curve | None:
-    """Return a declared metric of a group, the mean over the runs.
+def diagnostic(group: RunGroup, column: str, x: X, summary: Summary = DEFAULT) -> Curve | None:
+    """Return a declared metric of a group.
 
-    None if it is missing or constant. If its axis is logarithmic, the mean is the geometric one of
-    its positive values.
+    None if it is missing or constant. If its axis is logarithmic, its positive values are averaged
+    as logarithms, so that the mean is the geometric one.
     """
     series = [run.series(COLUMNS[x], column) for run in group.runs if column in run.columns]
     metric = group.metrics.get(column)
@@ -497,15 +502,12 @@ def diagnostic(group: RunGroup, column: str, x: X) -> Curve | None:
         curves = [(run_x, y) for run_x, y in series if len(y)]
         if not curves or all(len(y) > 1 and np.ptp(y) == 0 for _, y in curves):
             return None
-        return without_spread(*curves[0]) if len(curves) == 1 else average(curves)
+        return average(curves, summary)
     logarithms = [(run_x[y > 0], np.log(y[y > 0])) for run_x, y in series if (y > 0).any()]
     if not logarithms or all(len(y) > 1 and np.ptp(y) == 0 for _, y in logarithms):
         return None
-    if len(logarithms) == 1:
-        only_x, y = logarithms[0]
-        return without_spread(only_x, np.exp(y))
-    mean = average(logarithms)
-    return Curve(mean.x, np.exp(mean.mean), mean.spread, mean.runs)
+    curve = average(logarithms, summary)
+    return Curve(curve.x, np.exp(curve.y), np.exp(curve.low), np.exp(curve.high), curve.runs)
 
 
 def restarts(group: RunGroup, x: X) -> Float64:

@@ -1,19 +1,17 @@
 """The sections of a report on runs grouped by configuration: charts, and a comparison.
 
-There is a chart for each measure. The comparison is that of Agarwal et al. 2021. The interquartile
-mean leaves out the lowest and the highest quarter of the scores. Intervals are percentile
-bootstraps: 95 % of the statistics of RESAMPLES samples with replacement, with a fixed seed.
+There is a chart for each measure. The comparison is that of Agarwal et al. 2021, see statistics.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from hpc_es.core.data import ConfigData, Float64
+from hpc_es.core.data import ConfigData
 from hpc_es.report.curves import (
     COLUMNS,
     OF_FRONTS,
@@ -29,8 +27,8 @@ from hpc_es.report.curves import (
     diagnostic,
     evaluation,
     grouped,
+    of_one_run,
     population,
-    without_spread,
 )
 from hpc_es.report.page import (
     COLORS,
@@ -52,6 +50,13 @@ from hpc_es.report.page import (
     table,
 )
 from hpc_es.report.run_summary import RunSummary
+from hpc_es.report.statistics import (
+    DEFAULT,
+    FEW,
+    bootstrap_interval,
+    interquartile_mean,
+    probability_of_improvement,
+)
 
 MOST_BANDS = 4  # groups with a band around the population mean as well
 MOST_POINTS, ALL_POINTS = 600, 40_000  # per line, and of all lines of a chart
@@ -153,12 +158,16 @@ def _measure_chart(
         )
     several = any(len(group.runs) > 1 for group in groups)
     if measure in (VALUES, REWARDS, *OF_FRONTS):
-        note = "Bands: ± standard deviation over the runs." if several else ""
+        note = f"Bands: {DEFAULT.interval_text()} over the runs." if several else ""
     else:
         note = "Bold: evaluations of the unperturbed parameters; thin: mean of the population. "
         if len(groups) <= MOST_BANDS or several:
-            over = "the runs; of single runs, of the population" if several else "the population"
-            note += f"Bands: ± standard deviation over {over}."
+            of_one = "± standard deviation over the population"
+            note += (
+                f"Bands: {DEFAULT.interval_text()} over the runs; of single runs {of_one}."
+                if several
+                else f"Bands: {of_one}."
+            )
     if several:
         note += " A mean ends with the shortest run."
     caption = measure.label[0].upper() + measure.label[1:] + task + direction
@@ -174,18 +183,14 @@ def _lines(group: ReportedGroup, measure: Measure, most: int, has_bands: bool) -
     panels, color = measure.panels, group.color
     if measure is VALUES:
         curves = {x: best_values(group.curves, x) for x in panels}
-        lines = [
-            _line(
-                color, "main", group.label, curves, most, steps=len(group.runs) == 1, has_floor=True
-            )
-        ]
+        lines = [_line(color, "main", group.label, curves, most, steps=len(group.runs) == 1)]
     else:
         theta = {x: evaluation(group.curves, x) for x in panels}
         bold = {x: curve for x, curve in theta.items() if curve is not None}
         style = "thin" if bold else "main"
         means = {x: population(group.curves, x) for x in panels}
         if bold and not has_bands:
-            means = {x: without_spread(curve.x, curve.mean) for x, curve in means.items()}
+            means = {x: of_one_run(curve.x, curve.y) for x, curve in means.items()}
         lines = [_line(color, style, group.label, means, most)]
         if bold:
             lines.append(_line(color, "main", group.label, bold, most))
@@ -196,7 +201,7 @@ def _lines(group: ReportedGroup, measure: Measure, most: int, has_bands: bool) -
         for run in group.curves.runs:
             series = {x: run.series(COLUMNS[x], y) for x in panels}
             if series[panels[0]][0].size:
-                single = {x: without_spread(points[0], points[1]) for x, points in series.items()}
+                single = {x: of_one_run(points[0], points[1]) for x, points in series.items()}
                 lines.append(
                     _line(color, "faint", run.path.name, single, most, steps=measure is VALUES)
                 )
@@ -205,17 +210,13 @@ def _lines(group: ReportedGroup, measure: Measure, most: int, has_bands: bool) -
 
 def _line(
     color: int, style: str, name: str, curves: Mapping[X, Curve], most: int, *, steps: bool = False,
-    has_floor: bool = False,
 ) -> Line:  # fmt: skip
     points: dict[str, list[list[float]]] = {}
     for x, full in curves.items():
         curve = full.thinned(most)
-        columns = [curve.x, curve.mean]
-        if style != "faint" and np.isfinite(curve.spread).all() and curve.spread.any():
-            low = curve.mean - curve.spread
-            if has_floor and curve.mean.min() > 0:  # a logarithmic axis cannot show zero or less
-                low = np.maximum(low, curve.mean / 10)
-            columns += [low, curve.mean + curve.spread]
+        columns = [curve.x, curve.y]
+        if style != "faint" and curve.has_interval and (curve.high > curve.low).any():
+            columns += [curve.low, curve.high]
         points[x] = [column.tolist() for column in columns]
     return Line(color, style, name, points, steps)
 
@@ -227,7 +228,7 @@ def _diagnostic_lines(groups: Sequence[ReportedGroup], column: str, measure: Mea
         curves = {x: diagnostic(group.curves, column, x) for x in measure.panels}
         present = {x: curve for x, curve in curves.items() if curve is not None}
         if len(present) == len(curves):
-            plain = {x: without_spread(curve.x, curve.mean) for x, curve in present.items()}
+            plain = {x: of_one_run(curve.x, curve.y) for x, curve in present.items()}
             lines.append(_line(group.color, "main", group.label, plain, MOST_POINTS // 2))
     return lines
 
@@ -262,50 +263,6 @@ def _chart(
 
 
 # The comparison.
-
-RESAMPLES = 2000
-LEVEL = 0.95
-FEW = 10  # runs below which bootstrap intervals are clearly too short
-Interval = tuple[float, float]
-
-
-def interquartile_mean(scores: Float64) -> Float64:
-    """Return the mean of float64[..., n] without its smallest and largest scores.
-
-    It is over the last axis; floor(n / 4) scores are left out at either end.
-    """
-    count = scores.shape[-1]
-    cut = count // 4
-    return np.asarray(np.sort(scores, axis=-1)[..., cut : count - cut].mean(axis=-1), np.float64)
-
-
-def probability_of_improvement(first: Float64, second: Float64) -> Float64:
-    """Return the probability that a score of `second` is higher than one of `first`.
-
-    They are float64[..., m] and float64[..., n]. Equal scores count one half.
-    """
-    above = second[..., :, None] > first[..., None, :]
-    equal = second[..., :, None] == first[..., None, :]
-    return np.asarray((above + 0.5 * equal).mean(axis=(-2, -1)), np.float64)
-
-
-def bootstrap_interval(
-    statistic: Callable[..., Float64], *samples: Sequence[float]
-) -> Interval | None:
-    """Return the interval of a statistic of samples, which are drawn independently.
-
-    None if one has under 3 scores. The statistic maps float64[RESAMPLES, n] for each sample to
-    float64[RESAMPLES].
-    """
-    if min(map(len, samples)) < 3:
-        return None
-    generator = np.random.default_rng(0)
-    drawn = []
-    for sample in samples:
-        scores = np.asarray(sample, np.float64)
-        drawn.append(scores[generator.integers(0, len(scores), (RESAMPLES, len(scores)))])
-    low, high = np.quantile(statistic(*drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
 
 
 def comparison_sections(groups: Sequence[ReportedGroup]) -> list[Section]:

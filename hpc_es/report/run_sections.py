@@ -19,7 +19,7 @@ from hpc_es.core.errors import error_text
 from hpc_es.core.run_files import is_regular, read_bytes
 from hpc_es.core.vocabulary import counted
 from hpc_es.report.archive_section import archive_sections
-from hpc_es.report.curves import VALUES, flat, shared_config, task_text
+from hpc_es.report.curves import VALUES, shared_config, task_text
 from hpc_es.report.front_sections import front_sections
 from hpc_es.report.group_sections import (
     ReportedGroup,
@@ -27,6 +27,7 @@ from hpc_es.report.group_sections import (
     curve_sections,
     groups_of,
 )
+from hpc_es.report.labels import flat
 from hpc_es.report.page import (
     MISSING,
     Cell,

@@ -337,7 +337,7 @@ def figure(report: TuningReport) -> Figure:
 
 def _positions(ax: Axes, entry: ValueList | ValueRange, values: Sequence[Value]) -> list[float]:
     """Return the positions of the values on the axis, and set its ticks and scale."""
-    from hpc_es.report.plot import label_log_axis
+    from hpc_es.report.ticks import label_log_axis
 
     numeric = all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in entry.ends

@@ -4,6 +4,7 @@ axes of program searches, and errors.
 
 from __future__ import annotations
 
+import csv
 import gc
 import json
 import struct
@@ -29,9 +30,13 @@ from hpc_es.report.curves import (
     evaluation,
     grouped,
     load,
+    of_one_run,
     population,
 )
+from hpc_es.report.drawn import Style, lines_of
 from hpc_es.report.plot import _group_label, _repetitions, figure, plot
+from hpc_es.report.statistics import Summary
+from hpc_es.report.ticks import ShortNumbers
 from hpc_es.storage.metrics_log import MetricsLog, Number
 from tests.helpers import runs
 
@@ -77,10 +82,12 @@ def test_average_of_runs_of_different_lengths() -> None:
     second_x, second_y = arrays([10, 20, 30, 40], [2, 8, 100, 100])
     curve = average([(first_x, first_y), (second_x, second_y)])
     assert curve.x.tolist() == [10, 20]
-    assert curve.mean.tolist() == [1, 6]
+    assert curve.y.tolist() == [1, 6]
     # Standard deviations with n - 1 of (0, 2) and (4, 8): sqrt(2) and sqrt(8). N30: mean over the
     # runs.
-    np.testing.assert_allclose(curve.spread, [2**0.5, 8**0.5])
+    of_std = average([(first_x, first_y), (second_x, second_y)], Summary("mean", "std"))
+    np.testing.assert_allclose(of_std.high - of_std.y, [2**0.5, 8**0.5])
+    np.testing.assert_allclose(of_std.y - of_std.low, [2**0.5, 8**0.5])
 
 
 def test_average_interpolates_between_measurements() -> None:
@@ -88,14 +95,14 @@ def test_average_interpolates_between_measurements() -> None:
     second_x, second_y = arrays([5, 25], [0, 40])  # the line 2 x - 10
     curve = average([(first_x, first_y), (second_x, second_y)])
     assert curve.x.tolist() == [5, 10, 20]  # from the last start to the first end
-    assert curve.mean.tolist() == [2.5, 10, 25]  # of (5, 0), (10, 10), (20, 30)
+    assert curve.y.tolist() == [2.5, 10, 25]  # of (5, 0), (10, 10), (20, 30)
 
 
 def test_average_of_single_rows() -> None:
     first_x, first_y = arrays([10], [1])
     second_x, second_y = arrays([20, 30], [3, 5])
     curve = average([(first_x, first_y), (second_x, second_y)])
-    assert (curve.x.tolist(), curve.mean.tolist()) == ([15], [2])
+    assert (curve.x.tolist(), curve.y.tolist()) == ([15], [2])
 
 
 def test_runs_that_differ_in_seed_name_and_output_are_one_curve(tmp_path: Path) -> None:
@@ -110,8 +117,8 @@ def test_runs_with_different_init_from_are_one_curve(tmp_path: Path) -> None:
     fresh = make(tmp_path / "c", [2], seed=3, policy={"kind": "mlp", "init_from": None})
     assert labels(first, second) == ["demo"]
     assert labels(first, second, fresh) == [
-        "demo, policy.init_from True",
-        "demo, policy.init_from False",
+        "init_from true",
+        "init_from false",
     ]
 
 
@@ -120,8 +127,8 @@ def test_different_configs_are_different_curves(tmp_path: Path) -> None:
     second = make(tmp_path / "b", [2], algorithm={"kind": "es", "sigma": 0.2})
     third = make(tmp_path / "c", [2], name="third", algorithm={"kind": "ga"})
     assert labels(first, second, third) == [
-        "demo, algorithm.sigma 0.1",
-        "demo, algorithm.sigma 0.2",
+        "demo, sigma 0.1",
+        "demo, sigma 0.2",
         "third",
     ]
 
@@ -133,14 +140,11 @@ def test_curve_without_a_name_is_labelled_by_its_directory(tmp_path: Path) -> No
 def test_single_run_is_plotted_without_interpolation(tmp_path: Path) -> None:
     (group,) = grouped([load(make(tmp_path / "a", [1, None, 3], evaluate_every=3))])
     curve = population(group, "timesteps")
-    assert (curve.x.tolist(), curve.mean.tolist(), curve.spread.tolist()) == (
-        [10, 30],
-        [1, 3],
-        [1, 1],
-    )
+    assert (curve.x.tolist(), curve.y.tolist()) == ([10, 30], [1, 3])
+    assert (curve.low.tolist(), curve.high.tolist()) == ([0, 2], [2, 4])
     theta = evaluation(group, "seconds")  # N31: x and y of the same rows
     assert theta is not None
-    assert (theta.x.tolist(), theta.mean.tolist()) == ([3], [6])
+    assert (theta.x.tolist(), theta.y.tolist()) == ([3], [6])
 
 
 def test_legend_names_the_number_of_seeds_and_the_bands(tmp_path: Path) -> None:
@@ -148,7 +152,8 @@ def test_legend_names_the_number_of_seeds_and_the_bands(tmp_path: Path) -> None:
         make(tmp_path / str(seed), [1, 2], seed=seed, evaluate_every=2 * (seed != 3))
         for seed in (1, 2, 3)
     ]
-    key = ["evaluation of theta", "± its std over runs", "population mean", "± its std over runs"]
+    key = ["evaluation of theta, mean over runs", "population mean", "95 % bootstrap interval"]
+    key.append("single runs")
     assert legend(runs) == [*key, "demo (3 seeds, 2 with evaluations)"]
     copy = make(tmp_path / "copy", [1, 2], seed=1)
     assert legend([tmp_path / "1", copy])[-1] == "demo (2 runs, 1 seed, 1 with evaluations)"
@@ -333,17 +338,16 @@ def test_long_curve_keeps_its_ends_its_lowest_and_its_highest_points() -> None:
     x = np.arange(100_001.0)
     mean = np.sin(x / 1000)
     mean[[5, 70_000]] = [9, -9]
-    curve = Curve(x, mean, mean / 2, runs=1).thinned()
+    curve = Curve(x, mean, mean / 2, 2 * mean).thinned()
     assert 0.9 * MOST_POINTS < len(curve.x) <= MOST_POINTS
     assert {0.0, 5.0, 70_000.0, 100_000.0} <= set(curve.x.tolist())
     assert (np.diff(curve.x) > 0).all()
-    assert (curve.mean == mean[curve.x.astype(int)]).all() and (
-        curve.spread == curve.mean / 2
-    ).all()
+    assert (curve.y == mean[curve.x.astype(int)]).all()
+    assert (curve.low == curve.y / 2).all() and (curve.high == 2 * curve.y).all()
 
 
 def test_short_curve_keeps_all_points() -> None:
-    curve = Curve(np.arange(2000.0), np.zeros(2000), np.zeros(2000), runs=1)
+    curve = of_one_run(np.arange(2000.0), np.zeros(2000))
     assert curve.thinned() is curve
 
 
@@ -401,8 +405,8 @@ def search(
 def test_program_search_is_plotted_as_best_reward_over_programs(tmp_path: Path) -> None:
     (group,) = grouped([load(search(tmp_path / "a", [0.25, 0.5, 0.5]))])
     curve = population(group, "programs")
-    assert (curve.x.tolist(), curve.mean.tolist()) == ([50, 100, 150], [0.25, 0.5, 0.5])
-    assert np.isnan(curve.spread).all()
+    assert (curve.x.tolist(), curve.y.tolist()) == ([50, 100, 150], [0.25, 0.5, 0.5])
+    assert not curve.has_interval
     drawn = figure([group], group.measure.panels, None)
     assert [ax.get_xlabel() for ax in drawn.axes] == ["programs executed", "wall time (seconds)"]
     assert drawn.axes[0].get_ylabel() == "best reward"
@@ -437,7 +441,7 @@ def test_finished_searches_keep_their_best_reward_in_the_average(tmp_path: Path)
     ]
     (group,) = grouped([load(run) for run in runs])
     curve = population(group, "programs")
-    assert (curve.x.tolist(), curve.mean.tolist(), curve.runs) == (
+    assert (curve.x.tolist(), curve.y.tolist(), curve.runs) == (
         [50, 100, 150, 200],
         [0, 0.5, 0.75, 0.75],
         2,
@@ -447,7 +451,7 @@ def test_finished_searches_keep_their_best_reward_in_the_average(tmp_path: Path)
         for legend in figure([group], ("programs",), None).legends
         for text in legend.get_texts()
     ]
-    assert texts == ["best so far, mean over runs", "± std over runs", "demo (2 seeds)"]
+    assert texts == ["best so far, mean over runs", "single runs", "demo (2 seeds)"]
 
 
 def test_unfinished_search_is_not_extended(tmp_path: Path) -> None:
@@ -465,8 +469,8 @@ def test_repetitions_with_a_cycle_are_one_curve_per_task(tmp_path: Path) -> None
     runs = [search(tmp_path / f"repetition_{number:04d}", [0.5], task=cycle) for number in range(3)]
     groups = grouped([load(run) for run in runs])
     assert [(group.label, len(group.runs)) for group in groups] == [
-        ("demo, task.name add", 2),
-        ("demo, task.name echo", 1),
+        ("add", 2),
+        ("echo", 1),
     ]
 
 
@@ -477,7 +481,8 @@ def test_incompatible_runs_are_refused_in_one_plot(tmp_path: Path) -> None:
     ):
         plot([result, played], tmp_path / "out.png")
     with pytest.raises(
-        UserError, match="--x is timesteps: expected programs or seconds for the best reward"
+        UserError,
+        match="--x is timesteps: expected programs, seconds or generation for the best reward",
     ):
         cli.run(["plot", str(result), "-o", str(tmp_path / "out.png"), "--x", "timesteps"])
     assert cli.run(["plot", str(result), "-o", str(tmp_path / "out.png"), "--x", "programs"]) == 0
@@ -549,9 +554,128 @@ def test_final_evaluation_is_the_last_point_of_the_curve(tmp_path: Path) -> None
         '{"status": "finished", "generation": 3, "final_return_mean": 7.0}'
     )
     curve = evaluation(grouped([load(run)])[0], "timesteps")
-    assert curve is not None and (curve.x.tolist(), curve.mean.tolist()) == ([20, 30], [4, 7])
+    assert curve is not None and (curve.x.tolist(), curve.y.tolist()) == ([20, 30], [4, 7])
     (run / "status.json").write_text(
         '{"status": "interrupted", "generation": 3, "final_return_mean": 7.0}'
     )
     curve = evaluation(grouped([load(run)])[0], "timesteps")
-    assert curve is not None and curve.mean.tolist() == [4]
+    assert curve is not None and curve.y.tolist() == [4]
+
+
+# Statistics, panels, labels and sizes for a paper.
+
+
+def strategies(folder: Path, **more: Any) -> list[Path]:
+    """Three seeds of `es` and of `pgpe`, which have the same name."""
+    return [
+        make(
+            folder / f"{kind}{seed}",
+            [seed, 2 * seed + level, 10 * seed],
+            seed=seed,
+            evaluate_every=1,
+            algorithm={"kind": kind, f"option_of_{kind}": 1},
+            **more,
+        )
+        for level, kind in enumerate(("es", "pgpe"))
+        for seed in (1, 2, 6)
+    ]
+
+
+def test_runs_of_one_name_are_labelled_by_their_strategy(tmp_path: Path) -> None:
+    paths = strategies(tmp_path)
+    assert labels(*paths) == ["es", "pgpe"]
+    wide = make(tmp_path / "wide", [1], policy={"kind": "mlp"}, algorithm={"kind": "es"})
+    deep = make(tmp_path / "deep", [1], policy={"kind": "lstm"}, algorithm={"kind": "es"})
+    assert labels(wide, deep, paths[3]) == ["es, mlp", "es, lstm", "pgpe"]
+    named = make(tmp_path / "named", [1], name="ours", algorithm={"kind": "es", "sigma": 3})
+    assert labels(named, make(tmp_path / "other", [1], name="theirs")) == ["ours", "theirs"]
+
+
+def test_runs_that_no_option_tells_apart_are_labelled_by_their_directories(tmp_path: Path) -> None:
+    one = make(tmp_path / "one", [1], only_of_one=1)
+    two = make(tmp_path / "two", [1], only_of_two=1)
+    assert labels(one, two) == ["one", "two"]
+
+
+def test_centre_and_interval_are_drawn_and_written_as_csv(tmp_path: Path) -> None:
+    """Evaluations of three seeds: 2, 4, 12 after 10 timesteps, 20, 40, 120 after 30."""
+    paths = strategies(tmp_path / "runs")
+    output = [tmp_path / "picture.pdf", tmp_path / "numbers.csv"]
+    command = ["plot", *map(str, paths), *(f"-o={file}" for file in output)]
+    command += ["--panels=return", "--x=timesteps", "--centre=median", "--interval=range"]
+    assert cli.run(command) == 0
+    assert output[0].read_bytes().startswith(b"%PDF")
+    rows = list(csv.DictReader(output[1].read_text().splitlines()))
+    centre = [row for row in rows if (row["label"], row["line"]) == ("es", "centre")]
+    numbers = [tuple(float(row[key]) for key in ("x", "y", "low", "high")) for row in centre]
+    assert numbers == [(10, 4, 2, 12), (20, 8, 4, 24), (30, 40, 20, 120)]
+    seeds = [row["run"] for row in rows if (row["label"], row["line"]) == ("pgpe", "seed")]
+    assert list(dict.fromkeys(seeds)) == [str(path) for path in paths[3:]]
+    assert cli.run([*command, "--no-seeds"]) == 0
+    assert "seed" not in {row["line"] for row in csv.DictReader(output[1].open())}
+
+
+def test_final_evaluation_is_a_point_of_all_seeds(tmp_path: Path) -> None:
+    """Also of those that go on longer than others, where the curve has ended."""
+    runs = [make(tmp_path / str(seed), [1] * seed, seed=seed) for seed in (1, 2, 3)]
+    for seed, run in enumerate(runs, 1):
+        final = {"status": "finished", "generation": seed, "final_return_mean": 6.0 * seed}
+        (run / "status.json").write_text(json.dumps(final))
+    groups = grouped([load(run) for run in runs])
+    (point,) = [
+        line.curve
+        for line in lines_of("main", groups, "timesteps", Style(Summary("mean", "range")))
+        if line.role == "final"
+    ]
+    assert (point.x, point.y, point.low, point.high) == (20, 12, 6, 18)
+    assert "final evaluation" in legend(runs)
+
+
+@pytest.mark.parametrize("width", [2.5, 3.25, 7.0])
+def test_legends_are_inside_the_picture_at_any_width(tmp_path: Path, width: float) -> None:
+    long = "a name that is longer than the column of a journal is wide, as names of runs may be"
+    paths = strategies(tmp_path, task={"kind": "episodes", "env_id": "A" * 60})
+    paths.append(make(tmp_path / "long", [1, 2], name=long))
+    drawn = figure(
+        grouped([load(path) for path in paths]), ("timesteps",), "T" * 80, Style(width=width)
+    )
+    drawn.draw_without_rendering()
+    assert drawn.get_size_inches()[0] == width
+    for chart in drawn.subfigs or [drawn]:
+        for box in [one.get_window_extent() for one in chart.legends]:
+            assert 0 <= box.x0 < box.x1 <= drawn.bbox.x1 and 0 <= box.y0 < box.y1 <= drawn.bbox.y1
+
+
+def test_panels_are_chosen_by_name(tmp_path: Path) -> None:
+    paths = strategies(tmp_path)
+    groups = grouped([load(path) for path in paths])
+    drawn = figure(groups, ("timesteps",), None, Style(panels=("population", "return")))
+    assert len(drawn.axes) == 2
+    measured = [{"token_entropy": 2.0 / n} for n in (1, 2, 4)]
+    own = {"kind": "policy_gradient"}
+    searches = [
+        search(tmp_path / "a", [0.2, 0.5, 0.5], measured=measured, algorithm=own),
+        search(tmp_path / "b", [0.2, 0.5, 0.5]),
+    ]
+    mixed = grouped([load(path) for path in searches])
+    lines = list(lines_of("token_entropy", mixed, "programs", Style()))
+    assert [(line.group, line.curve.y.tolist()) for line in lines] == [(0, [2, 1, 0.5])]
+    with pytest.raises(UserError, match=r"--panels retrun: expected return, population; did you"):
+        figure(groups, ("timesteps",), None, Style(panels=("retrun",)))
+
+
+def test_axes_of_generations_and_of_episodes(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", [1, 2, 4])
+    numbers = tmp_path / "numbers.csv"
+    assert cli.run(["plot", str(run), "-o", str(numbers), "--x", "generation"]) == 0
+    rows = list(csv.DictReader(numbers.read_text().splitlines()))
+    assert [float(row["x"]) for row in rows] == [1, 2, 3], "as in progress lines"
+    assert {row["x_axis"] for row in rows} == {"generation"}
+
+
+def test_ticks_have_four_digits_or_as_many_as_tell_them_apart() -> None:
+    ticks = ShortNumbers()
+    assert ticks.format_ticks([-34, -28.5, 0]) == ["\N{MINUS SIGN}34", "\N{MINUS SIGN}28.5", "0"]
+    assert ticks.format_ticks([0.30000000000000004, 12345.0]) == ["0.3", "12,345"]
+    assert ticks.format_ticks([1.00001, 1.00002]) == ["1.00001", "1.00002"]
+    assert ticks.format_ticks([1e-7, 2.5e9]) == ["1e\N{MINUS SIGN}07", "2.5e+09"]

@@ -24,14 +24,14 @@ import pytest
 from hpc_es import cli
 from hpc_es.commands.report import LARGEST, report_page
 from hpc_es.core.errors import Failure, UserError
-from hpc_es.report.group_sections import (
+from hpc_es.report.page import Section, duration_text, element, number_text, page, table
+from hpc_es.report.run_summary import read_run
+from hpc_es.report.server import WatchServer
+from hpc_es.report.statistics import (
     bootstrap_interval,
     interquartile_mean,
     probability_of_improvement,
 )
-from hpc_es.report.page import Section, duration_text, element, number_text, page, table
-from hpc_es.report.run_summary import read_run
-from hpc_es.report.server import WatchServer
 from hpc_es.storage.line_logs import FailuresLog
 from hpc_es.storage.metrics_log import read_metrics
 from hpc_es.tuning.report import read_report
@@ -111,7 +111,7 @@ def result(run: Path, score: float, **more: Any) -> Path:
 
 def test_real_repetitions_are_reported_with_their_metrics(tmp_path: Path) -> None:
     done = runs.finished(
-        0, tmp_path / "run", "repetitions=2", "stop.generations=3", "evaluation.interval=1"
+        0, tmp_path / "run", "repetitions=3", "stop.generations=3", "evaluation.interval=1"
     )
     page = parsed(tmp_path / "run")
     assert done.status == 0
@@ -121,18 +121,17 @@ def test_real_repetitions_are_reported_with_their_metrics(tmp_path: Path) -> Non
         for name in rows
         if name != "run"
     ]
-    assert len(results) == 2
-    for name, expected in zip(("repetition_0000", "repetition_0001"), results, strict=True):
+    names = [f"repetition_000{number}" for number in range(3)]
+    assert len(results) == 3
+    for name, expected in zip(names, results, strict=True):
         assert rows[name][1] == "finished"
         assert expected["answer"]["value"] == expected["best_return"] >= expected["final_return"]
         assert rows[name][2].startswith(f"{number_text(expected['best_return'])} ±")
         assert rows[name][3:5] == ["3", f"{expected['timesteps']:,}"]
-    first, second = (
-        read_metrics(tmp_path / "run" / name) for name in ("repetition_0000", "repetition_0001")
-    )
+    measured = [read_metrics(tmp_path / "run" / name) for name in names]
     main = next(line for line in page.charts[0]["lines"] if line["style"] == "main")
     faint = [line for line in page.charts[0]["lines"] if line["style"] == "faint"]
-    for line, metrics in zip(faint, (first, second), strict=True):
+    for line, metrics in zip(faint, measured, strict=True):
         final = next(
             one["final_return"] for one in results if line["name"].endswith(str(one["repetition"]))
         )
@@ -158,8 +157,8 @@ def test_statistics_of_configurations_are_those_of_their_scores(tmp_path: Path) 
         result(make(tmp_path / f"b{index}", [1, 2], seed=index, **config), float(score))
     _, first, second = parsed(tmp_path).tables["Comparison of return per episode"]
     # (3 + 4 + 5 + 6) / 4
-    assert first[:4] == ["demo, algorithm.sigma 0.1 (8 runs)", "8", "4.5", "4.5"]
-    assert second[:4] == ["demo, algorithm.sigma 0.2 (3 runs)", "3", "6", "6"]
+    assert first[:4] == ["sigma 0.1 (8 runs)", "8", "4.5", "4.5"]
+    assert second[:4] == ["sigma 0.2 (3 runs)", "3", "6", "6"]
     # 5 beats 1 to 4 and ties with 5: 4.5 of 8; 6: 5.5; 7: 6.5; together 16.5 of 24
     assert second[-1].startswith("0.69 (")
     low, high = (float(number) for number in re.findall(r"\d\.\d+", second[-1])[1:])
