@@ -7,7 +7,7 @@ of a function of the kind: `needs(options)`, `offers(options)`, or `computes(opt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -59,6 +59,8 @@ class NoiseReport:
     is_noisy: Callable[[Arrays], bool]  # whether evaluations were found to be noisy
     # what finding out costs, for --check, from the first state; None: nothing
     cost_text: Callable[[Arrays], str | None]
+    # jobs of each round of a usual generation of so many candidates, if evaluations are noisy
+    rounds: Callable[[int], Sequence[int]]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from hpc_es.core.interfaces import (
     DescribesItself,
     ProbesHiddenState,
     Problem,
+    RepeatsJobs,
     Task,
     VectorProblem,
 )
@@ -54,7 +55,7 @@ from hpc_es.tasks.episodes.returned_values import reset_values
 from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.training.budget import budget_warning
 from hpc_es.training.build import cutting_of, preflight, unit_of
-from hpc_es.training.chunking import idle_warning
+from hpc_es.training.chunking import idle_warning, jobs_of_generation
 from hpc_es.training.compatibility import (
     algorithm_waits,
     device_warnings,
@@ -68,6 +69,7 @@ from hpc_es.training.sizes import with_sizes
 LAYERS = 60  # parts of a parameter vector in its table
 COMPARISON_SECONDS = 20.0  # of episodes, in the search for hidden state
 ENDLESS_SECONDS = 3.0  # for an episode with random actions, which may not end
+LEAST_GAIN = 0.1  # in the share of busy time, for which another population is proposed
 ROWS = 2  # of the batch with which a custom policy is tested
 
 
@@ -130,14 +132,17 @@ def check(
     if ranks is not None:
         group = max(1, ranks // config.repetition_groups)
         idle = idle_warning(config, problem, group)
-        lines.append(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them")
+        text = f"  ranks {group}: there is {'not ' if idle else ''}work for all of them"
+        lines += [text, *population_lines(config, problem, state, group)]
     over = budget_warning(config, problem)
-    of_config = (
+    warned = (
+        *differing,
         *warnings_of(config),
         *device_warnings(config),
         *rounding_warnings(config, problem),
+        *warnings(config, task),
+        *filter(None, (over, idle)),
     )
-    warned = (*differing, *of_config, *warnings(config, task), *filter(None, (over, idle)))
     lines += [f"WARNING: {warning}" for warning in warned]
     sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0
@@ -149,6 +154,65 @@ def handling_lines(config: Config, state: State | None) -> list[str]:
         return []
     texts = [report.cost_text(state.shared) for report in config.setup.noise_reports]
     return [f"  noise: {text}" for text in texts if text is not None]
+
+
+def population_lines(
+    config: Config, problem: Problem, state: State | None, ranks: int
+) -> list[str]:
+    """Return a line about the population that fits the ranks if evaluations are noisy, so that
+    candidates are evaluated again; [] if that of the config does.
+    """
+    reports = [
+        report
+        for report in config.setup.noise_reports
+        if state is not None and report.cost_text(state.shared) is not None
+    ]
+    if not reports or state is None or cutting_of(config, problem) == "fixed":
+        return []
+    repeats = problem.repeats(state.shared) if isinstance(problem, RepeatsJobs) else 1
+    population = jobs_of_generation(config, problem) // repeats
+    rounds = reports[0].rounds
+    best = fitting_population(population, ranks, rounds)
+    if best == population:
+        return []
+    now, then = busy_share(rounds(population), ranks), busy_share(rounds(best), ranks)
+    jobs = " and then ".join(f"{count:,}" for count in rounds(population))
+    return [
+        f"  if evaluations are noisy, {population:,} candidates are {jobs} evaluations per generation, which keep {ranks:,} "
+        f"ranks busy for {now:.0%} of the time; algorithm.population_size: {best} would for {then:.0%}"
+    ]
+
+
+def busy_share(rounds: Sequence[int], ranks: int) -> float:
+    """Return the share of the time for which ranks evaluate, if all jobs take equally long.
+
+    Args:
+        rounds: jobs of each round.
+        ranks: that share them.
+
+    Examples:
+        >>> busy_share((10, 3), 10)
+        0.65
+    """
+    return sum(rounds) / (ranks * sum(-(-jobs // ranks) for jobs in rounds))
+
+
+def fitting_population(population: int, ranks: int, rounds: Callable[[int], Sequence[int]]) -> int:
+    """Return the population between 3/4 and 4/3 of this one that keeps ranks busiest; this one if
+    others gain less than LEAST_GAIN. It is even if this one is.
+
+    Examples:
+        >>> fitting_population(12, 13, lambda candidates: (candidates + 3,))
+        10
+    """
+    step = 2 if population % 2 == 0 else 1
+    least = -(-3 * population // 4)
+    others = [size for size in range(least, 4 * population // 3 + 1) if size % step == 0]
+    shares = {size: busy_share(rounds(size), ranks) for size in others}
+    # of equal ones the nearest, and of those the larger
+    best = max(others, key=lambda size: (shares[size], -abs(size - population), size))
+    gains = shares[best] - busy_share(rounds(population), ranks)
+    return best if gains >= LEAST_GAIN else population
 
 
 def _searched_lines(

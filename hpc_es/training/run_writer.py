@@ -721,7 +721,7 @@ class RunWriter:
         """Return the result of the finished run, and write it to result.json."""
         standing, target = self.standing, self.config.stop.target_value
         found = standing.found(final)
-        success = {} if target is None else {"success": standing.is_reached(target)}
+        success = {} if target is None else {"success": standing.has_succeeded(found, target)}
         if (volume := self.config.stop.hypervolume) is not None:
             success = {"success": standing.is_front_reached(volume)}
         members: dict[str, Json] = {}

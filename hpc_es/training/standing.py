@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 # Counters of `stop.patience`: evaluations since the last improvement, the value then (higher is
 # better), and the sum of its constraint violations. Only runs with a patience have them.
 PLATEAU = ("evaluations_without_improvement", "improved_value", "improved_violation")
+# Counter of runs with `stop.target_value`: mean return of the candidates of the last generation.
+GENERATION_MEAN = "generation_return"
 HYPERVOLUME = "hypervolume"  # counter of runs with `stop.hypervolume`: that of the newest front
 
 
@@ -60,6 +62,9 @@ class StopRule:
         counters.pop(HYPERVOLUME, None)
         if stop.hypervolume is not None and (volume := row.get("hypervolume")) is not None:
             counters[HYPERVOLUME] = volume
+        counters.pop(GENERATION_MEAN, None)
+        if stop.target_value is not None and (mean := row.get("return_mean")) is not None:
+            counters[GENERATION_MEAN] = mean
         if stop.patience is None:
             for name in PLATEAU:
                 counters.pop(name, None)
@@ -174,8 +179,26 @@ class Standing:
         return self.rule.reached(self)
 
     def is_reached(self, target: float) -> bool:
-        """Return whether the best value is as good as `target`."""
-        return self.problem.is_reached(self.carried(), target)
+        """Return whether a value is as good as `target`: the best one, or, if evaluations are
+        noisy, the mean of the last generation, since the best of many noisy values is good luck.
+        """
+        if not self.has_noisy_answer:
+            return self.problem.is_reached(self.carried(), target)
+        return self.counters.get(GENERATION_MEAN, -math.inf) >= self.rule.sign * target
+
+    @property
+    def has_noisy_answer(self) -> bool:
+        """Whether noise was measured, so that the answer is the centre, not the best evaluation."""
+        is_single = len(self.problem.quantities.objectives) < 2
+        is_plain = is_single and not self.problem.quantities.constraints
+        return is_plain and self.config.setup.has_noise(self.state.shared)
+
+    def has_succeeded(self, found: Found, target: float) -> bool:
+        """Return whether the answer of a run is as good as `target`."""
+        answer, sign = found.answer, self.rule.sign
+        if answer.kind != "mean" or answer.value is None:
+            return self.is_reached(target)
+        return sign * answer.value >= sign * target
 
     def is_front_reached(self, volume: float) -> bool:
         """Return whether the hypervolume of the front is at least this one."""

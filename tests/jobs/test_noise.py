@@ -17,6 +17,7 @@ import hpc_es
 from hpc_es.core.errors import ConfigError
 from hpc_es.storage import checkpoint
 from hpc_es.storage.metrics_log import read_metrics
+from hpc_es.training.check import check
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec
 
@@ -129,6 +130,19 @@ def test_answer_of_a_noisy_function_is_its_centre(config: Path, tmp_path: Path) 
     assert best["value"] < 0 <= np.square(centre).sum() and best["value"] < answer["value"]
 
 
+def test_target_is_not_reached_by_a_lucky_evaluation(config: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    # no vector has a value below 0, but evaluations with noise of 5 do
+    runs.here(config, run, ("stop.target_value=0.0", "stop.generations=5"))
+    result = json.loads((run / "result.json").read_text())
+    assert result["best_evaluation"]["value"] < 0 and result["generations"] == 5
+    assert result["success"] == (result["answer"]["value"] <= 0)
+    # a mean of 9 candidates of some 4 to 10
+    runs.here(config, tmp_path / "loose", ("stop.target_value=40.0", "stop.generations=5"))
+    loose = json.loads((tmp_path / "loose/result.json").read_text())
+    assert loose["success"] and loose["generations"] == 1
+
+
 def test_noiseless_function_costs_one_evaluation_more_and_is_searched_the_same(
     config: Path, tmp_path: Path
 ) -> None:
@@ -205,3 +219,37 @@ def test_reevaluation_of_a_deterministic_function_is_refused(config: Path, tmp_p
             tmp_path / "run",
             ("task.deterministic=true", "algorithm.noise_handling=reevaluate"),
         )
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "line"),
+    [
+        # 9 + 2 jobs in 20 places; 8 + 2 jobs in 10
+        (
+            ("algorithm.noise_handling=reevaluate", "algorithm.reevaluated=drawn"),
+            10,
+            "algorithm.population_size: 8 would for 100%",
+        ),
+        # twice 9 evaluations on 9 ranks
+        (("task.repeats={at_least: 2, at_most: 4}",), 9, ""),
+        # 27 evaluations in 40 places, or 36 of 12 candidates
+        (
+            ("task.repeats={at_least: 3, at_most: 3}",),
+            20,
+            "busy for 68% of the time; algorithm.population_size: 12 would for 90%",
+        ),
+    ],
+)
+def test_check_proposes_a_population_that_fits_with_reevaluations(
+    options: tuple[str, ...],
+    ranks: int,
+    line: str,
+    config: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from hpc_es.config.loading import load
+
+    check(load(config, options), ranks)
+    printed = capsys.readouterr().out
+    assert line in printed if line else "if evaluations are noisy, 9" not in printed
+    assert "  noise: " in printed

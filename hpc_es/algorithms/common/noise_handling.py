@@ -372,7 +372,14 @@ def is_noisy(shared: Arrays) -> bool:
     return noise is not None and noise.kind == NOISY
 
 
-REPORT = NoiseReport(is_noisy, cost_text)
+def report(chosen: Chosen) -> NoiseReport:
+    """Return how to read what a search knows that evaluates these candidates again."""
+
+    def rounds(population: int) -> tuple[int, ...]:
+        most = NoiseHandling.most(population)
+        return (population + most,) if chosen == "drawn" else (population, most)
+
+    return NoiseReport(is_noisy, cost_text, rounds)
 
 
 def with_candidates(rows: Rows, chunk: Chunk) -> Rows:

@@ -10,9 +10,9 @@ from hpc_es.algorithms.common.noise_handling import (
     COLUMNS,
     LEAST_CANDIDATES,
     METRICS,
-    REPORT,
     Chosen,
     Mode,
+    report,
 )
 from hpc_es.algorithms.common.ranking import default_population
 from hpc_es.config.options import option, options, unused
@@ -60,7 +60,7 @@ def needs_of_handling(needs: Needs, options: Options) -> Needs:
         needs,
         columns=(*needs.columns, *COLUMNS),
         metrics={**needs.metrics, **METRICS},
-        noise_report=REPORT,
+        noise_report=report(options.reevaluated),
         equal_generations=False,
     )
 

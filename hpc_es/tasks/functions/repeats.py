@@ -349,4 +349,7 @@ def report(options: RepeatOptions) -> NoiseReport:
             f"{options.at_most} times, and at least {FEWEST} times every {PROBE_INTERVAL} generations (docs/guides/noise.md)"
         )
 
-    return NoiseReport(is_noisy, cost_text)
+    def rounds(population: int) -> tuple[int, ...]:
+        return (population * Repeats.first(options).number,)
+
+    return NoiseReport(is_noisy, cost_text, rounds)
