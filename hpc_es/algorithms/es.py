@@ -7,7 +7,9 @@ section 2.1)
 
     g = 1 / n * sum_i (F(theta + sigma eps_i) - F(theta - sigma eps_i)) * eps_i
 
-divided by sigma if `divide_by_sigma`. The optimizer follows g - weight_decay * theta.
+divided by sigma if `divide_by_sigma`. The optimizer follows g - weight_decay * theta. With
+`anchored_decay` d, theta then becomes anchor + (1 - d) (theta - anchor), with the first theta as
+anchor (arXiv:2605.30148).
 
 The sum is divided into blocks of parameters. One rank sums a block over all pairs in order, so that
 the result does not depend on the number of ranks.
@@ -26,8 +28,16 @@ from hpc_es.algorithms.common.delay import DelayOptions, needs_of_delayed
 from hpc_es.algorithms.common.optimizers import NORM_PART, norm
 from hpc_es.algorithms.common.ranking import BY_SIGNS, Shaping, shaped
 from hpc_es.algorithms.common.strategy import PairedStrategy, Pairs, Weights, round_of_jobs
-from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
-from hpc_es.core.data import SIGN_RETURN, Array, Chunk, Float64, Results, Rows, State
+from hpc_es.config.options import (
+    Count,
+    Natural,
+    NonNegative,
+    Positive,
+    Probability,
+    option,
+    options,
+)
+from hpc_es.core.data import SIGN_RETURN, Array, Arrays, Chunk, Float64, Results, Rows, State
 from hpc_es.core.declarations import Needs
 from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.machine import blas_threads
@@ -35,6 +45,7 @@ from hpc_es.core.population import Population
 
 # of an update: each holds a part of the gradient, and more would wait for the sums of the noise
 MOST_THREADS = 4
+ANCHOR = "anchor"  # name of the first theta in the state
 
 NEEDS = Needs(searches="vectors", noise=True, max_rank=np.inf, metrics=noise_bound.METRICS)
 
@@ -53,13 +64,18 @@ class Options(DelayOptions):
         "antithetic sampling: evaluate theta + sigma*eps and theta - sigma*eps", True
     )
     fitness_shaping: Shaping = option(
-        "transformation of the returns: centred ranks, sum of the signs of the rewards, centred ranks of that sum, or "
-        "none",
+        "transformation of the returns: centred ranks, sum of the signs of the rewards, centred ranks of that sum, "
+        "returns minus their mean (advantage, without division by the deviation), or none",
         "centered_rank",
     )
     divide_by_sigma: bool = option("division of the gradient by sigma", False)
     weight_decay: NonNegative = option(
         "weight decay: this factor times theta is subtracted from the gradient", 0.0
+    )
+    anchored_decay: Probability = option(
+        "share of the distance to the first theta that is taken back after each update, against forgetting what the "
+        "first theta can do (arXiv:2605.30148); it takes a copy of it in memory and in full checkpoints",
+        0.0,
     )
     optimizer: optimizers.Options = option("optimizer of theta", default_factory=optimizers.Options)
 
@@ -78,6 +94,7 @@ class EvolutionStrategy(PairedStrategy):
         theta: dtype[params]; centre of the distribution
     State, master:
         those of `hpc_es.algorithms.common.optimizers.initial_slots`
+        anchor: dtype[params], if anchored_decay; the first theta
     """
 
     options: Options
@@ -90,11 +107,9 @@ class EvolutionStrategy(PairedStrategy):
     def initial(self) -> State:
         """Return theta of the problem and the optimizer's initial slots."""
         theta = self.first_theta()
-        return State(
-            0,
-            {"theta": theta},
-            optimizers.initial_slots(self.options.optimizer, len(theta), theta.dtype),
-        )
+        slots = optimizers.initial_slots(self.options.optimizer, len(theta), theta.dtype)
+        anchor = {ANCHOR: theta.copy()} if self.options.anchored_decay else {}
+        return State(0, {"theta": theta}, {**slots, **anchor})
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return rounds of `population_size` jobs until the generation has enough timesteps."""
@@ -116,6 +131,16 @@ class EvolutionStrategy(PairedStrategy):
         values = self.pairs.differences(utilities)[np.newaxis]
         return Weights(values, noise_bound=noise_bound.noise_bound(utilities))
 
+    def anchor(self, state: State) -> Arrays:
+        """Return the first theta by name, {} without `anchored_decay`.
+
+        It is taken at the first update, since a run may begin with other parameters than those of
+        the problem (`policy.init_from`).
+        """
+        if not self.options.anchored_decay:
+            return {}
+        return {ANCHOR: state.master[ANCHOR] if state.generation else state.theta.copy()}
+
     def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
         """Take an optimizer step along the gradient, with weight decay.
 
@@ -123,6 +148,7 @@ class EvolutionStrategy(PairedStrategy):
         needs the norm of the whole velocity.
         """
         theta, slots = state.theta, optimizers.slots_of(state.master)
+        anchor = self.anchor(state)
         evaluations, optimizer = results.prepared.count, self.options.optimizer
         if not evaluations:
             metrics = {
@@ -131,7 +157,7 @@ class EvolutionStrategy(PairedStrategy):
                 "theta_norm": norm(theta),
                 "skipped_update": 1.0,
             }
-            return State(state.generation + 1, {"theta": theta}, slots), metrics
+            return State(state.generation + 1, {"theta": theta}, {**slots, **anchor}), metrics
         if not results.overwrite:
             theta, slots = theta.copy(), {name: slot.copy() for name, slot in slots.items()}
         threads = min(blas_threads(), MOST_THREADS) if results.overwrite else 1
@@ -148,6 +174,9 @@ class EvolutionStrategy(PairedStrategy):
             optimizer, theta, slots, gradients(), self.options.weight_decay, threads
         )
         gradient, step, before, after = np.sqrt(squares).tolist()
+        if anchor:
+            approach(theta, anchor[ANCHOR], self.options.anchored_decay)
+            after = norm(theta)
         metrics = {
             "gradient_norm": gradient,
             "update_ratio": step / max(before, 1e-12),
@@ -155,7 +184,13 @@ class EvolutionStrategy(PairedStrategy):
             "skipped_update": 0.0,
             **noise_bound.metrics(results.prepared.noise_bound),
         }
-        return State(state.generation + 1, {"theta": theta}, slots), metrics
+        return State(state.generation + 1, {"theta": theta}, {**slots, **anchor}), metrics
+
+
+def approach(theta: Array, anchor: Array, share: float) -> None:
+    """Move theta to the anchor by a share of its distance, in parts and in place."""
+    for part in optimizers.parts_of(len(theta)):
+        theta[part] -= theta.dtype.type(share) * (theta[part] - anchor[part])
 
 
 def needs(options: Options) -> Needs:

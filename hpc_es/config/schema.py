@@ -112,9 +112,10 @@ class Checkpoint:
         "auto",
     )
     interval_seconds: NonNegative = option("seconds between checkpoints; 0: off", 300.0)
-    full_interval: Natural = option(
+    full_interval: Literal["auto"] | Natural = option(
         "generations between full checkpoints; the checkpoints between them store only the inputs of the updates since "
-        "the last full one, a few kB each, from which the state is recomputed on resume; 0: all checkpoints are full",
+        "the last full one, a few kB each, from which the state is recomputed on resume; 0: all checkpoints are full; "
+        "auto: one when recomputing on one rank would take five minutes",
         0,
     )
     keep_last: Count = option("number of newest checkpoints to keep", 3)

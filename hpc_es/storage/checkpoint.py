@@ -161,6 +161,11 @@ class Snapshot:
     cut: CutShort | None = None  # after `state`; `counters` include it, `file_lengths` do not
 
     @property
+    def is_rows_only(self) -> bool:
+        """Whether `state` has no arrays: the run recomputes its first state, and all updates."""
+        return self.increment is not None and not self.state.shared
+
+    @property
     def outcome(self) -> Arrays:
         """`state.master` after `cut` and the final evaluation.
 
@@ -278,6 +283,9 @@ class _ImageFile:
 def load(path: Path) -> Snapshot:
     """Read a checkpoint; for an incremental one also its full checkpoint.
 
+    Without the full one of generation 0, `Snapshot.is_rows_only`: a run computes that state from
+    its config and base weights.
+
     Raises DamagedError if either is truncated or changed, and CheckpointError if the file is
     missing, not from hpc_es, or of a newer format.
     """
@@ -290,6 +298,9 @@ def load(path: Path) -> Snapshot:
         raise DamagedError(
             f"{path}: expected the name of a file that it is based on: {error}"
         ) from error
+    # `state` is still that after all of them
+    if snapshot.state.generation == len(increment.learned_from) and not base.exists():
+        return replace(snapshot, state=State(0, {}, {}))
     try:
         full, digest = _read(base)
     except CheckpointError as error:

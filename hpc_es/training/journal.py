@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from hpc_es.core.data import Arrays, Results, State, without_info
 from hpc_es.core.errors import RunError
@@ -53,12 +54,17 @@ class UpdateReplay:
             )
 
 
+REPLAY_SECONDS = 300.0  # that a replay may take with `checkpoint.full_interval: auto`
+
+
 class UpdateJournal:
     """The inputs of the updates since the last full checkpoint."""
 
-    def __init__(self, interval: int) -> None:
+    def __init__(self, interval: int | Literal["auto"]) -> None:
         # maximum number of updates between full checkpoints; 0: all are full
         self._interval = interval
+        # of the updates of this process, their number and their seconds
+        self._timed, self._seconds = 0, 0.0
         # name, SHA-256 and generation of the last full checkpoint
         self._base: tuple[str, str, int] | None = None
         self._inputs: list[bytes] = []
@@ -78,11 +84,12 @@ class UpdateJournal:
                 text = f"{path} cannot be written: it could not be read back ({error.strerror})"
                 raise RunError(f"{text}; the previous checkpoints are unchanged") from error
 
-    def add(self, results: Results[object], units: Sequence[Arrays]) -> None:
-        """Add the inputs of an update.
+    def add(self, results: Results[object], units: Sequence[Arrays], seconds: float = 0.0) -> None:
+        """Add the inputs of an update, which one rank would compute in so many seconds.
 
         If they include arrays of chunks, the next checkpoint must be whole.
         """
+        self._timed, self._seconds = self._timed + 1, self._seconds + seconds
         if any(results.chunk_arrays):
             self._base = None
         if self._interval and self._base:
@@ -96,7 +103,7 @@ class UpdateJournal:
 
         None: save a full one.
         """
-        if not self._interval or self._base is None or len(self._inputs) >= self._interval:
+        if not self._interval or self._base is None or self._is_long():
             return None
         name, sha256, generation = self._base
         arrays = {**state.shared, **state.master}
@@ -107,3 +114,11 @@ class UpdateJournal:
         return generation, Increment(
             name, sha256, self._inputs, digest({"theta": state.theta}), digest(arrays)
         )
+
+    def _is_long(self) -> bool:
+        """Return whether a full checkpoint is due."""
+        count = len(self._inputs)
+        if self._interval != "auto":
+            return count >= self._interval
+        # those before a restart are taken to last as long as those since then
+        return count * self._seconds >= REPLAY_SECONDS * max(self._timed, 1)

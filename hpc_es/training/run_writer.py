@@ -398,7 +398,9 @@ class RunWriter:
 
         See `Recorder.add`.
         """
-        self._journal.add(finished.evaluated.results, finished.update.units)
+        # of all ranks, since a resumed run may have one
+        seconds = float(row["time_update_mean"] or 0) * int(row["ranks"] or 1)
+        self._journal.add(finished.evaluated.results, finished.update.units, seconds)
         self._write_evaluations(finished)
         self.standing.state, self.standing.final = finished.state, {}
         self.pending, self.measured = None, {}

@@ -4,6 +4,7 @@ and the candidates and seeds of jobs.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -245,6 +246,7 @@ def test_pair_weights_by_hand() -> None:  # T36, T43
         ("sign", [4, -1]),
         ("centered_rank", [0, -1]),
         ("centered_sign_rank", [1, -1 / 3]),
+        ("advantage", [0, -3]),
     ],
 )
 def test_fitness_shapings_by_hand(shaping: str, weights: list[float]) -> None:
@@ -267,6 +269,34 @@ def test_without_mirroring_every_job_has_its_own_perturbation() -> None:
         update(strategy(**keywords, fitness_shaping="none")), [-2.605, -2.305], rtol=1e-5
     )
     np.testing.assert_allclose(update(strategy(**keywords)), [-0.25, 0.25], rtol=1e-6)
+    # minus the mean -4.91
+    np.testing.assert_allclose(
+        update(strategy(**keywords, fitness_shaping="advantage")), [-0.15, 0.15], rtol=1e-5
+    )
+
+
+def test_anchored_decay_takes_back_a_share_of_the_distance_by_hand() -> None:
+    """Steps of (.1, .2) from theta: after the first .9 of it is left, after the second
+    .9 (.09 + .1, .18 + .2).
+    """
+    es = strategy(noise=Fixed(UNITS), population_size=4, fitness_shaping="none", anchored_decay=0.1)
+    returns = rows([0.4, 0, 0.8, 0])  # w = [.4, .8], g = w / 4
+    first, metrics = next_state(es, returns)
+    np.testing.assert_allclose(first.theta - THETA, [0.09, 0.18], rtol=1e-5)
+    assert metrics["theta_norm"] == pytest.approx(np.linalg.norm(first.theta))
+    second, _ = next_state(es, returns, state=first)
+    np.testing.assert_allclose(second.theta - THETA, [0.171, 0.342], rtol=1e-5)
+    np.testing.assert_array_equal(second.master["anchor"], THETA)
+
+
+def test_anchor_is_the_theta_that_a_run_begins_with() -> None:
+    """As with policy.init_from, which replaces theta in the first state."""
+    es = strategy(noise=Fixed(UNITS), population_size=4, anchored_decay=0.1)
+    other = np.array([5, 6], np.float32)
+    state = dataclasses.replace(start(es), shared={**start(es).shared, "theta": other.copy()})
+    after, _ = next_state(es, rows([1, 1, 1, 1]), state=state)
+    np.testing.assert_array_equal(after.theta, other)
+    np.testing.assert_array_equal(after.master["anchor"], other)
 
 
 @pytest.mark.parametrize(

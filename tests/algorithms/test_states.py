@@ -118,6 +118,7 @@ CASES = [
         for kind in ("es", "pgpe", "novelty")
         for optimizer in ("adam", "rmsprop", "sgd", "clipup", "none")
     ),
+    Case("es", {"anchored_decay": 0.1}),
     *(Case("es", others=normalised(deviation)) for deviation in ("floored", "sample")),
     *(
         Case("cma_es", {"restarts": how, "stops": {"max_generations": 2}}, FUNCTION)

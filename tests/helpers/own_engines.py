@@ -18,11 +18,13 @@ SLOPE = np.array([2.0, -1.0], np.float32)  # of the data
 class Line:
     """Fits y = x . SLOPE + 1, with weights in float16."""
 
-    def __init__(self, start: float = 0.5, seconds: float = 0.0) -> None:
+    def __init__(self, start: float = 0.5, seconds: float = 0.0, unused: int = 0) -> None:
         self.weights = {
             "slope": np.full(2, start, np.float16),
             "bias": np.zeros((), np.float16),
         }
+        if unused:
+            self.weights["unused"] = np.zeros(unused, np.float16)
         self.loaded: list[str] = []
         self._seconds = seconds
 

@@ -39,8 +39,13 @@ SMALLER = {
         "task.model_kwargs.length=16",
         "task.model_kwargs.held_out=2",
     ),
+    "expressions": (
+        "algorithm.population_size=8",
+        "task.model_kwargs={width: 8, layers: 1, heads: 2, prompts: 2, samples: 2, held_out: 2}",
+    ),
     "sorting": (*SMALL, "task.model_kwargs.count=8", "task.model_kwargs.held_out=16"),
 }
+TRANSFORMER = "examples/torch_transformer/transformer_model.py"
 SORTING = "examples/sorting_jax/sorting_model.py"
 LIMIT_SECONDS = 120.0
 
@@ -98,6 +103,11 @@ def test_example_is_identical_on_three_ranks_killed_and_resumed(
         pytest.importorskip("torch", reason="PyTorch is not installed here: make test-torch")
     if "_jax/" in example:
         pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+    if "torch_" in example:
+        pytest.importorskip("torch", reason="PyTorch is not installed here: make test-torch")
+        small = ["--steps", "2", "--batch", "4", "--width", "8", "--layers", "1", "--heads", "2"]
+        pretraining = [str(ROOT / TRANSFORMER), "pretrain", "base.safetensors", *small]
+        well(python(pretraining, LIMIT_SECONDS, installed, tmp_path))
     if "digits" in example:
         pytest.importorskip("sklearn", reason="scikit-learn is not installed here: make test-jax")
     if "sorting" in example:  # steps, units, layers and questions of the pre-training

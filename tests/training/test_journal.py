@@ -5,16 +5,18 @@ Inputs of updates are stored exactly, and replace the state in checkpoints if sm
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hpc_es.core.data import ROW, Column, Results, State, row_dtype
 from hpc_es.core.errors import CheckpointError, RunError
-from hpc_es.storage.checkpoint import Snapshot, image_sha256, save
+from hpc_es.storage.checkpoint import Increment, Snapshot, image_sha256, save
 from hpc_es.storage.results import digest
 from hpc_es.training.generation import UpdateInputs
 from hpc_es.training.journal import UpdateJournal, UpdateReplay
@@ -52,7 +54,7 @@ def test_checkpoint_that_vanished_is_reported(tmp_path: Path) -> None:
         UpdateJournal(3).begin(tmp_path / "gone.h5", snapshot_of(state(1)))
 
 
-def started(directory: Path, generation: int, interval: int) -> UpdateJournal:
+def started(directory: Path, generation: int, interval: Any) -> UpdateJournal:
     """A journal after a full checkpoint of this generation."""
     path = directory / f"checkpoint_{generation:010d}.h5"
     save(path, snapshot_of(state(generation)))
@@ -184,3 +186,31 @@ def test_notice_is_repeated_only_after_a_long_pause() -> None:
     for generation, notices in due.items():
         lines += shown.new(generation, notices)
     assert lines == ["generation 4: a", "generation 5: b", f"generation {5 + QUIET_GENERATIONS}: b"]
+
+
+def test_automatic_interval_limits_the_time_of_a_replay(tmp_path: Path) -> None:
+    """Three updates of 75 s may be replayed, a fourth makes 300 s."""
+    journal, after = started(tmp_path, 5, "auto"), state(6, size=100_000)
+    for _ in range(3):
+        journal.add(Results(rows(1.0), []), [], 75.0)
+        assert journal.since(after) is not None
+    journal.add(Results(rows(1.0), []), [], 75.0)
+    assert journal.since(after) is None
+
+
+def test_automatic_interval_counts_updates_before_a_restart(tmp_path: Path) -> None:
+    """Those of a checkpoint are taken to last as long as those since then."""
+    before = started(tmp_path, 5, "auto")
+    for _ in range(3):
+        before.add(Results(rows(1.0), []), [], 1.0)
+    kept = before.since(state(8, size=100_000))
+    assert kept is not None
+    journal = UpdateJournal("auto")
+    journal.begin(tmp_path / "checkpoint_0000000008.h5", increment_of(*kept))
+    journal.add(Results(rows(1.0), []), [], 80.0)
+    assert journal.since(state(9, size=100_000)) is None  # 4 * 80 s
+
+
+def increment_of(generation: int, increment: Increment) -> Snapshot:
+    """An incremental checkpoint."""
+    return dataclasses.replace(snapshot_of(State(generation, {}, {})), increment=increment)

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from hpc_es.core.data import Float64
 
-Shaping = Literal["centered_rank", "sign", "centered_sign_rank", "none"]  # see `shaped`
+# see `shaped`
+Shaping = Literal["centered_rank", "sign", "centered_sign_rank", "advantage", "none"]
 BY_SIGNS = ("sign", "centered_sign_rank")  # shapings that need the sum of the signs of the rewards
 
 
@@ -45,8 +46,9 @@ def shaped(shaping: Shaping, returns: Float64, sign_returns: Float64) -> Float64
     """Return the shaped fitness of each job.
 
     Args:
-        shaping: "none" leaves the returns as they are, "centered_rank" ranks them, "sign" takes the
-            sums of signs, "centered_sign_rank" ranks these.
+        shaping: "none" leaves the returns as they are, "advantage" subtracts their mean,
+            "centered_rank" ranks them, "sign" takes the sums of signs, "centered_sign_rank" ranks
+            these.
         returns: float64 of any shape.
         sign_returns: sums of the signs of the rewards, in the same shape.
 
@@ -60,6 +62,9 @@ def shaped(shaping: Shaping, returns: Float64, sign_returns: Float64) -> Float64
             return centered_ranks(sign_returns)
         case "sign":
             return sign_returns
+        case "advantage":
+            advantages: Float64 = returns - returns.mean()
+            return advantages
         case _:
             return returns
 

@@ -54,7 +54,8 @@ from hpc_es.policies.networks.network import array_text
 
 KEY = "task.model"
 WITHOUT_TORCH = (
-    f"{TORCH_ARRAYS}, and a score in JAX that computes with them (docs/guides/models.md)"
+    f"{TORCH_ARRAYS}, and a score in JAX that computes with them; or call: each, whose score may use PyTorch "
+    "(docs/guides/models.md)"
 )
 FREED_BYTES = 1 << 24  # of initial parameters, after which freed memory is returned to the system
 REQUIRED, OPTIONAL = ("parameters", "score", "batch"), ("validation",)
