@@ -3,13 +3,14 @@
     python -m benchmarks.networks [--csv docs/networks.csv] [--candidates 16 64 256]
 
 The networks are the presets of `cnn`, and Keras models with hidden layers of 64, 64 and 256, 256,
-256 units. "own" is the call of hpc_es, in which each member has its own weights; "shared" is the
-same network with the same weights for all members, compiled in the same way. Each network and
-library has a process of its own, since Keras has one backend per process. The preset `atari` is
-measured without padding, as the reference figures are, which are those of a prototype (one core of
-a shared AMD EPYC, CPU time). Then a job trains with the larger Keras model on one rank and on two
-in turn; its chunks take over 20 ms. Needs the extras `jax` and `tensorflow`, and Keras. Takes about
-6 minutes on a free machine.
+256 units, also as modules of PyTorch. "own" is the call of hpc_es, in which each member has its own
+weights; "shared" is the same network with the same weights for all members, compiled in the same
+way; in PyTorch a plain call of the module for a batch. Each network and library has a process of
+its own, since Keras has one backend per process. The preset `atari` is measured without padding, as
+the reference figures are, which are those of a prototype (one core of a shared AMD EPYC, CPU time).
+Then a job trains with the larger Keras model on one rank and on two in turn; its chunks take over
+20 ms. Needs the extras `jax`, `tensorflow` and `torch`, and Keras; with `--libraries torch --rounds
+0` the extra `torch` alone. Takes about 6 minutes on a free machine.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,7 +39,13 @@ RESULTS = ROOT / "benchmarks" / "results"
 CNN = {"cnn minatar": (10, 10, 4), "cnn atari": (84, 84, 4), "cnn a3c": (42, 42, 1)}
 # inputs, hidden, outputs
 KERAS = {"Keras 8-64-64-4": (8, (64, 64), 4), "Keras 27-256x3-8": (27, (256,) * 3, 8)}
-CALLS = [*((name, "jax") for name in [*CNN, *KERAS]), *((name, "tensorflow") for name in KERAS)]
+# the same as modules of PyTorch
+TORCH = {name.replace("Keras", "torch"): shape for name, shape in KERAS.items()}
+CALLS = [
+    *((name, "jax") for name in [*CNN, *KERAS]),
+    *((name, "tensorflow") for name in KERAS),
+    *((name, "torch") for name in TORCH),
+]
 ACTIONS = 6  # of a game
 # (network, library, weights) -> {members: microseconds}
 REFERENCE: dict[tuple[str, str, str], dict[int, float]] = {
@@ -84,7 +92,9 @@ def main() -> int:
     parser.add_argument(
         "--generations", type=int, default=12, help="of a job; the first quarter is not timed"
     )
-    parser.add_argument("--networks", nargs="+", choices=[*CNN, *KERAS], default=[*CNN, *KERAS])
+    names, libraries = [*CNN, *KERAS, *TORCH], ["jax", "tensorflow", "torch"]
+    parser.add_argument("--networks", nargs="+", choices=names, default=names)
+    parser.add_argument("--libraries", nargs="+", choices=libraries, default=libraries)
     parser.add_argument("--csv", type=Path, default=RESULTS / "networks.csv", help="file to write")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -98,7 +108,7 @@ def main() -> int:
     print("|---|---|---|---|---|---|---|---|")
     rows: list[dict[str, Any]] = []
     for name, library in CALLS:
-        if name in options.networks:
+        if name in options.networks and library in options.libraries:
             rows += table(name, library, options.candidates, options.seconds)
     options.csv.parent.mkdir(parents=True, exist_ok=True)
     with options.csv.open("w", newline="", encoding="utf-8") as file:
@@ -151,7 +161,7 @@ def measured(
     name: str, library: str, candidates: Sequence[int], seconds: float
 ) -> list[dict[str, Any]]:
     """Return a row for each number of members."""
-    policy = cnn_policy(name) if name in CNN else keras_policy(name, library)
+    policy = cnn_policy(name) if name in CNN else dense_policy(name, library)
     rows = []
     for size in candidates:
         row: dict[str, Any] = {
@@ -181,14 +191,15 @@ def cnn_policy(name: str) -> Any:
     return cnn.build(options, Spaces(ObservationSpec(CNN[name], dtype), Discrete(ACTIONS)))
 
 
-def keras_policy(name: str, library: Any) -> Any:
-    """Return the policy of a Keras model."""
+def dense_policy(name: str, library: Any) -> Any:
+    """Return the policy of a Keras model or a module of PyTorch."""
     from hpc_es.core.data import Discrete, Spaces, flat_observations
     from hpc_es.policies import network
 
-    inputs, hidden, outputs = KERAS[name]
+    inputs, hidden, outputs = {**KERAS, **TORCH}[name]
+    builder = "torch_network" if library == "torch" else "keras_network"
     options = network.Options(
-        network="benchmarks.networks:keras_network",
+        network=f"benchmarks.networks:{builder}",
         network_kwargs={"hidden": hidden},
         backend=library,
     )
@@ -203,6 +214,15 @@ def keras_network(observations: Any, outputs: int, hidden: Sequence[int] = (64, 
     return keras.Sequential(
         [keras.layers.Input(observations.shape), *layers, keras.layers.Dense(outputs)]
     )
+
+
+def torch_network(observations: Any, outputs: int, hidden: Sequence[int] = (64, 64)) -> Any:
+    """Return the same as a module of PyTorch."""
+    from torch import nn
+
+    widths = [observations.size, *hidden]
+    layers = [(nn.Linear(n, m), nn.Tanh()) for n, m in pairwise(widths)]
+    return nn.Sequential(*chain(*layers), nn.Linear(widths[-1], outputs))
 
 
 def weights_of(policy: Any, members: int) -> dict[str, Any]:
@@ -233,14 +253,9 @@ def inputs_of(policy: Any, members: int) -> tuple[list[Any], Any]:
 def own_call(policy: Any, size: int) -> Callable[[], Any]:
     """Return a step of members with their own weights, as in training."""
     memory, observations = inputs_of(policy, size)
-    if policy.network.backend == "tensorflow":
-        from hpc_es.policies.networks.tensorflow_actors import TensorFlowCall
+    from hpc_es.policies.networks.backend import network_backend
 
-        call: Any = TensorFlowCall(policy.network, size)
-    else:
-        from hpc_es.policies.networks.jax_networks import JaxCall
-
-        call = JaxCall(policy.network, size)
+    call = network_backend(policy.network.backend).call(policy.network, size)
     parameters = call.load(weights_of(policy, size), {})
     return lambda: np.asarray(call.step(parameters, memory, observations)[0])
 
@@ -255,6 +270,18 @@ def shared_call(policy: Any, size: int) -> Callable[[], Any]:
         model = policy.network.model(policy.layout.join(first))
         compiled = tf.function(lambda x: model(x, training=False), jit_compile=True)
         return lambda: np.asarray(compiled(tf.convert_to_tensor(observations)))
+    if policy.network.backend == "torch":
+        import torch
+
+        module = policy.network.module
+        module.load_state_dict(policy.network.tensors(policy.layout.join(first)))
+        inputs = torch.from_numpy(observations)
+
+        def called() -> Any:
+            with torch.no_grad():
+                return module(inputs).numpy()
+
+        return called
     import jax
 
     step = jax.jit(jax.vmap(policy.network.apply, in_axes=(None, 0, 0)))

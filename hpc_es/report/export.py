@@ -220,7 +220,7 @@ def export_arrays(path: Path, output: Path, options: ExportOptions) -> None:
 
 
 def export_weights(path: Path, output: Path, options: ExportOptions) -> str:
-    """Write the weights of a module of PyTorch, which its `load_state_dict` takes.
+    """Write the weights of a module of PyTorch, its state_dict.
 
     Returns:
         A note for the user about what the module lacks, or "".

@@ -61,6 +61,7 @@ from hpc_es.training.compatibility import (
     device_warnings,
     evaluates_factors,
     factorisation_of,
+    require_memory_for_calls,
     rounding_warnings,
 )
 from hpc_es.training.init_from import apply_optimizer, mismatches
@@ -324,6 +325,7 @@ def _initial(config: Config, problem: AnyProblem) -> State | None:
 
 def _check_act(config: Config, task: Task, policy: Policy) -> None:
     """Test a custom policy on one batch; ConfigError if it fails or returns no valid actions."""
+    require_memory_for_calls(config, policy)
     kind, spaces = config.policy.kind, task.spaces
     assert spaces is not None
     try:

@@ -16,6 +16,7 @@ from hpc_es.algorithms.common.ranking import default_population
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.registry import is_user_kind, kinds, module
 from hpc_es.config.schema import Config
+from hpc_es.core import machine
 from hpc_es.core.data import Box
 from hpc_es.core.declarations import NUMPY, Searched, ignored_backend
 from hpc_es.core.errors import ConfigError, ConfigProblem, missing_text
@@ -31,7 +32,7 @@ from hpc_es.core.interfaces import (
     TrajectoryProblem,
     VectorProblem,
 )
-from hpc_es.core.policy import Policy
+from hpc_es.core.policy import Policy, Traits
 from hpc_es.core.population import Factorisation, Layout, Noise
 from hpc_es.devices.backend import Backend, backend
 from hpc_es.devices.decision import DeviceRequest
@@ -408,6 +409,28 @@ def fitness_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProbl
     elif problem.derives_fitness:
         text = f"compares mean returns, but the task {config.task.kind!r} derives its own fitness: expected null"
         yield "stop.patience", text
+
+
+def require_memory_for_calls(config: Config, policy: Policy) -> None:
+    """Raise ConfigError if the candidates of a compiled call do not fit the memory of this machine.
+
+    They are float32, once as the actor has them and once as the library does.
+    """
+    traits = Traits.of(policy)
+    if traits.compiled_by is None or config.setup.offers.compiled:
+        return
+    factorisation = factorisation_of(config, policy.layout)
+    numbers = policy.layout.size if factorisation is None else factorisation.compact.size
+    candidates, each, has = traits.candidates_per_call, 2 * 4 * numbers, machine.memory_bytes()
+    if candidates * each <= has:
+        return
+    text = (
+        f"is {candidates}, but a call of so many candidates of {numbers:,} numbers needs at least"
+    )
+    text = f"{text} {candidates * each:,} bytes, and this machine has {has:,} bytes of memory"
+    most = has // each
+    remedy = f"at most {most}" if most else "a smaller network, or noise.rank"
+    raise ConfigError([("policy.candidates_per_call", f"{text}: expected {remedy}")])
 
 
 def factorisation_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:

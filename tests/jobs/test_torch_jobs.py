@@ -80,6 +80,23 @@ def test_low_rank_noise_gives_the_same_results_on_every_number_of_ranks(
     runs.assert_same(tmp_path / "one", tmp_path / "two")
 
 
+def test_candidates_that_do_not_fit_the_memory_are_refused_with_the_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 * 24 + 24 + 24 * 2 + 2 = 170 parameters, two times 4 bytes each; of rank 1, 4 + 24 + 24
+    and 24 + 2 + 2 numbers.
+    """
+    monkeypatch.setattr("hpc_es.core.machine.memory_bytes", lambda: 4_000)
+    command = ["check", str(runs.tiny(tmp_path)), policy("wider")]
+    with pytest.raises(ConfigError) as refused:
+        cli.run(command)
+    text = "policy.candidates_per_call: is 3, but a call of so many candidates of 170 numbers needs at least 4,080 bytes,"
+    assert f"{text} and this machine has 4,000 bytes of memory: expected at most 2" in str(
+        refused.value
+    )
+    assert cli.run([*command, "noise={kind: counter, rank: 1}"]) == 0
+
+
 # Files.
 
 
