@@ -113,22 +113,7 @@ def parser() -> argparse.ArgumentParser:
         "--busy", action="store_true", help="evaluations compute instead of sleeping"
     )
     together.add_argument("--rounds", type=int, default=3)
-    fronts = commands.add_parser("front", help="hypervolumes with two and three objectives")
-    fronts.set_defaults(run=run_front)
-    fronts.add_argument("--runs", type=int, default=20, help="number of seeds")
-    fronts.add_argument("--evaluations", type=int, default=25_000)
-    fronts.add_argument(
-        "--only", nargs="+", default=list(front.CONTENDERS), choices=list(front.CONTENDERS)
-    )
-    fronts.add_argument(
-        "--functions", nargs="+", default=list(front.FUNCTIONS), choices=list(front.FUNCTIONS)
-    )
-    fronts.add_argument(
-        "--trials",
-        type=Path,
-        default=RESULTS / "front.jsonl",
-        help="file of the trials, one JSON line per trial, to continue",
-    )
+    add_front(commands)
     discrete = commands.add_parser(
         "mixed", help="evaluations on functions of numbers, integers and booleans"
     )
@@ -164,6 +149,27 @@ def parser() -> argparse.ArgumentParser:
             "--strict", action="store_true", help="end with status 1 if a target is missed"
         )
     return parser
+
+
+def add_front(commands: Any) -> None:
+    """Add the command `front`."""
+    fronts = commands.add_parser("front", help="hypervolumes with two and three objectives")
+    fronts.set_defaults(run=run_front)
+    fronts.add_argument("--runs", type=int, default=20, help="number of seeds")
+    fronts.add_argument("--evaluations", type=int, default=25_000)
+    fronts.add_argument(
+        "--only", nargs="+", default=list(front.CONTENDERS), choices=list(front.CONTENDERS)
+    )
+    fronts.add_argument(
+        "--functions", nargs="+", default=list(front.FUNCTIONS), choices=list(front.FUNCTIONS)
+    )
+    fronts.add_argument(
+        "--trials",
+        type=Path,
+        default=RESULTS / "front.jsonl",
+        help="file of the trials, one JSON line per trial, to continue",
+    )
+    fronts.add_argument("--csv", type=Path, help="write all trials, such as to docs/fronts.csv")
 
 
 def add_noisy(commands: Any) -> None:
@@ -235,10 +241,14 @@ def show_tables(options: argparse.Namespace) -> int:
 
 def run_front(options: argparse.Namespace) -> int:
     """Run the searches for fronts that are missing in the file, and print the table."""
-    found = front.trials(
-        options.runs, options.evaluations, options.only, options.functions, options.trials
+    found = list(
+        front.trials(
+            options.runs, options.evaluations, options.only, options.functions, options.trials
+        )
     )
-    print(front.markdown(list(found)))
+    print(front.markdown(found))
+    if options.csv:
+        options.csv.write_text(front.csv_text(found))
     return 0
 
 

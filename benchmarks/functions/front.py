@@ -9,6 +9,8 @@ of a genetic algorithm with 100 members. Hypervolumes do not depend on the machi
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -250,6 +252,15 @@ def markdown(found: Sequence[Trial]) -> str:
                 cells = [_range([one[key] for one in own]) for key in ("all", "population")]
                 lines.append(f"| {name} | {contender} | {len(own)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def csv_text(found: Sequence[Trial]) -> str:
+    """Return all trials as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(found[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found)
+    return text.getvalue()
 
 
 def _range(values: Sequence[float | None]) -> str:

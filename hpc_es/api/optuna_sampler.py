@@ -22,23 +22,25 @@ from optuna.search_space import intersection_search_space
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from hpc_es.api.strategy import ALGORITHM, Strategy
+from hpc_es.api.strategy import Strategy
 from hpc_es.core.errors import ConfigError
 
 # attributes: [round, job] of a trial; the search space of a study
 JOB, SPACE = "hpc_es:job", "hpc_es:space"
 SearchSpace: TypeAlias = dict[str, BaseDistribution]
-Result: TypeAlias = tuple[float, list[float]]  # cost and constraint values
+Result: TypeAlias = tuple[list[float], list[float]]  # costs and constraint values
 
 
 class Sampler(BaseSampler):
-    """Samples the trials of an Optuna study with a strategy for vectors, by default CMA-ES.
+    """Samples the trials of an Optuna study with a strategy for vectors, by default CMA-ES, or
+    NSGA-II if the study has several directions.
 
     The sampler stores the candidate of each trial in the study, and computes the search again from
     the finished trials, so that any process can continue a study. The vectors depend on the seed
     and on the results, not on their order.
 
-    A pruned trial counts as the worst of its generation, a failed one as a failed evaluation.
+    A pruned trial counts as the worst of its generation, with several objectives as the worst in
+    each of them, a failed one as a failed evaluation.
     Trials beyond the candidates of a generation are random until its trials are finished, so run at
     most as many at once as the population has candidates. A killed process leaves a running trial,
     for which the next generation waits: use a storage with a heartbeat. If two processes take the
@@ -53,6 +55,7 @@ class Sampler(BaseSampler):
         sigma0: the initial step size.
         constraints: names of constraints that the objective sets with `trial.set_constraint`, at
             most 0 if feasible; Optuna 5 or later only.
+        objectives: number of directions of the study.
         **options: those of the algorithm.
 
     Raises:
@@ -72,10 +75,11 @@ class Sampler(BaseSampler):
         self,
         space: Mapping[str, BaseDistribution] | None = None,
         *,
-        algorithm: str = ALGORITHM,
+        algorithm: str | None = None,
         seed: int = 0,
         sigma0: float | None = None,
         constraints: Sequence[str] = (),
+        objectives: int = 1,
         **options: object,
     ) -> None:
         self._space = None if space is None else _searched(space)
@@ -84,10 +88,13 @@ class Sampler(BaseSampler):
             text = f"expected Optuna 5 or later, whose trials have constraints, found {optuna.__version__}"
             raise ValueError(f"constraints: {text}: pip install 'optuna>=5'")
         limits = {"constraints": self._constraints} if self._constraints else {}
+        self._objectives = objectives
+        several = {"objectives": objectives} if objectives > 1 else {}
         self._options: dict[str, Any] = {
             "algorithm": algorithm,
             "sigma0": sigma0,
             **limits,
+            **several,
             **options,
         }
         self._replay: tuple[str, Replay] | None = None  # with the name of its study
@@ -119,7 +126,9 @@ class Sampler(BaseSampler):
 
         {} if there is none.
         """
-        self._raise_error_if_multi_objective(study)
+        if len(study.directions) != self._objectives:
+            text = f"objectives is {self._objectives}, but the study has {len(study.directions)} directions"
+            raise ValueError(f"{text}: expected Sampler(objectives={len(study.directions)})")
         if not search_space or "fixed_params" in trial.system_attrs:  # enqueued
             return {}
         if self._replay is None or self._replay[0] != study.study_name:
@@ -129,7 +138,8 @@ class Sampler(BaseSampler):
         own = next(
             (item.system_attrs.get(JOB) for item in trials if item.number == trial.number), None
         )
-        owners = replay.advance(trials, -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0)
+        signs = [-1.0 if goal == StudyDirection.MAXIMIZE else 1.0 for goal in study.directions]
+        owners = replay.advance(trials, signs)
         # the trial of a process that was killed before it stored its parameters
         if own is not None:
             return replay.parameters(int(own[1])) if own[0] == replay.round else {}
@@ -171,10 +181,12 @@ class Replay:
         self.round = 0  # number of times that the search was updated
         self._candidates = strategy.named(strategy.ask())
 
-    def advance(self, trials: Sequence[FrozenTrial], sign: float) -> list[list[FrozenTrial]]:
+    def advance(
+        self, trials: Sequence[FrozenTrial], signs: Sequence[float]
+    ) -> list[list[FrozenTrial]]:
         """Update the search with all complete rounds.
 
-        `sign` is that of a value in the cost.
+        `signs` are those of the values in the costs.
 
         Returns:
             The trials of each candidate of the next round.
@@ -189,23 +201,31 @@ class Replay:
                 owner and all(trial.state.is_finished() for trial in owner) for owner in owners
             ):
                 return owners
-            results = [self._result(owner, sign) for owner in owners]
-            complete = [
-                result for result in results if result is not None and not math.isnan(result[0])
-            ]
-            worst = max(
-                complete,
-                # violation, then cost
-                key=lambda result: (sum(max(0.0, limit) for limit in result[1]), result[0]),
-                default=self._failed(),
-            )
+            results = [self._result(owner, signs) for owner in owners]
+            worst = self._worst([result for result in results if result is not None], len(signs))
             ranked = [worst if result is None else result for result in results]
             limits = [limits for _, limits in ranked] if self._constraints else None
-            self._strategy.tell([cost for cost, _ in ranked], limits)
+            costs = [costs for costs, _ in ranked]
+            self._strategy.tell(costs if len(signs) > 1 else [cost for (cost,) in costs], limits)
             self._candidates = self._strategy.named(self._strategy.ask())
             self.round += 1
 
-    def _result(self, owners: Sequence[FrozenTrial], sign: float) -> Result | None:
+    def _worst(self, results: Sequence[Result], objectives: int) -> Result:
+        """Return the worst result; with several objectives the worst in each of them."""
+        complete = [result for result in results if not math.isnan(result[0][0])]
+        if not complete:
+            return self._failed(objectives)
+        if objectives > 1:
+            costs, limits = zip(*complete, strict=True)
+            return [max(column) for column in zip(*costs, strict=True)], [
+                max(column) for column in zip(*limits, strict=True)
+            ]
+        # violation, then cost
+        return max(
+            complete, key=lambda result: (sum(max(0.0, limit) for limit in result[1]), result[0])
+        )
+
+    def _result(self, owners: Sequence[FrozenTrial], signs: Sequence[float]) -> Result | None:
         """Return the result of a candidate, of its first complete trial.
 
         None if it was pruned, NaN if it failed.
@@ -215,14 +235,14 @@ class Replay:
             return (
                 None
                 if any(trial.state == TrialState.PRUNED for trial in owners)
-                else self._failed()
+                else self._failed(len(signs))
             )
         limits = complete[0].constraints if self._constraints else {}
-        assert complete[0].value is not None
-        return sign * complete[0].value, [limits.get(name, math.nan) for name in self._constraints]
+        costs = [sign * value for sign, value in zip(signs, complete[0].values, strict=True)]
+        return costs, [limits.get(name, math.nan) for name in self._constraints]
 
-    def _failed(self) -> Result:
-        return math.nan, [math.nan] * len(self._constraints)
+    def _failed(self, objectives: int) -> Result:
+        return [math.nan] * objectives, [math.nan] * len(self._constraints)
 
     def parameters(self, job: int) -> dict[str, Any]:
         """Return the parameters of a candidate as Optuna represents them."""

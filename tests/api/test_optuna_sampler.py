@@ -191,11 +191,63 @@ def test_enqueued_trials_take_no_candidate() -> None:
     assert [JOB in trial.system_attrs for trial in one.trials] == [False, True]
 
 
+def two_costs(values: dict[str, Any]) -> list[float]:
+    """Their front is between b = 8 and b = 20."""
+    return [cost(values), cost({**values, "b": values["b"] - 12})]
+
+
+def test_studies_with_two_directions_are_searched_by_nsga2() -> None:
+    own = optuna.create_study(
+        directions=["minimize", "maximize"],
+        sampler=Sampler(SPACE, seed=4, population_size=6, objectives=2),
+    )
+
+    def values(trial: optuna.Trial) -> tuple[float, float]:
+        one, other = two_costs(suggested(trial))
+        return one, -other
+
+    own.optimize(values, n_trials=24)
+    search = hpc_es.Strategy(
+        "nsga2", parameters=PARAMETERS, seed=4, population_size=6, objectives=2
+    )
+    for generation in range(4):
+        trials = own.trials[6 * generation : 6 * (generation + 1)]
+        for trial, named in zip(trials, search.named(search.ask()), strict=True):
+            assert trial.params["a"] == named["a"] and trial.params["e"] == named["e"]
+            assert trial.params["b"] == 2 + 3 * named["b"]
+        search.tell([[trial.values[0], -trial.values[1]] for trial in trials])
+    assert len(own.best_trials) == len(search.front.f)
+
+
+def test_pruned_trials_of_several_objectives_are_the_worst_in_each() -> None:
+    own = optuna.create_study(
+        directions=["minimize", "minimize"],
+        sampler=Sampler(SPACE, seed=4, population_size=4, objectives=2),
+    )
+
+    def values(trial: optuna.Trial) -> list[float]:
+        if trial.number == 1:
+            raise optuna.TrialPruned
+        return two_costs(suggested(trial))
+
+    own.optimize(values, n_trials=5)
+    search = hpc_es.Strategy(
+        "nsga2", parameters=PARAMETERS, seed=4, population_size=4, objectives=2
+    )
+    search.ask()
+    told = [trial.values for trial in own.trials[:4]]
+    worst = [max(row[column] for row in told if row) for column in range(2)]
+    search.tell([row or worst for row in told])
+    assert own.trials[4].params["a"] == search.named(search.ask())[0]["a"]
+
+
 def test_unsupported_spaces_and_studies_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown argument"):
         Sampler(SPACE, populaton_size=3)
     two = optuna.create_study(directions=["minimize", "minimize"], sampler=Sampler(SPACE))
-    with pytest.raises(ValueError, match="multi-objective"):
+    with pytest.raises(
+        ValueError, match=r"the study has 2 directions: expected Sampler\(objectives=2\)"
+    ):
         suggested(two.ask())
 
 
@@ -208,3 +260,15 @@ def test_example_continues_its_study(tmp_path: Path) -> None:
         "'layers': 3, 'activation': 'relu'" in done.stdout
         or "'activation': 'relu', 'layers': 3" in done.stdout
     )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sampler", ["hpc_es", "optuna"])
+def test_example_tunes_return_and_time(sampler: str, tmp_path: Path) -> None:
+    words = [str(ROOT / "examples/optuna/return_and_time.py"), sampler, "12"]
+    done = python(words, cwd=tmp_path)
+    assert done.status == 0, str(done)
+    lines = done.stdout[done.stdout.index("return  seconds") :].splitlines()[1:]
+    rows = [tuple(map(float, line.split()[:2])) for line in lines]
+    # of a front: what takes longer returns more
+    assert rows and rows == sorted(rows) and len(rows) <= 12
