@@ -94,7 +94,10 @@ class Progress:
         best = info.get("best_evaluation")
         self._best_evaluation = best if isinstance(best, float | int) else None
         self._updated = time.monotonic()
-        hidden = {"best_evaluation"} if self._goal else set()  # a return, not a value
+        # The best evaluation is a return, not a value; each of several objectives has its own goal.
+        hidden = {"best_evaluation"} if self._goal else set()
+        if self._objectives:
+            hidden.add("goal")
         visible = {
             key: value for key, value in info.items() if value is not None and key not in hidden
         }
