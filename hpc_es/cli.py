@@ -21,6 +21,7 @@ from hpc_es.config import extensions  # noqa: E402
 from hpc_es.core import arguments as command_line  # noqa: E402
 from hpc_es.core import streams  # noqa: E402
 from hpc_es.core.errors import (  # noqa: E402
+    CTRL_C,
     DeniedError,
     Exit,
     UserError,
@@ -34,7 +35,6 @@ from hpc_es.core.machine import __version__  # noqa: E402
 from hpc_es.mpi.ending import ProgramEnd  # noqa: E402
 from hpc_es.mpi.launch import task_rank  # noqa: E402
 
-INTERRUPTED = 130  # exit status of shells after Ctrl-C
 LOST_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)  # of writing to standard output
 BROKEN_PIPE = 141  # exit status of shells after SIGPIPE
 
@@ -230,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         status = message.status
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        status = INTERRUPTED
+        status = CTRL_C
     except BrokenPipeError:  # such as `hpc-es options | head`
         _discard_output()
         status = BROKEN_PIPE

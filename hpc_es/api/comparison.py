@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from hpc_es.api.job import run_experiment
 from hpc_es.core.closing import close
 from hpc_es.core.data import ConfigData, JsonObject
-from hpc_es.core.errors import Problems
+from hpc_es.core.errors import INTERRUPTED, Problems
 from hpc_es.core.paths import current_directory
 from hpc_es.core.streams import say, say_error
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.training.build import preflight, valid_config
 from hpc_es.training.collective import (
-    INTERRUPTED,
     CollectiveExit,
     config_from_message,
     config_message,

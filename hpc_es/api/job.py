@@ -25,7 +25,7 @@ import numpy as np
 from hpc_es.config.resolved import completed, dump, identity, named_user_kinds, plain_data, resolved
 from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject
-from hpc_es.core.errors import ConfigError, UserError, failure_from_error
+from hpc_es.core.errors import INTERRUPTED, ConfigError, UserError, failure_from_error
 from hpc_es.core.paths import current_directory
 from hpc_es.core.run_files import read_json, read_text
 from hpc_es.core.slurm import this_run
@@ -36,7 +36,6 @@ from hpc_es.mpi.launch import abandon_timeout
 from hpc_es.mpi.world import World
 from hpc_es.training.build import decide_device, shared_noise, valid_config
 from hpc_es.training.collective import (
-    INTERRUPTED,
     CollectiveExit,
     ExitReason,
     config_from_message,

@@ -22,10 +22,10 @@ from pathlib import Path
 from hpc_es.api.job import status_name
 from hpc_es.core import slurm
 from hpc_es.core.data import JsonObject
+from hpc_es.core.errors import INTERRUPTED
 from hpc_es.core.run_files import read_json
 from hpc_es.storage.files import write_json
 from hpc_es.storage.results import Shard
-from hpc_es.training.collective import INTERRUPTED
 
 MOST_IDLE_RESTARTS = 3
 

@@ -23,6 +23,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+# Exit statuses besides 0, 1 (failed) and 2 (wrong command or config).
+INTERRUPTED = 75  # of a run that the same command resumes (EX_TEMPFAIL)
+CTRL_C = 130  # of a command that Ctrl-C has ended, as shells report it
+
 ConfigProblem = tuple[str, str]  # dotted key, text
 
 

@@ -20,7 +20,7 @@ from types import FrameType, TracebackType
 from typing import NoReturn
 
 from hpc_es.core import closing
-from hpc_es.core.errors import Exit, LaunchError, UserError, exits_as_errors
+from hpc_es.core.errors import CTRL_C, INTERRUPTED, Exit, LaunchError, UserError, exits_as_errors
 from hpc_es.core.handlers import HANDLED, Handlers, OwnProcess, raised_exits
 from hpc_es.core.machine import in_main_thread
 from hpc_es.core.quiet import show_once
@@ -35,8 +35,6 @@ RANK_0_LEAD_SECONDS = 0.5
 REPEAT_SECONDS = 0.5  # a launcher and the scheduler may both deliver one signal
 TERM_SECONDS = 3.0  # time for the generation to end after SIGTERM; SIGKILL follows
 CHECK_HUNG_SECONDS = 0.5
-GIVEN_UP_STATUS = 75  # of interrupted runs, which the same command starts again
-INTERRUPTED_STATUS = 130  # the status of shells for Ctrl-C
 NOT_MAIN_THREAD = (
     "hpc_es: this is not the main thread, so signals are not handled (they do not stop the search at the end of a "
     "generation), and a time limit is noticed only when the step or call that exceeds it has returned"
@@ -145,9 +143,9 @@ def describe(error: BaseException) -> tuple[str, int]:
     if isinstance(error, UserError):
         return f"hpc_es: {error}\n", error.status
     if isinstance(error, GiveUp):
-        return f"hpc_es: {error}\n", GIVEN_UP_STATUS
+        return f"hpc_es: {error}\n", INTERRUPTED
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted\n", INTERRUPTED_STATUS
+        return "interrupted\n", CTRL_C
     if isinstance(error, Exit) and isinstance(error.code, int):
         return "", error.code
     # omits the frame of `guarded`

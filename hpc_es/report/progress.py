@@ -94,8 +94,11 @@ class Progress:
         best = info.get("best_evaluation")
         self._best_evaluation = best if isinstance(best, float | int) else None
         self._updated = time.monotonic()
-        # the best evaluation of the centre, and not the best value
+        # The best evaluation is one of the centre, not the best value; each of several objectives
+        # has its own goal.
         hidden = {"best_evaluation"} if self._vocabulary.has_values else set()
+        if self._objectives:
+            hidden.add("goal")
         visible = {
             key: value for key, value in info.items() if value is not None and key not in hidden
         }

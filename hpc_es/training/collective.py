@@ -21,7 +21,6 @@ from hpc_es.core.errors import DeniedError, Exit, Failure, InUseError, UserError
 from hpc_es.core.paths import current_directory
 from hpc_es.mpi.world import Bytes, World
 
-INTERRUPTED = 75  # exit status of a run that the same command resumes (EX_TEMPFAIL)
 T = TypeVar("T")
 
 

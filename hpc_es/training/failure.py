@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hpc_es.core import streams
-from hpc_es.core.errors import RunFailedError, UserError, exits_as_errors
+from hpc_es.core.errors import INTERRUPTED, RunFailedError, UserError, exits_as_errors
 from hpc_es.core.handlers import OwnProcess
 from hpc_es.mpi.launch import abandon_timeout, by_srun
 from hpc_es.mpi.scheduler import GiveUp, OtherRankFailed, tell_failure
 from hpc_es.mpi.tags import Tag
 from hpc_es.mpi.world import World
-from hpc_es.training.collective import INTERRUPTED
 
 if TYPE_CHECKING:
     from hpc_es.training.recorder import Recorder

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Results, State
-from hpc_es.core.errors import RunFailedError
+from hpc_es.core.errors import INTERRUPTED, RunFailedError
 from hpc_es.core.handlers import OwnProcess
 from hpc_es.mpi.scheduler import GiveUp, Work
 from hpc_es.mpi.world import World
 from hpc_es.training.budget import budget_warning
 from hpc_es.training.build import Parts
-from hpc_es.training.collective import INTERRUPTED, SharedState
+from hpc_es.training.collective import SharedState
 from hpc_es.training.command import Command, Kind, fail, failing_everywhere
 from hpc_es.training.commander import Commander
 from hpc_es.training.executors import Rank0Alone, SerialExecutor

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from hpc_es.api.job import contained, run_experiment, status_name
 from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject
-from hpc_es.core.errors import RunError, UserError, require
+from hpc_es.core.errors import INTERRUPTED, RunError, UserError, require
 from hpc_es.core.paths import absolute, shown
 from hpc_es.core.slurm import this_run
 from hpc_es.core.streams import say, say_error
@@ -31,7 +31,6 @@ from hpc_es.storage.files import write_json, writing
 from hpc_es.storage.results import Shard
 from hpc_es.storage.run_lock import RunLock
 from hpc_es.training.collective import (
-    INTERRUPTED,
     CollectiveExit,
     ExitReason,
     config_from_message,

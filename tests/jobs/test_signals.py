@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.training.collective import INTERRUPTED
+from hpc_es.core.errors import INTERRUPTED
 from tests.helpers import runs
 from tests.helpers.harness import Finished, Job
 

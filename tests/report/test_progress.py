@@ -191,6 +191,15 @@ def test_progress_of_an_objective_has_values_and_evaluations(
     )
 
 
+def test_first_line_of_several_objectives_names_no_single_goal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objectives = ("mass", "deflection")
+    progress = Progress(tmp_path, limits(generations=5), goal="minimise", objectives=objectives)
+    progress.start({"name": "demo", "goal": "minimise", "params": 2})
+    assert capsys.readouterr().out == "name demo  params 2\n"
+
+
 def test_progress_line_has_the_expected_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
