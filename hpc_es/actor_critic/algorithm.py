@@ -62,7 +62,7 @@ from hpc_es.core.declarations import Needs, with_asynchronous_updates
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import CompiledEpisodes, TrajectoryProblem
 from hpc_es.core.keys import Purpose
-from hpc_es.core.policy import Actor, Batch, OnStep, Policy, ReferencePolicy
+from hpc_es.core.policy import Actor, Batch, OnStep, Policy, ReferencePolicy, Traits
 from hpc_es.core.population import unperturbed
 from hpc_es.core.tabulated import TabulatedEpisodes
 from hpc_es.extend import Strategy, optimizers
@@ -205,6 +205,10 @@ def _policy_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tu
     if isinstance(policy, ReferencePolicy):
         text = "is virtual_batch, which depends on the parameters in a way that actor_critic does not differentiate"
         yield "policy.normalisation", f"{text}: expected none or layer"
+    elif network is None and (library := Traits.of(policy).compiled_by) is not None:
+        expected = " or ".join(map(repr, NEEDS.backends))
+        text = f"is {library}, in which actor_critic computes no gradients"
+        yield "policy.backend", f"{text}: expected {expected}, or another algorithm"
     elif network is None:
         text = f"is {type(policy).__name__}, which is not differentiable here: expected the kind"
         yield "policy", f"{text} 'lstm', 'mlp', 'cnn' or 'network'"

@@ -97,6 +97,14 @@ def test_candidates_that_do_not_fit_the_memory_are_refused_with_the_bytes(
     assert cli.run([*command, "noise={kind: counter, rank: 1}"]) == 0
 
 
+def test_the_actor_critic_names_the_backends_that_it_differentiates(tmp_path: Path) -> None:
+    task = "task={kind: episodes, env_id: CartPole-v1}"
+    algorithm = "algorithm={kind: actor_critic, batch_size: 6}"
+    text = "policy.backend: is torch, in which actor_critic computes no gradients: expected 'tensorflow' or 'jax'"
+    with pytest.raises(ConfigError, match=text):
+        cli.run(["check", str(runs.tiny(tmp_path)), policy("plain"), task, algorithm])
+
+
 # Files.
 
 
