@@ -228,7 +228,8 @@ def export_weights(path: Path, output: Path, options: ExportOptions) -> str:
     Raises:
         UserError: the policy is another one.
     """
-    from hpc_es.report.saved_policy import load_policy, read_evaluated
+    from hpc_es.trained.policy import load_policy
+    from hpc_es.trained.stored import read_evaluated
 
     if read_evaluated(path, options.which, options.trust).config.policy is None:
         raise UserError(f"{path}: a run without a policy: {ARRAYS_SUFFIX} writes its parameters")

@@ -68,6 +68,7 @@ def write_members(
     run: Path,
     incumbent: Incumbent,
     elites: Elites,
+    *,
     quantities: Quantities,
     parameters: Sequence[Mapping[str, Json]] | None,
     goal: Goal | None = None,

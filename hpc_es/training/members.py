@@ -64,5 +64,12 @@ class MembersWriter:
             if self._is_listed:
                 parameters = [problem.parameters(vector) for vector in elites.vectors]
         self.count = len(elites)
-        write_members(run, self._incumbent, elites, problem.quantities, parameters, self._goal)
+        write_members(
+            run,
+            self._incumbent,
+            elites,
+            quantities=problem.quantities,
+            parameters=parameters,
+            goal=self._goal,
+        )
         self._written = written
