@@ -77,7 +77,7 @@ test-all-extras: venv ## all extras in one virtual environment, that of test-jax
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
 	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,tensorboard,mlflow,wandb,video,mujoco,box2d,atari,programs,gym,tune,gest,jax,oracles]' libensemble pytest
 	$(VENV)-jax/bin/pip check
-	LEAN_PYTHON=$(BIN)/python $(VENV)-jax/bin/python -m pytest tests/jobs/test_all_extras.py tests/algorithms/common/test_learning_rates.py tests/benchmarks/test_noisy.py tests/api/test_gest.py tests/actor_critic/test_jax_gradient.py tests/jobs/test_atari.py::test_actor_critic_updates_within_a_game
+	LEAN_PYTHON=$(BIN)/python $(VENV)-jax/bin/python -m pytest tests/jobs/test_all_extras.py tests/algorithms/common/test_learning_rates.py tests/algorithms/test_archive.py tests/core/test_hypervolume.py tests/benchmarks/test_noisy.py tests/api/test_gest.py tests/actor_critic/test_jax_gradient.py tests/jobs/test_atari.py::test_actor_critic_updates_within_a_game
 
 campaign: venv  ## random runs under random kills, damage, full disks and the like for MINUTES; again to go on
 	$(BIN)/python -m tests.campaign --minutes $(MINUTES) --seed $(SEED) --out runs/campaign_$(SEED)

@@ -1,9 +1,10 @@
 """Hypervolumes of fronts, beside pymoo (NSGA-II), cmaes (COMOCatCMAwM) and comocma.
 
 ZDT1 to 4 and 6 (Zitzler, Deb & Thiele 2000) and DTLZ1, 2 and 7 (Deb et al. 2002) with 25,000
-evaluations, reference point 1.1 (DTLZ1: 1, DTLZ7: 1.1, 1.1 and 6.6). Two hypervolumes are
-recorded: `all`, of all evaluated vectors, and `population`, of the last population of a genetic
-algorithm with 100 members. Hypervolumes do not depend on the machine.
+evaluations, reference point 1.1 (DTLZ1: 1, DTLZ7: 1.1, 1.1 and 6.6), and DSIntLFTL of cmaes with
+7,000, of numbers, integers and choices (pymoo and comocma have none), reference point 3.3. Two
+hypervolumes are recorded: `all`, of all evaluated vectors, and `population`, of the last population
+of a genetic algorithm with 100 members. Hypervolumes do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from hpc_es.core.data import Float64
 from hpc_es.core.hypervolume import hypervolume
 
 POPULATION, KERNELS = 100, 10
+MIXED, CATEGORIES, MIXED_EVALUATIONS = "DSIntLFTL", 5, 7_000
 Objectives = Callable[[Float64], Float64]
 # contender, function, seed, evaluations, all, population
 Trial = dict[str, Any]
@@ -62,6 +64,20 @@ def dtlz(number: int, x: Float64) -> Float64:
     return (1 + g) * np.array([np.cos(s) * np.cos(t), np.cos(s) * np.sin(t), np.sin(s)])
 
 
+def mixed(x: Float64) -> Float64:
+    """Return the two objectives of DSIntLFTL, an example of cmaes, of three numbers and three
+    integers in -5 .. 15 and three choices of five.
+
+    Both objectives of the first six are spheres, around 0 and around 10. Of the choices, one counts
+    those that lead with the first category, the other those that trail with the last one.
+    """
+    numbers, choices = x[:6].reshape(2, 3) / 10, x[6:]
+    leading = float(np.cumprod(choices == 0).sum())
+    trailing = float(np.cumprod(choices[::-1] == CATEGORIES - 1).sum())
+    spheres = [float(np.square(numbers - centre).mean(axis=1).sum()) for centre in (0, 1)]
+    return np.array([spheres[0] + 1 - leading / 3, spheres[1] + 1 - trailing / 3])
+
+
 # The objectives, the number of parameters, and the reference point.
 FUNCTIONS: Mapping[str, tuple[Objectives, int, tuple[float, ...]]] = {
     **{
@@ -71,6 +87,7 @@ FUNCTIONS: Mapping[str, tuple[Objectives, int, tuple[float, ...]]] = {
     "DTLZ1": (partial(dtlz, 1), 7, (1.0, 1.0, 1.0)),
     "DTLZ2": (partial(dtlz, 2), 12, (1.1, 1.1, 1.1)),
     "DTLZ7": (partial(dtlz, 7), 22, (1.1, 1.1, 6.6)),
+    MIXED: (mixed, 9, (3.3, 3.3)),
 }
 
 
@@ -81,7 +98,7 @@ class Recorded:
         self._f, self.values = f, list[Float64]()
 
     def __call__(self, x: Float64) -> Float64:
-        self.values.append(self._f(np.clip(x, 0, 1)))
+        self.values.append(self._f(x if self._f is mixed else np.clip(x, 0, 1)))
         return self.values[-1]
 
 
@@ -92,10 +109,16 @@ def ours(algorithm: str, f: Recorded, name: str, seed: int, evaluations: int) ->
     keep = "reflect"
     if algorithm == "como_cma_es":
         options, keep = {"kernels": KERNELS, "reference": reference}, "clip"
+    where: dict[str, Any] = {"region": (np.zeros(size), np.ones(size)), "bounds": (0, 1)}
+    if name == MIXED:
+        number = {"low": -5, "high": 15}
+        named = {f"x{place}": number for place in range(3)}
+        named |= {f"z{place}": {**number, "integer": True} for place in range(3)}
+        named |= {f"c{place}": {"choices": [*"abcde"]} for place in range(3)}
+        where = {"parameters": named, "x0": "random"}
     es = hpc_es.Strategy(
         algorithm,
-        region=(np.zeros(size), np.ones(size)),
-        bounds=(0, 1),
+        **where,
         keep=keep,
         objectives=len(reference),
         seed=seed,
@@ -128,13 +151,19 @@ def pymoo(f: Recorded, name: str, seed: int, evaluations: int) -> Float64:
 def cmaes(f: Recorded, name: str, seed: int, evaluations: int) -> None:
     from cmaes import COMOCatCMAwM
 
-    size = FUNCTIONS[name][1]
-    search = COMOCatCMAwM(x_space=[[0.0, 1.0]] * size, kernel_size=KERNELS, seed=seed + 1)
+    spaces: dict[str, Any] = {"x_space": [[0.0, 1.0]] * FUNCTIONS[name][1]}
+    if name == MIXED:
+        integers = [list(range(-5, 16))] * 3
+        spaces = {"x_space": [[-5, 15]] * 3, "z_space": integers, "c_space": [CATEGORIES] * 3}
+    search = COMOCatCMAwM(**spaces, kernel_size=KERNELS, seed=seed + 1)
     while len(f.values) < evaluations:
         told = []
         for _ in range(search.ask_queue_size):
             solution = search.ask()
-            told.append((solution, f(solution.x).tolist()))
+            x = solution.x
+            if name == MIXED:
+                x = np.concatenate([x, solution.z, solution.c.argmax(axis=1)])
+            told.append((solution, f(x).tolist()))
         search.tell(told)
 
 
@@ -186,13 +215,17 @@ def trials(
     done = {
         tuple(one[key] for key in ("contender", "function", "seed", "evaluations")) for one in known
     }
-    yield from (one for one in known if one["evaluations"] == evaluations)
+    limits = dict.fromkeys(FUNCTIONS, evaluations)
+    limits[MIXED] = min(evaluations, MIXED_EVALUATIONS)
+    yield from (one for one in known if one["evaluations"] == limits.get(one["function"]))
     for seed in range(runs):
         for name in functions:
             for contender in contenders:
                 _, package, most = CONTENDERS[contender]
-                key = (contender, name, seed, evaluations)
+                key = (contender, name, seed, limits[name])
                 if key in done or len(FUNCTIONS[name][2]) > most:
+                    continue
+                if name == MIXED and contender in ("pymoo", "comocma"):
                     continue
                 if package is not None and find_spec(package) is None:
                     print(f"{contender} is left out: {package} is not installed")

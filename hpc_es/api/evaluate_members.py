@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from hpc_es.algorithms.common.archive import best_of_cells
-from hpc_es.algorithms.common.cells import cells_in
+from hpc_es.algorithms.common.archive import ArchiveScore, score_of
 from hpc_es.api.evaluate import (
     Changed,
     EvaluationRequest,
@@ -25,7 +24,7 @@ from hpc_es.api.evaluate import (
     statistics,
 )
 from hpc_es.core.closing import closing
-from hpc_es.core.data import Float64, JsonObject
+from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import UserError
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.mpi.world import World
@@ -36,21 +35,6 @@ from hpc_es.storage.trust import TrustDecision, combined
 from hpc_es.tasks.episodes.stepping import stepping_differences
 from hpc_es.trained.stored import StoredPolicy, read_evaluated, single_episodes
 from hpc_es.trained.theta import check_snapshot
-
-
-@dataclass(frozen=True)
-class ArchiveScore:
-    """The size and the quality of an archive."""
-
-    members: int
-    coverage: float
-    qd_score: float
-
-    def __str__(self) -> str:
-        text = (
-            f"{self.members:,} members, coverage {self.coverage:.4g}, QD score {self.qd_score:.6g}"
-        )
-        return text if self.members != 1 else text.replace("members", "member")
 
 
 def prepare_members(run: Path, overridden: Changed, trust: bool = False) -> JsonObject:
@@ -126,7 +110,7 @@ def _evaluated(
 def scores(run: Path, rows: Sequence[Mapping[str, object]]) -> tuple[ArchiveScore, ArchiveScore]:
     """Return the score of the archive as it is, and corrected by the rows of `evaluate_members`."""
     archive = read_archive(run)
-    before = _score(archive, archive.measures, archive.sign * archive.values)
+    before = score_of(archive.division, archive.measures, archive.sign * archive.values)
     names = [f"measure_{name}" for name in archive.measure_names]
     # the first objective, if the task has one, else the return
     objective = next((name for name in rows[0] if name.startswith("objective_")), "return_mean")
@@ -136,12 +120,4 @@ def scores(run: Path, rows: Sequence[Mapping[str, object]]) -> tuple[ArchiveScor
     table = np.array(
         [[float(str(row[name])) for name in (*names, objective)] for row in measured], np.float64
     ).reshape(len(measured), len(names) + 1)
-    return before, _score(archive, table[:, :-1], archive.sign * table[:, -1])
-
-
-def _score(archive: StoredArchive, measures: Float64, objective: Float64) -> ArchiveScore:
-    """Return the score of the best of these solutions in each cell."""
-    cells = cells_in(archive.division, measures)
-    best = best_of_cells(cells, objective)
-    total = float((objective[best] - archive.division.offset).sum())
-    return ArchiveScore(len(best), len(best) / archive.division.count, total)
+    return before, score_of(archive.division, table[:, :-1], archive.sign * table[:, -1])

@@ -7,15 +7,17 @@ import io
 import json
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hpc_es.core.data import Array, JsonObject
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import READING, UserError, unreadable_reason, visible
 from hpc_es.core.paths import argument
 from hpc_es.core.run_files import exists, read_text
 from hpc_es.storage.answers import RESULT, number, read_config, read_found, read_object
@@ -26,6 +28,8 @@ from hpc_es.storage.status import run_state
 EVALUATIONS = "evaluations.csv"
 LARGEST_TABLE = 1 << 30  # bytes of evaluations.csv
 LARGEST_COLUMN = 1 << 26  # bytes of a column of texts of fixed width
+# cells of the table of a run, and how many times more they may be than values beyond that
+LARGEST_SPARSE, MOST_PADDING = 10_000_000, 10
 MOST_DIGITS = 19  # of an int64; longer numbers are float64
 # As Python writes numbers: categories such as 1_0 are texts.
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|-?inf|nan", re.ASCII)
@@ -62,9 +66,22 @@ class Results:
         return self._rows(_evaluations)
 
     def _rows(self, read: Callable[[Path], Iterable[Mapping[str, object]]]) -> Array:
-        return table(
-            {"path": str(path), **_columns(row)} for path in self.paths for row in read(path)
-        )
+        """Return the table of the rows of all runs; of several runs, one that is damaged is left
+        out with a warning, so that it does not hide the others.
+        """
+        columns = _Columns()
+        for path in self.paths:
+            kept = columns.count, len(columns.values)
+            try:
+                for row in _dense(path, read(path)):
+                    columns.add({"path": str(path), **_columns(row)})
+            except (UserError, *READING) as error:
+                text = str(error) if isinstance(error, UserError) else unreadable_reason(error)
+                if len(self.paths) == 1:
+                    raise UserError(text) from error
+                columns.cut(*kept)
+                warnings.warn(f"{visible(str(path))} is left out: {visible(text)}", stacklevel=3)
+        return columns.table()
 
 
 def results(directory: str | Path) -> Results:
@@ -85,6 +102,9 @@ def results(directory: str | Path) -> Results:
 
     Raises:
         UserError: there is no run.
+
+    Warns:
+        UserWarning: a run is damaged; of several runs the others are read.
     """
     path = argument(directory, "directory")
     paths = tuple(run for found in find_runs(path) for run in _single(found))
@@ -99,19 +119,49 @@ def table(rows: Iterable[Mapping[str, object]]) -> Array:
     A column is bool, int64, float64 or text by its values; where a row lacks it, it is NaN, or "".
     Text is of fixed width, or objects where that would take more than LARGEST_COLUMN bytes.
     """
-    values: dict[str, list[object]] = {}
-    count = 0
+    columns = _Columns()
     for row in rows:
+        columns.add(row)
+    return columns.table()
+
+
+class _Columns:
+    """The columns of a table that grows by rows, of which the last ones can be removed again."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[object]] = {}
+        self.count = 0
+
+    def add(self, row: Mapping[str, object]) -> None:
         for name in row:
-            values.setdefault(name, [None] * count)
-        for name, cells in values.items():
+            self.values.setdefault(name, [None] * self.count)
+        for name, cells in self.values.items():
             cells.append(row.get(name))
-        count += 1
-    columns = {name: _column(cells) for name, cells in values.items()}
-    array = np.empty(count, [(name, column.dtype) for name, column in columns.items()])
-    for name, column in columns.items():
-        array[name] = column
-    return array
+        self.count += 1
+
+    def cut(self, count: int, names: int) -> None:
+        """Keep this many rows, with their columns."""
+        self.count = count
+        self.values = {name: cells[:count] for name, cells in islice(self.values.items(), names)}
+
+    def table(self) -> Array:
+        columns = {name: _column(cells) for name, cells in self.values.items()}
+        array = np.empty(self.count, [(name, column.dtype) for name, column in columns.items()])
+        for name, column in columns.items():
+            array[name] = column
+        return array
+
+
+def _dense(path: Path, rows: Iterable[Mapping[str, object]]) -> Iterator[Mapping[str, object]]:
+    """Yield the rows of a run; UserError if they take far more memory as a table than as a file."""
+    names, entries = set[str](), 0
+    for count, row in enumerate(rows, 1):
+        names.update(row)
+        entries += len(row)
+        if (cells := len(names) * count) > max(LARGEST_SPARSE, MOST_PADDING * entries):
+            text = f"{path}: the first {count:,} rows have {len(names):,} different columns"
+            raise UserError(f"{text}, {cells:,} cells for {entries:,} values: they are damaged")
+        yield row
 
 
 def _columns(row: Mapping[str, object]) -> dict[str, object]:

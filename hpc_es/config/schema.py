@@ -87,6 +87,11 @@ class Evaluation:
         "evaluations of the centre at the end, whose mean is the result, if noise was measured on a function or program",
         10,
     )
+    members: Natural | None = option(
+        "further evaluations of each member of a front or archive at the end, whose means are columns of its table; "
+        "0: none; null: 8 if a member of a search on a function, program or model returns something else again",
+        None,
+    )
 
     def warnings(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for options without effect."""

@@ -29,6 +29,8 @@ def dominates(first: Float64, second: Float64) -> Flags:
 
 def nondominated(costs: Float64) -> Flags:
     """Return which rows no other row dominates, bool[members]; equal rows are all kept."""
+    if not len(costs):
+        return np.zeros(0, np.bool_)
     if len(costs) < LARGE or costs.shape[1] == 2:
         return pareto_ranks(costs) == 0 if costs.shape[1] == 2 else ~_beaten(costs)
     return _nondominated_of_many(costs)

@@ -29,6 +29,8 @@ from hpc_es.storage.metrics_log import each_row
 
 COLORS = {1: "viridis", -1: "viridis_r"}  # by the sign: the best values are yellow
 MOST_LINES = 5_000  # members with a line of their own across parallel axes
+MOST_AXES = 40  # parallel ones; a picture has no room for more
+MOST_CELLS = 4_000_000  # of a heat map, which has about a million dots
 GROWTH = {"coverage": "share of filled cells", "qd_score": "QD score"}
 
 
@@ -118,7 +120,7 @@ def draw(ax: Axes, archive: StoredArchive, norm: Normalize) -> None:
     count = len(archive.measure_names)
     if count == 1:
         _draw_heights(ax, archive, norm)
-    elif count == 2 and len(archive.division.shape):
+    elif count == 2 and len(archive.division.shape) and archive.division.count <= MOST_CELLS:
         _draw_cells(ax, archive, norm)
     elif count == 2:
         _draw_points(ax, archive, norm)
@@ -166,10 +168,14 @@ def _label(ax: Axes, archive: StoredArchive) -> None:
 
 def _draw_parallel(ax: Axes, archive: StoredArchive, norm: Normalize) -> None:
     """Draw a line per member, the best ones last; their number is limited."""
-    low, high, names = archive.division.low, archive.division.high, archive.measure_names
+    low, high = archive.division.low[:MOST_AXES], archive.division.high[:MOST_AXES]
+    names = archive.measure_names[:MOST_AXES]
+    if (count := len(archive.measure_names)) > len(names):
+        ax.set_title(f"the first {len(names)} of {count:,} measures", fontsize=9)
     order = np.argsort(archive.values, kind="stable")
     order = order[:: -(-len(order) // MOST_LINES) or 1]
-    heights = np.clip((archive.measures[order] - low) / (high - low), 0, 1)
+    measures = archive.measures[order, :MOST_AXES]
+    heights = np.clip((measures - low) / (high - low), 0, 1)
     x = np.broadcast_to(np.arange(len(names), dtype=np.float64), heights.shape)
     lines = LineCollection(
         list(np.stack([x, heights], axis=2)),

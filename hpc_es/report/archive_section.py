@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import itertools
 import json
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import numpy as np
 
 from hpc_es.core.data import Float64, Json
 from hpc_es.core.errors import CheckpointError
-from hpc_es.core.run_files import open_file
+from hpc_es.core.run_files import read_text
 from hpc_es.report.page import Cell, Content, Element, Section, details, element, number_cell, table
 from hpc_es.storage.members import StoredArchive, read_archive
 
@@ -94,11 +95,8 @@ def _columns(
     """Return names and texts of the columns of archive.csv for these members; ([], []) if they are
     too many.
     """
-    with (
-        contextlib.suppress(OSError, ValueError, csv.Error),
-        open_file(run / "archive.csv") as file,
-    ):
-        lines = csv.reader(line.decode("utf-8", "replace") for line in file)
+    with contextlib.suppress(OSError, ValueError, csv.Error):
+        lines = csv.reader(io.StringIO(read_text(run / "archive.csv", errors="replace")))
         head = next(lines, [])[FIRST_COLUMNS:]
         if len(head) * len(shown) <= MOST_NUMBERS:
             rows = list(itertools.islice(lines, len(archive)))

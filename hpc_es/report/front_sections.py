@@ -24,6 +24,7 @@ from hpc_es.report.page import (
 )
 
 MOST_FRONTS = 12  # of a report
+MOST_MEMBERS = 1000  # of a front, in each picture and in the table
 WIDTH, HEIGHT, MARGIN = 460, 320, 46  # of a panel
 
 
@@ -41,17 +42,20 @@ def front_sections(groups: Sequence[ReportedGroup]) -> list[Section]:
     return [Section("fronts", "Fronts", content)] if content else []
 
 
-def _front(front: SavedFront, name: str, color: int, index: int) -> Element:
+def _front(whole: SavedFront, name: str, color: int, index: int) -> Element:
+    front = whole.thinned(MOST_MEMBERS)
     shares = scaled_to_best(front, front.values.min(axis=0), front.values.max(axis=0))
     style = f"--color: var(--line-{color % COLORS})"
     pictures = [_pair(front, pair, shares) for pair in pairs_of(front)]
     if len(front.names) > 2:
         pictures.append(_parallel(front, shares))
+    is_whole = len(front.members) == len(whole.members)
+    shown = "" if is_whole else f", of which {len(front.members):,} are shown (front.csv has all)"
     note = "The large dot or bold line is the knee, whose worst objective, scaled from the worst to the best of the front, is best. "
     note += "Limits leave out members that are worse."
     return element(
         "figure",
-        element("figcaption", f"{name}: {len(front.members)} members"),
+        element("figcaption", f"{name}: {len(whole.members):,} members{shown}"),
         _limits(front),
         element("div", *pictures, class_="media"),
         element("p", note, class_="note"),

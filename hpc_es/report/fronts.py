@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +39,25 @@ class SavedFront:
     members: Sequence[str]
     choices: Sequence[str]  # what speaks for each member, or ""
 
+    def thinned(self, most: int) -> SavedFront:
+        """Return a front of about `most` members: those that stand out, the worst of each
+        objective, and others at equal distances in the order of the first one.
+        """
+        if len(self.values) <= most:
+            return self
+        ends = np.concatenate([self.values.argmin(axis=0), self.values.argmax(axis=0)])
+        chosen = [row for row, text in enumerate(self.choices) if text][:most]
+        spread = np.argsort(self.values[:, 0], kind="stable")[
+            np.linspace(0, len(self.values) - 1, most).round().astype(int)
+        ]
+        rows = sorted({*ends.tolist(), *chosen, *spread.tolist()})
+        return replace(
+            self,
+            values=self.values[rows],
+            members=[self.members[row] for row in rows],
+            choices=[self.choices[row] for row in rows],
+        )
+
     @property
     def knee(self) -> int | None:
         """The row of the knee."""
@@ -57,7 +76,7 @@ def read_front(run: Path, config: ConfigData) -> SavedFront | None:
     if not path.is_file():
         return None
     try:
-        arrays = load_arrays(path)
+        arrays = load_arrays(path, leave_out=("vectors",), may_be_compressed=False)
         values = np.asarray(arrays[OBJECTIVES], np.float64)
         members, choices = arrays["member"], arrays["choice"]
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):

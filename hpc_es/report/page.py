@@ -25,6 +25,7 @@ Element = ElementTree.Element
 Content = Element | str
 COLORS = 8  # of lines, --line-0 to --line-7 in page.css
 MISSING = "–"
+MOST_COLUMNS, MOST_CELLS = 200, 100_000  # of a table; browsers take seconds to show more
 # What HTML does not allow, line ends other than \n, and what reverses the direction of the text
 # around it.
 _CONTROL = re.compile(
@@ -152,8 +153,12 @@ def table(
 ) -> Element:
     """Return a table, which scrolls sideways if it is too wide.
 
-    The first cell of a row is its heading.
+    The first cell of a row is its heading. Of a table that is too large the first rows and columns
+    are shown, and a note below says so.
     """
+    size = len(rows), len(head)
+    head = head[:MOST_COLUMNS]
+    rows = [row[:MOST_COLUMNS] for row in rows[: max(MOST_CELLS // max(len(head), 1), 1)]]
     columns = [
         element(
             "th", element("button", name, type="button") if sortable and name else name, scope="col"
@@ -186,12 +191,20 @@ def table(
         body,
         class_="sortable" if sortable else None,
     )
-    return scrolling(caption, content)
+    cut = [
+        f"{shown:,} of {there:,} {what}"
+        for shown, there, what in zip(
+            (len(rows), len(head)), size, ("rows", "columns"), strict=True
+        )
+        if shown < there
+    ]
+    note = element("p", f"The first {' and '.join(cut)} are shown.", class_="note") if cut else None
+    return scrolling(caption, content, note)
 
 
-def scrolling(label: str, content: Element) -> Element:
+def scrolling(label: str, *content: Element | None) -> Element:
     """Return content that scrolls sideways if it is too wide, also with the keyboard."""
-    return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=label)
+    return element("div", *content, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
 def chart(

@@ -176,7 +176,7 @@ class EvaluationsLog:
         path, length = self._file.path, lengths.get(EVALUATIONS, 0)
         if length and path.exists():
             with open_file(path) as file:
-                if file.readline() != self._header.encode():
+                if file.readline(len(self._header) * 4 + 1) != self._header.encode():
                     remedy = "restore it, or remove it to continue without the rows so far"
                     raise RunError(
                         f"{path} has other columns than {self._header.strip()}: {remedy}"

@@ -2,11 +2,14 @@
 
 The columns of the table are member, generation, job, cell, the parameters (of functions and
 programs), the value or return, objectives, constraints, measures and metrics, and of a front
-`choice`: "knee" or "best NAME" of members that stand out. The .npz file has `member`, `generation`,
-`job`, `cell` (int64), `choice`, `vectors`, [members, params] as the search had them, `value` as in
-the table, `value_sign` (-1 if lower is better), `measure_names`, the columns of the rows, and of an
-archive its division: `cells_low`, `cells_high`, `cells_count`, `cells_shape`, `cells_centres` and
-`cells_offset`.
+`choice`: "knee" or "best NAME" of members that stand out. Columns such as value_again have the
+means of members that were evaluated again at the end.
+
+The .npz file has `member`, `generation`, `job`, `cell` (int64), `choice`, `vectors`, [members,
+params] as the search had them, `value` as in the table, `value_sign` (-1 if lower is better),
+`measure_names`, the columns of the rows, and of an archive its division: `cells_low`, `cells_high`,
+`cells_count`, `cells_shape`, `cells_centres` and `cells_offset`. Further evaluations are arrays
+such as again_measures, and `again`, their number for each member and for all.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import io
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +54,36 @@ DAMAGE = (
 )
 
 
+@dataclass(frozen=True)
+class Again:
+    """What the members returned when they were evaluated again, at the end of a run."""
+
+    each: int  # evaluations of a member
+    evaluations: int  # of all members, with the one that looked for noise
+    columns: Mapping[str, Array]  # as `Elites.columns`: means; NaN: all evaluations failed
+
+    def arrays(self) -> Arrays:
+        """Return arrays for the .npz file."""
+        counts = np.array([self.each, self.evaluations], np.int64)
+        return {"again": counts} | {f"again_{name}": a for name, a in self.columns.items()}
+
+
+def read_again(run: Path, incumbent: Incumbent, elites: Elites) -> Again | None:
+    """Return what these members returned again, if the files of a run have it."""
+    path = run / f"{STEMS[incumbent]}.npz"
+    try:
+        arrays = load_arrays(path, leave_out=("vectors",), may_be_compressed=False)
+        if _names(arrays) != elites.names:
+            return None
+        each, evaluations = arrays["again"].tolist()
+        columns = {name: arrays[f"again_{name}"] for name in elites.columns}
+        if any(columns[name].shape != elites.columns[name].shape for name in columns):
+            return None
+        return Again(int(each), int(evaluations), columns)
+    except (*DAMAGE, CheckpointError):
+        return None  # they are written anew
+
+
 class Member(NamedTuple):
     """One member of a front or archive."""
 
@@ -72,6 +105,7 @@ def write_members(
     quantities: Quantities,
     parameters: Sequence[Mapping[str, Json]] | None,
     goal: Goal | None = None,
+    again: Again | None = None,
 ) -> None:
     """Replace the files of the members; RunError if they cannot be written.
 
@@ -82,9 +116,10 @@ def write_members(
         quantities: the names of what they returned.
         parameters: their parameters by name, as in evaluations.csv; None if they have none.
         goal: of values, of which returns are the maximised form; None: there are only returns.
+        again: what they returned when they were evaluated again; None: they were not.
     """
     stem = STEMS[incumbent]
-    write_text(run / table_name(incumbent), _table(elites, quantities, parameters, goal))
+    write_text(run / table_name(incumbent), _table(elites, quantities, parameters, goal, again))
     cells = {} if elites.cells is None else {"cell": elites.cells}
     arrays = {
         "member": np.array(elites.names, np.str_),
@@ -96,6 +131,7 @@ def write_members(
         "measure_names": np.array(list(quantities.measures), np.str_),
         **elites.columns,
         **_divided(elites.division),
+        **({} if again is None else again.arrays()),
     }
     if (values := _values(elites, quantities, goal)) is not None:
         arrays |= {"value": values[1], "value_sign": np.array(values[2])}
@@ -145,6 +181,7 @@ def _table(
     quantities: Quantities,
     parameters: Sequence[Mapping[str, Json]] | None,
     goal: Goal | None,
+    again: Again | None,
 ) -> str:
     """Return the members as CSV."""
     columns = elites.columns
@@ -158,11 +195,10 @@ def _table(
         listed.append(("cell", [" ".join(map(str, cell)) for cell in elites.cells.tolist()]))
     if parameters:
         listed += [(name, [row[name] for row in parameters]) for name in parameters[0]]
-    if not quantities.objectives and (values := _values(elites, quantities, goal)) is not None:
-        listed.append((values[0], values[1].tolist()))
-    for group, names in quantities.groups.items():
-        if group in columns:
-            listed += zip(names, columns[group].T.tolist(), strict=True)
+    listed += _returned(elites, quantities, goal)
+    if again is not None:
+        numbers = _returned(replace(elites, columns=again.columns), quantities, goal)
+        listed += [(f"{name}_again", column) for name, column in numbers]
     if elites.cells is None and OBJECTIVES in columns:
         listed.append(("choice", choices_of(elites, quantities)))
     text = io.StringIO()
@@ -175,6 +211,19 @@ def _table(
         ]
     )
     return text.getvalue()
+
+
+def _returned(
+    elites: Elites, quantities: Quantities, goal: Goal | None
+) -> list[tuple[str, Sequence[object]]]:
+    """Return what evaluations of the members returned, as pairs of name and column."""
+    listed: list[tuple[str, Sequence[object]]] = []
+    if not quantities.objectives and (values := _values(elites, quantities, goal)) is not None:
+        listed.append((values[0], values[1].tolist()))
+    for group, names in quantities.groups.items():
+        if group in elites.columns:
+            listed += zip(names, elites.columns[group].T.tolist(), strict=True)
+    return listed
 
 
 def choices_of(elites: Elites, quantities: Quantities) -> list[str]:

@@ -302,7 +302,7 @@ def _check(path: Path, length: int, header: str) -> None:
     remedy = f"restore it, or remove it to {outcome}"
     check_cut(path, length, "row", remedy)
     with open_file(path) as file:
-        if length and path.name == CSV and file.readline() != header.encode():
+        if length and path.name == CSV and file.readline(LONGEST_ROW) != header.encode():
             raise RunError(
                 f"{path} has other columns than this run writes (report.columns?): {remedy}"
             )

@@ -26,6 +26,7 @@ class Kind(IntEnum):
     FAIL = 3  # the run has failed
     REPLAY = 4  # the next update since the last full checkpoint, from its stored inputs
     LEARN = 5  # a generation with results of the caller's
+    MEMBERS = 6  # further evaluations of the members of a front or archive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -275,6 +275,9 @@ class Training:
             )
         if command.kind is Kind.EVALUATE:
             self._evaluate_at_end(command)
+        needs = self.config.setup.needs
+        if needs.incumbent != "one" and needs.searches == "vectors":  # few runs need it
+            self._evaluate_members(is_interrupted)
         if self.recorder is None or self._commander is None:
             return
         reason = "a signal" if is_interrupted else self._commander.stop_reason() or "the caller"
@@ -283,6 +286,24 @@ class Training:
         self.recorder.finish(
             standing.end_message(status, reason, self.state.generation, self.final)
         )
+
+    def _evaluate_members(self, is_interrupted: bool) -> None:
+        """Evaluate the members of a front or archive again, if results may be noisy."""
+        from hpc_es.training.members_again import evaluated_again, evaluations_of_each
+
+        each = evaluations_of_each(self.config.evaluation.members, self.parts.problem)
+        if not each:
+            return
+        recorder, members = self.recorder, None
+        if recorder is not None and not is_interrupted and recorder.replay is None:
+            members = recorder.members_at_end(each)
+        with self.world.patiently():
+            command = self._broadcast(Kind.STOP if members is None else Kind.MEMBERS)
+        if command.kind is Kind.STOP:
+            return
+        again = evaluated_again(self._rank, members)
+        if recorder is not None and again is not None:
+            recorder.add_members(again)
 
     def _needs_final_evaluation(self) -> bool:
         """Rank 0: return whether the final evaluation of this theta is unknown."""

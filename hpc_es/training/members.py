@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpc_es.config.schema import Config
-from hpc_es.core.data import State
+from hpc_es.core.data import JsonObject, State
+from hpc_es.core.elites import Elites
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.interfaces import KeepsElites, NamesParameters
-from hpc_es.storage.members import table_name, write_members
+from hpc_es.storage.members import Again, read_again, table_name, write_members
 from hpc_es.training.build import Parts
+from hpc_es.training.members_again import corrected
 
 # numbers of all vectors up to which a table lists them; a text of more takes minutes
 MOST_LISTED = 2_000_000
@@ -27,6 +29,8 @@ class MembersWriter:
         self._written: tuple[Path, int, list[str]] | None = None
         self.count = 0  # of members in the files
         self._is_listed = True  # whether the table has their parameters
+        # the members that were evaluated again, and what they returned
+        self._again: tuple[list[str], Again] | None = None
 
     @property
     def text(self) -> str:
@@ -51,12 +55,11 @@ class MembersWriter:
         Raises:
             RunError: they cannot be written.
         """
-        algorithm, problem = self._parts.algorithm, self._parts.problem
-        assert isinstance(algorithm, KeepsElites)  # as the checks before a run have seen
-        elites = algorithm.elites(state)
+        problem, elites = self._parts.problem, self.elites(state)
         written = run, state.generation, elites.names
         if self._written == written:
             return
+        again = self.again(run, elites)
         parameters = None
         if isinstance(problem, NamesParameters):
             elites = replace(elites, vectors=problem.evaluated_vectors(elites.vectors))
@@ -71,5 +74,31 @@ class MembersWriter:
             quantities=problem.quantities,
             parameters=parameters,
             goal=self._goal,
+            again=again,
         )
         self._written = written
+
+    def elites(self, state: State) -> Elites:
+        """Return the members of a state."""
+        algorithm = self._parts.algorithm
+        assert isinstance(algorithm, KeepsElites)  # as the checks before a run have seen
+        return algorithm.elites(state)
+
+    def again(self, run: Path, elites: Elites) -> Again | None:
+        """Return what these members returned again, now or before the run was resumed."""
+        if self._written is None and self._again is None:
+            found = read_again(run, self._incumbent, elites)
+            self._again = None if found is None else (elites.names, found)
+        is_known = self._again is not None and self._again[0] == elites.names
+        return self._again[1] if self._again is not None and is_known else None
+
+    def add_again(self, run: Path, state: State, again: Again) -> None:
+        """Write what the members of a state returned again."""
+        self._again, self._written = (self.elites(state).names, again), None
+        self.write(run, state)
+
+    def corrected(self, run: Path, state: State) -> JsonObject:
+        """Return the corrected score of the members of a state; {} if it is not known."""
+        elites = self.elites(state)
+        again = self.again(run, elites)
+        return {} if again is None else corrected(elites, again, self._parts.problem.quantities)

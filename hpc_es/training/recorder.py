@@ -13,8 +13,10 @@ from hpc_es.training.generation import Counters, MetricsRow
 from hpc_es.training.standing import Standing
 
 if TYPE_CHECKING:
+    from hpc_es.core.elites import Elites
     from hpc_es.mpi.waiting import LongWait
     from hpc_es.storage.checkpoint import CutShort
+    from hpc_es.storage.members import Again
     from hpc_es.training.journal import UpdateReplay
     from hpc_es.training.outcomes import StoredOutcomes
 
@@ -119,6 +121,16 @@ class Recorder(Protocol):
         """Add what the problem learned from the final evaluation."""
         ...
 
+    def members_at_end(self, each: int) -> Elites | None:
+        """Return the members to evaluate again; None: there are none, or the means of `each`
+        evaluations are known.
+        """
+        ...
+
+    def add_members(self, again: Again) -> None:
+        """Record what the members returned again."""
+        ...
+
     def status(self, state: str, **more: object) -> None:
         """Record that the run is running, finished, interrupted or failed, and why."""
         ...
@@ -192,6 +204,12 @@ class MemoryRecorder:
     def measured_at_end(self, units: Sequence[Arrays]) -> None:
         """Add what the problem learned."""
         self.standing.add_learned(units)
+
+    def members_at_end(self, each: int) -> None:
+        """Return None: there is no table of members."""
+
+    def add_members(self, again: Again) -> None:
+        """Do nothing: there is no table."""
 
     def status(self, state: str, **more: object) -> None:
         """Keep the reason."""

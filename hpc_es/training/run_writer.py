@@ -25,7 +25,7 @@ from hpc_es.config.resolved import (
     with_history,
 )
 from hpc_es.config.schema import Config, Report
-from hpc_es.core.data import IMAGE, Array, Arrays, JsonObject, Rows, State, without_info
+from hpc_es.core.data import IMAGE, Array, Arrays, Json, JsonObject, Rows, State, without_info
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
 from hpc_es.core.machine import as_comment, environment_info
@@ -64,12 +64,15 @@ from hpc_es.training.standing import Standing
 from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
 
 if TYPE_CHECKING:
+    from hpc_es.core.elites import Elites
     from hpc_es.mpi.waiting import LongWait
     from hpc_es.report.loggers import Loggers
+    from hpc_es.storage.members import Again
     from hpc_es.trained.policy import Env
     from hpc_es.training.members import MembersWriter
 
 
+SHOWN = ("members", "coverage", "qd_score")  # of a corrected score, in the log
 MOST_LISTED_RANKS = 64  # above this, the log lists hosts with their ranks instead of single ranks
 
 
@@ -635,6 +638,24 @@ class RunWriter:
             self._saved_generation = -1
             self.save()
 
+    def members_at_end(self, each: int) -> Elites | None:
+        """Return the members to evaluate again; see `Recorder`."""
+        if self._members is None:
+            return None
+        elites = self._members.elites(self.standing.outcome)
+        again = self._members.again(self.directory, elites)
+        is_known = again is not None and again.each == each
+        return None if is_known or not len(elites) else elites
+
+    def add_members(self, again: Again) -> None:
+        """Write what the members returned again, and show the corrected score."""
+        assert self._members is not None
+        self._members.add_again(self.directory, self.standing.outcome, again)
+        text = f"{again.evaluations:,} evaluations of all members, {again.each} of each"
+        score = self._members.corrected(self.directory, self.standing.outcome)
+        parts = [f"{name} {value:.6g}" for name, value in score.items() if name in SHOWN]
+        self.message(f"{text}: {', '.join(parts)}")
+
     def status(self, state: str, **more: object) -> None:
         """Replace status.json, which scripts read."""
         standing = self.standing
@@ -704,7 +725,11 @@ class RunWriter:
         success = {} if target is None else {"success": standing.is_reached(target)}
         if (volume := self.config.stop.hypervolume) is not None:
             success = {"success": standing.is_front_reached(volume)}
-        members = {} if self._members is None else {"members": self._members.count}
+        members: dict[str, Json] = {}
+        if self._members is not None:
+            members["members"] = self._members.count
+            if again := self._members.corrected(self.directory, standing.outcome):
+                members["members_again"] = again
         result = results.result(
             self.config,
             repetition=repetition,

@@ -98,7 +98,8 @@ def read_report(directory: Path) -> TuningReport:
     identity, trials = table["identity"], table["trials"]
     rows = {number: _row(Trial(directory, number), trials[number]) for number in range(len(trials))}
     if not trials:  # Optuna
-        rows = {number: _row(Trial(directory, number), {}) for number in range(identity["trials"])}
+        numbers = range(identity["trials"])
+        rows = {number: _row_of(Trial(directory, number), {}, {}) for number in numbers}
         rows |= {trial.number: _row(trial, {}) for trial in started_trials(directory)}
     return TuningReport(directory, identity, sorted(rows.values(), key=_sort_key))
 

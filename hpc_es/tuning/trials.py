@@ -17,6 +17,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from hpc_es.storage.run_lock import RunLock
 from hpc_es.tuning.space import Hyperparameters
 
 TRIAL_FILE = "trial.json"
+OF_A_TRIAL = re.compile(r"trial_([0-9]{4,9})")  # other names are not of a tuning
 PRUNED_FILE = "pruned.json"  # while the trial is still running: every group of ranks looks for it
 STARTED, COMPLETE, PRUNED, FAILED = "begun", "complete", "pruned", "failed"
 OVER = (COMPLETE, PRUNED, FAILED)
@@ -156,11 +158,11 @@ class Trial:
 
 def started_trials(directory: Path) -> Iterator[Trial]:
     """Yield the trials of a directory that have a record, by number."""
-    names = sorted(path.parent.name for path in directory.glob(f"trial_*/{TRIAL_FILE}"))
-    return (
-        Trial(directory, number)
-        for number in sorted(int(name.removeprefix("trial_")) for name in names)
-    )
+    names = {path.parent.name for path in directory.glob(f"trial_*/{TRIAL_FILE}")}
+    found = (OF_A_TRIAL.fullmatch(name) for name in names)
+    trials = (Trial(directory, int(name[1])) for name in found if name is not None)
+    # as a trial names its directory, so that each has one number
+    yield from sorted((one for one in trials if one.name in names), key=lambda one: one.number)
 
 
 def lock(directory: Path, name: str) -> RunLock:
@@ -200,7 +202,7 @@ GROWTH = {
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-MOST_TRIALS = 1_000_000
+MOST_TRIALS = 100_000
 # the types of what reports need: a table may come from somebody else
 _IDENTITY: Mapping[str, Hint] = {
     "search": str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import hpc_es
 from hpc_es.api.tables import table
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import ConfigError, UserError
 from tests.helpers import runs
 from tests.helpers.harness import python
 from tests.helpers.trained import run
@@ -118,3 +119,36 @@ def test_long_and_large_cells(tmp_path: Path) -> None:
 def test_damaged_table_is_named(evaluations: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"evaluations.csv"):
         _ = written(tmp_path, "{}", evaluations).evaluations
+
+
+def test_damaged_run_hides_no_other(tmp_path: Path) -> None:
+    written(tmp_path, "{}", "x\n0,0,1.0,2\n", '{"generation": 0}\n')
+    bad = tmp_path / "bad\x1b[31m"
+    bad.mkdir()
+    written(bad, "{}", "x,\n0,0,1,2,3\n", '{"generation": 7, "other": 1}\ndamaged\n')
+    with pytest.warns(UserWarning, match=r"bad\\x1b\[31m is left out: .*has a column without"):
+        assert hpc_es.results(tmp_path).evaluations["x"].tolist() == [2]
+    with pytest.warns(UserWarning, match=r"is left out: .*metrics.jsonl, line 2: expected a JSON"):
+        found = hpc_es.results(tmp_path).metrics
+    assert found.dtype.names == ("path", "generation") and found["generation"].tolist() == [0]
+    (bad / "evaluations.csv").write_bytes(b"x\n\xff\n")  # no text
+    with pytest.warns(UserWarning, match="left out"):
+        assert len(hpc_es.results(tmp_path).evaluations) == 1
+    with pytest.raises(UserError, match="UnicodeDecodeError"):
+        _ = hpc_es.results(bad).evaluations
+
+
+def test_rows_whose_table_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
+    wide = json.dumps({f"k{number}": number for number in range(20_000)})
+    rows = "\n".join([wide, *["{}"] * 20_000, ""])
+    with pytest.raises(UserError, match=r"501 rows have 20,000 .*, 10,020,000 cells for 20,000"):
+        _ = written(tmp_path, "{}", "", rows).metrics
+
+
+@pytest.mark.parametrize("choices", ['[1, "1"]', '["true", true]', '[2.5, "2.5"]'])
+def test_categories_that_look_the_same_in_the_table_are_refused(choices: str) -> None:
+    config = {"task": {"kind": "function", "function": "statistics:fmean"}}
+    config["task"]["parameters"] = {"a": {"choices": json.loads(choices)}}  # type: ignore[assignment]
+    config |= {"algorithm": {"kind": "cma_es"}, "stop": {"generations": 1}}  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match=r"choices: has .* and the text .* evaluations.csv"):
+        list(hpc_es.train(config))

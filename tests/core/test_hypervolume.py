@@ -161,6 +161,13 @@ def test_uncrowded_improvement_by_hand() -> None:
     assert uncrowded_improvements(candidates[:1], front[:0], reference) == pytest.approx([9.0])
 
 
+def test_uncrowded_improvement_where_no_member_is_within_the_reference_point() -> None:
+    candidates = np.array([[0.0, 0.0, 0.0], [4.0, 3.0, 2.0], [4.0, 5.0, 5.0]])
+    for front in (np.zeros((0, 3)), np.array([[5.0, 1.0, 1.0]])):
+        improvements = uncrowded_improvements(candidates, front, np.full(3, 3.0))
+        assert improvements == pytest.approx([27.0, -1.0, -3.0])
+
+
 def test_uncrowded_improvement_of_three_objectives_equals_that_of_two() -> None:
     """With candidates at 0 and the reference at 1 of a third objective all volumes are areas; the
     front is far below them.

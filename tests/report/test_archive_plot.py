@@ -159,3 +159,29 @@ def test_page_draws_maps(tmp_path: Path) -> None:
     used = {name.strip() for names in keys for name in names.split(",")}
     data = json.loads(next(item for item in shown.iter("script")).text or "")
     assert used <= set(data)
+
+
+def test_grid_with_more_cells_than_a_picture_can_show_is_drawn_as_points(tmp_path: Path) -> None:
+    found = read_archive(
+        archive(tmp_path, [[0.1, 0.2], [0.3, 0.4]], [[0, 1], [2, 3]], [9999, 9999])
+    )
+    drawn = figure(found, {}, "t").axes[0].collections[0]
+    assert np.asarray(drawn.get_offsets()).tolist() == [[0.1, 0.2], [0.3, 0.4]]
+
+
+def test_first_axes_of_many_measures_are_drawn_and_the_title_says_so(tmp_path: Path) -> None:
+    found = read_archive(archive(tmp_path, [[0.5] * 6000], [[0]], []))
+    ax = figure(found, {}, "t").axes[0]
+    assert len(ax.get_xticks()) == 40
+    assert ax.get_title() == "the first 40 of 6,000 measures"
+
+
+def test_table_of_an_archive_without_end_is_left_out_of_the_map(tmp_path: Path) -> None:
+    run = grid(tmp_path / "run")
+    with (run / "archive.csv").open("wb") as file:
+        file.truncate(1 << 40)  # takes no space
+    (section,) = archive_sections([run], ["run"])
+    (figure_element,) = section.content
+    assert not isinstance(figure_element, str)
+    data = json.loads(str(next(figure_element.iter("script")).text))
+    assert data["rows"] == [] and len(data["members"]) == 3

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hpc_es
+from hpc_es.report.front_sections import _front
 from hpc_es.report.fronts import SavedFront, height_of, pairs_of, read_front, scaled_to_best
 from hpc_es.report.plot import plot
 from tests.helpers.harness import python
@@ -123,3 +124,37 @@ def test_runs_with_a_front_and_others_are_not_drawn_in_one_chart(
     both = [run_of(tmp_path, 2, "a"), run_of(tmp_path, 2, "b", seed=2)]
     assert plot(both, tmp_path / "two.png") == []
     assert (tmp_path / "two.png").stat().st_size > 10_000
+
+
+def test_compressed_front_is_left_out_and_vectors_are_not_read(tmp_path: Path) -> None:
+    good: dict[str, Any] = {
+        "objectives": np.array([[1.0, 2.0]]),
+        "member": np.array(["g1j1"]),
+        "choice": np.array(["knee"]),
+    }
+    np.savez(tmp_path / "front.npz", vectors=np.array([None]), **good)  # objects cannot be read
+    assert read_front(tmp_path, {}) is not None
+    # 8 MB of such a file expand to 8 GB
+    np.savez_compressed(tmp_path / "front.npz", vectors=np.zeros((1, 10**6)), **good)
+    assert read_front(tmp_path, {}) is None
+
+
+def test_large_front_is_thinned(tmp_path: Path) -> None:
+    count, knee = 300_000, 12_345
+    x = np.linspace(0, 1, count)
+    choices = [""] * count
+    choices[knee] = "knee"
+    front = SavedFront(
+        ["a", "b"],
+        [False, False],
+        np.stack([x, 1 - x], axis=1),
+        [f"g0j{row}" for row in range(count)],
+        choices,
+    )
+    thin = front.thinned(1000)
+    assert 1000 <= len(thin.members) <= 1005 and front.thinned(count) is front
+    assert thin.knee is not None and thin.members[thin.knee] == f"g0j{knee}"
+    assert thin.values.min(axis=0).tolist() == [0, 0] and thin.values.max(axis=0).tolist() == [1, 1]
+    page = ElementTree.tostring(_front(front, "run", 0, 0), "unicode")
+    assert f"300,000 members, of which {len(thin.members):,} are shown (front.csv has all)" in page
+    assert page.count("data-shares") == 2 * len(thin.members)

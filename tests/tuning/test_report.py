@@ -206,3 +206,21 @@ def test_report_has_success_rate_and_budget_of_trials(tmp_path: Path, capsys: An
         ("", ""),
     ]
     assert read_report(tmp_path).rows[0].items() >= more.items()
+
+
+def test_directories_with_other_names_are_no_trials(tmp_path: Path) -> None:
+    tuning(tmp_path, "optuna")
+    for name in ("trial_x", "trial_7", "trial_00007", f"trial_{10**30}"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trial.json").write_text('{"state": "complete", "objective": 9.0}')
+    assert [row["trial"] for row in read_report(tmp_path).rows] == [4, 2, 1, 0, 3, 5]
+
+
+def test_trials_that_have_not_begun_are_not_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuning(tmp_path, "optuna")
+    asked: list[int] = []
+    record = Trial.record
+    monkeypatch.setattr(Trial, "record", lambda trial: asked.append(trial.number) or record(trial))
+    assert len(read_report(tmp_path).rows) == 6 and sorted(asked) == [0, 1, 2, 3, 4]

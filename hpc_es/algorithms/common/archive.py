@@ -26,12 +26,19 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.algorithms.common.cells import CellOptions, Cells, Located, cell_mistakes, cells_of
+from hpc_es.algorithms.common.cells import (
+    CellOptions,
+    Cells,
+    Located,
+    cell_mistakes,
+    cells_in,
+    cells_of,
+)
 from hpc_es.algorithms.common.nearest import Int64
 from hpc_es.config.options import Probability, option, options
 from hpc_es.core.data import Array, Arrays, Float64, Rows, State
 from hpc_es.core.declarations import Metric
-from hpc_es.core.elites import Elites
+from hpc_es.core.elites import Division, Elites
 from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Keys
 from hpc_es.core.machine import memory_bytes
@@ -115,6 +122,36 @@ def best_of_cells(cells: Int64, objective: Float64) -> Int64:
     is_first = np.ones(len(order), bool)
     is_first[1:] = cells[order[1:]] != cells[order[:-1]]
     return np.sort(order[is_first]).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class ArchiveScore:
+    """The size and the quality of an archive."""
+
+    members: int
+    coverage: float
+    qd_score: float
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.members:,} members, coverage {self.coverage:.4g}, QD score {self.qd_score:.6g}"
+        )
+        return text if self.members != 1 else text.replace("members", "member")
+
+
+def score_of(division: Division, measures: Float64, objective: Float64) -> ArchiveScore:
+    """Return the score of the best of these solutions in each cell; those with NaN do not count.
+
+    Args:
+        division: of the space of measures.
+        measures: float64[solutions, measures].
+        objective: float64[solutions], higher is better.
+    """
+    is_known = np.isfinite(measures).all(axis=1) & np.isfinite(objective)
+    known = objective[is_known]
+    best = best_of_cells(cells_in(division, measures[is_known]), known)
+    total = float((known[best] - division.offset).sum())
+    return ArchiveScore(len(best), len(best) / division.count, total)
 
 
 def raised(

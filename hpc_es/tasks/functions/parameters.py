@@ -296,6 +296,11 @@ class Parameter:
         twice = [text for index, text in enumerate(texts) if text in texts[:index]]
         if twice:
             yield "choices", f"has {twice[0]} twice: expected different values"
+        # evaluations.csv and front.csv have texts without quotation marks
+        for text in texts:
+            if json.dumps(text) in texts:
+                remedy = "expected values that differ in evaluations.csv too"
+                yield "choices", f"has {text} and the text {json.dumps(text)}: {remedy}"
 
 
 def scale_of(parameter: Parameter) -> Scale:
