@@ -45,7 +45,9 @@ def simulated(
     cut = automatic(measured, population, ranks)
     return mean_of(
         [
-            simulate_generation(measured.costs, population, ranks, cluster, cut, rng)
+            simulate_generation(
+                measured.costs, population, ranks, cluster=cluster, plan=cut, rng=rng
+            )
             for _ in range(GENERATIONS)
         ]
     )

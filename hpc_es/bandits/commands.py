@@ -64,9 +64,15 @@ def run_bandit_report(arguments: argparse.Namespace) -> int:
     if arguments.output:
         check_picture(arguments.output)
     sources = [read_policy(path, arguments.which, arguments.trust) for path in arguments.paths]
-    settings = (arguments.num_trials, arguments.episodes, arguments.seed, arguments.actions)
     reports = [
-        regret_report(sources, distribution, *settings)
+        regret_report(
+            sources,
+            distribution,
+            arguments.num_trials,
+            episodes=arguments.episodes,
+            seed=arguments.seed,
+            actions=arguments.actions,
+        )
         for distribution in arguments.test_distribution or [None]
     ]
     if arguments.json:

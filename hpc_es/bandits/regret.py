@@ -71,6 +71,7 @@ def regret_report(
     sources: Sequence[StoredPolicy],
     distribution: str | None = None,
     trials: int | None = None,
+    *,
     episodes: int = 2000,
     seed: int = 0,
     actions: str | None = None,

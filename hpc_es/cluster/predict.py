@@ -125,6 +125,7 @@ def simulate_generation(
     costs: Costs,
     population: int,
     ranks: int,
+    *,
     cluster: Cluster,
     plan: CutPlan | int,
     rng: np.random.Generator,
@@ -273,6 +274,7 @@ def predictions(
     measured: MeasuredGeneration,
     stop: Stop,
     ranks: Sequence[int],
+    *,
     cluster: Cluster,
     noise_bytes: int = 0,
     can_delay: bool = False,
@@ -284,7 +286,12 @@ def predictions(
     """
     return [
         _predicted(
-            measured, stop, number, cluster, noise_bytes, DELAYED_TIMESTEPS if can_delay else {}
+            measured,
+            stop,
+            number,
+            cluster=cluster,
+            noise_bytes=noise_bytes,
+            delays=DELAYED_TIMESTEPS if can_delay else {},
         )
         for number in ranks
     ]
@@ -294,6 +301,7 @@ def _predicted(
     measured: MeasuredGeneration,
     stop: Stop,
     ranks: int,
+    *,
     cluster: Cluster,
     noise_bytes: int,
     delays: Mapping[int, float],
@@ -393,7 +401,9 @@ def automatic(measured: MeasuredGeneration, population: int, ranks: int) -> CutP
     else:
         most = most_jobs(cutting, costs.theta)
         steps = np.resize(np.asarray(costs.lengths or (1,), np.float64), population)
-        cut = best_cut(steps, StepCosts.linear(costs.call, costs.step, most), len(workers), most)
+        cut = best_cut(
+            steps, StepCosts.linear(costs.call, costs.step, most), len(workers), most=most
+        )
     return CutPlan(cut, ranks=len(workers), rank_0_evaluates=0 in workers)
 
 
@@ -420,7 +430,9 @@ def _simulated(
     generations = max(SIMULATED, min(SIMULATED_JOBS // jobs, MOST_SIMULATED))
     return mean_of(
         [
-            simulate_generation(measured.costs, jobs, ranks, cluster, plan, rng, rounds)
+            simulate_generation(
+                measured.costs, jobs, ranks, cluster=cluster, plan=plan, rng=rng, rounds=rounds
+            )
             for _ in range(generations)
         ]
     )

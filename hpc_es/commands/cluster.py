@@ -81,7 +81,14 @@ def run_plan(arguments: argparse.Namespace) -> int:
     mpi = config.mpi
     can_delay = isinstance(config.algorithm, OverlapOptions) and not mpi.fault_tolerance
     can_delay = can_delay and (mpi.schedule, mpi.update) == ("on_demand", "gathered")
-    predicted = predictions(measured, config.stop, arguments.ranks, cluster, table_bytes, can_delay)
+    predicted = predictions(
+        measured,
+        config.stop,
+        arguments.ranks,
+        cluster=cluster,
+        noise_bytes=table_bytes,
+        can_delay=can_delay,
+    )
     best = plan_report.chosen(predicted)
     sbatch = shlex.join(["hpc-es", "sbatch", arguments.config, *arguments.overrides])
     sbatch += f" --nodes {best.nodes} --ntasks-per-node {-(-best.ranks // best.nodes)}"

@@ -68,6 +68,7 @@ class Work:
         world: World,
         schedule: Literal["on_demand", "static"],
         master_evaluates: Literal["auto"] | bool,
+        *,
         signals: Callable[[], int] = lambda: 0,
         beat: Callable[[], None] = lambda: None,
         close_at: float | None = None,

@@ -161,6 +161,7 @@ def make_task(
     name: str,
     max_code_length: int = 100,
     require_correct_syntax: bool = False,
+    *,
     do_code_simplification: bool = False,
     fixed_string: Sequence[int] | None = None,
     base: int | None = None,

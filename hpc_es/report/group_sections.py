@@ -129,7 +129,16 @@ def curve_sections(
                     )
                     label += f" ({metric.unit})" if metric.unit else ""
                     diagnostics.append(
-                        _chart(id, label + name, label, here, lines, measure, metric.is_log, "")
+                        _chart(
+                            id,
+                            label + name,
+                            label,
+                            groups=here,
+                            lines=lines,
+                            measure=measure,
+                            is_log=metric.is_log,
+                            note="",
+                        )
                     )
     if diagnostics:
         content.append(details("Diagnostics of the search", *diagnostics))
@@ -171,7 +180,16 @@ def _measure_chart(
     if several:
         note += " A mean ends with the shortest run."
     caption = measure.label[0].upper() + measure.label[1:] + task + direction
-    return _chart(f"curve-{index}", caption, measure.label, groups, lines, measure, is_log, note)
+    return _chart(
+        f"curve-{index}",
+        caption,
+        measure.label,
+        groups=groups,
+        lines=lines,
+        measure=measure,
+        is_log=is_log,
+        note=note,
+    )
 
 
 def _lines(group: ReportedGroup, measure: Measure, most: int, has_bands: bool) -> list[Line]:
@@ -234,7 +252,7 @@ def _diagnostic_lines(groups: Sequence[ReportedGroup], column: str, measure: Mea
 
 
 def _chart(
-    id: str, caption: str, label: str, groups: Sequence[ReportedGroup], lines: Sequence[Line], measure: Measure,
+    id: str, caption: str, label: str, *, groups: Sequence[ReportedGroup], lines: Sequence[Line], measure: Measure,
     is_log: bool, note: str,
 ) -> Element:  # fmt: skip
     axes = [Axis(x, *X_AXES[x]) for x in measure.panels]
@@ -259,7 +277,18 @@ def _chart(
     head = ["", *(f"{large_text(round(at))} {axes[0].label}" for at in positions)]
     values = table(f"{caption}: values", head, rows)
     summary = f"Line chart against {axes[0].label}. " + "; ".join(parts)
-    return chart(id, caption, summary, axes, label, lines, is_log, values, labels, note)
+    return chart(
+        id,
+        caption,
+        summary,
+        axes=axes,
+        label=label,
+        lines=lines,
+        is_log=is_log,
+        values=values,
+        groups=labels,
+        note=note,
+    )
 
 
 # The comparison.

@@ -208,7 +208,7 @@ def scrolling(label: str, *content: Element | None) -> Element:
 
 
 def chart(
-    id: str, caption: str, summary: str, axes: Sequence[Axis], label: str, lines: Sequence[Line], is_log: bool,
+    id: str, caption: str, summary: str, *, axes: Sequence[Axis], label: str, lines: Sequence[Line], is_log: bool,
     values: Element, groups: Mapping[int, str], note: str = "",
 ) -> Element:  # fmt: skip
     """Return a line chart with a legend of the groups by color.

@@ -101,10 +101,10 @@ def write_members(
     run: Path,
     incumbent: Incumbent,
     elites: Elites,
+    *,
     quantities: Quantities,
     parameters: Sequence[Mapping[str, Json]] | None,
     goal: Goal | None = None,
-    *,
     again: Again | None = None,
 ) -> None:
     """Replace the files of the members; RunError if they cannot be written.

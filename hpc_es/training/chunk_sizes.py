@@ -194,13 +194,14 @@ def first_cut_at_once(
     most = min(most, max(FIRST_JOBS, FIRST_CHUNK_BYTES // max(candidate_bytes, 1)))
     row = FIRST_ROW_SECONDS + candidate_bytes / FIRST_BYTES_PER_SECOND
     costs = StepCosts.linear(FIRST_STEP_SECONDS, row, most)
-    return best_cut(np.full(jobs, FIRST_STEPS), costs, ranks, most, multiple)
+    return best_cut(np.full(jobs, FIRST_STEPS), costs, ranks, most=most, multiple=multiple)
 
 
 def best_cut(
     steps: Float64,
     costs: StepCosts,
     ranks: int,
+    *,
     most: int,
     multiple: int = 1,
     today: Cut | None = None,

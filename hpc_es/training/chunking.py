@@ -460,7 +460,12 @@ class ChunkPlanner:
         most = most_jobs(self._parts.cutting, self._candidate_bytes)
         multiple = self._parts.problem.call_size
         cut = best_cut(
-            steps, self._costs, plan.ranks, most, multiple, plan.cut if self._plans else None
+            steps,
+            self._costs,
+            plan.ranks,
+            most=most,
+            multiple=multiple,
+            today=plan.cut if self._plans else None,
         )
         self._plans += 1
         self._planned = time.perf_counter()

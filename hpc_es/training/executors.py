@@ -343,6 +343,7 @@ class MpiExecutor(Executor):
         world: World,
         work: Work,
         signals: Callable[[], int],
+        *,
         reports: FailureReports,
         replicated: bool = False,
         is_large: bool = False,
@@ -557,7 +558,8 @@ class Rank0Alone:
         self, world: World, parts: Parts, signals: Callable[[], int], reports: FailureReports
     ) -> None:
         self._ranks, self._parts = world.size, parts
-        self._work = Work(World(world.library), "static", True, signals)  # a world of one rank
+        # a world of one rank
+        self._work = Work(World(world.library), "static", True, signals=signals)
         self.executor = SerialExecutor(self._work, signals, reports)
         self._seconds_together, self._seconds_alone = (
             deque[float](maxlen=COMPARED) for _ in range(2)

@@ -126,7 +126,8 @@ class Training:
     def next_batch(self) -> Results[object]:
         """Rank 0: evaluate the next generation without an update; the run does not depend on it."""
         rank = self._rank
-        work = Work(World(self.world.library), "static", True, rank.signals)  # a world of one rank
+        # a world of one rank
+        work = Work(World(self.world.library), "static", True, signals=rank.signals)
         return (
             SerialExecutor(work, rank.signals, rank.reports)
             .run(Generation(self.parts, rank.state))

@@ -71,9 +71,9 @@ class MembersWriter:
             run,
             self._incumbent,
             elites,
-            problem.quantities,
-            parameters,
-            self._goal,
+            quantities=problem.quantities,
+            parameters=parameters,
+            goal=self._goal,
             again=again,
         )
         self._written = written

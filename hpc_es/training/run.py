@@ -234,9 +234,17 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
         )
         parts.problem.open(context)
         if prepared is None:
-            return Run(world, signals, config, request, parts, parts.initial(), None)
+            return Run(
+                world,
+                signals,
+                config,
+                request=request,
+                parts=parts,
+                state=parts.initial(),
+                writer=None,
+            )
         state, writer = start_writer(world, config, request, parts, prepared)
-        return Run(world, signals, config, request, parts, state, writer)
+        return Run(world, signals, config, request=request, parts=parts, state=state, writer=writer)
     except BaseException:
         if prepared is not None:
             prepared.opened.lock.release()  # after the loss of a rank this one may start again
@@ -288,10 +296,10 @@ def start_writer(
         opened,
         config,
         parts.problem,
-        state,
-        world,
-        request.triggers,
-        request.show_progress,
+        state=state,
+        world=world,
+        triggers=request.triggers,
+        show_progress=request.show_progress,
         members=members,
     )
     with report_failure(world, writer):
@@ -350,6 +358,7 @@ class Run:
         world: World,
         signals: Signals,
         config: Config,
+        *,
         request: RunRequest,
         parts: Parts,
         state: State,

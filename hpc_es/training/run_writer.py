@@ -95,10 +95,10 @@ class MetricsFiles:
         run_dir: Path,
         report: Report,
         lengths: Mapping[str, int],
+        *,
         generation: int,
         loggers: Loggers | None,
         warn: Callable[[str], object],
-        *,
         vocabulary: Vocabulary = RETURNS,
     ) -> None:
         self._interval = report.metrics_interval
@@ -180,6 +180,7 @@ class RunWriter:
         opened: OpenedRun,
         config: Config,
         problem: Problem,
+        *,
         state: State,
         world: World,
         triggers: Sequence[IntervalTrigger] = (),
@@ -285,9 +286,9 @@ class RunWriter:
             directory,
             config.report,
             lengths,
-            generation,
-            self._loggers,
-            self._warn,
+            generation=generation,
+            loggers=self._loggers,
+            warn=self._warn,
             vocabulary=self._vocabulary,
         )
         self._programs = ProgramsLog(directory, self._warn)

@@ -83,7 +83,12 @@ class ThisRank:
             self.executor = make_executor(self.work, self.reports)
         else:
             self.executor = MpiExecutor(
-                world, self.work, signals, self.reports, self.is_replicated, self.updates.overwrite
+                world,
+                self.work,
+                signals,
+                reports=self.reports,
+                replicated=self.is_replicated,
+                is_large=self.updates.overwrite,
             )
         self.evaluations = EvaluationSchedule.from_config(config, parts.problem)
         workers = None if make_executor is None else self.executor.workers
@@ -101,10 +106,10 @@ class ThisRank:
             self.world,
             mpi.schedule,
             mpi.master_evaluates,
-            self.signals,
-            recorder.beat if recorder else lambda: None,
-            self.config.setup.offers.close_at,
-            may_close,
+            signals=self.signals,
+            beat=recorder.beat if recorder else lambda: None,
+            close_at=self.config.setup.offers.close_at,
+            may_close=may_close,
             on_long_wait=lambda wait: (
                 recorder.long_wait(wait, self.parts.task.name) if recorder else None
             ),

@@ -110,7 +110,7 @@ def test_evaluations_that_time_out_cost_their_time_limit() -> None:
     assert result.failed == 0.1
     measured = 20 / result.steps_per_second
     assert measured >= 0.636
-    (one,) = predictions(result, Stop(), (1,), FREE)
+    (one,) = predictions(result, Stop(), (1,), cluster=FREE)
     assert one.seconds - one.update == pytest.approx(measured, rel=0.1)
 
 
@@ -123,7 +123,7 @@ def test_run_with_timeouts_takes_the_predicted_time(ranks: int, tmp_path: Path) 
 
     def predicted() -> float:
         (result,) = predictions(
-            measure(validate(yaml.safe_load(HANGING)), 0.0), Stop(), (ranks,), Cluster()
+            measure(validate(yaml.safe_load(HANGING)), 0.0), Stop(), (ranks,), cluster=Cluster()
         )
         return result.seconds
 
@@ -148,7 +148,8 @@ def test_equal_episodes_scale_to_their_number() -> None:
     where rank 0 evaluates nothing, some have two.
     """
     result = {
-        item.ranks: item for item in predictions(EVEN, Stop(generations=36), (1, 16, 63, 64), FREE)
+        item.ranks: item
+        for item in predictions(EVEN, Stop(generations=36), (1, 16, 63, 64), cluster=FREE)
     }
     assert [result[ranks].seconds for ranks in (1, 16, 63, 64)] == pytest.approx(
         [64.0, 4.0, 2.0, 1.0]
@@ -167,7 +168,7 @@ def test_equal_episodes_scale_to_their_number() -> None:
     assert (result[16].nodes, result[16].memory_a_node, result[1].memory_a_node) == (4, 400, 100)
     assert chosen(list(result.values())).ranks == 64
     assert result[63].limit.startswith("the tail")
-    (many,) = predictions(EVEN, Stop(), (128,), FREE)
+    (many,) = predictions(EVEN, Stop(), (128,), cluster=FREE)
     assert many.limit == "idle ranks: a round is 64 chunks"
     # five each for some, four for the others: 0.81; 128 would be 0.68
     assert result[63].paying_population == 256
@@ -178,12 +179,12 @@ def test_predicted_generations_follow_the_first_limit() -> None:
     assert generations_to(Stop(timesteps=640_000, generations=4), EVEN) == 4
     assert generations_to(Stop(episodes=65), EVEN) == 2
     assert generations_to(Stop(seconds=5.0), EVEN) is None
-    (result,) = predictions(EVEN, Stop(seconds=7200.0), (2,), FREE)
+    (result,) = predictions(EVEN, Stop(seconds=7200.0), (2,), cluster=FREE)
     assert (result.hours, result.core_hours) == (2.0, 4.0)
 
 
 def test_plan_recommends_a_chunk_size_if_chunks_are_fixed() -> None:
-    (result,) = predictions(replace(EVEN, cutting="fixed"), Stop(), (16,), FREE)
+    (result,) = predictions(replace(EVEN, cutting="fixed"), Stop(), (16,), cluster=FREE)
     assert result.chunk_size == 1  # of all that give four seconds the first
     assert result.seconds == pytest.approx(16.0)  # with the 16 that it has
 
@@ -193,7 +194,7 @@ def test_plan_recommends_a_delay_where_the_time_to_a_result_gets_shorter() -> No
     at most 1 s per delay + 1.
     """
     lengths = replace(EVEN, costs=replace(EVEN.costs, lengths=(1000, 100)))
-    (uneven,) = predictions(lengths, Stop(), (64,), FREE, can_delay=True)
+    (uneven,) = predictions(lengths, Stop(), (64,), cluster=FREE, can_delay=True)
     assert uneven.efficiency == pytest.approx(0.55, abs=0.02)
     one, two = uneven.delays
     assert 0.5 < one.seconds < 0.75 and one.speed == pytest.approx(
@@ -210,7 +211,7 @@ def test_plan_recommends_a_delay_where_the_time_to_a_result_gets_shorter() -> No
 
 @pytest.mark.parametrize("ranks", [1, 16, 64])
 def test_plan_recommends_no_delay_for_equal_episodes(ranks: int) -> None:
-    (result,) = predictions(EVEN, Stop(), (ranks,), FREE, can_delay=True)
+    (result,) = predictions(EVEN, Stop(), (ranks,), cluster=FREE, can_delay=True)
     assert result.recommended_delay is None
     assert "delay:" not in text("x", EVEN, [result], "")
 
@@ -320,7 +321,7 @@ def test_durations_are_printed_in_suitable_units() -> None:
     two of them on 2 ranks 64 s.
     """
     lines = [
-        text("x", EVEN, predictions(EVEN, Stop(generations=n), ranks, FREE), "")
+        text("x", EVEN, predictions(EVEN, Stop(generations=n), ranks, cluster=FREE), "")
         for n, ranks in MESSAGES
     ]
     rows = [
@@ -336,7 +337,7 @@ def test_durations_are_printed_in_suitable_units() -> None:
     ]
     quick = replace(EVEN, costs=replace(EVEN.costs, step=1e-7))
     assert "6.4 ms        1.00          1.00  12.8 ms      < 0.01" in text(
-        "x", quick, predictions(quick, Stop(generations=2), (1,), FREE), ""
+        "x", quick, predictions(quick, Stop(generations=2), (1,), cluster=FREE), ""
     )
 
 
@@ -346,7 +347,7 @@ MESSAGES = ((36, (1,)), (3600, (1,)), (2, (2,)))
 def test_plan_of_an_objective_reports_evaluations() -> None:
     costs = Costs(step=0, call=0, job=0.02, chunk=0, lengths=(1,), extras=(0.0, 0.0, 0.0, 1.98))
     result = replace(EVEN, costs=costs, is_objective=True, failed=0.25, steps_per_second=1.92)
-    report = text("x", result, predictions(result, Stop(), (1,), FREE), "")
+    report = text("x", result, predictions(result, Stop(), (1,), cluster=FREE), "")
     assert "64 evaluations per generation, 1.92 per second, 0.25 of them failed" in report
     assert "an evaluation takes 515 ms (median 20 ms, longest 2 s)" in report
     assert " step" not in report
@@ -354,7 +355,7 @@ def test_plan_of_an_objective_reports_evaluations() -> None:
 
 def test_ticks_of_the_plan_plot_are_plain_numbers(tmp_path: Path) -> None:
     """As text in PDF and SVG; default ticks would give the raw text "$\\mathdefault{10^{-3}}$"."""
-    draw("x", predictions(EVEN, Stop(), (1, 16, 64), FREE), tmp_path / "plan.svg")
+    draw("x", predictions(EVEN, Stop(), (1, 16, 64), cluster=FREE), tmp_path / "plan.svg")
     drawn = (tmp_path / "plan.svg").read_text()
     assert "mathdefault" not in drawn and "<!-- 10 -->" in drawn
 

@@ -99,7 +99,7 @@ def test_lockstep_chunk_calls_the_policy_once_per_step() -> None:
 
 def test_generation_includes_messages_and_the_update() -> None:
     """Four jobs of 3 steps in chunks of two on two ranks; one rank has three of five blocks."""
-    result = simulate_generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0))
+    result = simulate_generation(COSTS, 4, 2, cluster=FREE, plan=2, rng=np.random.default_rng(0))
     chunk = 10 + 2 * 1 + 6 * 0.01 + 3 * 0.1
     assert result.evaluating == pytest.approx(chunk)
     assert result.update == pytest.approx(0.5 + 4 * 1.5 * 3 / 5 + 0.25)
@@ -109,7 +109,9 @@ def test_generation_includes_messages_and_the_update() -> None:
 
 def test_rounds_are_sequential_and_followed_by_one_update() -> None:
     one, two = (
-        simulate_generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0), rounds)
+        simulate_generation(
+            COSTS, 4, 2, cluster=FREE, plan=2, rng=np.random.default_rng(0), rounds=rounds
+        )
         for rounds in (1.0, 2.0)
     )
     assert two.evaluating == 2 * one.evaluating
@@ -118,10 +120,17 @@ def test_rounds_are_sequential_and_followed_by_one_update() -> None:
 
 def test_rounds_are_divided_as_in_the_loop() -> None:
     """64 jobs on one rank: four chunks of 16; on 128 ranks one job per chunk."""
-    one = simulate_generation(COSTS, 64, 1, FREE, CutPlan(Cut(16, 4)), np.random.default_rng(0))
+    one = simulate_generation(
+        COSTS, 64, 1, cluster=FREE, plan=CutPlan(Cut(16, 4)), rng=np.random.default_rng(0)
+    )
     assert one.work == pytest.approx(4 * (10 + 16 + 48 * 0.01 + 3 * 0.1))
     many = simulate_generation(
-        COSTS, 64, 128, FREE, CutPlan(Cut(16, 4), rank_0_evaluates=False), np.random.default_rng(0)
+        COSTS,
+        64,
+        128,
+        cluster=FREE,
+        plan=CutPlan(Cut(16, 4), rank_0_evaluates=False),
+        rng=np.random.default_rng(0),
     )
     assert many.work == pytest.approx(64 * (10 + 1 + 3 * 0.01 + 3 * 0.1))
 

@@ -35,7 +35,7 @@ def archive(run: Path, measures: Any, cells: Any, shape: Any, goal: Any = "minim
     quantities = Quantities(measures=dict.fromkeys(names, (0.0, 1.0)))
     parameters = [{"x": 0.5, "y": number} for number in range(count)]
     run.mkdir(exist_ok=True)
-    write_members(run, "cells", elites, quantities, parameters, goal)
+    write_members(run, "cells", elites, quantities=quantities, parameters=parameters, goal=goal)
     return run
 
 

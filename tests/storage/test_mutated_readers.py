@@ -59,7 +59,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = np.arange(2), np.arange(2)
     elites = Elites(np.ones((2, 3)), *made, columns, np.array([[0, 0], [1, 0]]), grid)
     quantities = Quantities(measures={"a": (0.0, 1.0), "b": (0.0, 1.0)})
-    write_members(root, "cells", elites, quantities, [{"x": 1.0}, {"x": 2.0}])
+    write_members(root, "cells", elites, quantities=quantities, parameters=[{"x": 1.0}, {"x": 2.0}])
     model = {
         "class_name": "Sequential",
         "config": {"name": "m", "layers": [layer("dense", 3), layer("dense_1", 2)]},

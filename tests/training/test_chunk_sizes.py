@@ -97,11 +97,11 @@ def test_costs_that_were_slow_once_are_measured_again() -> None:
     costs = StepCosts()
     costs.add(of_sizes(10e-6, 1e-6, 16))
     costs.add(of_sizes(20e-6, 2e-6, 32))  # twice too slow
-    cut, evenly_in_32 = best_cut(equal(64), costs, 2, 64), []
+    cut, evenly_in_32 = best_cut(equal(64), costs, 2, most=64), []
     assert cut.largest == 16
     for _ in range(1000):
         costs.add(of_sizes(10e-6, 1e-6, *cut.sizes(64, 2)))
-        cut = best_cut(equal(64), costs, 2, 64, today=cut)
+        cut = best_cut(equal(64), costs, 2, most=64, today=cut)
         evenly_in_32.append(cut == Cut(32, 32, is_even=True))
     assert True in evenly_in_32[:150]
     assert sum(evenly_in_32[150:]) > 0.95 * 850
@@ -135,7 +135,7 @@ def test_each_rank_gets_one_chunk_where_steps_are_mostly_shared(ranks: int) -> N
     """Native CartPole: 40 us for a step and 0.2 us for each episode."""
     costs = StepCosts.linear(40e-6, 0.2e-6, 512)
     share = 512 // ranks
-    assert best_cut(equal(512), costs, ranks, 512) == Cut(share, share, is_even=True)
+    assert best_cut(equal(512), costs, ranks, most=512) == Cut(share, share, is_even=True)
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
@@ -145,7 +145,7 @@ def test_chunks_get_small_at_the_end_where_episodes_are_unequal_and_steps_are_no
     """MuJoCo: 2 us for a step and 40 us for each episode, of 10 to 1000 steps."""
     costs = StepCosts.linear(2e-6, 40e-6, 512)
     steps = np.random.default_rng(1).permutation(np.linspace(10, 1000, 256))
-    cut = best_cut(steps, costs, ranks, 512)
+    cut = best_cut(steps, costs, ranks, most=512)
     assert not cut.is_even and cut.smallest <= 4
     bound = float(steps.sum()) * 40e-6 / ranks
     assert simulated_seconds(cut, steps, costs, ranks) < 1.15 * bound
@@ -159,7 +159,7 @@ def test_no_fixed_size_is_much_better(jobs: int, ranks: int) -> None:
     steps = np.random.default_rng(2).integers(20, 500, jobs).astype(np.float64)
     for fixed, each in ((50e-6, 0.5e-6), (20e-6, 5e-6), (5e-6, 30e-6)):
         costs = StepCosts.linear(fixed, each, jobs)
-        seconds = simulated_seconds(best_cut(steps, costs, ranks, jobs), steps, costs, ranks)
+        seconds = simulated_seconds(best_cut(steps, costs, ranks, most=jobs), steps, costs, ranks)
         sizes = {1, 2, 4, 8, 16, 32, 64, -(-jobs // ranks)}
         best = min(
             simulated_seconds(Cut(size, size), steps, costs, ranks)
@@ -171,10 +171,10 @@ def test_no_fixed_size_is_much_better(jobs: int, ranks: int) -> None:
 
 def test_sizes_do_not_change_for_a_few_percent() -> None:
     costs = StepCosts.linear(10e-6, 1e-6, 64)
-    better = best_cut(equal(64), costs, 2, 64)
+    better = best_cut(equal(64), costs, 2, most=64)
     today = Cut(31, 31, is_even=True)
     seconds = simulated_seconds(today, equal(64), costs, 2)
-    assert best_cut(equal(64), costs, 2, 64, today=today) != today
+    assert best_cut(equal(64), costs, 2, most=64, today=today) != today
     assert simulated_seconds(better, equal(64), costs, 2) < 0.97 * seconds
     almost = Cut(32, 16)
     assert simulated_seconds(almost, equal(64), costs, 2) > simulated_seconds(
@@ -185,10 +185,10 @@ def test_sizes_do_not_change_for_a_few_percent() -> None:
 def test_larger_chunks_are_tried_step_by_step() -> None:
     costs = StepCosts()
     costs.add(of_sizes(10e-6, 1e-6, 32))
-    assert best_cut(equal(512), costs, 1, 512).largest == 64
+    assert best_cut(equal(512), costs, 1, most=512).largest == 64
     costs.add(of_sizes(10e-6, 1e-6, 64))
-    assert best_cut(equal(512), costs, 1, 512).largest == 128
-    assert best_cut(equal(512), costs, 1, 100).largest <= 100
+    assert best_cut(equal(512), costs, 1, most=512).largest == 128
+    assert best_cut(equal(512), costs, 1, most=100).largest <= 100
 
 
 @pytest.mark.parametrize(

@@ -294,7 +294,7 @@ def test_blocks_of_a_large_update_are_computed_when_read_if_the_strategy_reads_t
     unused: Any = None
     parts = Parts(unused, None, ProblemDefaults(), None, algorithm, row_dtype(), 1, "fixed")
     work, reports = Work(world, "static", True), FailureReports(world, None)
-    executor = MpiExecutor(world, work, lambda: 0, reports, is_large=is_large)
+    executor = MpiExecutor(world, work, lambda: 0, reports=reports, is_large=is_large)
     results = executor.run(Generation(parts, State(0, {}, {}))).results
     on_demand = is_large and strategy is ThreeBlocksOnce
     assert algorithm.computed == ([] if on_demand else [0, 1, 2])

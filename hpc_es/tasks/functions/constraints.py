@@ -178,12 +178,21 @@ class ConstrainedProblem(ObjectiveProblem):
         search: SearchOptions,
         coordinates: Coordinates,
         initial: Float64 | Bounds,
+        *,
         evaluator: Evaluator,
         keys: Keys,
         batch: int = 0,
         points: InitialPoints | None = None,
     ) -> None:
-        super().__init__(search, coordinates, initial, evaluator, keys, batch, points)
+        super().__init__(
+            search,
+            coordinates,
+            initial,
+            evaluator=evaluator,
+            keys=keys,
+            batch=batch,
+            points=points,
+        )
         self._names = search.constraint_names
         self.relative_fitness = True
         self.changing_fitness = search.constraint_handling == "augmented_lagrangian"

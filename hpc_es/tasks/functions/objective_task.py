@@ -44,7 +44,13 @@ class ObjectiveTask:
         kind = ConstrainedProblem if is_constrained else ObjectiveProblem
         coordinates, points = self._search.coordinates(), self._points
         return kind(
-            self._search, coordinates, self._initial, self._evaluator, keys, self._batch, points
+            self._search,
+            coordinates,
+            self._initial,
+            evaluator=self._evaluator,
+            keys=keys,
+            batch=self._batch,
+            points=points,
         )
 
     def close(self) -> None:

@@ -94,6 +94,7 @@ class ObjectiveProblem(ProblemDefaults):
         search: SearchOptions,
         coordinates: Coordinates,
         initial: Float64 | Bounds,
+        *,
         evaluator: Evaluator,
         keys: Keys,
         batch: int = 0,

@@ -30,7 +30,9 @@ def problem(
     search = SearchOptions(dimension=2, **options)
     calls = PythonEvaluator(objective(function, {}), batch > 0)
     first = initial_vector(search, Path())
-    return ObjectiveProblem(search, search.coordinates(), first, calls, Keys(1), batch)
+    return ObjectiveProblem(
+        search, search.coordinates(), first, evaluator=calls, keys=Keys(1), batch=batch
+    )
 
 
 def jobs(count: int = 2, purpose: Any = "train", groups: Any = None) -> Jobs:
