@@ -237,8 +237,9 @@ def detect(environ: Mapping[str, str]) -> Detected:
     )
     # not in this process: it imports MPI without starting it
     command = [sys.executable, "-m", "hpc_es.mpi.plugin"]
+    # not here: a directory hpc_es of somebody else would replace this package
     done = subprocess.run(  # noqa: S603
-        command, check=False, capture_output=True, encoding="utf-8", errors="replace"
+        command, check=False, cwd="/", capture_output=True, encoding="utf-8", errors="replace"
     )
     if done.returncode == 0:
         add("mpi_plugin", None, f"found now: {done.stdout.strip()}")

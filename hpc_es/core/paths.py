@@ -112,6 +112,18 @@ def kept_directory() -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def in_root_directory() -> Iterator[None]:
+    """Change to the root directory within the block.
+
+    A Python that starts there as `python -c` or `python -m` finds no modules of somebody else,
+    which would replace those of the standard library.
+    """
+    with kept_directory():
+        os.chdir("/")
+        yield
+
+
 def shown(path: Path) -> str:
     """Return a path for messages: relative to the current directory if it is below that."""
     try:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 
 from hpc_es.core.ownership import stranger
-from hpc_es.core.paths import kept_directory
+from hpc_es.core.paths import in_root_directory
 from hpc_es.core.streams import say_error
 
 UCX, NUMBA = "ucx.conf", ".numba_config.yaml"
@@ -42,8 +42,7 @@ def settings_of_user(name: str, is_said: bool = True) -> Iterator[None]:
     if is_said and os.path.lexists(name):
         remedy = "change to a directory of your own (cd) if it has your settings"
         say_error(f"WARNING: {name} of the current directory is not read ({reason}): {remedy}\n")
-    with kept_directory():
-        os.chdir("/")
+    with in_root_directory():
         yield
 
 

@@ -17,11 +17,13 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.machine import blas_threads
+from hpc_es.core.paths import in_root_directory
 from hpc_es.training import worker as work
 from hpc_es.training.worker import Item, Recipe, Reply
 
@@ -90,6 +92,10 @@ class _Worker:
         self._process = context.Process(
             target=_serve, args=(theirs, recipe, blas_threads()), daemon=True
         )
+        if context.get_start_method() == "forkserver":
+            # It begins as a `python -c`; its children change to the directory of this process.
+            with in_root_directory():
+                forkserver.ensure_running()
         with _without_main():
             self._process.start()
         theirs.close()

@@ -214,3 +214,13 @@ def test_profile_without_values_lists_all_keys_as_comments(
     assert load_site(path) == Site()
     monkeypatch.setattr(site, "_output", lambda *command: "")
     assert "partition" not in detect({}).values
+
+
+def test_package_of_the_current_directory_is_not_asked_for_the_mpi_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hpc_es").mkdir()
+    (tmp_path / "hpc_es" / "__init__.py").write_text("open('executed', 'w')")
+    monkeypatch.chdir(tmp_path)
+    detect({})
+    assert not (tmp_path / "executed").exists()

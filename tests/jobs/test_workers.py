@@ -306,3 +306,25 @@ def test_other_pools_need_a_callable_that_waits(expected: tuple[bytes, float, in
 
 def test_number_of_workers_may_be_of_numpy(expected: tuple[bytes, float, int]) -> None:
     assert bits(hpc_es.minimize(worked.noisy, **SEARCH, workers=np.int64(2))) == expected
+
+
+def test_modules_of_the_current_directory_replace_none_of_the_server(tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    mine.mkdir()
+    other.mkdir()
+    (other / "multiprocessing.py").write_text("open('executed', 'w')")
+    cost = f"""import os
+
+def cost(x):
+    assert os.getcwd() == {str(other)!r}
+    return float(x @ x)
+"""
+    (mine / "cost.py").write_text(cost)
+    search = """import cost, hpc_es
+found = hpc_es.minimize(cost.cost, [1.0, 1.0], 0.5, workers=2, max_evaluations=20)
+print(found.evaluations)
+"""
+    (mine / "main.py").write_text(search)
+    ended = python([str(mine / "main.py")], cwd=other)
+    assert not (other / "executed").exists()
+    assert ended.status == 0 and int(ended.stdout) >= 18, ended.stderr
