@@ -189,7 +189,7 @@ class EvolutionStrategy(PairedStrategy):
 
 def approach(theta: Array, anchor: Array, share: float) -> None:
     """Move theta to the anchor by a share of its distance, in parts and in place."""
-    for part in optimizers.parts_of(len(theta)):
+    for part in optimizers.pieces_of(len(theta)):
         theta[part] -= theta.dtype.type(share) * (theta[part] - anchor[part])
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,20 +15,16 @@ import numpy as np
 from hpc_es.core.data import Array, JsonObject
 from hpc_es.core.errors import READING, UserError, unreadable_reason, visible
 from hpc_es.core.paths import argument
-from hpc_es.core.run_files import exists, read_text
+from hpc_es.core.run_files import exists
 from hpc_es.storage.answers import RESULT, number, read_config, read_found, read_object
+from hpc_es.storage.evaluations import each_evaluation
 from hpc_es.storage.metrics_log import each_row
 from hpc_es.storage.results import find_runs, holds_repetitions
 from hpc_es.storage.status import run_state
 
-EVALUATIONS = "evaluations.csv"
-LARGEST_TABLE = 1 << 30  # bytes of evaluations.csv
 LARGEST_COLUMN = 1 << 26  # bytes of a column of texts of fixed width
 # cells of the table of a run, and how many times more they may be than values beyond that
 LARGEST_SPARSE, MOST_PADDING = 10_000_000, 10
-MOST_DIGITS = 19  # of an int64; longer numbers are float64
-# As Python writes numbers: categories such as 1_0 are texts.
-NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|-?inf|nan", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ class Results:
         generation, job (-1: the centre), value, and the parameters by name. A parameter that is
         called path has the column path_.
         """
-        return self._rows(_evaluations)
+        return self._rows(each_evaluation)
 
     def _rows(self, read: Callable[[Path], Iterable[Mapping[str, object]]]) -> Array:
         """Return the table of the rows of all runs; of several runs, one that is damaged is left
@@ -225,46 +217,3 @@ def _whole(value: object) -> int | None:
 def _kind(config: Mapping[str, Any], section: str) -> str:
     value = config.get(section)
     return str(value.get("kind") or "") if isinstance(value, Mapping) else ""
-
-
-def _evaluations(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the rows of evaluations.csv; nothing if there is none."""
-    file = path / EVALUATIONS
-    if not exists(file):
-        return
-    categories = _categories(read_config(path))
-    try:
-        for row in csv.DictReader(io.StringIO(read_text(file, most=LARGEST_TABLE))):
-            if "" in row:
-                raise UserError(f"{file} has a column without a name")
-            if None not in row and None not in row.values():  # a line that is being written
-                yield {name: _value(text, categories.get(name)) for name, text in row.items()}
-    except csv.Error as error:
-        raise UserError(f"{file}: {error}") from error
-
-
-def _categories(config: Mapping[str, Any]) -> dict[str, dict[str, object]]:
-    """Return the categories of each parameter with choices, by their text in evaluations.csv."""
-    task = config.get("task")
-    parameters = task.get("parameters") if isinstance(task, Mapping) else None
-    if not isinstance(parameters, Mapping):
-        return {}
-    choices = {
-        name: [False, True] if parameter.get("boolean") else parameter.get("choices")
-        for name, parameter in parameters.items()
-        if isinstance(parameter, Mapping)
-    }
-    return {
-        name: {item if isinstance(item, str) else json.dumps(item): item for item in items}
-        for name, items in choices.items()
-        if isinstance(items, list)
-    }
-
-
-def _value(text: str, categories: Mapping[str, object] | None) -> object:
-    """Return the category, number or text of a cell, None for an empty one."""
-    if categories is not None:
-        return categories.get(text, text)
-    if NUMBER.fullmatch(text):
-        return int(text) if len(text) < MOST_DIGITS and text.lstrip("-").isdigit() else float(text)
-    return text or None

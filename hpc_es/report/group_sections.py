@@ -390,7 +390,7 @@ def _strips(groups: Sequence[ReportedGroup]) -> Element:
         viewBox=f"0 0 {width} {height}",
         role="img",
         aria_label="Scores of the runs, one dot for each; the table has the numbers.",
-        style="min-width: 34rem",
+        style="min-width: 780px",
     )
     for tick in np.linspace(low + margin, high - margin, 5):
         picture.append(

@@ -20,6 +20,7 @@ from hpc_es.core.run_files import is_regular, read_bytes
 from hpc_es.core.vocabulary import counted
 from hpc_es.report.archive_section import archive_sections
 from hpc_es.report.curves import VALUES, shared_config, task_text
+from hpc_es.report.design_sections import design_sections
 from hpc_es.report.front_sections import front_sections
 from hpc_es.report.group_sections import (
     ReportedGroup,
@@ -46,7 +47,7 @@ from hpc_es.report.page import (
     swatch,
     table,
 )
-from hpc_es.report.run_summary import ACTIVITIES, RunSummary
+from hpc_es.report.run_summary import ACTIVITIES, RunFailure, RunSummary
 from hpc_es.storage.answers import MOST_NUMBERS, NAMES, best_of, x_text
 from hpc_es.storage.results import identity_digest
 
@@ -67,6 +68,7 @@ def run_sections(runs: Sequence[RunSummary]) -> list[Section]:
         Section("summary", "Summary", [_tiles(runs, copies), *_alerts(runs, ids)]),
         *curve_sections(groups),
         *front_sections(groups),
+        *design_sections(groups),
         Section("runs", "Runs", [_runs_table(groups, copies, ids)]),
         *comparison_sections(groups),
         *_settings(groups),
@@ -334,28 +336,28 @@ def _time(groups: Sequence[ReportedGroup]) -> list[Section]:
 
 
 def _failures(runs: Sequence[RunSummary]) -> list[Section]:
+    """Return the first failure of each kind, with the runs that have it."""
+    kinds: dict[str, list[tuple[RunSummary, RunFailure]]] = {}
+    for run in runs:
+        for failure in run.failures:
+            kinds.setdefault(failure.kind, []).append((run, failure))
     content: list[Content] = []
-    entries = [(run, failure) for run in runs for failure in run.failures]
-    for run, failure in entries[:MOST_FAILURES]:
+    for kind, entries in list(kinds.items())[:MOST_FAILURES]:
+        run, failure = entries[0]
         text = element("pre", failure.details) if failure.details else None
-        title = element("span", element("strong", failure.kind), f" in {_label(run, runs)}")
-        content.append(details(title, element("p", failure.line), text, is_open=len(entries) <= 3))
-    if len(entries) > MOST_FAILURES:
+        others = len({one.path for one, _ in entries}) - 1
+        where = f" in {_label(run, runs)}"
+        where += f" and {others} other run{'s' * (others > 1)}" if others else ""
+        title = element("span", element("strong", kind), where)
+        content.append(details(title, element("p", failure.line), text, is_open=len(kinds) <= 3))
+    if len(kinds) > MOST_FAILURES:
+        more = len(kinds) - MOST_FAILURES
         content.append(
-            element(
-                "p",
-                f"{len(entries) - MOST_FAILURES} more kinds of failures are in the failures.log of the runs.",
-            )
+            element("p", f"{more} more kinds of failures are in the failures.log of the runs.")
         )
     if content:
-        content.insert(
-            0,
-            element(
-                "p",
-                "The first failure of each kind in a run; others like it are only counted.",
-                class_="note",
-            ),
-        )
+        note = "The first failure of each kind, and how many runs have it."
+        content.insert(0, element("p", note, class_="note"))
     return [Section("failures", "Failures", content)] if content else []
 
 

@@ -207,7 +207,7 @@ def parallel_coordinates(
         viewBox=f"0 0 {width} {height}",
         role="img",
         aria_label=text,
-        style="min-width: 40rem",
+        style="min-width: 870px",
     )
     for index, name in enumerate(axes):
         x = left + index * spacing

@@ -333,6 +333,52 @@
     limits.forEach((limit) => limit.addEventListener("input", update));
   }
 
+  // Designs: limits of the parallel axes, failed evaluations, and a scatter of two columns.
+  for (const figure of document.querySelectorAll(".designs")) {
+    const box = figure.querySelector(".show-failed");
+    if (box) box.addEventListener("change", () => figure.classList.toggle("with-failed", box.checked));
+    const limits = [...figure.querySelectorAll(".brush input")];
+    const lines = [...figure.querySelectorAll("path[data-shares]")].map((item) => [item, item.dataset.shares.split(" ").map(Number)]);
+    const isOut = (shares) => limits.some((limit) => {
+      const share = shares[Number(limit.dataset.axis)], at = Number(limit.value);
+      return limit.dataset.end === "low" ? share < at - 1e-4 : share > at + 1e-4;
+    });
+    const update = () => {
+      let kept = 0;
+      for (const [item, shares] of lines) { const out = isOut(shares); item.classList.toggle("left-out", out); kept += out ? 0 : 1; }
+      figure.querySelector(".kept").textContent = kept;
+    };
+    limits.forEach((limit) => limit.addEventListener("input", update));
+    const scatter = figure.querySelector(".scatter");
+    if (!scatter) continue;
+    const data = JSON.parse(scatter.querySelector("script").textContent), svg = scatter.querySelector("svg");
+    const sides = [...scatter.querySelectorAll("select")];
+    const node = (name, attributes, text) => {
+      const item = document.createElementNS("http://www.w3.org/2000/svg", name);
+      for (const [key, value] of Object.entries(attributes)) item.setAttribute(key, value);
+      if (text !== undefined) item.textContent = text;
+      return item;
+    };
+    const draw = () => {
+      const [x, y] = sides.map((side) => Number(side.value)), items = [];
+      items.push(node("rect", { x: 20, y: 28, width: 300, height: 220, class: "frame" }));
+      for (let i = data.titles.length - 1; i >= 0; i -= 1) {
+        const dot = node("circle", { cx: 28 + 284 * data.shares[x][i], cy: 240 - 204 * data.shares[y][i], r: data.initial[i] ? 5 : 3.5,
+          style: data.initial[i] ? `fill: none; stroke: ${data.colors[i]}; stroke-width: 2` : `fill: ${data.colors[i]}` });
+        dot.append(node("title", {}, data.titles[i]));
+        items.push(dot);
+      }
+      const [xEnds, yEnds] = [data.ends[x], data.ends[y]];
+      items.push(node("text", { x: 20, y: 18, class: "dim" }, `${data.names[y]}: ${yEnds[0]} (bottom) to ${yEnds[1]} (top)`));
+      items.push(node("text", { x: 20, y: 266, class: "dim" }, xEnds[0]), node("text", { x: 320, y: 266, "text-anchor": "end", class: "dim" }, xEnds[1]));
+      items.push(node("text", { x: 170, y: 286, "text-anchor": "middle", class: "dim" }, data.names[x]));
+      svg.replaceChildren(...items);
+      scatter.dataset.drawn = String(data.titles.length);
+    };
+    sides.forEach((side) => side.addEventListener("change", draw));
+    draw();
+  }
+
   // Links to a run open its block.
   const reveal = () => {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));

@@ -1,0 +1,166 @@
+"""The designs of functions and programs in a report: order, types, statistics, and a browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from hpc_es import cli
+from hpc_es.commands.report import report_page
+from hpc_es.report.designs import Designs, correlations, rank_correlation, read_designs
+from hpc_es.storage.answers import Found
+
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+PARAMETERS = {
+    "width": {"low": 0.5, "high": 4},
+    "layers": {"integer": True, "low": 1, "high": 8},
+    "material": {"choices": ["steel", "</script>"]},
+    "hollow": {"boolean": True},
+}
+ROWS = """generation,job,value,width,layers,material,hollow,sag
+0,0,5.0,1.0,2,steel,false,-1.0
+0,1,3.0,2.5,3,</script>,true,-0.5
+0,2,nan,2.0,7,steel,true,nan
+0,3,1.0,0.5,1,steel,true,0.25
+1,0,4.0,1.5,4,steel,true,0.0
+"""
+
+
+def beam(run: Path, rows: str = ROWS) -> Path:
+    """A run with failed, infeasible and given designs."""
+    run.mkdir(parents=True)
+    task = {
+        "kind": "function",
+        "function": "beam:weigh",
+        "goal": "minimise",
+        "parameters": PARAMETERS,
+        "constraints": ["sag"],
+        "initial_points": "known.csv",
+    }
+    config = {"name": "beam", "seed": 0, "algorithm": {"kind": "cma_es"}, "task": task}
+    config["directory"] = str(run.parent)
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (run.parent / "known.csv").write_text("width,layers,material,hollow\n1.5,4,steel,true\n")
+    (run / "evaluations.csv").write_text(rows)
+    metrics = [
+        {"generation": g, "timesteps_total": 4 + g, "seconds_total": 1 + g, "best_value": 3.0}
+        for g in range(2)
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    return run
+
+
+def read(run: Path) -> Designs:
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    designs = read_designs([(run, config, Found("minimise"))])
+    assert designs is not None
+    return designs
+
+
+def test_designs_are_typed_and_feasible_ones_come_first(tmp_path: Path) -> None:
+    designs = read(beam(tmp_path / "run"))
+    assert designs.parameters == tuple(PARAMETERS) and designs.quantities == ("sag",)
+    assert [one.name for one in designs.successful] == ["g0j1", "g1j0", "g0j0", "g0j3"]
+    assert [one.violation for one in designs.successful] == [0, 0, 0, 0.25]
+    assert [one.name for one in designs.failed] == ["g0j2"]
+    assert [one.is_initial for one in designs.successful] == [False, True, False, False]
+    best = designs.successful[0].cells
+    assert best == {
+        "width": 2.5,
+        "layers": 3,
+        "material": "</script>",
+        "hollow": True,
+        "sag": -0.5,
+    }
+
+
+def test_rank_correlation_is_that_of_spearman() -> None:
+    """Ranks 0 to 7 against themselves with two neighbours exchanged: 1 - 6 * 2 / (8 * 63)."""
+    first = np.array([1.0, 2, 3, 5, 8, 13, 21, 34])
+    second = np.array([10.0, 20, 40, 30, 50, 60, 70, 80])
+    assert rank_correlation(first, second) == pytest.approx(1 - 12 / 504)
+    assert rank_correlation(first, -second) == pytest.approx(-1 + 12 / 504)
+    assert rank_correlation(first, np.ones(8)) is None
+    assert rank_correlation(first[:7], second[:7]) is None
+
+
+def test_correlations_are_of_the_best_quarter(tmp_path: Path) -> None:
+    """Of 40 designs the best ten grow with the width, the others fall with it."""
+    lines = [ROWS.splitlines()[0]]
+    lines += [f"0,{i},{i},{i if i < 10 else -i},2,steel,true,-1.0" for i in range(40)]
+    found = correlations(read(beam(tmp_path / "run", "\n".join(lines) + "\n")))
+    assert found == {"width": pytest.approx(1), "layers": None, "material": None, "hollow": None}
+
+
+def test_report_lists_designs_and_offers_them_as_csv(tmp_path: Path) -> None:
+    text = report_page([beam(tmp_path / "run")])
+    assert "beam: 4 evaluations, 1 more have failed" in text
+    assert text.count('class="failed"') == 1 and "initial point" in text
+    link = re.search(r'href="data:text/csv;base64,([^"]+)"', text)
+    assert link is not None
+    lines = base64.b64decode(link[1]).decode().splitlines()
+    assert lines[0] == "run,generation,job,value,width,layers,material,hollow,sag"
+    assert lines[1] == f"{tmp_path / 'run'},0,1,3.0,2.5,3,</script>,true,-0.5"
+    assert len(lines) == 6
+
+
+# In a browser.
+
+# Texts that are smaller than 11 pixels, and whether the page scrolls sideways.
+MEASURE = """
+addEventListener("load", () => {
+  for (const one of document.querySelectorAll("details")) one.open = true;
+  let least = 99;
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const parent = walk.currentNode.parentElement;
+    if (!walk.currentNode.data.trim() || parent.closest("script, style, title, .hidden")) continue;
+    if (!parent.getClientRects().length) continue;
+    const scale = parent.getScreenCTM ? parent.getScreenCTM().a : 1;
+    least = Math.min(least, scale * parseFloat(getComputedStyle(parent).fontSize));
+  }
+  const box = document.querySelector('.brush input[data-end="high"]');
+  box.value = "0.3";
+  box.dispatchEvent(new Event("input"));
+  const found = { least, wide: document.documentElement.scrollWidth - innerWidth, width: innerWidth,
+    kept: document.querySelector(".kept").textContent, dots: document.querySelectorAll(".scatter circle").length };
+  parent.document.body.dataset.found = JSON.stringify(found);
+});
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_report_is_readable_at_any_width(tmp_path: Path, width: int, theme: str) -> None:
+    """Widths: 0.5 to 2.5; below 30 % of the axis are 0.5 and 1."""
+    beam(tmp_path / "run")
+    page = tmp_path / "page.html"
+    assert cli.run(["report", str(tmp_path / "run"), "-o", str(page)]) == 0
+    text = re.sub(r"<meta http-equiv=.Content-Security-Policy.[^>]*>", "", page.read_text())
+    page.write_text(text.replace("</head>", f"<script>{MEASURE}</script></head>"))
+    frame = tmp_path / "frame.html"  # the window itself has a smallest width
+    frame.write_text(f'<body><iframe src="page.html" width="{width}" height="900"></iframe>')
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000"]
+    options += ["--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}"]
+    options += ["--hide-scrollbars", "--enable-logging=stderr"]
+    options += ["--blink-settings=preferredColorScheme=0"] * (theme == "dark")
+    command = [str(CHROMIUM), *options, "--dump-dom", frame.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    match = re.search(r'data-found="([^"]+)"', done.stdout)
+    assert match is not None, done.stderr
+    found = json.loads(match[1].replace("&quot;", '"'))
+    assert found["least"] >= 11 and found["wide"] <= 0, found
+    assert (found["width"], found["kept"], found["dots"]) == (width, "2", 4)
+    assert "CONSOLE" not in done.stderr, done.stderr
