@@ -2,7 +2,7 @@
 
 Python waits for threads that are no daemons, child processes of `multiprocessing` and exit
 handlers, for any time. A job would keep its nodes until its time limit, although its results are
-written. Here the limit is END_SECONDS.
+written. Here the limit is END_SECONDS, and DESTRUCTOR_SECONDS for destructors.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 END_SECONDS = 10.0
+# Destructors of large libraries, such as those of PyTorch, took 10 s on a busy node; the status of
+# a process that has to be ended there is 1, as if the run had failed.
+DESTRUCTOR_SECONDS = 60.0
 MOST_NAMED = 8  # processes and threads in the message
 EXIT_SECONDS = 2.0  # for the exit handlers of C libraries
 KILL_SECONDS = 1.0  # for children to end after SIGTERM; SIGKILL follows
@@ -77,7 +80,7 @@ class ProgramEnd:
         if closing.has_left_behind():
             self._leave()
         # sys.stderr may be no file
-        faulthandler.dump_traceback_later(END_SECONDS, exit=True, file=2)
+        faulthandler.dump_traceback_later(DESTRUCTOR_SECONDS, exit=True, file=2)
 
 
 def end_process(status: int, ranks: int) -> NoReturn:
