@@ -464,7 +464,7 @@ from hpc_es.mpi.world import World
 
 world, config = World("none"), parse_resolved({text!r})
 made = build_parts(config, world, build_task(config))
-run = Run(world, Signals(), config, RunRequest(Path()), made, made.initial(), None)
+run = Run(world, Signals(), config, request=RunRequest(Path()), parts=made, state=made.initial(), writer=None)
 assert len(SerialExecutor().run(Generation(made, run.state, 2)).results.rows) == 8
 """
 

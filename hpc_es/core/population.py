@@ -147,7 +147,9 @@ class DrawsSeveral(ABC):
     """Noise that computes several directions in one call, as `BlockNoise` does."""
 
     @abstractmethod
-    def directions(self, generation: int, pairs: Sequence[int], start: int, stop: int) -> Float32:
+    def stacked_directions(
+        self, generation: int, pairs: Sequence[int], start: int, stop: int
+    ) -> Float32:
         """Return `Noise.direction` of each pair, of which there is at least one.
 
         Returns:
@@ -290,7 +292,7 @@ class Directions:
     def _drawn(self, start: int, stop: int) -> Float32:
         noise = self.noise
         if isinstance(noise, DrawsSeveral):
-            return noise.directions(self.generation, self.pairs, start, stop)
+            return noise.stacked_directions(self.generation, self.pairs, start, stop)
         return np.stack(
             [noise.direction(self.generation, pair, start, stop) for pair in self.pairs]
         )

@@ -73,7 +73,9 @@ class BlockNoise(DrawsSeveral):
         does not modify the array.
         """
 
-    def directions(self, generation: int, pairs: Sequence[int], start: int, stop: int) -> Float32:
+    def stacked_directions(
+        self, generation: int, pairs: Sequence[int], start: int, stop: int
+    ) -> Float32:
         """Return `direction` of each pair, float32[pairs, stop - start].
 
         There is at least one pair.

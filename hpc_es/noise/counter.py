@@ -62,14 +62,16 @@ class CounterNoise(BlockNoise):
             self._room -= self.size
         return drawn
 
-    def directions(self, generation: int, pairs: Sequence[int], start: int, stop: int) -> Float32:
+    def stacked_directions(
+        self, generation: int, pairs: Sequence[int], start: int, stop: int
+    ) -> Float32:
         """Return float32[pairs, stop - start], `direction` of each pair, not to be modified.
 
         Several short directions take half the time of one after the other.
         """
         self._begin(generation)
         if stop - start > BLOCK or not self._cached.keys().isdisjoint(pairs):
-            return super().directions(generation, pairs, start, stop)
+            return super().stacked_directions(generation, pairs, start, stop)
         drawn = np.empty((len(pairs), stop - start), np.float32)
         rows, block = list(drawn), start // BLOCK
         for pair, row in zip(pairs, rows, strict=True):

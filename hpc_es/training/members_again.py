@@ -97,7 +97,11 @@ def evaluated_again(rank: ThisRank, elites: Elites | None) -> Again | None:
     rows = _rows(rank, elites, each, generation)
     if elites is None or rows is None:
         return None
-    columns = {name: _means(rows[name], each) for name in elites.columns}
+    columns = {
+        name: _means(rows[name], each)
+        for name in elites.columns
+        if name in (rows.dtype.names or ())
+    }
     return Again(each, len(rows) + probed, columns)
 
 
@@ -108,8 +112,12 @@ def _first(elites: Elites) -> Elites:
 
 
 def _is_same(elites: Elites, rows: Rows) -> bool:
-    """Return whether members returned the same again."""
-    return all(np.array_equal(column, rows[name]) for name, column in elites.columns.items())
+    """Return whether members returned the same again.
+
+    Elites may have columns that rows lack, such as constraints of a task without any.
+    """
+    measured = [name for name in elites.columns if name in (rows.dtype.names or ())]
+    return all(np.array_equal(elites.columns[name], rows[name]) for name in measured)
 
 
 def _means(values: Array, each: int) -> Array:

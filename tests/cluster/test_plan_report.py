@@ -27,7 +27,7 @@ from hpc_es.cluster.plan_report import chosen, draw, text
 from hpc_es.cluster.predict import generations_to, paying_population, predictions
 from hpc_es.config.loading import validate
 from hpc_es.config.schema import Stop
-from hpc_es.report import plot
+from hpc_es.report.ticks import LogTicks
 from tests.helpers import runs
 
 EVEN = MeasuredGeneration(
@@ -375,7 +375,7 @@ def test_ticks_of_the_plan_plot_are_plain_numbers(tmp_path: Path) -> None:
 def test_log_axis_has_labels_for_any_number_of_decades(
     low: float, high: float, ticks: list[float]
 ) -> None:
-    assert plot.LogTicks().tick_values(low, high) == pytest.approx(ticks)
+    assert LogTicks().tick_values(low, high) == pytest.approx(ticks)
 
 
 def test_next_command_can_be_copied_into_a_shell(

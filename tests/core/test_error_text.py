@@ -71,4 +71,4 @@ def test_run_goes_on_and_counts_such_failures(function: str, tmp_path: Path) -> 
     )
     done = python(("-m", "hpc_es.main", str(config), "--output", str(tmp_path / "run")), 60)
     assert done.status == 0, str(done)
-    assert sum(row["failed_episodes"] for row in runs.rows(tmp_path / "run")) > 0
+    assert sum(row["failed_evaluations"] for row in runs.rows(tmp_path / "run")) > 0

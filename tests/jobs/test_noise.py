@@ -43,7 +43,7 @@ def calm(x):
 """
 CONFIG = """
 seed: 2
-task: {kind: function, function: "my_cost:cost", dimension: 6, initial: 1.0, journal: true}
+task: {kind: function, function: "my_noisy_cost:cost", dimension: 6, initial: 1.0, journal: true}
 algorithm: {kind: cma_es, sigma: 0.5, population_size: 9}
 evaluation: {interval: 4, evaluations: 6}
 checkpoint: {interval: 2}
@@ -63,7 +63,7 @@ MODES = {
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    (tmp_path / "my_cost.py").write_text(MODEL)
+    (tmp_path / "my_noisy_cost.py").write_text(MODEL)
     return runs.tiny(tmp_path, CONFIG)
 
 
@@ -78,7 +78,7 @@ def facts(run: Path) -> dict[str, Any]:
         "digest": runs.digest(runs.newest(run)),
         "evaluations": (run / "evaluations.csv").read_text(),
         "rows": runs.rows(run),
-        **{name: result[name] for name in ("answer", "best_evaluation", "episodes")},
+        **{name: result[name] for name in ("answer", "best_evaluation", "evaluations")},
     }
 
 
@@ -146,7 +146,7 @@ def test_target_is_not_reached_by_a_lucky_evaluation(config: Path, tmp_path: Pat
 def test_noiseless_function_costs_one_evaluation_more_and_is_searched_the_same(
     config: Path, tmp_path: Path
 ) -> None:
-    names = ("task.function=my_cost:calm",)
+    names = ("task.function=my_noisy_cost:calm",)
     runs.here(config, tmp_path / "auto", names)
     runs.here(config, tmp_path / "none", (*names, "task.deterministic=true"))
     auto, none = (runs.newest(tmp_path / name) for name in ("auto", "none"))

@@ -46,7 +46,7 @@ def calm(x):
 """
 CONFIG = """
 seed: 2
-task: {kind: function, function: "my_cost:cost", dimension: 6, initial: 1.0, journal: true,
+task: {kind: function, function: "my_repeated_cost:cost", dimension: 6, initial: 1.0, journal: true,
        constraints: [c], metrics: [m], repeats: {at_least: 1, at_most: 5}}
 algorithm: {kind: cma_es, sigma: 0.5, population_size: 9}
 evaluation: {interval: 4, evaluations: 6}
@@ -58,7 +58,7 @@ stop: {generations: 7}
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    (tmp_path / "my_cost.py").write_text(MODEL)
+    (tmp_path / "my_repeated_cost.py").write_text(MODEL)
     return runs.tiny(tmp_path, CONFIG)
 
 
@@ -140,7 +140,7 @@ def test_files_have_means_and_count_all_evaluations(config: Path, tmp_path: Path
 
 
 def test_noiseless_function_is_evaluated_twice_once(config: Path, tmp_path: Path) -> None:
-    runs.here(config, tmp_path / "run", ("task.function=my_cost:calm",))
+    runs.here(config, tmp_path / "run", ("task.function=my_repeated_cost:calm",))
     assert [row["repeats"] for row in read_metrics(tmp_path / "run")] == [2.0] + [1.0] * 6
 
 

@@ -388,7 +388,7 @@ def test_code_that_leaves_by_force_fails_its_evaluation(ranks: int, tmp_path: Pa
     rows = [
         json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]
-    assert len(rows) == 2 and sum(row["failed_episodes"] for row in rows) > 0
+    assert len(rows) == 2 and sum(row["failed_evaluations"] for row in rows) > 0
     assert "SystemExit: os._exit(0)" in done.stdout + done.stderr
 
 

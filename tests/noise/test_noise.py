@@ -100,7 +100,7 @@ def test_several_directions_are_those_of_one_after_the_other(kind: str, size: in
     assert isinstance(drawn, DrawsSeveral)
     for generation, pairs in ((3, range(4)), (3, [9, 2, 5]), (4, range(2, 5)), (3, [2])):
         expected = [one.direction(generation, pair, 0, size) for pair in pairs]
-        found = drawn.directions(generation, pairs, 0, size)
+        found = drawn.stacked_directions(generation, pairs, 0, size)
         np.testing.assert_array_equal(found, np.stack(expected))
         # as updates read them after the evaluation
         np.testing.assert_array_equal(

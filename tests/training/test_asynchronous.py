@@ -45,10 +45,10 @@ class Master:
 
 def phase():
     global work
-    work = work or Work(world, "on_demand", "auto", lambda: signals)
+    work = work or Work(world, "on_demand", "auto", signals=lambda: signals)
     reports = FailureReports(world, lambda report: print(report.line(), flush=True))
     parts = Parts(None, None, ProblemDefaults(), None, Toy(), ROW, 2, "fixed")
-    return AsynchronousExchange(world, work, MpiExecutor(world, work, lambda: signals, reports), parts)
+    return AsynchronousExchange(world, work, MpiExecutor(world, work, lambda: signals, reports=reports), parts)
 
 SLOW, signals, again, work = 0.0, 0, 0, None
 """

@@ -57,6 +57,7 @@ def plan(
         cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype(), delay_line=None
     )
     parts.problem, parts.noise = SimpleNamespace(call_size=call_size), None
+    parts.repeating = None
     world: Any = SimpleNamespace(
         size=ranks, fault_handler=SimpleNamespace(is_fault_tolerant=is_fault_tolerant)
     )

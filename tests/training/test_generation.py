@@ -96,7 +96,7 @@ def body():
     world = connect()
     work = Work(world, "on_demand", "auto")
     toy = Toy(None, None, None, None, 2)
-    executor = MpiExecutor(world, work, lambda: 0, FailureReports(world, None))
+    executor = MpiExecutor(world, work, lambda: 0, reports=FailureReports(world, None))
     parts = Parts(None, None, Relative(), None, toy, ROW, 2, "fixed")
     plan = CutPlan(ranks=len(executor.evaluators))
     with world.polling(work.check_messages):

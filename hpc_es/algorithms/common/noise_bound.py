@@ -22,9 +22,7 @@ from hpc_es.core.data import Float64
 from hpc_es.core.declarations import Metric
 
 NAME = "noise_bound"
-METRICS: Mapping[str, Metric] = {
-    NAME: Metric("share of the update that is noise, at most", short="noise at most")
-}
+METRICS: Mapping[str, Metric] = {NAME: Metric("share of the update that is noise, at most")}
 ADVICE_FROM = 0.9  # bound from which the log has advice
 FEWEST_PAIRS = 16  # for advice: the bound of few pairs is itself noisy
 

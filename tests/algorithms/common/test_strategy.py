@@ -148,7 +148,7 @@ class Ramp:
 
 
 class Plane:
-    size, dtype = 2, np.dtype(np.float32)
+    size, dtype, is_objective = 2, np.dtype(np.float32), False
 
 
 @dataclass(frozen=True)
