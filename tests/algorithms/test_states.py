@@ -34,6 +34,10 @@ MIXED: Mapping[str, Any] = {
     "task": {"kind": "function", "function": "tests.helpers.toys:mixed", "parameters": toys.MIXED},
     "policy": None,
 }
+REPEATED: Mapping[str, Any] = {
+    "task": {**FUNCTION["task"], "repeats": {"at_least": 1, "at_most": 4}},
+    "policy": None,
+}
 LAGRANGIAN: Mapping[str, Any] = {
     "task": {
         "kind": "function",
@@ -130,6 +134,7 @@ CASES = [
         if registry.module("algorithms", kind).NEEDS.mixed
     ),
     Case("cma_es", others=LAGRANGIAN),
+    Case("cma_es", others=REPEATED),
     *(
         Case(kind, {"noise_handling": mode, "population_size": 8}, FUNCTION)
         for kind in ("cma_es", "sep_cma_es")

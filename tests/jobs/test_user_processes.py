@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_es.core.vocabulary import counted
 from tests.helpers.harness import Finished, Job, mpiexec, python
 
 POOL = """
@@ -108,7 +109,9 @@ def run(directory: Path, text: str, name: str, ranks: int = 1) -> Finished:
 def assert_right(directory: Path, done: Finished) -> None:
     """The run has its results and no failed evaluation."""
     assert done.status == 0 and not done.timed_out, str(done)
-    assert json.loads((directory / "run" / "status.json").read_text())["failed_evaluations"] == 0
+    assert (
+        counted(json.loads((directory / "run" / "status.json").read_text()), "failed_episodes") == 0
+    )
     assert (directory / "run" / "result.json").exists()
 
 
@@ -130,7 +133,7 @@ def interrupted(tmp_path: Path, source: str, config: str, number: signal.Signals
         os.killpg(job.process.pid, number)
         done = job.wait(40)
     status = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert done.status == 75 and status["failed_evaluations"] == 0, str(done)
+    assert done.status == 75 and counted(status, "failed_episodes") == 0, str(done)
     return done
 
 

@@ -200,7 +200,8 @@ def test_value_axis_is_logarithmic_for_wide_ranges(
 def test_curves_of_several_runs_are_averaged_with_their_spread(created: Created) -> None:
     several = [load(created(f"run_{seed}", seed)) for seed in range(3)]
     (ax,) = figure(grouped(several), ("evaluations",), None).axes
-    (line,) = ax.get_lines()
+    *single, line = ax.get_lines()  # the runs are thin lines
+    assert len(single) == len(several)
     values = np.array([run.series("timesteps_total", "best_value")[1] for run in several])
     assert np.allclose(line.get_ydata(), values.mean(axis=0)) and len(ax.collections) == 1
 

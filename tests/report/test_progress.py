@@ -195,7 +195,7 @@ def test_first_line_of_several_objectives_names_no_single_goal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     objectives = ("mass", "deflection")
-    progress = Progress(tmp_path, limits(generations=5), goal="minimise", objectives=objectives)
+    progress = Progress(tmp_path, limits(generations=5), vocabulary=COSTS, objectives=objectives)
     progress.start({"name": "demo", "goal": "minimise", "params": 2})
     assert capsys.readouterr().out == "name demo  params 2\n"
 
