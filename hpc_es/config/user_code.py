@@ -39,7 +39,7 @@ from hpc_es.core.paths import current_directory
 RUN_MARKS = ("checkpoints/*.h5", "checkpoint_*.h5", "trials.json", "repetition_*/config.yaml")
 _LIBRARIES = """PIL Box2D ale_py annotated_types brax chex craftax cv2 equinox flax gest_api gym gymnasium gymnax h5py
 haiku hpc_es imageio imageio_ffmpeg jax jax_plugins jaxlib jumanji keras matplotlib mlflow moviepy mpi4py mujoco
-mujoco_playground numba numpy onnx optax optuna orbax pydantic pygame rich scipy shimmy shtab tensorboard tensorflow
+mujoco_playground numba numpy onnx optax optuna orbax pydantic pygame rich safetensors scipy shimmy shtab tensorboard tensorflow
 threadpoolctl torch transformers typing_extensions wandb yaml"""
 LIBRARIES = frozenset(_LIBRARIES.split())  # what hpc_es imports, and what these libraries look for
 _PACKAGE = str(Path(__file__).parents[1])
