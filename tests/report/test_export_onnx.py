@@ -180,7 +180,8 @@ def test_value_is_refused(tmp_path: Path, capsys: Any) -> None:
 def test_missing_package_is_named(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    path = run()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SystemExit):
-        cli.main(["export", str(run()), str(tmp_path / "acting.onnx")])
+        cli.main(["export", str(path), str(tmp_path / "acting.onnx")])
     assert "onnx, which is not installed: pip install 'hpc_es[onnx]'" in capsys.readouterr().err
