@@ -89,9 +89,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Exempt modules and thousands of tests from garbage collection,
-    which would visit them each time.
+    """Set up JAX as a rank does, before a test uses it by itself.
+
+    Else it has threads for all cores, and other last bits than jobs.
+
+    Exempt modules and thousands of tests from garbage collection, which would visit them each time.
     """
+    if "jax" in sys.modules:
+        from hpc_es.devices import jax_setup
+
+        jax_setup.configured_jax("cpu")
     gc.collect()
     gc.freeze()
 

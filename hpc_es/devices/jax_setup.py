@@ -19,6 +19,7 @@ import functools
 import importlib.util
 import os
 import stat
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,6 +48,10 @@ FLAGS = {
 # a fixed workspace, without which cuBLAS may select other kernels
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 DOCS = "(docs/guides/models.md)"
+IN_USE = (
+    "JAX was used in this process before hpc_es has set its threads and flags, and keeps its own: the last bits of "
+    "results may differ from those of other jobs. Call hpc_es first, and JAX in functions, not while a module is imported"
+)
 TASKS = Path("/proc/self/task")
 
 _chosen: list[tuple[Kind, int | None]] = []  # the device of this process, if it has been decided
@@ -117,6 +122,7 @@ def _set_up(kind: Kind, index: int | None) -> None:
     with one_core(), quiet_stderr():
         import jax
 
+        is_in_use = _is_in_use()
         _silence_callbacks()
         jax.config.update("jax_platforms", "cuda,cpu" if computes_on_gpu else "cpu")
         if computes_on_gpu:
@@ -135,11 +141,21 @@ def _set_up(kind: Kind, index: int | None) -> None:
             ) from error
         if computes_on_gpu:
             compute_on(device)
+    if is_in_use:
+        warnings.warn(IN_USE, RuntimeWarning, stacklevel=2)
     if computes_on_gpu and device.platform != "gpu":  # JAX itself falls back to the CPU
         text = f"is gpu, but JAX computes on the {device.platform}: its CUDA support is missing or cannot use the GPU"
         raise ConfigError([("device", f"{text}, or JAX was used before in this process")])
     if kind == "cpu":
         require_device(None, device.platform)
+
+
+def _is_in_use() -> bool:
+    """Whether JAX has started a device already, and with it its threads."""
+    from jax._src import xla_bridge
+
+    has_started = getattr(xla_bridge, "backends_are_initialized", None)
+    return has_started is not None and bool(has_started())
 
 
 def _silence_callbacks() -> None:

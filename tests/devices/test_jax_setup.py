@@ -128,6 +128,24 @@ def test_compiled_episodes_use_the_chosen_device_with_identical_returns() -> Non
     assert usual == chosen
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_jax_that_was_used_before_is_named(number: int) -> None:
+    """Its threads are those of all cores, and products that they divide have other last bits."""
+    program = """
+    import os, warnings
+    import jax
+    if os.environ["NUMBER"] == "1":
+        jax.numpy.ones(3)
+    from hpc_es.devices import jax_setup
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        jax_setup.configured_jax("cpu")
+        jax_setup.configured_jax("cpu")
+    print(*[warning.message for warning in caught if warning.category is RuntimeWarning])
+    """
+    assert jax_python(program, NUMBER=str(number)) == ["", jax_setup.IN_USE][number] + "\n"
+
+
 def test_second_device_in_one_process_is_refused() -> None:
     program = """
     from hpc_es.core.errors import ConfigError
