@@ -21,7 +21,11 @@ try:
     _here = os.getcwd()  # noqa: PTH109  pathlib may be replaced, too
 except FileNotFoundError:
     _here = ""
-if sys.argv[:1] == ["-m"] and sys.path[:1] == [_here]:
+if (
+    sys.argv[:1] == ["-m"]
+    and sys.path[:1] == [_here]
+    and not getattr(sys.flags, "safe_path", False)
+):
     del sys.path[0]
 
 import importlib

@@ -60,6 +60,8 @@ TEMPLATE = r"""#!/bin/bash
 @setup@
 @environment@
 python=(@python@)
+# So that no folder hpc_es of the current directory takes the place of the package: -P, which Python 3.10 lacks.
+"${python[@]}" -P -c pass 2>/dev/null && python+=(-P)
 
 [ $# -gt 0 ] || set -- @arguments@
 config=$1
@@ -76,7 +78,7 @@ trap 'kill -USR1 "$step"; (sleep @patience@ && kill -USR1 "$step" 2>/dev/null) &
 trap : TERM
 @copy@
 @launch@ \
-    "@ranks_python@" -m @program@ "$config" --output "$run" "${@:3}"@shard@ &
+    @ranks_python@ -m @program@ "$config" --output "$run" "${@:3}"@shard@ &
 step=$!
 while kill -0 "$step" 2>/dev/null; do
     wait "$step" # returns early on a signal
@@ -116,7 +118,7 @@ CHAINED = {
     '"${python[@]}" -m hpc_es requeue "$run" --status "$status" --chain',
 }
 COPIED = {
-    "@ranks_python@": "$copy/environment/bin/python",
+    "@ranks_python@": '"$copy/environment/bin/python" "${python[@]:@words@}"',
     "@copy@": r"""
 # Copy the virtual environment to the local disk of each node as one file. Otherwise every rank opens about a thousand
 # small files on the shared file system.
@@ -136,7 +138,7 @@ each_node rm -rf "$copy"
 """,
 }
 GPU_ORDER = """# Ranks, cores and GPUs are numbered in the same order, so rank i of a node computes next to its GPU i."""
-IN_PLACE = {"@ranks_python@": "${python[@]}", "@copy@": "", "@remove@": ""}
+IN_PLACE = {"@ranks_python@": '"${python[@]}"', "@copy@": "", "@remove@": ""}
 SETUP = """# Adapt these names to your site, or write them into a site profile: hpc-es site init.
 # module load python mpi
 # source ~/hpc_es/bin/activate"""
@@ -213,6 +215,7 @@ class BatchScript:
             "@name@": TABLE["job_name"].variable,
             "@cores@": f"${{{TABLE['cores_per_rank'].variable}:-1}}",
             "@python@": shlex.join(self.python),
+            "@words@": str(len(self.python)),
             "@arguments@": shlex.join(self.arguments),
             "@patience@": str(lead * 2 // 3),
             "@program@": PROGRAM[self.kind],

@@ -2,9 +2,10 @@
 
 UCX, below MPI, reads ucx.conf, which names the directory of its modules: compiled code. Numba
 reads .numba_config.yaml, which names the directory of its cache: pickled code. Matplotlib reads
-matplotlibrc, and would wait for a pipe. So whoever may write the current directory, such as /tmp,
-could run code in every job that starts there. Where others may write it, these libraries are
-imported from the root directory, and do not see such a file.
+matplotlibrc, and would wait for a pipe. W&B reads wandb/settings, which names the server that gets
+the key of the user. So whoever may write the current directory, such as /tmp, could run code or get
+keys in every job that starts there. Where others may write it, these libraries start in the root
+directory, and do not see such a file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hpc_es.core.ownership import stranger
 from hpc_es.core.paths import in_root_directory
 from hpc_es.core.streams import say_error
 
-UCX, NUMBA = "ucx.conf", ".numba_config.yaml"
+UCX, NUMBA, WANDB = "ucx.conf", ".numba_config.yaml", "wandb/settings"
 # by the module that reads them when it is imported; MPI is imported within `settings_of_user`
 MODULES: Mapping[str, str] = {"matplotlib": "matplotlibrc", "numba.core.config": NUMBA}
 

@@ -30,6 +30,7 @@ from hpc_es.config.registry import config_path
 from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core.data import Array, JsonObject
 from hpc_es.core.run_files import UnusualFileError, is_regular, read_bytes
+from hpc_es.core.settings_files import WANDB, settings_of_user
 from hpc_es.storage.metrics_log import Row
 from hpc_es.storage.status import EndStatus
 
@@ -427,15 +428,16 @@ class WeightsAndBiases:
 
         run_id = run_id if run_id is not None and ID.fullmatch(run_id) else None
         old_directories = _directories_of(run_id, directory / "wandb")
-        self._run = wandb.init(
-            project=self._options.project,
-            name=run.name,
-            id=run_id,
-            dir=str(directory),
-            config=dict(run.params),
-            mode=os.environ.get("WANDB_MODE") or "offline",
-            settings=wandb.Settings(**_wandb_settings()),
-        )
+        with settings_of_user(WANDB):
+            self._run = wandb.init(
+                project=self._options.project,
+                name=run.name,
+                id=run_id,
+                dir=str(directory),
+                config=dict(run.params),
+                mode=os.environ.get("WANDB_MODE") or "offline",
+                settings=wandb.Settings(**_wandb_settings()),
+            )
         for path in old_directories:
             shutil.rmtree(path)
         return Started(str(self._run.id), 0)

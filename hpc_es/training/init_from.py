@@ -169,12 +169,13 @@ def _weights(path: Path, policy: Policy, kind: str) -> Float32:
             f"a policy of kind {kind!r} cannot start from {path.name}: expected a module of PyTorch"
         )
         raise ConfigError([("policy.init_from", f"{text} (policy.backend: torch)")])
-    if not path.is_file():
+    if not path.exists():
         raise ConfigError([("policy.init_from", f"expected a file of weights, there is no {path}")])
     try:
         return network.saved(path)
-    except ValueError as error:
-        raise ConfigError([("policy.init_from", f"{path}: {error}")]) from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ConfigError([("policy.init_from", f"{path}: {reason}")]) from error
 
 
 def _theta(policy: Policy, kind: str, path: Path, layers: Sequence[SavedLayer]) -> Float32:

@@ -99,6 +99,9 @@ class Life:
             for pid in self.job.pids().values():
                 sent(pid, signal.SIGTERM)
         status = self.end()
+        # SIGTERM ends a process that has not yet started, as on a busy machine
+        if status in {signal.SIGTERM, 128 + signal.SIGTERM} and "hpc_es" not in self.output:
+            raise LateError
         if status not in {0, 1, 2, INTERRUPTED}:
             raise WrongError(f"status {status}, expected 0, 1, 2 or {INTERRUPTED}")
         self.refuse_traceback()

@@ -18,6 +18,7 @@ import pytest
 
 from hpc_es import cli
 from hpc_es.cluster.sbatch import BatchScript, Kind, committed, untouched
+from hpc_es.cluster.site import Site
 from hpc_es.core import slurm
 from tests.helpers.harness import ROOT, python
 
@@ -192,7 +193,7 @@ def test_script_copies_the_virtual_environment_if_requested(toy: Path, capsys: A
     script = written(capsys, toy, "--node-copy")
     start = script.index("srun --mpi=")
     assert (
-        '"$copy/environment/bin/python" -m hpc_es.main' in script[start:]
+        '"$copy/environment/bin/python" "${python[@]:1}" -m hpc_es.main' in script[start:]
         and script.index("sbcast") < start
     )
     # In /tmp, which others write to: a name that cannot be guessed, and a directory that must not
@@ -202,6 +203,51 @@ def test_script_copies_the_virtual_environment_if_requested(toy: Path, capsys: A
     )
     assert script.index('rm -rf "$copy"') > start
     assert '"${python[@]}" -m hpc_es requeue' in script, "which is there when the copy is gone"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no -P")
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_no_folder_of_the_current_directory_takes_the_place_of_the_package(
+    is_copied: bool, tmp_path: Path
+) -> None:
+    # what srun and sbcast start, they start here
+    (tmp_path / "bin").mkdir()
+    for name, text in {
+        "srun": 'case $1 in --mpi=list) echo pmi2; exit;; esac\nwhile [[ $1 == -* ]]; do shift; done\nexec "$@"',
+        "sbcast": 'cp "$2" "$3"',
+        "scontrol": "exit 0",
+    }.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    here = tmp_path / "here"
+    (here / "hpc_es").mkdir(parents=True)
+    for name in ("__init__", "__main__", "main"):
+        (here / "hpc_es" / f"{name}.py").write_text(
+            f"import sys; open({str(tmp_path / 'ran')!r}, 'a').write(str(sys.argv))\n"
+        )
+    (here / "c.yaml").write_text("x: 1\n")
+    python = [str(environment / "bin" / "python")]
+    batch = BatchScript(
+        "train", ["c.yaml"], python=python, is_copied=is_copied, site=Site(mpi_plugin="pmi2")
+    )
+    done = subprocess.run(
+        ["bash", "-c", batch.text()],
+        cwd=here,
+        env={
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+            **{"SLURM_JOB_ID": "1", "SLURM_NNODES": "1", "TMPDIR": str(tmp_path)},
+        },
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
+    assert done.returncode == 2
+    assert "unknown key" in done.stderr, done.stderr
 
 
 def test_signal_is_sent_early_enough_for_any_time_limit(toy: Path, capsys: Any) -> None:

@@ -5,6 +5,8 @@ command.
 from __future__ import annotations
 
 import json
+import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +185,60 @@ def test_files_of_other_modules_are_refused_and_no_code_of_theirs_runs(
         cli.run(["check", str(runs.tiny(tmp_path)), policy("plain"), f"policy.init_from={file}"])
     assert WRONG[name] in str(refused.value)
     assert not (tmp_path / "planted").exists()
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+@pytest.mark.parametrize("what", ["pipe", "device", "large", "directory"])
+def test_files_of_somebody_else_cost_one_line(what: str, suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"net{suffix}"
+    match what:
+        case "pipe":
+            os.mkfifo(file)
+        case "device":
+            file.symlink_to("/dev/zero")
+        case "large":  # 2^40 bytes that take no room
+            with file.open("wb") as stream:
+                stream.truncate(1 << 40)
+        case "directory":
+            file.mkdir()
+    expected = "1,099,511,627,776 bytes" if what == "large" else "expected a regular file"
+    with pytest.raises(ConfigError, match=expected):
+        cli.run(["check", str(runs.tiny(tmp_path)), policy("plain"), f"policy.init_from={file}"])
+
+
+def test_a_compressed_file_and_tensors_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    import torch
+
+    from hpc_es.policies.networks.torch_files import read_weights
+
+    plain, packed = tmp_path / "plain.pt", tmp_path / "packed.pt"
+    torch.save({"w": torch.ones(2)}, plain)
+    assert list(read_weights(plain, 2)["w"]) == [1, 1]
+    with zipfile.ZipFile(plain) as read, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in read.namelist():
+            new.writestr(name, read.read(name))
+    with pytest.raises(ValueError, match="is compressed"):
+        read_weights(packed, 2)
+    for wrong in (torch.ones(2) + 1j, torch.ones(2).to_sparse(), torch.ones(2, device="meta")):
+        torch.save({"w": wrong}, plain)
+        with pytest.raises(ValueError, match="expected 'w' to have real numbers"):
+            read_weights(plain, 2)
+    torch.save({"w": torch.ones(2)}, plain, _use_new_zipfile_serialization=False)
+    with pytest.raises(ValueError, match="not a zip file"):
+        read_weights(plain, 2)
+
+
+def test_older_versions_read_no_state_dict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from hpc_es.policies.networks.torch_files import read_weights, write_weights
+
+    monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
+    for suffix in (".pt", ".safetensors"):
+        write_weights(tmp_path / f"net{suffix}", {"w": torch.ones(2)}, suffix)
+    with pytest.raises(ValueError, match=r"expected PyTorch 2\.10 or later.* found 2\.9\.1"):
+        read_weights(tmp_path / "net.pt", 2)
+    assert list(read_weights(tmp_path / "net.safetensors", 2)["w"]) == [1, 1]
 
 
 def test_weights_are_refused_by_other_policies(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -194,3 +196,26 @@ def test_loggers_get_the_answer_of_a_finished_run(
         "answer/value": answer["value"],
         "answer/standard_error": answer["standard_error"],
     }
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o755])
+def test_wandb_reads_settings_of_the_current_directory_only_if_no_other_may_write_it(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: dict[str, Any] = {}
+
+    def init(**keywords: Any) -> Any:
+        started.update(keywords, here=Path.cwd())
+        return SimpleNamespace(id="abc")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Settings=dict))
+    here = tmp_path / "here"
+    (here / "wandb").mkdir(parents=True)
+    (here / "wandb" / "settings").write_text("[default]\nbase_url = http://stranger\n")
+    here.chmod(mode)
+    monkeypatch.chdir(here)
+    run = LoggedRun(tmp_path / "run", "run", {})
+    LOGGERS["wandb"](Report(loggers=("wandb",))).start(run, None, 0)
+    assert started["here"] == (here if mode == 0o755 else Path("/"))
+    assert started["dir"] == str(tmp_path / "run")
+    assert ("wandb/settings of the current" in capsys.readouterr().err) == (mode != 0o755)

@@ -5,47 +5,86 @@ Both are read without running code that a file names. Set up PyTorch before impo
 
 from __future__ import annotations
 
+import os
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
+from hpc_es.core.array_files import require_plain_archive
 from hpc_es.core.errors import require
+from hpc_es.core.run_files import open_file
 
 SAFETENSORS = ".safetensors"
 SUFFIXES = (".pt", ".pth", SAFETENSORS)
+# A file of older ones could write outside of its tensors, and so run code (CVE-2026-24747).
+SAFE_TORCH = (2, 10)
+EXPECTED = "expected the state_dict of a module, as torch.save(module.state_dict(), path) writes it"
+# in bytes, of an element of any type, and of all else that a file has
+MOST_ELEMENT, MOST_OTHER = 8, 1 << 24
 
 
-def read_weights(path: Path) -> dict[str, Any]:
-    """Return the tensors of a file by name.
+def read_weights(path: Path, elements: int) -> dict[str, Any]:
+    """Return the tensors of a regular file by name, which the user names and links may lead to.
+
+    `elements` is the number of those in the module: a larger file is refused before it is read.
 
     Raises:
         ValueError: it has other contents.
+        OSError: it cannot be read, or is a pipe or a device.
         UserError: safetensors is not installed.
     """
-    if path.suffix == SAFETENSORS:
-        require(f"reading {path.name}", "safetensors")
-        from safetensors.torch import load_file
+    with open_file(path.resolve()) as file:
+        size, most = os.fstat(file.fileno()).st_size, MOST_ELEMENT * elements + MOST_OTHER
+        if size > most:
+            text = f"found {size:,} bytes, expected the weights of {elements:,} elements"
+            raise ValueError(f"{text}, at most {most:,} bytes")
+        tensors = _safetensors(path, file) if path.suffix == SAFETENSORS else _state_dict(file)
+    for name, tensor in tensors.items():
+        if tensor.is_complex() or tensor.layout != torch.strided or tensor.device.type != "cpu":
+            kind = f"{tensor.dtype}, {tensor.layout}, {tensor.device}"
+            raise ValueError(f"expected {name!r} to have real numbers, found a tensor of {kind}")
+    return tensors
 
-        try:
-            tensors: dict[str, Any] = load_file(path)
-        except Exception as error:  # of safetensors there is no list
-            raise ValueError(f"expected a file of safetensors: {error}") from error
-        return tensors
-    expected = (
-        "expected the state_dict of a module, as torch.save(module.state_dict(), path) writes it"
-    )
+
+def _safetensors(path: Path, file: BinaryIO) -> dict[str, Any]:
+    require(f"reading {path.name}", "safetensors")
+    from safetensors.torch import load
+
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        tensors: dict[str, Any] = load(file.read())
+    except Exception as error:  # of safetensors there is no list
+        raise ValueError(f"expected a file of safetensors: {error}") from error
+    return tensors
+
+
+def _state_dict(file: BinaryIO) -> dict[str, Any]:
+    if _version(torch.__version__) < SAFE_TORCH:
+        wanted = ".".join(map(str, SAFE_TORCH))
+        text = f"expected PyTorch {wanted} or later, with which such a file cannot run code, found"
+        remedy = f"pip install 'torch>={wanted}', or use a file of safetensors"
+        raise ValueError(f"{text} {torch.__version__}: {remedy}")
+    try:
+        with zipfile.ZipFile(file) as archive:  # older formats are no archives
+            require_plain_archive(archive)
+            if packed := [item for item in archive.infolist() if item.compress_type]:
+                raise ValueError(f"{packed[0].filename} is compressed")
+        file.seek(0)
+        content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # of pickle and zip files there is no list
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        raise ValueError(f"{expected}: {type(error).__name__}: {first_line}") from error
+        raise ValueError(f"{EXPECTED}: {type(error).__name__}: {first_line}") from error
     if not isinstance(content, Mapping) or not all(
-        isinstance(value, torch.Tensor) for value in content.values()
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
     ):
-        raise ValueError(f"{expected}, found {type(content).__name__} of other objects")
+        raise ValueError(f"{EXPECTED}, found {type(content).__name__} of other objects")
     return dict(content)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
 
 
 def write_weights(path: Path, tensors: Mapping[str, Any], suffix: str) -> None:

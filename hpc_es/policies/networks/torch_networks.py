@@ -189,7 +189,9 @@ class TorchNetwork:
         Raises:
             ValueError: they are those of another module.
         """
-        return self.joined(mapped(read_weights(path), self.shapes, self._constants()))
+        elements = sum(tensor.numel() for tensor in self.module.state_dict().values())
+        tensors = mapped(read_weights(path, elements), self.shapes, self._constants())
+        return self.joined(tensors)
 
     def save(self, path: Path, theta: Float32, suffix: str) -> None:
         """Write the state_dict of the module with the weights theta, float32[layout.size]."""

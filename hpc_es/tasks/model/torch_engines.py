@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,10 +20,11 @@ import numpy as np
 
 from hpc_es.core.data import Array, Float32
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.run_files import open_file, read_json
 
 KEY = "task.model"
 # of the files of a model that it is made from
-MODEL_FILES = (".safetensors", ".json", ".txt", ".model")
+MODEL_FILES = (".safetensors", ".json", ".txt", ".model", ".jinja")
 PIECE_BYTES = 1 << 20
 
 
@@ -147,7 +148,7 @@ class HuggingFaceEngine(TorchEngine):
         model_class: name of a class of `transformers`.
 
     Raises:
-        ConfigError: the directory has no such model, or another digest.
+        ConfigError: the directory has no such model, another digest, or names files of elsewhere.
 
     Examples:
         >>> def score(engine, batch):
@@ -175,6 +176,7 @@ class HuggingFaceEngine(TorchEngine):
         if sha256 is not None and found != sha256:
             text = f"expected base weights with SHA-256 {sha256} in {directory}, found {found}"
             raise ConfigError([(KEY, f"{text}: restore the files, or name the new digest")])
+        _require_self_contained(directory)
         own = {"local_files_only": True, "trust_remote_code": False}
         try:
             model = getattr(transformers, model_class).from_pretrained(
@@ -270,13 +272,14 @@ def directory_sha256(directory: str | Path) -> str:
     """Return the SHA-256 of the weights, the config and the tokenizer in a directory.
 
     Args:
-        directory: its files `*.safetensors`, `*.json`, `*.txt` and `*.model` count, with names.
+        directory: its files `*.safetensors`, `*.json`, `*.txt`, `*.model` and `*.jinja` count, with
+            names.
 
     Returns:
         64 hexadecimal digits.
 
     Raises:
-        ConfigError: there are no such files.
+        ConfigError: there are no such files, or one cannot be read.
 
     Examples:
         >>> directory_sha256("/models/tiny")  # doctest: +SKIP
@@ -289,11 +292,45 @@ def directory_sha256(directory: str | Path) -> str:
         raise ConfigError([(KEY, f"{text}: copy the base weights there")])
     for path in files:
         digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while piece := file.read(PIECE_BYTES):
-                digest.update(piece)
+        try:
+            with open_file(path.resolve()) as file:  # the cache of Hugging Face has links
+                while piece := file.read(PIECE_BYTES):
+                    digest.update(piece)
+        except OSError as error:
+            raise ConfigError([(KEY, f"{path}: {error.strerror or error}")]) from error
         total.update(f"{path.name} {digest.hexdigest()}\n".encode())
     return total.hexdigest()
+
+
+def _require_self_contained(directory: Path) -> None:
+    """Raise ConfigError if a model names weights or code of elsewhere, which its digest lacks."""
+    text = f"expected a model whose files are all in {directory}, found"
+    if (directory / "adapter_config.json").exists():
+        remedy = "merge it into its model, and save that"
+        raise ConfigError([(KEY, f"{text} adapter_config.json, of a part of a model: {remedy}")])
+    for path in (directory / "config.json", *sorted(directory.glob("*.index.json"))):
+        try:
+            content = read_json(path.resolve())
+        except (OSError, ValueError):  # transformers says what it needs
+            continue
+        if not isinstance(content, Mapping):
+            continue
+        shards = content.get("weight_map")
+        names = {*map(str, shards.values())} if isinstance(shards, Mapping) else set[str]()
+        if path.name == "config.json":  # a / stands for compiled code of the Hub
+            names |= {name for name in _implementations(content) if "/" in name}
+        if wrong := [name for name in sorted(names) if Path(name).name != name]:
+            remedy = "save the model again with save_pretrained"
+            raise ConfigError([(KEY, f"{text} {wrong[0]!r} in {path.name}: {remedy}")])
+
+
+def _implementations(config: Any) -> Iterator[str]:
+    """Yield the texts that a config, or one within it, gives for parts of a model."""
+    if isinstance(config, Mapping):
+        for name, value in config.items():
+            if str(name).endswith(("_implementation", "_implementation_internal")):
+                yield from map(str, value.values() if isinstance(value, Mapping) else [value])
+            yield from _implementations(value)
 
 
 def _library(name: str) -> Any:

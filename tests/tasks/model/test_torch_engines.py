@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +175,32 @@ def test_directories_without_a_model_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(ConfigError, match="cannot be loaded as AutoModelForCausalLM"):
         HuggingFaceEngine(tmp_path, torch_engines.score, torch_engines.batch)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "expected"),
+    [
+        ("model.safetensors.index.json", {"weight_map": {"w": "../x.safetensors"}}, "'../x.safe"),
+        ("config.json", {"attn_implementation": "someone/kernel"}, "'someone/kernel' in config"),
+        ("config.json", {"text_config": {"_attn_implementation": {"": "a/b:c"}}}, "'a/b:c' in con"),
+        ("adapter_config.json", {"base_model_name_or_path": "/other"}, "a part of a model"),
+    ],
+)
+def test_models_that_name_files_of_elsewhere_are_refused(
+    file: str, content: object, expected: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / file).write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=f"files are all in .*{expected}"):
+        HuggingFaceEngine(tmp_path, torch_engines.score, torch_engines.batch)
+
+
+def test_the_digest_covers_the_chat_template_and_waits_for_no_pipe(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    digest = directory_sha256(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    assert directory_sha256(tmp_path) != digest
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(ConfigError, match="expected a regular file"):
+        directory_sha256(tmp_path)
