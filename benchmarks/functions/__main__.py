@@ -21,6 +21,7 @@ from typing import Any
 
 import benchmarks.functions
 from benchmarks.functions import (
+    biobj,
     constrained,
     contenders,
     cost,
@@ -114,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
     )
     together.add_argument("--rounds", type=int, default=3)
     add_front(commands)
+    add_biobj(commands)
     discrete = commands.add_parser(
         "mixed", help="evaluations on functions of numbers, integers and booleans"
     )
@@ -170,6 +172,26 @@ def add_front(commands: Any) -> None:
         help="file of the trials, one JSON line per trial, to continue",
     )
     fronts.add_argument("--csv", type=Path, help="write all trials, such as to docs/fronts.csv")
+
+
+def add_biobj(commands: Any) -> None:
+    """Add the command `biobj`."""
+    pairs = commands.add_parser("biobj", help="runtime profiles on the functions of bbob-biobj")
+    pairs.set_defaults(run=run_biobj)
+    pairs.add_argument("--functions", nargs="+", type=int, default=biobj.FUNCTIONS)
+    pairs.add_argument("--dimension", type=int, default=5)
+    pairs.add_argument("--instances", nargs="+", type=int, default=biobj.INSTANCES)
+    pairs.add_argument("--budget", type=int, default=1000, help="evaluations per parameter")
+    pairs.add_argument(
+        "--only", nargs="+", default=list(biobj.CONTENDERS), choices=list(biobj.CONTENDERS)
+    )
+    pairs.add_argument(
+        "--trials",
+        type=Path,
+        default=RESULTS / "biobj.jsonl",
+        help="file of the trials, one JSON line per trial, to continue",
+    )
+    pairs.add_argument("--csv", type=Path, help="write all trials, such as to docs/biobj.csv")
 
 
 def add_noisy(commands: Any) -> None:
@@ -249,6 +271,24 @@ def run_front(options: argparse.Namespace) -> int:
     print(front.markdown(found))
     if options.csv:
         options.csv.write_text(front.csv_text(found))
+    return 0
+
+
+def run_biobj(options: argparse.Namespace) -> int:
+    """Run the searches on bbob-biobj that are missing in the file, and print the table."""
+    found = list(
+        biobj.trials(
+            options.only,
+            options.functions,
+            options.dimension,
+            options.instances,
+            options.budget,
+            options.trials,
+        )
+    )
+    print(biobj.markdown(found))
+    if options.csv:
+        options.csv.write_text(biobj.csv_text(found))
     return 0
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,16 +80,23 @@ def mixed(x: Float64) -> Float64:
     return np.array([spheres[0] + 1 - leading / 3, spheres[1] + 1 - trailing / 3])
 
 
-# The objectives, the number of parameters, and the reference point.
-FUNCTIONS: Mapping[str, tuple[Objectives, int, tuple[float, ...]]] = {
+class Case(NamedTuple):
+    """A function of several objectives, of parameters from 0 to 1 unless it is `mixed`."""
+
+    f: Objectives
+    size: int  # number of parameters
+    reference: tuple[float, ...]
+
+
+FUNCTIONS: Mapping[str, Case] = {
     **{
-        f"ZDT{number}": (partial(zdt, number), 30 if number < 4 else 10, (1.1, 1.1))
+        f"ZDT{number}": Case(partial(zdt, number), 30 if number < 4 else 10, (1.1, 1.1))
         for number in (1, 2, 3, 4, 6)
     },
-    "DTLZ1": (partial(dtlz, 1), 7, (1.0, 1.0, 1.0)),
-    "DTLZ2": (partial(dtlz, 2), 12, (1.1, 1.1, 1.1)),
-    "DTLZ7": (partial(dtlz, 7), 22, (1.1, 1.1, 6.6)),
-    MIXED: (mixed, 9, (3.3, 3.3)),
+    "DTLZ1": Case(partial(dtlz, 1), 7, (1.0, 1.0, 1.0)),
+    "DTLZ2": Case(partial(dtlz, 2), 12, (1.1, 1.1, 1.1)),
+    "DTLZ7": Case(partial(dtlz, 7), 22, (1.1, 1.1, 6.6)),
+    MIXED: Case(mixed, 9, (3.3, 3.3)),
 }
 
 
@@ -104,15 +111,15 @@ class Recorded:
         return self.values[-1]
 
 
-def ours(algorithm: str, f: Recorded, name: str, seed: int, evaluations: int) -> Float64 | None:
+def ours(algorithm: str, f: Recorded, case: Case, seed: int, evaluations: int) -> Float64 | None:
     """Run one of our strategies; return its last population, if it has one."""
-    _, size, reference = FUNCTIONS[name]
+    size, reference = case.size, case.reference
     options: dict[str, Any] = {"population_size": POPULATION}
     keep = "reflect"
     if algorithm == "como_cma_es":
         options, keep = {"kernels": KERNELS, "reference": reference}, "clip"
     where: dict[str, Any] = {"region": (np.zeros(size), np.ones(size)), "bounds": (0, 1)}
-    if name == MIXED:
+    if case.f is mixed:
         number = {"low": -5, "high": 15}
         named = {f"x{place}": number for place in range(3)}
         named |= {f"z{place}": {**number, "integer": True} for place in range(3)}
@@ -133,28 +140,26 @@ def ours(algorithm: str, f: Recorded, name: str, seed: int, evaluations: int) ->
     return es._state.master["objectives"] if algorithm == "nsga2" else None
 
 
-def pymoo(f: Recorded, name: str, seed: int, evaluations: int) -> Float64:
+def pymoo(f: Recorded, case: Case, seed: int, evaluations: int) -> Float64:
     from pymoo.algorithms.moo.nsga2 import NSGA2
     from pymoo.core.problem import ElementwiseProblem
     from pymoo.optimize import minimize
-
-    _, size, reference = FUNCTIONS[name]
 
     class Problem(ElementwiseProblem):  # type: ignore[misc]
         def _evaluate(self, x: Float64, out: dict[str, Any], *_: Any, **__: Any) -> None:
             out["F"] = f(x)
 
-    problem = Problem(n_var=size, n_obj=len(reference), xl=0.0, xu=1.0)
+    problem = Problem(n_var=case.size, n_obj=len(case.reference), xl=0.0, xu=1.0)
     found = minimize(problem, NSGA2(POPULATION), ("n_eval", evaluations), seed=seed)
     population: Float64 = found.pop.get("F")
     return population
 
 
-def cmaes(f: Recorded, name: str, seed: int, evaluations: int) -> None:
+def cmaes(f: Recorded, case: Case, seed: int, evaluations: int) -> None:
     from cmaes import COMOCatCMAwM
 
-    spaces: dict[str, Any] = {"x_space": [[0.0, 1.0]] * FUNCTIONS[name][1]}
-    if name == MIXED:
+    spaces: dict[str, Any] = {"x_space": [[0.0, 1.0]] * case.size}
+    if case.f is mixed:
         integers = [list(range(-5, 16))] * 3
         spaces = {"x_space": [[-5, 15]] * 3, "z_space": integers, "c_space": [CATEGORIES] * 3}
     search = COMOCatCMAwM(**spaces, kernel_size=KERNELS, seed=seed + 1)
@@ -163,20 +168,21 @@ def cmaes(f: Recorded, name: str, seed: int, evaluations: int) -> None:
         for _ in range(search.ask_queue_size):
             solution = search.ask()
             x = solution.x
-            if name == MIXED:
+            if case.f is mixed:
                 x = np.concatenate([x, solution.z, solution.c.argmax(axis=1)])
             told.append((solution, f(x).tolist()))
         search.tell(told)
 
 
-def comocma(f: Recorded, name: str, seed: int, evaluations: int) -> None:
+def comocma(f: Recorded, case: Case, seed: int, evaluations: int) -> None:
     import comocma as library
 
-    _, size, reference = FUNCTIONS[name]
-    starts = np.random.default_rng(seed).random((KERNELS, size)).tolist()
+    starts = np.random.default_rng(seed).random((KERNELS, case.size)).tolist()
     inner = {"bounds": [0, 1], "verbose": -9, "seed": seed + 1}
     kernels = library.get_cmas(starts, 0.3, inopts=inner)
-    search = library.Sofomore(kernels, reference_point=list(reference), opts={"verb_filename": ""})
+    search = library.Sofomore(
+        kernels, reference_point=list(case.reference), opts={"verb_filename": ""}
+    )
     while len(f.values) < evaluations and not search.stop():
         vectors = search.ask("all")
         search.tell(vectors, [f(np.array(x)).tolist() for x in vectors])
@@ -194,10 +200,10 @@ CONTENDERS: Mapping[str, tuple[Callable[..., Float64 | None], str | None, int]] 
 
 def trial(contender: str, name: str, seed: int, evaluations: int) -> Trial:
     """Run a contender once."""
-    f, _, reference = FUNCTIONS[name]
-    recorded = Recorded(f)
-    population = CONTENDERS[contender][0](recorded, name, seed, evaluations)
-    values, point = np.array(recorded.values[:evaluations]), np.array(reference)
+    case = FUNCTIONS[name]
+    recorded = Recorded(case.f)
+    population = CONTENDERS[contender][0](recorded, case, seed, evaluations)
+    values, point = np.array(recorded.values[:evaluations]), np.array(case.reference)
     last = None if population is None else hypervolume(np.asarray(population), point)
     found = {"all": hypervolume(values, point), "population": last}
     return {
@@ -225,7 +231,7 @@ def trials(
             for contender in contenders:
                 _, package, most = CONTENDERS[contender]
                 key = (contender, name, seed, limits[name])
-                if key in done or len(FUNCTIONS[name][2]) > most:
+                if key in done or len(FUNCTIONS[name].reference) > most:
                     continue
                 if name == MIXED and contender in ("pymoo", "comocma"):
                     continue

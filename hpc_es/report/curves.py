@@ -7,7 +7,7 @@ import os
 import re
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
@@ -88,10 +88,14 @@ VALUES = Measure("best value", "best_value", None, ("evaluations", "seconds"), "
 MEANS = Measure("value", "value_mean", "value_std", ("evaluations", "seconds"), "centre_value_mean")
 FRONTS = Measure("hypervolume", "hypervolume", None, ("evaluations", "seconds"))
 FRONT_SIZES = Measure("members of the front", "front_size", None, ("evaluations", "seconds"))
+# of episodes, whose rows count timesteps
+EPISODE_FRONTS = replace(FRONTS, panels=("timesteps", "seconds"))
+EPISODE_FRONT_SIZES = replace(FRONT_SIZES, panels=("timesteps", "seconds"))
 REWARDS = Measure("best reward", "best_reward", None, ("programs", "seconds"))
 
 
-OF_FRONTS = (FRONTS, FRONT_SIZES)
+OF_FRONTS = (FRONTS, FRONT_SIZES, EPISODE_FRONTS, EPISODE_FRONT_SIZES)
+EPISODES = {FRONTS: EPISODE_FRONTS, FRONT_SIZES: EPISODE_FRONT_SIZES}
 
 
 class HasConfig(Protocol):
@@ -134,8 +138,13 @@ class RunCurves:
         """
         for measure in (REWARDS, FRONTS, FRONT_SIZES, VALUES, MEANS):
             if np.isfinite(self.columns[measure.y]).any():
-                return measure
+                return EPISODES.get(measure, measure) if self._counts_timesteps else measure
         return SCORES if (self.config.get("task") or {}).get("kind") == "model" else RETURNS
+
+    @property
+    def _counts_timesteps(self) -> bool:
+        """Whether its evaluations are episodes: others count as one timestep each."""
+        return bool((self.columns["timesteps_total"] > self.columns["episodes_total"]).any())
 
     @property
     def has_final_evaluation(self) -> bool:

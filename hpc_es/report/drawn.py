@@ -18,6 +18,8 @@ from hpc_es.core.declarations import Metric
 from hpc_es.core.errors import UserError, nearest
 from hpc_es.report.curves import (
     COLUMNS,
+    EPISODE_FRONT_SIZES,
+    EPISODE_FRONTS,
     FINAL,
     FRONT_SIZES,
     FRONTS,
@@ -46,6 +48,8 @@ MEASURE_NAMES: Mapping[Measure, str] = {
     VALUES: "value",
     FRONTS: "hypervolume",
     FRONT_SIZES: "front_size",
+    EPISODE_FRONTS: "hypervolume",
+    EPISODE_FRONT_SIZES: "front_size",
     REWARDS: "reward",
 }
 POPULATION = "population"

@@ -35,7 +35,6 @@ from hpc_es.core.errors import READING, UserError, unreadable_reason, visible, v
 from hpc_es.report.curves import (
     FRONTS,
     OF_FRONTS,
-    RETURNS,
     VALUES,
     X_AXES,
     Curve,
@@ -224,7 +223,7 @@ def _panels(groups: Sequence[RunGroup], x: X | None, style: Style) -> Sequence[X
             pair = [f"{group.runs[0].path} has a {group.measure.label}" for group in (first, other)]
             raise UserError(f"{', '.join(pair)}: plot them separately")
     known = first.measure.panels
-    if x == "evaluations" and first.measure is RETURNS:
+    if x == "evaluations" and "timesteps" in known:
         x = "episodes"  # one is an evaluation of a policy
     if x is not None and x not in (*known, "generation", "episodes"):
         names = [*known, "generation"]
@@ -484,7 +483,7 @@ def _direction(groups: Sequence[RunGroup]) -> str:
     "" unless these are objectives with the same goal.
     """
     if groups[0].measure in OF_FRONTS:
-        return " (higher is better)" if groups[0].measure is FRONTS else ""
+        return " (higher is better)" if groups[0].measure.y == FRONTS.y else ""
     goals = {stated_goal(group.runs[0].config) for group in groups}
     words = {"minimise": " (lower is better)", "maximise": " (higher is better)", None: ""}
     return words[goals.pop()] if len(goals) == 1 else ""

@@ -19,7 +19,7 @@ from hpc_es.core.errors import error_text
 from hpc_es.core.run_files import is_regular, read_bytes
 from hpc_es.core.vocabulary import counted
 from hpc_es.report.archive_section import archive_sections
-from hpc_es.report.curves import VALUES, shared_config, task_text
+from hpc_es.report.curves import shared_config, task_text
 from hpc_es.report.design_sections import design_sections
 from hpc_es.report.front_sections import front_sections
 from hpc_es.report.group_sections import (
@@ -103,8 +103,9 @@ def _tiles(runs: Sequence[RunSummary], copies: Mapping[Path, RunSummary]) -> Ele
         name: sum(float(run.last_row.get(f"{name}_total") or 0) for run in runs)
         for name in ("timesteps", "seconds")
     }
-    is_objective = all(run.measure is VALUES for run in runs)
-    pairs.append((large_text(total["timesteps"]), "evaluations" if is_objective else "timesteps"))
+    counts_evaluations = all("evaluations" in run.measure.panels for run in runs)
+    unit = "evaluations" if counts_evaluations else "timesteps"
+    pairs.append((large_text(total["timesteps"]), unit))
     pairs.append((duration_text(total["seconds"]), "of training"))
     scored = [run for run in runs if run.score]
     if len({task_text(run.task_config) for run in scored}) == 1:

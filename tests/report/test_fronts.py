@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hpc_es
+from hpc_es.core.errors import UserError
 from hpc_es.report.front_sections import _front
 from hpc_es.report.fronts import SavedFront, height_of, pairs_of, read_front, scaled_to_best
 from hpc_es.report.plot import plot
@@ -74,6 +75,32 @@ def test_pictures_of_fronts(
     (run / "front.npz").write_bytes(b"PK damaged")
     assert read_front(run, {}) is None
     plot([run], tmp_path / "again.svg")  # without the front
+
+
+def test_fronts_of_episodes_are_drawn_against_timesteps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    of_function = run_of(tmp_path, 2)
+    end = {"from": "observation.0", "goal": "maximise", "reference": -10}
+    config = {
+        "task": {
+            "env_id": "CartPole-v1",
+            "max_episode_steps": 10,
+            "objectives": {"place": end, "angle": {**end, "from": "observation.2"}},
+        },
+        "policy": {"hidden_dims": []},
+        "algorithm": {"kind": "nsga2", "population_size": 4},
+        "stop": {"generations": 2},
+    }
+    list(hpc_es.train(config, tmp_path / "episodes"))
+    plot([tmp_path / "episodes"], tmp_path / "front.svg")
+    text = (tmp_path / "front.svg").read_text()
+    assert "<!-- timesteps -->" in text and "<!-- evaluations -->" not in text
+    plot([tmp_path / "episodes"], tmp_path / "front.svg", x="evaluations")
+    assert "<!-- episodes -->" in (tmp_path / "front.svg").read_text()
+    with pytest.raises(UserError, match="expected evaluations, seconds or generation"):
+        plot([of_function], tmp_path / "front.svg", x="timesteps")
 
 
 @pytest.mark.parametrize(

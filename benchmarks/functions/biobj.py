@@ -1,0 +1,159 @@
+"""Runtime profiles on the functions of bbob-biobj, beside pymoo (NSGA-II) and comocma.
+
+The suite (Brockhoff, Auger, Hansen & Tusar 2022, "Using well-understood single-objective functions
+in multiobjective black-box optimization test suites") is that of the package coco-experiment.
+
+All contenders search within -5 .. 5, which contains the fronts but for small parts. The observer of
+COCO compares the hypervolume of all evaluated vectors with that of the best known front; a trial
+reaches a target when the difference is at most that.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.functions import front
+from hpc_es.core.data import Float64
+from hpc_es.core.errors import require
+
+FUNCTIONS, INSTANCES = range(1, 56), range(1, 6)
+LOW, HIGH = -5.0, 5.0
+CONTENDERS = ("nsga2", "como_cma_es", "pymoo", "comocma")
+# The targets of COCO, 58 differences of hypervolumes, the easiest first.
+TARGETS = (
+    *(10 ** (-number / 10) for number in range(51)),
+    0.0,
+    *(-(10 ** (-5 + number / 5)) for number in range(6)),
+)
+BUDGETS = (10, 30, 100, 300, 1000)  # evaluations per parameter, of the table
+Trial = dict[str, Any]  # contender, function, dimension, instance, evaluations, reached
+
+
+class Problem:
+    """A problem of COCO, of parameters from 0 to 1, with a limit of evaluations."""
+
+    def __init__(self, problem: Any, evaluations: int) -> None:
+        self._problem, self._left = problem, evaluations
+        self.worst = tuple(float(value) for value in problem.largest_fvalues_of_interest)
+
+    def __call__(self, x: Float64) -> Float64:
+        # A contender may finish its last generation; the observer does not see that.
+        if self._left <= 0:
+            return np.array(self.worst)
+        self._left -= 1
+        return np.array(self._problem(LOW + (HIGH - LOW) * x))
+
+
+def reached(text: str) -> list[int | None]:
+    """Return the evaluations after which each target was reached, from a .dat file of an observer;
+    None: not reached.
+    """
+    lines = [line.split() for line in text.splitlines() if line.strip() and line[0] != "%"]
+    best = np.array([[float(number) for number in line[:2]] for line in lines]).reshape(-1, 2)
+    hits = [best[best[:, 1] <= target, 0] for target in TARGETS]
+    return [int(hit[0]) if len(hit) else None for hit in hits]
+
+
+def trial(contender: str, function: int, dimension: int, instance: int, budget: int) -> Trial:
+    """Run a contender once, with `budget` evaluations per parameter."""
+    import cocoex
+
+    evaluations = budget * dimension
+    which = f"dimensions:{dimension} function_indices:{function} instance_indices:{instance}"
+    with tempfile.TemporaryDirectory() as directory:
+        observer = cocoex.Observer(
+            "bbob-biobj",
+            f"outer_folder: {directory} result_folder: of_trial log_nondominated: none",
+        )
+        suite = cocoex.Suite("bbob-biobj", "", which)
+        # the suite closes a problem when it is asked for the next one
+        problem = next(iter(suite))
+        problem.observe_with(observer)
+        f = Problem(problem, evaluations)
+        case = front.Case(f, dimension, f.worst)
+        front.CONTENDERS[contender][0](front.Recorded(f), case, instance, evaluations)
+        problem.free()
+        (file,) = Path(directory).rglob("*_hyp.dat")
+        return {
+            "contender": contender,
+            "function": function,
+            "dimension": dimension,
+            "instance": instance,
+            "evaluations": evaluations,
+            "reached": reached(file.read_text()),
+        }
+
+
+def trials(
+    contenders: Sequence[str],
+    functions: Sequence[int],
+    dimension: int,
+    instances: Sequence[int],
+    budget: int,
+    path: Path,
+) -> Iterator[Trial]:
+    """Run the trials that the file lacks, and append each to it; yield all that are wanted."""
+    require("bbob", "cocoex")
+    known = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    names = ("contender", "function", "dimension", "instance", "evaluations")
+    done = {tuple(one[name] for name in names): one for one in known}
+    for instance, function, contender in product(instances, functions, contenders):
+        package = front.CONTENDERS[contender][1]
+        key = (contender, function, dimension, instance, budget * dimension)
+        if key in done:
+            yield done[key]
+        elif package is None or find_spec(package):
+            result = trial(contender, function, dimension, instance, budget)
+            with path.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            yield result
+
+
+def shares(one: Trial) -> dict[str, float]:
+    """Return the share of the targets that a trial has reached after each of BUDGETS."""
+    limits = {f"{budget} n": budget * one["dimension"] for budget in BUDGETS}
+    return {
+        name: sum(hit is not None and hit <= limit for hit in one["reached"]) / len(TARGETS)
+        for name, limit in limits.items()
+        if limit <= one["evaluations"]
+    }
+
+
+def by_contender(found: Sequence[Trial]) -> Mapping[str, list[Trial]]:
+    """Return the trials of each contender that has some."""
+    parts = {name: [one for one in found if one["contender"] == name] for name in CONTENDERS}
+    return {name: own for name, own in parts.items() if own}
+
+
+def markdown(found: Sequence[Trial]) -> str:
+    """Return a table with the mean share of reached targets after some numbers of evaluations."""
+    budgets = list(shares(found[0]))
+    lines = [f"| contender | trials | {' | '.join(budgets)} |", "|---|---|" + "---|" * len(budgets)]
+    for name, own in by_contender(found).items():
+        values = [shares(one) for one in own]
+        cells = [f"{np.mean([value[budget] for value in values]):.3f}" for budget in budgets]
+        lines.append(f"| {name} | {len(own)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def csv_text(found: Sequence[Trial]) -> str:
+    """Return all trials as CSV, with the shares of reached targets."""
+    text = io.StringIO()
+    rows = [
+        {name: value for name, value in one.items() if name != "reached"} | shares(one)
+        for one in found
+    ]
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
