@@ -20,6 +20,7 @@ class Jax(NetworkBackend):
 
     name = package = extra = "jax"
     title = "JAX"
+    takes = "functions of JAX, modules of flax and equinox, Keras models"
     cuda_extra = "jax-cuda"
     has_keras = True
 

@@ -23,6 +23,7 @@ class TensorFlow(NetworkBackend):
 
     name = package = extra = "tensorflow"
     title = "TensorFlow"
+    takes = "Keras models"
     cuda_extra = "tensorflow-cuda"
     waits_for_run = True
     networks = ("network", "mlp", "lstm")

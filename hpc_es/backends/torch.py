@@ -19,6 +19,7 @@ class Torch(NetworkBackend):
 
     name = package = extra = "torch"
     title = "PyTorch"
+    takes = "modules of PyTorch"
     cuda_extra = "torch"
 
     def set_up(self) -> None:

@@ -157,6 +157,7 @@ class Offers:
     # whether it compiles the pure form of the policy or a model, and chooses the jobs of a call
     compiled: bool = False
     compiler: str = "jax"  # the backend that compiles it, if `compiled`
+    without_compiler: str = ""  # what to set if it is not installed, for messages
     device: bool = (
         # whether its own code uses a GPU: each rank then sees one only, as `device` of the config
         # says

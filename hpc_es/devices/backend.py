@@ -31,6 +31,7 @@ class Backend:
     name: str  # of its file
     title: str  # in messages
     package: str  # that is imported
+    takes: str = ""  # what networks it computes, in messages, such as "modules of PyTorch"
     extra: str = ""  # of hpc_es, which installs it
     cuda_extra: str = ""  # of hpc_es, which installs it for NVIDIA GPUs
     has_device: bool = True  # whether it computes on a device that is decided for it

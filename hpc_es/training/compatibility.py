@@ -243,7 +243,13 @@ def missing_for_policy(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if the backend of the policy is not installed."""
     computes = config.setup.computes
     if missing := backend(computes.backend).missing():
-        other = f", or choose {NUMPY}" if NUMPY in computes.backends else ""
+        others = [backend(name) for name in computes.backends if name != computes.backend]
+        installed = [
+            f"policy.backend: {library.name} for {library.takes}" if library.takes else library.name
+            for library in others
+            if not library.missing()
+        ]
+        other = f", or choose {' or '.join(installed)}" if installed else ""
         yield "policy.backend", f"is {computes.backend}, which needs {missing}{other}"
 
 
@@ -259,7 +265,8 @@ def missing_for_task(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if a package that the task needs is not installed."""
     offers = config.setup.offers
     if offers.compiled and (missing := backend(offers.compiler).missing()):
-        yield "task.kind", f"is {config.task.kind}, which needs {missing}"
+        other = f", or {offers.without_compiler}" if offers.without_compiler else ""
+        yield "task.kind", f"is {config.task.kind}, which needs {missing}{other}"
 
 
 def missing_for_report(config: Config) -> Iterator[ConfigProblem]:

@@ -4,6 +4,7 @@ command.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import zipfile
@@ -105,6 +106,31 @@ def test_the_actor_critic_names_the_backends_that_it_differentiates(tmp_path: Pa
     text = "policy.backend: is torch, in which actor_critic computes no gradients: expected 'tensorflow' or 'jax'"
     with pytest.raises(ConfigError, match=text):
         cli.run(["check", str(runs.tiny(tmp_path)), policy("plain"), task, algorithm])
+
+
+@pytest.mark.parametrize(
+    ("section", "remedy"),
+    [
+        (
+            "policy={kind: network, network: 'tests.helpers.torch_nets:plain'}",
+            "policy.backend: torch for modules of PyTorch",
+        ),
+        (
+            "task={kind: model, model: 'tests.helpers.torch_engines:network'}",
+            "set task.call: each for an engine, such as a model of PyTorch",
+        ),
+    ],
+)
+def test_without_jax_the_default_is_refused_with_what_takes_pytorch(
+    section: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "jax" else find(name)
+    )
+    with pytest.raises(ConfigError) as refused:
+        cli.run(["check", str(runs.tiny(tmp_path)), section])
+    assert remedy in str(refused.value)
 
 
 # Files.

@@ -383,6 +383,9 @@ def _members(created: Any, name: str) -> dict[str, Any]:
     known = (*REQUIRED, *OPTIONAL)
     if not isinstance(created, Mapping):
         refuse_torch(KEY, name, created, WITHOUT_TORCH)
+        if callable(getattr(created, "load", None)):
+            text = f"{name} returns an engine ({type(created).__name__}), which JAX cannot compile"
+            raise ConfigError([(KEY, f"{text}: set task.call: each (docs/guides/models.md)")])
     if isinstance(created, Mapping):
         unknown = [key for key in created if key not in known]
         if unknown:

@@ -68,7 +68,12 @@ CPU_BYTES, CPU_JOBS = 32 << 20, 64
 GPU_BYTES, GPU_JOBS = 1 << 30, 1024
 
 OFFERS = Offers(
-    problems=("vectors",), compiled=True, info=True, measures_centre=True, automatic_sizes=True
+    problems=("vectors",),
+    compiled=True,
+    without_compiler="set task.call: each for an engine, such as a model of PyTorch",
+    info=True,
+    measures_centre=True,
+    automatic_sizes=True,
 )
 
 

@@ -527,6 +527,12 @@ def test_objects_of_pytorch_are_refused_with_what_works(name: str) -> None:
     assert remedy in str(caught.value) and str(caught.value).endswith("(docs/guides/models.md)")
 
 
+def test_engines_are_refused_with_the_option_that_takes_them() -> None:
+    text = r"own_engines:Held returns an engine \(Held\), .*: set task.call: each"
+    with pytest.raises(ConfigError, match=text):
+        build(Options(model="tests.helpers.own_engines:Held"))
+
+
 def test_metric_that_differs_between_calls_is_refused() -> None:
     problem = task("random_metrics", ("absolute",), jobs_per_call=2).problem(
         "vectors", None, Keys(5), 16
