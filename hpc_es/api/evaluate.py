@@ -1,7 +1,7 @@
-"""Noise-free evaluation of what a run has saved: one theta, or all its snapshots.
+"""Evaluation of what a run has saved: one theta or vector, all snapshots, or all repetitions.
 
-One rank evaluates a whole snapshot, in chunks of a fixed size, so results do not depend on the
-number of ranks.
+Policies act without noise. One rank evaluates a whole snapshot, in chunks of a fixed size, so
+results do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -9,44 +9,71 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from hpc_es.config.options import build_kind
 from hpc_es.config.registry import module, within_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
-from hpc_es.core.closing import close
-from hpc_es.core.data import INFO, Chunk, Jobs, JsonObject, Outcome, ProblemState, Rows, cut
-from hpc_es.core.errors import UserError
+from hpc_es.core.closing import close, closing
+from hpc_es.core.data import (
+    INFO,
+    Chunk,
+    Float64,
+    Jobs,
+    JsonObject,
+    Outcome,
+    ProblemState,
+    Rows,
+    cut,
+)
+from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.core.global_generators import restored_generators
-from hpc_es.core.interfaces import ProbesHiddenState
+from hpc_es.core.interfaces import EvaluatesVectors, ProbesHiddenState
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy, Traits
 from hpc_es.core.population import unperturbed
 from hpc_es.core.quantities import CONSTRAINTS, means, violations
 from hpc_es.core.quiet import show_once
 from hpc_es.core.streams import say_error
+from hpc_es.core.vocabulary import GROUPS
 from hpc_es.devices.backend import backend
 from hpc_es.devices.decision import decide
 from hpc_es.mpi.world import World
 from hpc_es.policies.sampling import sampling_actor
+from hpc_es.report.statistics import DEFAULT
 from hpc_es.storage.checkpoint import load
-from hpc_es.storage.checkpoint_directory import all_full
-from hpc_es.storage.results import require_run
+from hpc_es.storage.checkpoint_directory import BEST, all_full, find
+from hpc_es.storage.results import repetitions_text, require_run
 from hpc_es.storage.trust import TrustDecision, combined
 from hpc_es.tasks.episodes.stepping import stepping_differences
+from hpc_es.trained.answer import StoredAnswer, read_to_evaluate
 from hpc_es.trained.policy import Actions
 from hpc_es.trained.stored import StoredPolicy, read_evaluated, require_stochastic, single_episodes
-from hpc_es.trained.theta import check_snapshot
+from hpc_es.trained.theta import Selected, check_snapshot
 from hpc_es.training.compatibility import device_request
 
-Changed = Callable[[StoredPolicy], StoredPolicy]
+Evaluated: TypeAlias = StoredPolicy | StoredAnswer
+SourceT = TypeVar("SourceT", bound=StoredPolicy | StoredAnswer)
 SAMPLING_BLOCK = 2  # training's own episodes have blocks 0 and 1
+EPISODES = 100  # of a policy or model
+EVALUATIONS = 10  # of a vector, which may take hours each
+
+
+class Changed(Protocol):
+    """A change of the task of what is evaluated."""
+
+    def __call__(self, source: SourceT) -> SourceT:
+        """Return the same parameters with the changed task."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -56,6 +83,11 @@ class EvaluationRequest:
     episodes: int
     seed: int
     actions: Actions = "greedy"
+
+
+def usual_episodes(source: Evaluated) -> int:
+    """Return the number of evaluations if the user gives none."""
+    return EVALUATIONS if isinstance(source, StoredAnswer) else EPISODES
 
 
 def choose_device(world: World, config: Config) -> None:
@@ -74,11 +106,13 @@ def choose_device(world: World, config: Config) -> None:
 
 
 @restored_generators()
-def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
-    """Return statistics of the episodes.
+def evaluate(source: Evaluated, asked: EvaluationRequest) -> JsonObject:
+    """Return statistics of the episodes of a policy, or of the evaluations of a vector.
 
-    Those of returns and lengths leave out failed episodes, and may be None.
+    Those of returns, values and lengths leave out failed episodes, and may be None.
     """
+    if isinstance(source, StoredAnswer):
+        return _evaluate_answer(source, asked)
     if asked.actions == "sampled":
         require_stochastic(source.config)
     if source.config.setup.offers.measures_centre:
@@ -129,6 +163,42 @@ def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObjec
         "which": source.which,
     }
     return {**statistics(rows), **quantity_statistics(config, rows), **info_means, **end}
+
+
+def _evaluate_answer(source: StoredAnswer, asked: EvaluationRequest) -> JsonObject:
+    """Return statistics of the values of a vector in further evaluations.
+
+    Their random numbers are not those of the run. `recorded_value` is that of the run, which of a
+    noisy objective is better than the mean, since it was selected.
+    """
+    config = source.config
+    if asked.actions == "sampled":
+        raise UserError(f"task {config.task.kind}: has no actions: leave --actions sampled out")
+    with within_config_directory(config.directory):
+        task = build_kind("tasks", config.task)
+    with closing(config.task.kind, task):
+        problem = task.problem("vectors", None, Keys(asked.seed), USUAL_CHUNK)
+        chunk_size: int = problem.chunk_size
+        if not isinstance(problem, EvaluatesVectors):
+            text = f"task {config.task.kind}: expected a problem with evaluate_vectors(vectors, seeds, poll)"
+            raise UserError(f"{text}, found none: define it to evaluate its runs")
+
+        def evaluate_chunk(chunk: Chunk) -> Outcome:
+            vectors = np.tile(source.vector, (chunk.jobs, 1))
+            return problem.evaluate_vectors(
+                vectors, seeds(asked.seed, chunk.job_numbers), lambda: None
+            )
+
+        rows = _rows(cut(asked.episodes, chunk_size), evaluate_chunk, "evaluation")
+    return {
+        **value_statistics(config.setup.vocabulary.sign * rows["return_"] + 0.0),
+        **quantity_statistics(config, rows),
+        "evaluations": asked.episodes,
+        "recorded_value": source.value,
+        "generation": source.generation,
+        "task": task.name,
+        "which": source.which,
+    }
 
 
 def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows:
@@ -255,6 +325,31 @@ def statistics(rows: Rows) -> JsonObject:
     return {**values, "failed": len(rows) - len(succeeded)}
 
 
+def value_statistics(values: Float64) -> JsonObject:
+    """Return statistics of float64[evaluations] without the failed ones, which are NaN.
+
+    The standard deviation has the divisor n - 1; the standard error of the mean is
+    std / sqrt(n). Both are None for a single value.
+
+    Examples:
+        >>> value_statistics(np.array([1.0, 3.0, np.nan]))["standard_error"]
+        1.0
+    """
+    known = values[~np.isnan(values)]
+    names = ("value_mean", "standard_error", "value_std", "value_min", "value_max")
+    found: dict[str, float | None] = dict.fromkeys(names)
+    if len(known):
+        found |= {
+            "value_mean": float(known.mean()),
+            "value_min": float(known.min()),
+            "value_max": float(known.max()),
+        }
+    if len(known) > 1:
+        std = float(known.std(ddof=1))
+        found |= {"value_std": std, "standard_error": std / math.sqrt(len(known))}
+    return {**found, "failed": len(values) - len(known)}
+
+
 def quantity_statistics(config: Config, rows: Rows) -> JsonObject:
     """Return the means of the quantities that the task declares.
 
@@ -272,7 +367,7 @@ def quantity_statistics(config: Config, rows: Rows) -> JsonObject:
     return values
 
 
-# All snapshots.
+# All snapshots, all repetitions.
 
 
 def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObject:
@@ -293,31 +388,110 @@ def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObje
         close(task.name, task.close)
     return {
         "paths": list(map(str, paths)),
+        "what": "snapshot",
+        "which": None,
         "code": code.message(),
         "differences": stepping_differences,
+        "episodes": EPISODES,
+    }
+
+
+def prepare_repetitions(
+    directory: Path, overridden: Changed, trust: bool = False, *, which: Selected | None = None
+) -> JsonObject:
+    """Return, on rank 0, the argument of `evaluate_all` for all repetitions of an experiment.
+
+    Those without a checkpoint are left out, with a message on stderr.
+
+    Raises:
+        CheckpointError: no repetition has a checkpoint.
+        UserError: the code of one is not trusted (`storage.trust`).
+    """
+    runs, decisions = [], []
+    for run in sorted(directory.glob("repetition_*/")):
+        try:
+            files = [find(run)]
+        except CheckpointError as error:
+            say_error(f"left out: {error}\n")
+            continue
+        # damaged ones are not read either
+        with suppress(CheckpointError):
+            files += [best for best in files[0].parent.glob(BEST) if load(best)]
+        decisions += [check_snapshot(file, load(file), trust) for file in files]
+        runs.append(absolute(run))
+    if not runs:
+        text = f"{directory}: expected a repetition with a checkpoint, found none"
+        raise CheckpointError(f"{text}\n{repetitions_text(directory)}".rstrip())
+    code = combined(decisions)
+    first = overridden(read_to_evaluate(runs[0], which, code))
+    if first.config.setup.offers.compares_stepping:
+        with closing("the task", single_episodes(first.config)):
+            pass
+    return {
+        "paths": list(map(str, runs)),
+        "what": "repetition",
+        "which": which,
+        "code": code.message(),
+        "differences": stepping_differences,
+        "episodes": usual_episodes(first),
     }
 
 
 def evaluate_all(
     world: World, prepared: JsonObject, asked: EvaluationRequest, overridden: Changed
 ) -> list[JsonObject]:
-    """Return one row per snapshot, in order, on every rank.
+    """Return one row per snapshot or repetition, in order, on every rank.
 
-    Every rank calls this and evaluates its share. `prepared` is the result of `prepare_all` on rank
-    0; `overridden(source)` returns the same theta with another task.
+    Every rank calls this and evaluates its share. `prepared` is the result of `prepare_all` or
+    `prepare_repetitions` on rank 0; `overridden(source)` returns the same theta with another task.
     """
     stepping_differences.update(prepared["differences"])
     paths, code = prepared["paths"], TrustDecision.from_message(prepared["code"])
-    choose_device(world, overridden(read_evaluated(Path(paths[0]), trust=code)).config)
+
+    def source_of(path: str) -> Evaluated:
+        return overridden(read_to_evaluate(Path(path), prepared["which"], code))
+
+    choose_device(world, source_of(paths[0]).config)
     own = {}
     for index in range(world.rank, len(paths), world.size):
-        source = overridden(read_evaluated(Path(paths[index]), trust=code))
-        own[index] = {"snapshot": Path(paths[index]).name, **evaluate(source, asked)}
+        row = evaluate(source_of(paths[index]), asked)
+        own[index] = {prepared["what"]: Path(paths[index]).name, **row}
     gathered = world.allgather(np.frombuffer(json.dumps(own).encode(), np.uint8))
     rows = {
         int(index): row for part in gathered for index, row in json.loads(part.tobytes()).items()
     }
     return [rows[index] for index in range(len(paths))]
+
+
+SUMMARISED = ("return_mean", "value_mean", "length_mean", "feasible_share")
+
+
+def over_repetitions(rows: Sequence[JsonObject]) -> dict[str, JsonObject]:
+    """Return the mean over repetitions of each mean, with its 95 % bootstrap interval.
+
+    Args:
+        rows: those of `evaluate_all`.
+
+    Returns:
+        By name: mean, low, high and the number of repetitions that have one. low and high are None
+        for fewer than three (`report.statistics.Summary`).
+    """
+    found: dict[str, JsonObject] = {}
+    for name in rows[0]:
+        if name not in SUMMARISED and not name.startswith(GROUPS):
+            continue
+        known = [float(row[name]) for row in rows if row.get(name) is not None]
+        if known:
+            centre, low, high = (float(part[0]) for part in DEFAULT.of(np.array([known])))
+            ends = {"low": low, "high": high} if math.isfinite(low) else {"low": None, "high": None}
+            found[name] = {"mean": centre, **ends, "repetitions": len(known)}
+    return found
+
+
+def has_failed(result: JsonObject) -> bool:
+    """Return whether all episodes or evaluations of a result of `evaluate` have failed."""
+    count: object = result["episodes" if "episodes" in result else "evaluations"]
+    return bool(result["failed"] == count)
 
 
 def table(rows: Sequence[JsonObject]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from hpc_es.algorithms.common.archive import ArchiveScore, score_of
 from hpc_es.api.evaluate import (
+    EPISODES,
     Changed,
     EvaluationRequest,
     choose_device,
@@ -53,6 +54,7 @@ def prepare_members(run: Path, overridden: Changed, trust: bool = False) -> Json
         "run": str(run.resolve()),
         "code": code.message(),
         "differences": stepping_differences,
+        "episodes": EPISODES,
     }
 
 

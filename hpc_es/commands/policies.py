@@ -26,9 +26,9 @@ from hpc_es.core.errors import UserError
 from hpc_es.core.paths import shown
 
 if TYPE_CHECKING:
+    from hpc_es.api.evaluate import SourceT
     from hpc_es.core.data import JsonObject
     from hpc_es.report.export import ExportOptions
-    from hpc_es.trained.stored import StoredPolicy
 
 
 GRID = re.compile("[1-9][0-9]?x[1-9][0-9]?")
@@ -49,7 +49,7 @@ def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
         "path",
         metavar="RUN_OR_CHECKPOINT",
         type=expanded_path,
-        help="run directory or checkpoint file",
+        help="run directory, checkpoint file, or directory of repetitions",
     )
     parser.add_argument(
         "overrides",
@@ -60,10 +60,10 @@ def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--episodes",
+        "--evaluations",
         type=whole_number,
-        default=100,
         metavar="N",
-        help="number of episodes (default: 100)",
+        help="number of episodes, or of evaluations of a vector (default: 100, of a vector 10)",
     )
     parser.add_argument(
         "--seed", type=seed, default=0, metavar="N", help="seed of the episodes (default: 0)"
@@ -84,7 +84,7 @@ def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
         "evaluate all members of the archive, as CSV; with --video, a grid of members such as 3x4"
     )
     parser.add_argument("--members", metavar="all|ROWSxCOLUMNS", type=members_text, help=text)
-    text = "CSV file of --all or --members all (default: stdout)"
+    text = "CSV file of --all or --members all (default: stdout), or of the repetitions"
     parser.add_argument("--output", type=written_file, metavar="FILE", help=text)
     parser.add_argument(
         "--video", type=written_file, metavar="FILE", help="record the first episode: .gif or .mp4"
@@ -99,45 +99,66 @@ def members_text(text: str) -> str:
 
 
 def run_eval(arguments: argparse.Namespace) -> int:
-    """Evaluate a trained policy in noise-free episodes.
+    """Evaluate a trained policy in noise-free episodes, or the vector that a run has found.
+
+    Of a function or program it evaluates the answer of the run again, with random numbers that the
+    run has not had, and prints the mean with its standard error beside the value that the run has
+    recorded. Of a directory of repetitions it evaluates each of them, and prints their mean with a
+    95 %% bootstrap interval over repetitions.
 
     The same checkpoint, seed and number of episodes give the same numbers. Returns do not include
     `task.reward_offset`. Overrides change the task, such as task.max_episode_steps=200 or
     task.env_kwargs.gravity=5. --all evaluates every checkpoint; under MPI (mpiexec -n 4 python -m
-    hpc_es eval RUN --all) the ranks share them, and the numbers stay the same. --members all does
+    hpc_es eval RUN --all) the ranks share them, and the numbers stay the same; so they do
+    repetitions. --members all does
     the same with all members of an archive, and reports the score of the archive that the results
     make. Exit status 1: every episode failed.
     """
     from hpc_es.report import video
+    from hpc_es.storage.results import holds_repetitions
 
-    _require_compatible_options(arguments)
-    if arguments.all or arguments.members == "all":
-        return _eval_all(arguments)
+    is_several = holds_repetitions(arguments.path) and not (arguments.all or arguments.members)
+    _require_compatible_options(arguments, is_several)
+    if arguments.all or arguments.members == "all" or is_several:
+        return _eval_all(arguments, is_several)
     if arguments.members:
         return _record_members(arguments)
     if arguments.video:
         video.prepare(arguments.video)  # before a simulator is imported
-    from hpc_es.api.evaluate import EvaluationRequest, choose_device, evaluate, seeds
+    from hpc_es.api.evaluate import (
+        EvaluationRequest,
+        choose_device,
+        evaluate,
+        has_failed,
+        seeds,
+        usual_episodes,
+    )
     from hpc_es.mpi.world import World
-    from hpc_es.trained.stored import read_evaluated, require_stochastic
+    from hpc_es.trained.answer import StoredAnswer, read_to_evaluate
+    from hpc_es.trained.stored import require_stochastic
 
     with stdout_to_stderr():
         source = with_overrides(
-            read_evaluated(arguments.path, arguments.which, arguments.trust), arguments.overrides
+            read_to_evaluate(arguments.path, arguments.which, arguments.trust), arguments.overrides
         )
         if arguments.actions == "sampled":
             require_stochastic(source.config)
         choose_device(World("none"), source.config)
         if arguments.video:  # first, since rendering may be impossible here
+            if isinstance(source, StoredAnswer):
+                raise UserError(f"task {source.config.task.kind}: has no video: leave --video out")
             video.write_video(source, seeds(arguments.seed, [0])[0], arguments.video)
-        result = evaluate(
-            source, EvaluationRequest(arguments.episodes, arguments.seed, arguments.actions)
-        )
+        episodes = arguments.episodes or usual_episodes(source)
+        result = evaluate(source, EvaluationRequest(episodes, arguments.seed, arguments.actions))
     sys.stdout.write(json.dumps(result) + "\n" if arguments.json else evaluation_text(result))
-    return 1 if result["failed"] == result["episodes"] else 0
+    return 1 if has_failed(result) else 0
 
 
-def _require_compatible_options(arguments: argparse.Namespace) -> None:
+def _require_compatible_options(arguments: argparse.Namespace, is_several: bool) -> None:
+    if is_several and arguments.video:
+        raise UserError(
+            f"--video shows one run, and {arguments.path} holds repetitions: name one of them"
+        )
     if arguments.all and arguments.members:
         raise UserError("--all is for checkpoints, --members for members: expected one of them")
     is_table, is_grid = arguments.all or arguments.members == "all", False
@@ -156,40 +177,53 @@ def _require_compatible_options(arguments: argparse.Namespace) -> None:
         raise UserError(
             f"{'--all' if arguments.all else f'--members {arguments.members}'} {what}: leave {option} out"
         )
-    if arguments.output and not is_table:
-        raise UserError("--output is the table of --all and --members all: leave it out")
+    if arguments.output and not (is_table or is_several):
+        raise UserError(
+            "--output is the table of --all, --members all and repetitions: leave it out"
+        )
     if arguments.video and arguments.actions == "sampled":
         raise UserError("--video shows greedy actions: leave --actions sampled out")
 
 
-def _eval_all(arguments: argparse.Namespace) -> int:
-    """Evaluate every checkpoint, or every member of an archive, on all ranks, inside the guard;
-    rank 0 writes the table.
+def _eval_all(arguments: argparse.Namespace, is_several: bool) -> int:
+    """Evaluate every checkpoint, every member of an archive, or every repetition, on all ranks,
+    inside the guard; rank 0 writes the table.
     """
     from hpc_es.mpi.guard import guarded
 
     def body() -> int:
-        from hpc_es.api.evaluate import EvaluationRequest, evaluate_all, prepare_all, table
+        from hpc_es.api.evaluate import (
+            EvaluationRequest,
+            evaluate_all,
+            has_failed,
+            prepare_all,
+            prepare_repetitions,
+            table,
+        )
         from hpc_es.api.evaluate_members import evaluate_members, prepare_members, scores
         from hpc_es.mpi.connect import connect
         from hpc_es.storage.files import write_text
         from hpc_es.training.collective import CollectiveExit, on_rank_0
 
-        def changed(source: StoredPolicy) -> StoredPolicy:
+        def changed(source: SourceT) -> SourceT:
             return with_overrides(source, arguments.overrides)
 
-        world, trust = connect(), arguments.trust
-        asked = EvaluationRequest(arguments.episodes, arguments.seed, arguments.actions)
+        def prepare() -> JsonObject:
+            path, trust = arguments.path, arguments.trust
+            if is_several:
+                return prepare_repetitions(path, changed, trust, which=arguments.which)
+            return (prepare_members if arguments.members else prepare_all)(path, changed, trust)
+
+        world = connect()
         try:
             with stdout_to_stderr():
-                prepare = prepare_members if arguments.members else prepare_all
-                _, prepared = on_rank_0(
-                    world, lambda: prepare(arguments.path, changed, trust), dict
-                )
+                _, prepared = on_rank_0(world, prepare, dict)
         except CollectiveExit as ended:
             if world.rank == 0:
                 sys.stderr.write(f"hpc-es: {ended.reason.text}\n")
             return ended.reason.status
+        episodes = arguments.episodes or prepared["episodes"]
+        asked = EvaluationRequest(episodes, arguments.seed, arguments.actions)
         with stdout_to_stderr():
             evaluate = evaluate_members if arguments.members else evaluate_all
             rows = evaluate(world, prepared, asked, changed)
@@ -200,11 +234,42 @@ def _eval_all(arguments: argparse.Namespace) -> int:
             )
         if world.rank == 0 and arguments.output:
             write_text(arguments.output, table(rows))
-        elif world.rank == 0:
+        if world.rank == 0 and is_several:
+            sys.stdout.write(_repetitions_output(rows, arguments.json))
+        elif world.rank == 0 and not arguments.output:
             sys.stdout.write(table(rows))
-        return 1 if all(row["failed"] == row["episodes"] for row in rows) else 0
+        return 1 if all(map(has_failed, rows)) else 0
 
     guarded(body)
+
+
+def _repetitions_output(rows: Sequence[JsonObject], is_json: bool) -> str:
+    """Return one line for each repetition, and one for each mean over them."""
+    from hpc_es.api.evaluate import over_repetitions
+    from hpc_es.core.text_table import aligned
+    from hpc_es.report.statistics import FEW
+
+    summary = over_repetitions(rows)
+    if is_json:
+        return json.dumps({"repetitions": rows, "over_repetitions": summary}) + "\n"
+    beside = ("return_std", "standard_error", "recorded_value", "failed", "generation")
+    names = ["repetition", *summary, *(name for name in beside if name in rows[0])]
+    cells = [[_cell(row.get(name)) for name in names] for row in rows]
+    lines = [*aligned([names, *cells], range(1, len(names))), ""]
+    for name, found in summary.items():
+        text = f"{name}: {found['mean']:.6g} over {found['repetitions']} repetitions"
+        if found["low"] is not None:
+            text += f", 95 % bootstrap interval {found['low']:.6g} to {found['high']:.6g}"
+        lines.append(text)
+    if len(rows) < FEW:
+        lines.append(
+            f"Intervals of fewer than {FEW} repetitions are too short, of 2 there is none."
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
 def _record_members(arguments: argparse.Namespace) -> int:
@@ -237,8 +302,8 @@ def _record_members(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def with_overrides(source: StoredPolicy, overrides: Sequence[str]) -> StoredPolicy:
-    """Return the policy with settings of its task changed.
+def with_overrides(source: SourceT, overrides: Sequence[str]) -> SourceT:
+    """Return the policy or vector with settings of its task changed.
 
     Raises:
         ConfigError: an override is wrong; or UserError.
@@ -261,13 +326,8 @@ def with_overrides(source: StoredPolicy, overrides: Sequence[str]) -> StoredPoli
 
 def evaluation_text(result: JsonObject) -> str:
     """Return the numbers as text, one per line."""
-    lines = []
-    for name, value in result.items():
-        text = (
-            f"{value:.6g}" if isinstance(value, float) else "none" if value is None else str(value)
-        )
-        lines.append(f"{name:12} {text}\n")
-    return "".join(lines)
+    width = max(12, *map(len, result))
+    return "".join(f"{name:{width}} {_cell(value)}\n" for name, value in result.items())
 
 
 @contextlib.contextmanager

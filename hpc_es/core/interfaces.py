@@ -468,6 +468,24 @@ class NamesParameters(Protocol):
 
 
 @runtime_checkable
+class EvaluatesVectors(Protocol):
+    """A vector problem that evaluates given vectors outside of a search, for `hpc-es eval`."""
+
+    def evaluate_vectors(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> Outcome:
+        """Evaluate each vector once, as a training job would be.
+
+        Args:
+            vectors: as the objective gets them, float64[k, size].
+            seeds: one for each evaluation.
+            poll: called every few milliseconds.
+
+        Returns:
+            Rows and failures; nothing is learned.
+        """
+        ...
+
+
+@runtime_checkable
 class HasBounds(Protocol):
     """A vector problem whose candidates have bounds."""
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import csv
 import json
+import random
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hpc_es
 from hpc_es import cli
-from hpc_es.api.evaluate import EvaluationRequest, play
+from hpc_es.api.evaluate import (
+    EvaluationRequest,
+    over_repetitions,
+    play,
+    seeds,
+    value_statistics,
+)
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import UserError
 from hpc_es.tasks.problems import Episodic
@@ -69,7 +78,7 @@ def test_evaluate_all_snapshots_gives_the_same_table_on_any_ranks(
             ["--all", "--which", "best"],
             "--all writes a table of all checkpoints: leave --which or --member out",
         ),
-        (["--output", "x.csv"], "--output is the table of --all and --members all: leave it out"),
+        (["--output", "x.csv"], "--output is the table of --all, --members all and repetitions"),
     ],
 )
 def test_invalid_combinations_of_eval_options_are_refused(
@@ -222,3 +231,130 @@ def test_run_of_a_custom_task_is_evaluated_by_its_problem(
         UserError, match=r"task sums:Task: expected evaluate.* in the task, or a problem on vectors"
     ):
         cli.run(["eval", "run"])
+
+
+# Vectors of objectives, and repetitions.
+
+NOISY = """
+import random
+
+def noisy(x, seed):
+    noise = random.Random(seed).gauss(0, 1)
+    if seed % 3 == 0:
+        raise ValueError("diverged")
+    return {"value": x[0] ** 2 + noise, "constraints": [x[0] - 5]}
+
+def mixed(steel, bars, length):
+    return {"mild": 1.5, "cast": 1.25}[steel] * bars * length
+
+def always(x):
+    raise ValueError("never")
+"""
+TASKS = {
+    "noisy": """{kind: function, function: "here:noisy", dimension: 2, initial: 1.0, constraints: [load]}""",
+    "mixed": """{kind: function, function: "here:mixed", parameters: {steel: {choices: [mild, cast]},
+        bars: {integer: true, low: 2, high: 9}, length: {low: 0.1, high: 0.9, scale: log}}}""",
+}
+
+
+def trained(directory: Path, task: str, *more: str) -> Path:
+    """A run of six generations on one of TASKS."""
+    (directory / "here.py").write_text(NOISY)
+    (directory / "my.yaml").write_text(f"task: {TASKS[task]}\nalgorithm: {{kind: cma_es}}\n")
+    run = directory / "run"
+    command = ["-m", "hpc_es.main", "my.yaml", "--output", str(run), "stop.generations=6", *more]
+    done = python(command, cwd=directory)
+    assert done.status == 0, str(done)
+    return run
+
+
+def evaluated(run: Path, *arguments: str, status: int = 0, ranks: int = 0) -> Any:
+    """What `hpc-es eval --json` says."""
+    command = ["-m", "hpc_es", "eval", str(run), "--json", *arguments]
+    done = mpiexec(ranks, command, cwd=ROOT) if ranks else python(command, cwd=ROOT)
+    assert done.status == status, str(done)
+    return json.loads(done.stdout)
+
+
+def test_statistics_of_values_leave_failed_evaluations_out() -> None:
+    # of 1, 2 and 6: mean 3, squares 4 + 1 + 9 = 14, variance 7
+    found = value_statistics(np.array([1.0, np.nan, 2.0, 6.0]))
+    assert found == {
+        "value_mean": 3.0,
+        "standard_error": pytest.approx((7 / 3) ** 0.5),
+        "value_std": pytest.approx(7**0.5),
+        "value_min": 1.0,
+        "value_max": 6.0,
+        "failed": 1,
+    }
+    one = value_statistics(np.array([2.0]))
+    assert (one["value_mean"], one["value_std"], one["standard_error"]) == (2.0, None, None)
+    assert value_statistics(np.array([np.nan]))["value_mean"] is None
+
+
+def test_means_over_repetitions_leave_out_those_without_a_number() -> None:
+    rows = [
+        {"repetition": name, "return_mean": value, "return_max": 9.0, "objective_mass": 2.0}
+        for name, value in (("a", 4.0), ("b", None), ("c", 6.0))
+    ]
+    assert over_repetitions(rows) == {
+        "return_mean": {"mean": 5.0, "low": None, "high": None, "repetitions": 2},
+        "objective_mass": {"mean": 2.0, "low": 2.0, "high": 2.0, "repetitions": 3},
+    }
+
+
+def test_the_answer_of_a_function_is_evaluated_with_new_seeds(tmp_path: Path) -> None:
+    run = trained(tmp_path, "noisy")
+    found = evaluated(run, "--evaluations", "12", "--seed", "4")
+    result = json.loads((run / "result.json").read_text())
+    x = result["best_evaluation"]["x"][0]
+    drawn = seeds(4, range(12))
+    values = [x**2 + random.Random(seed).gauss(0, 1) for seed in drawn if seed % 3]
+    assert found["value_mean"] == pytest.approx(np.mean(values), rel=1e-12)
+    assert found["failed"] == 12 - len(values) > 0 and found["evaluations"] == 12
+    assert found["constraint_load"] == pytest.approx(x - 5) and found["feasible_share"] == 1.0
+    assert found["recorded_value"] == result["best_evaluation"]["value"]
+    assert evaluated(run, "--evaluations", "12", "--seed", "4") == found
+    assert evaluated(run)["evaluations"] == 10
+    last = evaluated(run, "--which", "last", "--evaluations", "12", "--seed", "4")
+    assert last["which"] == "last" and last["value_mean"] != found["value_mean"]
+    changed = ("task.function=here:always", "--trust", "--evaluations", "2")
+    assert evaluated(run, *changed, status=1)["failed"] == 2
+
+
+def test_a_vector_of_typed_parameters_is_evaluated_exactly(tmp_path: Path) -> None:
+    found = evaluated(trained(tmp_path, "mixed"), "--evaluations", "3")
+    assert found["value_min"] == found["value_max"] == found["recorded_value"]
+    assert found["standard_error"] == 0.0
+
+
+def test_all_repetitions_are_evaluated(tmp_path: Path, capsys: Any) -> None:
+    directory = trained(tmp_path, "noisy", "repetitions=3")
+    found = evaluated(directory, "--output", str(tmp_path / "all.csv"))
+    names = [f"repetition_000{number}" for number in range(3)]
+    for name, row in zip(names, found["repetitions"], strict=True):
+        assert row == {"repetition": name, **evaluated(directory / name)}
+    values = [row["value_mean"] for row in found["repetitions"]]
+    summary = found["over_repetitions"]["value_mean"]
+    assert summary["mean"] == pytest.approx(sum(values) / 3)
+    # 7.4 % of the samples of three are three times the same one
+    assert summary["low"] == pytest.approx(min(values))
+    assert summary["high"] == pytest.approx(max(values))
+    rows = list(csv.DictReader((tmp_path / "all.csv").read_text().splitlines()))
+    assert [row["repetition"] for row in rows] == names
+    with pytest.raises(SystemExit):
+        cli.main(["eval", str(directory), "--video", "a.gif"])
+    assert "holds repetitions: name one of them" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_repetitions_of_a_policy_are_equal_on_any_ranks(tmp_path: Path) -> None:
+    runs.finished(0, tmp_path / "run", "repetitions=3")
+    shutil.rmtree(tmp_path / "run" / "repetition_0001" / "checkpoints")
+    done = python(["-m", "hpc_es", "eval", str(tmp_path / "run"), *EPISODES], cwd=ROOT)
+    assert done.status == 0, str(done)
+    assert "left out" in done.stderr and "repetition_0001" in done.stderr
+    assert "over 2 repetitions\n" in done.stdout
+    alone = evaluated(tmp_path / "run", *EPISODES)
+    assert [row["repetition"][-1] for row in alone["repetitions"]] == ["0", "2"]
+    assert evaluated(tmp_path / "run", *EPISODES, ranks=3) == alone

@@ -235,9 +235,10 @@ def test_inspect_and_eval_list_the_repetitions(tmp_path: Path, capsys: Any) -> N
         6,
         3,
     ]
-    for command in ("eval", "export"):
-        with pytest.raises(
-            CheckpointError, match=r"name a repetition, such as .*/repetition_0000"
-        ) as refused:
-            cli.run([command, str(tmp_path), *(["out.keras"] if command == "export" else [])])
+    for command, said in (
+        (["eval", str(tmp_path)], "expected a repetition with a checkpoint, found none"),
+        (["export", str(tmp_path), "out.keras"], "name a repetition, such as .*/repetition_0000"),
+    ):
+        with pytest.raises(CheckpointError, match=said) as refused:
+            cli.run(command)
         assert lines.strip() in str(refused.value)

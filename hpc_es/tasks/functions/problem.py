@@ -214,18 +214,8 @@ class ObjectiveProblem(ProblemDefaults):
         if self.initial_points is not None and jobs.purpose == "train" and not jobs.generation:
             vectors = self.initial_points.as_given(vectors)
         results = self._evaluate_unknown(vectors, jobs, poll)
-        rows = np.zeros(len(jobs), row_dtype(self.columns))
-        rows["value"] = [result.value for result in results]
-        if self.quantities.names:
-            self.quantities.fill(rows, self._numbers(results, vectors))
-        rows["return_"] = self._search.sign * rows["value"] - penalties
-        rows["length"] = 1
-        if self._described:
-            rows[BEHAVIOUR] = vectors
+        rows = self._rows(results, vectors, penalties)
         is_repeated = self.has_repeats and jobs.purpose == "train"
-        if self.has_repeats:
-            rows[repeats.REPEATS.name] = [result.evaluations for result in results]
-            rows[repeats.ERROR.name] = [result.standard_error for result in results]
         # those of the first pass; `repeat_units` needs them
         is_sent = (self._search.record_evaluations or is_repeated) and not (
             is_repeated and jobs.repeats
@@ -234,6 +224,28 @@ class ObjectiveProblem(ProblemDefaults):
         seconds = {"environment": sum(result.seconds for result in results)}
         learned = [] if is_repeated else self._learned(vectors, rows, jobs)
         return Outcome(rows, arrays, seconds, self._failures(jobs, results), learned)
+
+    def evaluate_vectors(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> Outcome:
+        """Evaluate vectors as they are passed to the objective; nothing is learned or recorded."""
+        results = self._evaluate_with_retries(vectors, seeds, poll)
+        rows = self._rows(results, vectors, np.zeros(len(vectors)))
+        return Outcome(rows, failures=_positioned(results))
+
+    def _rows(
+        self, results: Sequence[EvaluationResult], vectors: Float64, penalties: Float64
+    ) -> Rows:
+        rows = np.zeros(len(results), row_dtype(self.columns))
+        rows["value"] = [result.value for result in results]
+        if self.quantities.names:
+            self.quantities.fill(rows, self._numbers(results, vectors))
+        rows["return_"] = self._search.sign * rows["value"] - penalties
+        rows["length"] = 1
+        if self._described:
+            rows[BEHAVIOUR] = vectors
+        if self.has_repeats:
+            rows[repeats.REPEATS.name] = [result.evaluations for result in results]
+            rows[repeats.ERROR.name] = [result.standard_error for result in results]
+        return rows
 
     def _learned(self, vectors: Float64, rows: Rows, jobs: Jobs) -> list[list[Arrays]]:
         """Return what is learned from jobs, as `Outcome.learned`."""
@@ -418,11 +430,7 @@ class ObjectiveProblem(ProblemDefaults):
         return self._keys.seed31(purpose, jobs.generation, group, block)
 
     def _failures(self, jobs: Jobs, results: Sequence[EvaluationResult]) -> list[Failure]:
-        failures = [
-            replace(result.failure, position=row)
-            for row, result in enumerate(results)
-            if result.failure is not None
-        ]
+        failures = _positioned(results)
         if failures and self._search.on_failed_evaluation == "abort":
             first = f"job {jobs.numbers[failures[0].position]}: {failures[0].text}"
             raise RunError(f"an evaluation failed and task.on_failed_evaluation is abort: {first}")
@@ -493,3 +501,12 @@ class ObjectiveProblem(ProblemDefaults):
         of_names = rows[repeats.ERRORS].tolist() if self.quantities.names else [[]] * len(rows)
         columns = zip(found, errors, counts, of_names, strict=True)
         return [[*numbers, error, count, *others] for numbers, error, count, others in columns]
+
+
+def _positioned(results: Sequence[EvaluationResult]) -> list[Failure]:
+    """Return the failures of a chunk, with their places in it."""
+    return [
+        replace(result.failure, position=row)
+        for row, result in enumerate(results)
+        if result.failure is not None
+    ]
