@@ -322,7 +322,9 @@ def run_noisy(options: argparse.Namespace) -> int:
     rows = [
         row
         for row in noisy.read(options.trials)
-        if row["instance"] in options.instances and row["contender"] in chosen
+        if row["instance"] in options.instances
+        and row["contender"] in chosen
+        and noisy.has_own_seed(row)
     ]
     print(noisy.markdown(rows))
     if options.csv:

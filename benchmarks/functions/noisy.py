@@ -2,7 +2,8 @@
 
 A trial is one search; its results are the noise-free values of its mean when 200 n and 500 n
 evaluations are used up. The budgets are those of Wang & Lu 2026 (arXiv:2606.06555), whose means of
-ranks are in PAPER. All searches start at 0 with the standard deviation 2.
+ranks are in PAPER. All searches start at 0 with the standard deviation 2. Each trial has a seed of
+its own, the hash of what it is, so that no lucky start helps a contender on several problems.
 
 The noise-free value is that of the Cauchy member of the same triple of functions at the same
 instance: most of its evaluations have a known offset and no noise, so the median of some has none.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import json
 import math
 import multiprocessing
@@ -40,7 +42,9 @@ BUDGETS = (200, 500)  # evaluations per dimension
 SIGMA = 2.0
 MEDIAN_OF = 41  # evaluations of the Cauchy member
 BOOTSTRAPS = 2000
-COLUMNS = ("contender", "function", "n", "instance", "budget", "value", "reevaluations")
+COLUMNS = ("contender", "function", "n", "instance", "seed", "budget", "value", "reevaluations")
+KNOWN = COLUMNS[:5]  # of a finished trial
+_ORDER = (*COLUMNS[:4], "budget")  # of the rows of a table
 # mean ranks of the paper at n = 40, by budget per dimension
 PAPER: Mapping[str, Mapping[int, float]] = {
     "probe and switch": {200: 2.587, 500: 2.978},
@@ -253,6 +257,17 @@ class Trial:
     n: int
     instance: int
 
+    @property
+    def seed(self) -> int:
+        """The seed of the search, 0 .. 2**31 - 1."""
+        words = f"{self.contender}, f{self.function}, n={self.n}, instance {self.instance}"
+        return int.from_bytes(hashlib.sha256(words.encode()).digest()[:4], "little") >> 1
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The identity of the trial, values of KNOWN."""
+        return *vars(self).values(), self.seed
+
     def rows(self) -> list[Row]:
         """Run the search and return a row per budget."""
         import cocoex
@@ -262,13 +277,18 @@ class Trial:
             return cocoex.Suite("bbob-noisy", f"instances:{self.instance}", which).next_problem()
 
         f = Budget(problem(self.function), self.n, BUDGETS)
-        np.random.seed(self.instance)  # of pycma's handler
+        np.random.seed(self.seed)  # of pycma's handler
         with contextlib.suppress(StopIteration):
-            CONTENDERS[self.contender](f, self.n, self.instance)
+            CONTENDERS[self.contender](f, self.n, self.seed)
         f.end()
         free = noise_free(problem(cauchy_member(self.function)), self.function)
         return [
-            {**vars(self), "budget": budget, "value": free(mean), "reevaluations": f.reevaluations}
+            {
+                **dict(zip(KNOWN, self.key, strict=True)),
+                "budget": budget,
+                "value": free(mean),
+                "reevaluations": f.reevaluations,
+            }
             for budget, mean in zip(BUDGETS, f.means, strict=True)
         ]
 
@@ -320,10 +340,15 @@ def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def has_own_seed(row: Row) -> bool:
+    """Return whether the seed of a row is that of its trial; earlier versions had one for all."""
+    return Trial(*(row[name] for name in KNOWN[:4])).seed == row.get("seed")
+
+
 def run(trials: Sequence[Trial], path: Path, jobs: int) -> int:
     """Run the trials that the file lacks; return the number of failures."""
-    known = {tuple(row[name] for name in COLUMNS[:4]) for row in read(path)}
-    missing = [trial for trial in trials if tuple(vars(trial).values()) not in known]
+    known = {tuple(row.get(name) for name in KNOWN) for row in read(path)}
+    missing = [trial for trial in trials if trial.key not in known]
     print(f"{len(trials)} trials, {len(missing)} of them missing", flush=True)
     since, failed = time.perf_counter(), 0
     with path.open("a") as file:
@@ -363,7 +388,7 @@ def csv_text(rows: Sequence[Row]) -> str:
     file = StringIO()
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(sorted(rows, key=lambda row: [str(row[name]) for name in COLUMNS[:5]]))
+    writer.writerows(sorted(rows, key=lambda row: [str(row[name]) for name in _ORDER]))
     return file.getvalue()
 
 

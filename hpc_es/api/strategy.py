@@ -262,7 +262,7 @@ class Strategy:
         max_evaluations: a limit that `stop` reports. If fewer evaluations are left than a
             generation has, `ask` returns only the first vectors, and after them, if the search goes
             on, the others.
-        target: a value that `stop` reports.
+        target: a value that `stop` reports; see there for noisy values.
         constraints: number or names of constraints; `tell` then also takes their values, which are
             at most 0 where a vector is feasible.
         constraint_handling: "feasible_first" or "augmented_lagrangian".
@@ -355,6 +355,7 @@ class Strategy:
         self._names: ProblemState = self._problem.carried()  # arrays that the problem itself learns
         self._executor = SerialExecutor()
         self._evaluations = 0
+        self._generation_mean = np.nan  # of all values of the last finished generation
         # search vectors for the next `ask`
         self._to_inject: Float64 = np.zeros((0, config.task.size))
         self._begin(self._parts.initial())
@@ -393,7 +394,7 @@ class Strategy:
     @property
     def best(self) -> Best | None:
         """Best vector evaluated so far; None before the first value, and with several objectives,
-        which have a `front`.
+        which have a `front`. With noisy values it is one lucky evaluation: prefer `theta`.
         """
         if self._problem.record is None:
             return None
@@ -608,22 +609,32 @@ class Strategy:
             number = self._state.generation
             units += self._parts.repeating.repeat_units(number, results, generation.passes)
         _, following, _ = update_state(self._algorithm, self._problem, self._state, results, units)
+        self._generation_mean = _mean([*self._round_values, values])
         return _without_injected(following)
 
     def stop(self) -> str | None:
-        """Return why the search is over, or None; `ask` and `tell` still work afterwards."""
-        stop, best = self.config.stop, self.best
-        if (
-            stop.target_value is not None
-            and best is not None
-            and not best.violation
-            and best.f <= stop.target_value
-        ):
+        """Return why the search is over, or None; `ask` and `tell` still work afterwards.
+
+        The target is reached by the best value, or, if noise was measured (`noise_handling`,
+        `repeats`) and there are no constraints, by the mean of the last generation.
+        """
+        stop = self.config.stop
+        if stop.target_value is not None and self._is_reached(stop.target_value):
             return f"target: {stop.target_value:g}"
         if stop.episodes is not None and self._evaluations >= stop.episodes:
             return f"max_evaluations: {stop.episodes}"
         reason: str | None = self._algorithm.finished(self._state)
         return reason
+
+    def _is_reached(self, target: float) -> bool:
+        """Return whether a value is at most the target: the best one, or, if values are noisy, the
+        mean of a generation, since the best of many noisy values is good luck.
+        """
+        has_constraints = bool(self._problem.quantities.constraints)
+        if not has_constraints and self.config.setup.has_noise(self._state.shared):
+            return bool(self._generation_mean <= target)
+        best = self.best
+        return best is not None and not best.violation and best.f <= target
 
     def save(self, path: str | Path) -> None:
         """Write a checkpoint atomically, which `load` reads.
@@ -639,6 +650,8 @@ class Strategy:
         counters: dict[str, Any] = {"episodes": self._evaluations, "rounds": self._round_values}
         if self._told:
             counters["told"] = self._told
+        if np.isfinite(self._generation_mean):
+            counters["generation_mean"] = float(self._generation_mean)
         injected = injected_in(self._state.shared)
         if injected is not None or len(self._to_inject):
             counters["injected"] = [] if injected is None else injected.tolist()
@@ -677,6 +690,7 @@ class Strategy:
         for values in saved["rounds"]:
             strategy._take(values)
         strategy._round_values = saved["rounds"]
+        strategy._generation_mean = float(saved.get("generation_mean", np.nan))
         strategy._keep(saved.get("told", []))
         strategy._evaluations = int(saved["episodes"])
         strategy._to_inject = np.array(saved.get("to_inject", ()), np.float64).reshape(-1, size)
@@ -705,6 +719,15 @@ def _numbers(values: npt.ArrayLike) -> Float64:
     """Return an array of float64 with NaN for masked numbers: what is below a mask is no value."""
     array: Float64 = np.ma.filled(np.asanyarray(values, np.float64), np.nan)
     return np.asarray(array)
+
+
+def _mean(rounds: Sequence[RoundValues]) -> float:
+    """Return the mean of the values of all rounds, NaN if all evaluations failed."""
+    values = np.array(
+        [item[0] if isinstance(item, list) else item for told in rounds for item in told]
+    )
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if len(values) else np.nan
 
 
 def _with_injected(state: State, vectors: Float64) -> State:

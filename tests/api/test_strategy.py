@@ -496,3 +496,38 @@ def test_vectors_of_ask_cannot_be_changed_in_place() -> None:
             row[0] = 0.0
     es.tell([float(x @ x) for x in vectors])
     assert es.best is not None and es.best.f == float(es.best.x @ es.best.x)
+
+
+@pytest.mark.parametrize(
+    "options", [{"noise_handling": "reevaluate"}, {"noise_handling": "auto"}, {"repeats": 2}]
+)
+def test_target_is_not_reached_by_a_lucky_noisy_value(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    """The values are 5 plus noise of variance 64, so that some of ten are below 0, and the mean of
+    a generation is not; the mean of 10 values has the standard deviation 2.5.
+    """
+    rng = np.random.default_rng(0)
+
+    def told(target: float) -> hpc_es.Strategy:
+        es = hpc_es.Strategy(
+            x0=np.zeros(3), sigma0=1.0, population_size=10, target=target, **options
+        )
+        while es.generation < 2:
+            es.tell(5 + 8 * rng.standard_normal(len(es.ask())))
+        return es
+
+    es = told(target=0.0)
+    assert es.best is not None and es.best.f < 0
+    assert es.stop() is None
+    assert told(target=10.0).stop() == "target: 10"
+    es = told(target=10.0)
+    es.save(tmp_path / "search.h5")
+    assert hpc_es.Strategy.load(tmp_path / "search.h5").stop() == "target: 10"
+
+
+def test_target_of_exact_values_is_reached_by_the_best_one_with_noise_handling() -> None:
+    es = hpc_es.Strategy(x0=np.ones(3), sigma0=1.0, noise_handling="auto", target=0.5)
+    while not es.stop():
+        es.tell([float(x @ x) for x in es.ask()])
+    assert es.best is not None and es.best.f <= 0.5 and es.stop() == "target: 0.5"

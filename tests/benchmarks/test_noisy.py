@@ -75,3 +75,20 @@ def test_known_trials_are_not_run_again(tmp_path: Path) -> None:
     assert [row["budget"] for row in noisy.read(path)] == [200, 500]
     (tmp_path / "trials.csv").write_text(noisy.csv_text(noisy.read(path)))
     assert noisy.read(tmp_path / "trials.csv") == noisy.read(path)
+
+
+def test_every_trial_has_a_seed_of_its_own() -> None:
+    trials = noisy.plan(tuple(noisy.CONTENDERS), noisy.FUNCTIONS, (10, 40), (1, 2))
+    assert len({trial.seed for trial in trials}) == len(trials)
+    assert all(0 <= trial.seed < 2**31 for trial in trials)
+
+
+def test_rows_with_another_seed_do_not_count(tmp_path: Path) -> None:
+    path, trial = tmp_path / "trials.jsonl", Trial("RB-PEM", 101, 10, 16)
+    rows = trial.rows()
+    assert all(noisy.has_own_seed(row) for row in rows)
+    old = [{**row, "seed": 16} for row in rows]
+    assert not any(noisy.has_own_seed(row) for row in old)
+    path.write_text("".join(noisy.json.dumps(row) + "\n" for row in old))
+    assert noisy.run([trial], path, 1) == 0
+    assert [row["seed"] for row in noisy.read(path)] == [16, 16, trial.seed, trial.seed]
