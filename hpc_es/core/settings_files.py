@@ -101,6 +101,11 @@ class _Importer(Loader):
 
 
 def guard_imports() -> None:
-    """Let the modules in MODULES be imported without settings of somebody else."""
+    """Let the modules in MODULES, and Keras, be imported without settings of somebody else."""
+    home = os.path.expanduser("~")  # noqa: PTH111  without a home it stays "~"
+    if not os.access(home, os.W_OK):
+        # Keras would read /tmp/.keras/keras.json, with the precision of its numbers
+        own = home if os.path.isabs(home) else os.devnull  # noqa: PTH117
+        os.environ.setdefault("KERAS_HOME", f"{own}/.keras")
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -81,3 +81,14 @@ def test_files_of_a_directory_that_is_gone_are_nobodys(tmp_path: Path) -> None:
     code = f"import os; os.rmdir({str(tmp_path / 'gone')!r}); import hpc_es, matplotlib; print(1)"
     (tmp_path / "gone").mkdir()
     assert output(tmp_path / "gone", tmp_path, code)[0] == "1\n"
+
+
+@pytest.mark.parametrize("home", ["", "/nonexistent"])
+def test_keras_reads_no_settings_below_tmp_where_the_home_cannot_be_written(
+    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KERAS_HOME", raising=False)
+    monkeypatch.setenv("HOME", home or str(tmp_path))
+    code = "import hpc_es, os; print(os.environ.get('KERAS_HOME'))"
+    expected = f"{home}/.keras\n" if home else "None\n"
+    assert output(tmp_path, tmp_path, code)[0] == expected
