@@ -42,6 +42,7 @@ BUDGETS = (200, 500)  # evaluations per dimension
 SIGMA = 2.0
 MEDIAN_OF = 41  # evaluations of the Cauchy member
 BOOTSTRAPS = 2000
+PRECISION = 1e-7  # of values; the targets of BBOB end at 1e-8, and the added offsets cost digits
 COLUMNS = ("contender", "function", "n", "instance", "seed", "budget", "value", "reevaluations")
 KNOWN = COLUMNS[:5]  # of a finished trial
 _ORDER = (*COLUMNS[:4], "budget")  # of the rows of a table
@@ -408,11 +409,12 @@ def values_of(rows: Sequence[Row], n: int, budget: int) -> dict[str, dict[Cell, 
 
 def mean_ranks(values: Mapping[str, Mapping[Cell, float]], names: Sequence[str]) -> Any:
     """Return the ranks of contenders, float64[problems, contenders], 1 is best; equal values share
-    their mean rank.
+    their mean rank. Differences below PRECISION, such as of two searches at the optimum, are none.
     """
     cells = sorted(set.intersection(*(set(values[name]) for name in names)))
     table = np.array([[values[name][cell] for name in names] for cell in cells])
     table = np.where(np.isfinite(table), table, np.inf).reshape(len(cells), len(names))
+    table = np.round(table / PRECISION)
     lower = (table[:, np.newaxis, :] < table[:, :, np.newaxis]).sum(axis=2)
     equal = (table[:, np.newaxis, :] == table[:, :, np.newaxis]).sum(axis=2)
     return lower + (equal + 1) / 2

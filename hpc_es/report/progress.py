@@ -235,11 +235,11 @@ class Progress:
         ]
 
     def _declared_entries(self, row: Row) -> list[tuple[str, str | None]]:
-        """Return the metrics that declare a short name."""
-        shown = [(name, metric.short) for name, metric in self._metrics.items() if metric.short]
+        """Return the metrics that declare a short name; those that are not known are left out."""
+        shown = [(row.get(name), m.short) for name, m in self._metrics.items() if m.short]
         return [
-            (short, number(row[name]) if row.get(name) is not None else None)
-            for name, short in shown
+            (short, None if value is None or math.isnan(value) else number(value))
+            for value, short in shown
         ]
 
     def _search_entries(self, row: Row) -> list[tuple[str, str | None]]:

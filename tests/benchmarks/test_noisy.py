@@ -64,6 +64,11 @@ def test_equal_values_share_their_mean_rank() -> None:
     assert mean_ranks(values, ("a", "b", "c")).tolist() == [[1, 2, 3], [2.5, 2.5, 1]]
 
 
+def test_searches_at_the_optimum_share_their_mean_rank() -> None:
+    values = {"a": {(101, 1): 79.48000001}, "b": {(101, 1): 79.4800000101}, "c": {(101, 1): 79.49}}
+    assert mean_ranks(values, ("a", "b", "c")).tolist() == [[1.5, 1.5, 3]]
+
+
 def test_interval_of_equal_differences_is_a_point() -> None:
     assert interval(np.full(30, -0.5)) == (-0.5, -0.5)
 

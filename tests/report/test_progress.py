@@ -458,3 +458,20 @@ def test_progress_follows_the_nearest_limit() -> None:
         )
         is None
     )
+
+
+def test_metrics_that_are_not_known_yet_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    declared = {"misranking": Metric("misranking", short="misranking")}
+    progress = Progress(
+        tmp_path,
+        Stop(generations=None, timesteps=None, episodes=1000, seconds=None),
+        metrics=declared,
+    )
+    numbers = {"best_reward": 0.5, "episodes_total": 200}
+    progress.update(row(1, **numbers, misranking=float("nan")))
+    progress.update(row(2, **numbers, misranking=0.25))
+    progress.finish("finished")
+    first, last, _ = capsys.readouterr().out.splitlines()
+    assert "misranking" not in first and "misranking 0.25" in last

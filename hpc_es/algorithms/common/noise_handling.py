@@ -59,7 +59,7 @@ REPEAT = Column("repeat", "<i4")  # its earlier evaluations in the same generati
 COLUMNS = (CANDIDATE, REPEAT)
 
 METRICS: Mapping[str, Metric] = {
-    "misranking": Metric("misranking of the last probe"),
+    "misranking": Metric("misranking of the last probe", is_log=True, short="misranking"),
     "reevaluations": Metric("evaluations of a candidate beyond its first, per generation"),
 }
 
