@@ -3,8 +3,9 @@ genetic algorithm for several objectives.
 
 A generation has as many children as there are parents. Two parents win binary tournaments, by front
 and then by crowding distance, and have two children by simulated binary crossover and polynomial
-mutation. Of parents and children together the best remain: whole fronts, and of the last front the
-least crowded. Feasible candidates are before infeasible ones (section VI).
+mutation. As in Deb's program, permutations of the parents are divided into tournaments, so that
+none is left out by chance. Of parents and children together the best remain: whole fronts, and of
+the last front the least crowded. Feasible candidates are before infeasible ones (section VI).
 
 Children that equal a parent are drawn again, and of equal children one remains. All feasible
 non-dominated candidates are in an archive, which is the result: see `common/front.py`.
@@ -15,9 +16,9 @@ earlier generation, and survivors are selected as soon as a generation is comple
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -44,6 +45,7 @@ from hpc_es.core.population import Explicit, Population
 from hpc_es.core.quantities import OBJECTIVES
 
 ATTEMPTS = 20  # to draw a child that equals no parent
+TOURNAMENTS = (1 << 64) - 1  # index of their random numbers; those of children are their numbers
 
 NEEDS = Needs(
     metrics=OF_FRONT,
@@ -162,9 +164,9 @@ class NSGA2(Strategy[State]):
         if not len(vectors):
             rng = self.keys.borrowed(Purpose.GENETICS, state.generation, job, attempt)
             return self.space.sampled(rng, state.theta, options.sigma)
-        rng = self.keys.borrowed(Purpose.GENETICS, state.generation, job // 2, 2 * attempt)
-        pairs = rng.integers(len(vectors), size=(2, 2))
+        pairs = self._tournaments(state.generation, attempt, len(vectors))[job // 2]
         first, second = (vectors[pair[order[pair].argmin()]] for pair in pairs)
+        rng = self.keys.borrowed(Purpose.GENETICS, state.generation, job // 2, 2 * attempt)
         children = self.space.crossed(
             rng,
             first,
@@ -179,6 +181,21 @@ class NSGA2(Strategy[State]):
             probability=self._mutation_probability,
             eta=options.mutation_eta,
         )
+
+    @cached_property
+    def _tournaments(self) -> Callable[[int, int, int], Array]:
+        """The tournaments of a generation, int64[pairs of children, parents of each, 2]: each
+        parent takes part in equally many, up to one.
+        """
+        pairs = -(-self.options.population_size // 2)
+
+        def drawn(generation: int, attempt: int, parents: int) -> Array:
+            rng = self.keys.generator(Purpose.GENETICS, generation, TOURNAMENTS, attempt)
+            count = -(-4 * pairs // parents)
+            rows = np.concatenate([rng.permutation(parents) for _ in range(count)])
+            return rows[: 4 * pairs].reshape(pairs, 2, 2)
+
+        return lru_cache(maxsize=4)(drawn)
 
     def children(self, state: State, jobs: Sequence[int]) -> Array:
         """Return the candidates of ascending jobs, dtype[jobs, params]."""

@@ -49,6 +49,18 @@ def test_survivors_are_the_best_of_parents_and_children_by_front_then_crowding()
         assert np.array_equal(costs, of_union[order]) and np.array_equal(parents, union[order])
 
 
+def test_each_parent_takes_part_in_equally_many_tournaments() -> None:
+    strategy = search("nsga2", population_size=8)._algorithm
+    pairs = strategy._tournaments(3, 0, 8)
+    # two parents for each of four pairs of children, from two candidates each
+    assert pairs.shape == (4, 2, 2)
+    assert np.bincount(pairs.ravel()).tolist() == [2] * 8
+    assert (strategy._tournaments(3, 1, 8) != pairs).any()
+    # fewer parents than children, as after failures
+    counts = np.bincount(strategy._tournaments(3, 0, 3).ravel(), minlength=3)
+    assert counts.sum() == 16 and counts.max() - counts.min() == 1
+
+
 def test_archive_is_all_that_none_dominates_and_bounded_by_hypervolume() -> None:
     for size in (500, 9):
         es = search("nsga2", population_size=30, archive_size=size)
