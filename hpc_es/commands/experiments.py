@@ -326,7 +326,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     Each algorithm has its default options, that of the config those of the config. `random` is the
     baseline: vectors drawn from the bounds, or networks with random weights. The same command again
     goes on where it stopped. Under MPI (mpiexec -n 4 python -m hpc_es compare ...) all ranks work
-    on each repetition. Pictures: hpc-es plot DIR/*, hpc-es report DIR.
+    on each repetition. Pictures: hpc-es plot DIR/* (--methods), hpc-es report DIR.
 
     Exit status: as of train.
     """

@@ -679,6 +679,10 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--title", metavar="TEXT", help="title of the picture (default: the environment)"
     )
+    text = "compare methods on one task: performance profile, probability of improvement, --target"
+    parser.add_argument("--methods", action="store_true", help=text)
+    text = "with --methods, a return or value: when each method reaches it"
+    parser.add_argument("--target", type=float, metavar="VALUE", help=text)
     text = "the archive of one run: a heat map of two measures, or parallel axes of more"
     parser.add_argument("--archive", action="store_true", help=text)
 
@@ -703,13 +707,23 @@ def run_plot(arguments: argparse.Namespace) -> int:
     one line, with the interval of --interval around it; a diamond is the final evaluation of all of
     them. Each task has its own chart. Copies of a run, with the same seed and results, count once.
     --archive draws the archive of a run of quality diversity instead.
+
+    --methods compares configurations by all of their runs, and prints a table: the share of runs
+    with a better score than any threshold, the probability that a run is better than one of the
+    first method, and with --target the share of runs that have reached it by a time, and the
+    expected running time.
     """
+    from hpc_es.core.errors import UserError
     from hpc_es.report.drawn import Style
     from hpc_es.report.plot import plot
     from hpc_es.report.statistics import Summary
 
     if arguments.archive:
         return _plot_archive(arguments)
+    if arguments.methods:
+        return _plot_methods(arguments)
+    if arguments.target is not None:
+        raise UserError("--target is the target of --methods: add --methods, or leave it out")
     unreadable: dict[Path, str] = {}
     style = Style(
         Summary(arguments.centre, arguments.interval),
@@ -725,6 +739,26 @@ def run_plot(arguments: argparse.Namespace) -> int:
         sys.stderr.write(
             f"left out: {copy}, a copy of another run (the same config, seed and results)\n"
         )
+    for output in arguments.output:
+        sys.stderr.write(f"{output} written\n")
+    return 0
+
+
+def _plot_methods(arguments: argparse.Namespace) -> int:
+    from hpc_es.report.methods import methods_text, read_methods
+    from hpc_es.report.methods_plot import plot_methods
+
+    x: X | None = "seconds" if arguments.x == "time" else arguments.x
+    methods, axis = read_methods(arguments.runs, x, arguments.target)
+    plot_methods(
+        methods,
+        arguments.output,
+        x=axis,
+        target=arguments.target,
+        width=arguments.width,
+        title=arguments.title,
+    )
+    sys.stdout.write(methods_text(methods, axis, arguments.target))
     for output in arguments.output:
         sys.stderr.write(f"{output} written\n")
     return 0

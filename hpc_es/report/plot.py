@@ -142,11 +142,8 @@ def plot(
     """
     outputs = [output] if isinstance(output, Path) else list(output)
     for file in outputs:
-        _require_suffix(file, (*SUFFIXES, CSV))
-    if not runs:
-        raise UserError("no run directory to plot; give at least one")
-    single = [run for path in runs for run in (_repetitions(path) or [path])]
-    groups = grouped(_readable(dict.fromkeys(path.resolve() for path in single), unreadable))
+        require_suffix(file, (*SUFFIXES, CSV))
+    groups = groups_of(runs, unreadable)
     panels = _panels(groups, x, style)
     with mpl.rc_context():
         mpl.rcdefaults()  # a user's matplotlibrc does not change the picture
@@ -156,6 +153,22 @@ def plot(
         for file in outputs:
             _write(picture, charts, file)
     return [run.path for group in groups for run in group.copies]
+
+
+def groups_of(runs: Sequence[Path], unreadable: dict[Path, str] | None = None) -> list[RunGroup]:
+    """Return the runs of directories of runs or repetitions by configuration.
+
+    Args:
+        runs: the directories.
+        unreadable: gets those that cannot be read, with the reason; None: they are errors.
+
+    Raises:
+        UserError: there is none that can be read.
+    """
+    if not runs:
+        raise UserError("no run directory to plot; give at least one")
+    single = [run for path in runs for run in (_repetitions(path) or [path])]
+    return grouped(_readable(dict.fromkeys(path.resolve() for path in single), unreadable))
 
 
 def _write(picture: Figure, charts: Mapping[str, Chart], file: Path) -> None:
@@ -172,7 +185,8 @@ def _write(picture: Figure, charts: Mapping[str, Chart], file: Path) -> None:
             picture.savefig(temporary, format=kind, metadata=UNDATED[kind])
 
 
-def _require_suffix(output: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
+def require_suffix(output: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
+    """Raise UserError unless the file has one of the suffixes."""
     if output.suffix.lower() not in suffixes:
         text = f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(suffixes)}"
         raise UserError(text)
@@ -180,7 +194,7 @@ def _require_suffix(output: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
 
 def check_picture(output: Path) -> None:
     """Raise UserError unless a picture can be written there: suffix and directory."""
-    _require_suffix(output)
+    require_suffix(output)
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no directory {output.parent}")
 
