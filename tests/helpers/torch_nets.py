@@ -21,6 +21,14 @@ def plain(observations: Any, outputs: int, width: int = WIDTH) -> Any:
     )
 
 
+def tied(observations: Any, outputs: int) -> Any:
+    """Two layers that share their weight, which has two names in a state_dict."""
+    first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    second.weight = first.weight
+    start, end = nn.Linear(observations.size, WIDTH), nn.Linear(WIDTH, outputs)
+    return nn.Sequential(nn.Flatten(), start, first, nn.Tanh(), second, end)
+
+
 class Recurrent(nn.Module):
     """A recurrent layer of PyTorch and a linear one."""
 

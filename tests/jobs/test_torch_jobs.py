@@ -146,9 +146,10 @@ def tensors(path: Path) -> Any:
     return load_file(path)
 
 
+@pytest.mark.parametrize("network", ["plain", "tied"])
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_exported_weights_load_into_the_module_and_start_a_new_run(
-    suffix: str, tmp_path: Path
+    suffix: str, network: str, tmp_path: Path
 ) -> None:
     """The module itself then acts like the policy, without hpc_es."""
     import torch
@@ -157,18 +158,37 @@ def test_exported_weights_load_into_the_module_and_start_a_new_run(
     from tests.helpers import torch_nets
 
     config, run, file = runs.tiny(tmp_path), tmp_path / "run", tmp_path / f"policy{suffix}"
-    runs.here(config, run, [policy("plain")])
+    runs.here(config, run, [policy(network)])
     assert cli.run(["export", str(run), str(file), "--which", "last"]) == 0
-    module = torch_nets.plain(ObservationSpec((4,)), 2)
+    module = getattr(torch_nets, network)(ObservationSpec((4,)), 2)
     module.load_state_dict(tensors(file))
     seen = np.random.default_rng(0).normal(0, 0.1, (5, 4)).astype(np.float32)
     with torch.no_grad():
         acted = module(torch.from_numpy(seen)).numpy()
     np.testing.assert_allclose(hpc_es.load_policy(run, "last")(seen), acted, atol=1e-5)
     start = [f"policy.init_from={file}", "stop.generations=0"]
-    runs.here(config, tmp_path / "next", [policy("plain"), *start])
+    runs.here(config, tmp_path / "next", [policy(network), *start])
     before, after = (runs.newest(tmp_path / name).state.theta for name in ("run", "next"))
     assert before.tobytes() == after.tobytes()
+
+
+def test_names_of_one_parameter_with_different_tensors_are_refused(tmp_path: Path) -> None:
+    import torch
+
+    from hpc_es.core.data import ObservationSpec
+    from tests.helpers import torch_nets
+
+    contents = torch_nets.tied(ObservationSpec((4,)), 2).state_dict()
+    file = tmp_path / "net.pt"
+    torch.save({**contents, "4.weight": contents["4.weight"] + 1}, file)
+    with pytest.raises(
+        ConfigError, match=r"'4\.weight' of the file differs from '2\.weight', which"
+    ):
+        cli.run(["check", str(runs.tiny(tmp_path)), policy("tied"), f"policy.init_from={file}"])
+    del contents["2.weight"]  # safetensors keep one of the names, whichever comes first
+    torch.save(contents, file)
+    options = [policy("tied"), f"policy.init_from={file}", "stop.generations=0"]
+    runs.here(runs.tiny(tmp_path), tmp_path / "run", options)
 
 
 class Planted:

@@ -99,6 +99,25 @@ def write_weights(path: Path, tensors: Mapping[str, Any], suffix: str) -> None:
     save_file(copies, path)
 
 
+def with_one_name(tensors: Mapping[str, Any], others: Mapping[str, str]) -> dict[str, Any]:
+    """Return the tensors of a file with one name for each parameter, if layers share some.
+
+    Args:
+        tensors: by name; a parameter that layers share may have any of its names.
+        others: further names of parameters, and the name of each that counts.
+
+    Raises:
+        ValueError: the file has different tensors for one parameter.
+    """
+    found = {name: tensor for name, tensor in tensors.items() if name not in others}
+    for other, name in others.items():
+        tensor = tensors.get(other)
+        if tensor is not None and not torch.equal(found.setdefault(name, tensor), tensor):
+            text = f"{other!r} of the file differs from {name!r}, which is the same parameter"
+            raise ValueError(f"{text} of the module")
+    return found
+
+
 def mapped(
     tensors: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -34,7 +34,13 @@ from hpc_es.policies.networks.network import (
     array_text,
     stochastic_error,
 )
-from hpc_es.policies.networks.torch_files import SUFFIXES, mapped, read_weights, write_weights
+from hpc_es.policies.networks.torch_files import (
+    SUFFIXES,
+    mapped,
+    read_weights,
+    with_one_name,
+    write_weights,
+)
 from hpc_es.policies.networks.torch_functions import Functions
 
 EXPECTED = "a torch.nn.Module, or an object with layout, backend, initial, memory and apply"
@@ -190,23 +196,26 @@ class TorchNetwork:
             ValueError: they are those of another module.
         """
         elements = sum(tensor.numel() for tensor in self.module.state_dict().values())
-        tensors = mapped(read_weights(path, elements), self.shapes, self._constants())
-        return self.joined(tensors)
+        tensors = with_one_name(read_weights(path, elements), self._other_names())
+        return self.joined(mapped(tensors, self.shapes, self._constants()))
 
     def save(self, path: Path, theta: Float32, suffix: str) -> None:
         """Write the state_dict of the module with the weights theta, float32[layout.size]."""
-        parameters = {id(tensor): path for path, tensor in trained(self.module).items()}
         tensors = self.tensors(theta)
+        tensors |= {other: tensors[name] for other, name in self._other_names().items()}
         state = self.module.state_dict(keep_vars=True)
-        # tied parameters have several names
-        write_weights(
-            path,
-            {
-                name: tensors[parameters[id(tensor)]] if id(tensor) in parameters else tensor
-                for name, tensor in state.items()
-            },
-            suffix,
-        )
+        written = {name: tensors.get(name, tensor) for name, tensor in state.items()}
+        write_weights(path, written, suffix)
+
+    def _other_names(self) -> dict[str, str]:
+        """Return further names of parameters that layers share, each with that in `shapes`."""
+        names = {id(tensor): path for path, tensor in trained(self.module).items()}
+        state = self.module.state_dict(keep_vars=True)
+        return {
+            name: names[id(tensor)]
+            for name, tensor in state.items()
+            if id(tensor) in names and names[id(tensor)] != name
+        }
 
     def _constants(self) -> dict[str, Any]:
         """Return the buffers and other parameters that a state_dict has."""
