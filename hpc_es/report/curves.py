@@ -184,6 +184,13 @@ class RunGroup:
         return self.runs[0].config
 
     @property
+    def is_noisy(self) -> bool:
+        """Whether best values are single evaluations with noise, and not what a run answers."""
+        answers = [run.found.answer for run in self.runs]
+        is_mean = any(one.kind == "centre" and one.value is not None for one in answers)
+        return self.measure is VALUES and is_mean
+
+    @property
     def metrics(self) -> dict[str, Metric]:
         """The metrics that the kinds of its runs declare, by name."""
         return {name: metric for run in self.runs for name, metric in run.metrics.items()}

@@ -168,6 +168,8 @@ def _measure_chart(
     several = any(len(group.runs) > 1 for group in groups)
     if measure in (VALUES, REWARDS, *OF_FRONTS):
         note = f"Bands: {DEFAULT.interval_text()} over the runs." if several else ""
+        if any(group.curves and group.curves.is_noisy for group in groups):
+            note = f"Evaluations are noisy, and the best is a lucky one: the answer is the mean of the centre. {note}"
     else:
         note = "Bold: evaluations of the unperturbed parameters; thin: mean of the population. "
         if len(groups) <= MOST_BANDS or several:

@@ -517,6 +517,8 @@ def _key(chart: Chart, style: Style) -> list[Line2D | Patch]:
     elif "centre" in roles:
         text = "best value so far" if measure is VALUES else "best so far"
         text = "population mean" if measure.spread else text
+        if any(group.is_noisy for group in chart.groups):
+            text = "best of the noisy evaluations so far"
         key.append(Line2D([], [], label=text + over, **BOLD))
     if "final" in roles:
         key.append(

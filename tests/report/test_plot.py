@@ -174,6 +174,21 @@ def test_finished_objective_shows_its_best_parameters(tmp_path: Path) -> None:
     assert _group_label(grouped([load(run)])[0]) == "demo"
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("best", "best value so far"), ("centre", "best of the noisy evaluations so far")],
+)
+def test_best_values_are_named_as_noisy_ones_if_the_answer_is_a_mean(
+    kind: str, text: str, tmp_path: Path
+) -> None:
+    run = make(tmp_path / "run", [-2.0])
+    row = json.loads((run / "metrics.jsonl").read_text())
+    (run / "metrics.jsonl").write_text(json.dumps({**row, "best_value": 2.5}) + "\n")
+    answer = {"kind": kind, "value": 2.5, "x": [1.0], "standard_error": 0.1, "evaluations": 9}
+    (run / "result.json").write_text(json.dumps({"goal": "minimise", "answer": answer}))
+    assert text in legend([run])
+
+
 def test_directory_of_repetitions_loads_those_with_metrics(tmp_path: Path) -> None:
     """Repetitions have different random numbers, although their config has one seed."""
     for number in range(3):
