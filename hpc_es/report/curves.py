@@ -187,7 +187,7 @@ class RunGroup:
     def is_noisy(self) -> bool:
         """Whether best values are single evaluations with noise, and not what a run answers."""
         answers = [run.found.answer for run in self.runs]
-        is_mean = any(one.kind == "centre" and one.value is not None for one in answers)
+        is_mean = any(one.kind == "mean" and one.value is not None for one in answers)
         return self.measure is VALUES and is_mean
 
     @property

@@ -176,7 +176,7 @@ def test_finished_objective_shows_its_best_parameters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [("best", "best value so far"), ("centre", "best of the noisy evaluations so far")],
+    [("evaluation", "best value so far"), ("mean", "best of the noisy evaluations so far")],
 )
 def test_best_values_are_named_as_noisy_ones_if_the_answer_is_a_mean(
     kind: str, text: str, tmp_path: Path
