@@ -164,14 +164,14 @@ def test_export_writes_the_vector_of_a_custom_task(
     assert json.loads((tmp_path / "x.json").read_text())["x"] == theta.tolist()
 
 
-def test_all_members_of_a_function_without_any_are_refused_with_what_shows_the_answer(
+def test_all_checkpoints_of_a_function_are_refused_with_what_shows_the_answer(
     created: Created,
 ) -> None:
     with pytest.raises(
         CheckpointError,
         match=r"holds no policy; hpc-es inspect shows .*, hpc-es export RUN best\.npy",
     ):
-        cli.run(["eval", str(created()), "--members", "all"])
+        cli.run(["eval", str(created()), "--all"])
 
 
 def test_export_writes_the_parameters_of_a_policy(tmp_path: Path) -> None:
