@@ -165,13 +165,11 @@ def test_export_writes_the_vector_of_a_custom_task(
 
 
 def test_all_checkpoints_of_a_function_are_refused_with_what_shows_the_answer(
-    created: Created,
+    created: Created, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(
-        CheckpointError,
-        match=r"holds no policy; hpc-es inspect shows .*, hpc-es export RUN best\.npy",
-    ):
-        cli.run(["eval", str(created()), "--all"])
+    assert cli.run(["eval", str(created()), "--all"]) != 0
+    text = r"holds no policy; hpc-es inspect shows .*, hpc-es export RUN best\.npy"
+    assert re.search(text, capsys.readouterr().err)
 
 
 def test_export_writes_the_parameters_of_a_policy(tmp_path: Path) -> None:
