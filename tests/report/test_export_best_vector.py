@@ -15,7 +15,7 @@ import pytest
 
 import hpc_es
 from hpc_es import cli
-from hpc_es.core.errors import CheckpointError
+from hpc_es.core.errors import CheckpointError, Exit
 from hpc_es.report.curves import load
 from hpc_es.report.export import ExportOptions, export_vector
 from hpc_es.report.plot import figure, grouped, plot
@@ -167,7 +167,8 @@ def test_export_writes_the_vector_of_a_custom_task(
 def test_all_checkpoints_of_a_function_are_refused_with_what_shows_the_answer(
     created: Created, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(["eval", str(created()), "--all"]) != 0
+    with pytest.raises(Exit):
+        cli.run(["eval", str(created()), "--all"])
     text = r"holds no policy; hpc-es inspect shows .*, hpc-es export RUN best\.npy"
     assert re.search(text, capsys.readouterr().err)
 
