@@ -235,10 +235,13 @@ def test_inspect_and_eval_list_the_repetitions(tmp_path: Path, capsys: Any) -> N
         6,
         3,
     ]
-    with pytest.raises(SystemExit):  # inside the guard
-        cli.run(["eval", str(tmp_path)])
-    said = capsys.readouterr().err
-    assert "expected a repetition with a checkpoint, found none" in said and lines.strip() in said
+    done = python(["-m", "hpc_es", "eval", str(tmp_path)])  # it ends its process
+    said = done.stderr
+    assert (
+        done.status == 2
+        and "expected a repetition with a checkpoint, found none" in said
+        and lines.strip() in said
+    )
     with pytest.raises(
         CheckpointError, match=r"name a repetition, such as .*/repetition_0000"
     ) as no:
