@@ -68,7 +68,7 @@ def curves(values: list[float], answer: float | None, kind: str, name: str = "he
     }
     for missing in ("best_reward", "hypervolume", "front_size", "value_mean"):
         columns[missing] = np.full(len(values), np.nan)
-    columns["timesteps_total"] = columns["evaluations_total"]
+    columns["timesteps_total"] = columns["episodes_total"] = columns["evaluations_total"]
     config = {"task": {"kind": "function", "function": name}, "algorithm": {"kind": kind}}
     return RunCurves(Path(kind), config, columns, Found("minimise", Answer("evaluation", answer)))
 
