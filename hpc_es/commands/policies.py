@@ -108,11 +108,13 @@ def run_eval(arguments: argparse.Namespace) -> int:
 
     The same checkpoint, seed and number of episodes give the same numbers. Returns do not include
     `task.reward_offset`. Overrides change the task, such as task.max_episode_steps=200 or
-    task.env_kwargs.gravity=5. --all evaluates every checkpoint; under MPI (mpiexec -n 4 python -m
-    hpc_es eval RUN --all) the ranks share them, and the numbers stay the same; so they do
-    repetitions. --members all does
-    the same with all members of an archive, and reports the score of the archive that the results
-    make. Exit status 1: every episode failed.
+    task.env_kwargs.gravity=5.
+
+    --all evaluates every checkpoint, and --members all every member of an archive, with the score
+    of the archive that the results make. Under MPI (mpiexec -n 4 python -m hpc_es eval RUN --all)
+    the ranks share checkpoints, members and repetitions, and the numbers stay the same.
+
+    Exit status 1: every episode failed.
     """
     from hpc_es.report import video
     from hpc_es.storage.results import holds_repetitions

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,6 +21,15 @@ from hpc_es.core.interfaces import RunContext
 from hpc_es.devices.placement import Kind
 
 FOLDER = "hpc_es.backends"
+USED_BEFORE = (
+    "{title} was used in this process before hpc_es has set its threads, and keeps its own: the last bits of results may "
+    "differ from those of other jobs. Call hpc_es first, and {title} in functions, not while a module is imported"
+)
+
+
+def warn_of_use(title: str) -> None:
+    """Warn that a library has started its threads before hpc_es has set them."""
+    warnings.warn(USED_BEFORE.format(title=title), RuntimeWarning, stacklevel=3)
 
 
 class Backend:

@@ -19,7 +19,6 @@ import functools
 import importlib.util
 import os
 import stat
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,6 +30,7 @@ from hpc_es.core.errors import ConfigError, failure_from_error, location_of, mis
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.pytorch import was_raised_by_torch
 from hpc_es.core.quiet import quiet_stderr
+from hpc_es.devices.backend import warn_of_use
 from hpc_es.devices.placement import Kind
 
 if TYPE_CHECKING:
@@ -48,10 +48,6 @@ FLAGS = {
 # a fixed workspace, without which cuBLAS may select other kernels
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 DOCS = "(docs/guides/models.md)"
-IN_USE = (
-    "JAX was used in this process before hpc_es has set its threads and flags, and keeps its own: the last bits of "
-    "results may differ from those of other jobs. Call hpc_es first, and JAX in functions, not while a module is imported"
-)
 TASKS = Path("/proc/self/task")
 
 _chosen: list[tuple[Kind, int | None]] = []  # the device of this process, if it has been decided
@@ -142,7 +138,7 @@ def _set_up(kind: Kind, index: int | None) -> None:
         if computes_on_gpu:
             compute_on(device)
     if is_in_use:
-        warnings.warn(IN_USE, RuntimeWarning, stacklevel=2)
+        warn_of_use("JAX")
     if computes_on_gpu and device.platform != "gpu":  # JAX itself falls back to the CPU
         text = f"is gpu, but JAX computes on the {device.platform}: its CUDA support is missing or cannot use the GPU"
         raise ConfigError([("device", f"{text}, or JAX was used before in this process")])

@@ -11,6 +11,7 @@ import pytest
 
 from hpc_es.core.interfaces import RunContext
 from hpc_es.devices import jax_setup
+from hpc_es.devices.backend import USED_BEFORE
 from tests.helpers.harness import python, script
 
 # Compilation.
@@ -143,7 +144,10 @@ def test_jax_that_was_used_before_is_named(number: int) -> None:
         jax_setup.configured_jax("cpu")
     print(*[warning.message for warning in caught if warning.category is RuntimeWarning])
     """
-    assert jax_python(program, NUMBER=str(number)) == ["", jax_setup.IN_USE][number] + "\n"
+    assert (
+        jax_python(program, NUMBER=str(number))
+        == ["", USED_BEFORE.format(title="JAX")][number] + "\n"
+    )
 
 
 def test_second_device_in_one_process_is_refused() -> None:

@@ -6,7 +6,6 @@ TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS or TF_DETERMINISTIC_OPS are set.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
@@ -19,6 +18,7 @@ from hpc_es.core.data import Array, Float32
 from hpc_es.core.errors import ConfigError, missing_text
 from hpc_es.core.policy import Policy, Tensor, Tree
 from hpc_es.core.quiet import quiet_stderr
+from hpc_es.devices.backend import warn_of_use
 from hpc_es.devices.tensorflow_setup import import_tensorflow
 from hpc_es.policies.networks.layers import (
     FORGET_BIAS,
@@ -40,8 +40,7 @@ def tensorflow() -> ModuleType:
         )
     tf: ModuleType = import_tensorflow()
     threading = tf.config.threading
-    # TensorFlow was used before, and its thread pools exist
-    with contextlib.suppress(RuntimeError):
+    try:
         if (
             "TF_NUM_INTRAOP_THREADS" not in os.environ
             and not threading.get_intra_op_parallelism_threads()
@@ -52,6 +51,8 @@ def tensorflow() -> ModuleType:
             and not threading.get_inter_op_parallelism_threads()
         ):
             threading.set_inter_op_parallelism_threads(1)
+    except RuntimeError:  # its thread pools exist
+        warn_of_use("TensorFlow")
     if "TF_DETERMINISTIC_OPS" not in os.environ:
         tf.config.experimental.enable_op_determinism()
     return tf

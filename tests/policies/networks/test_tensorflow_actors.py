@@ -13,6 +13,7 @@ import pytest
 from hpc_es.core.data import Float32, Normaliser, Spaces, flat_observations
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.population import Perturbed
+from hpc_es.devices.backend import USED_BEFORE
 from hpc_es.policies.mlp import MLP, Options
 from hpc_es.policies.networks import tensorflow_actors as mlp_tensorflow
 from hpc_es.policies.networks.compiled_actor import CompiledActor
@@ -200,3 +201,22 @@ def test_without_tensorflow_the_key_and_the_extra_are_named(monkeypatch: Any) ->
 def test_chunks_fill_the_calls_of_tensorflow_only() -> None:
     assert policy("tensorflow", "box", candidates_per_call=8).candidates_per_call == 8
     assert policy("numpy", "box").candidates_per_call == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [0, 1])
+def test_tensorflow_that_was_used_before_is_named(number: int) -> None:
+    program = f"""
+    import warnings
+    import tensorflow as tf
+    if {number}:
+        tf.ones(3)
+    from hpc_es.policies.networks.tensorflow_actors import tensorflow
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tensorflow()
+    print(*[warning.message for warning in caught if warning.category is RuntimeWarning])
+    """
+    done = python(script(program), env={"TF_CPP_MIN_LOG_LEVEL": "2"})
+    expected = ["", USED_BEFORE.format(title="TensorFlow")][number]
+    assert done.status == 0 and done.stdout == f"{expected}\n", str(done)
