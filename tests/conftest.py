@@ -88,17 +88,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.tensorflow)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Set up JAX as a rank does, before a test uses it by itself.
+def pytest_sessionstart() -> None:
+    """Set up JAX as a rank does, before a test module is imported: gymnax computes while it is.
 
-    Else it has threads for all cores, and other last bits than jobs.
-
-    Exempt modules and thousands of tests from garbage collection, which would visit them each time.
+    Else JAX has threads for all cores, and other last bits than in jobs.
     """
-    if "jax" in sys.modules:
+    if importlib.util.find_spec("jax"):
         from hpc_es.devices import jax_setup
 
         jax_setup.configured_jax("cpu")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and thousands of tests from garbage collection, which would visit them each
+    time.
+    """
     gc.collect()
     gc.freeze()
 
