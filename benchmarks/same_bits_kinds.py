@@ -24,7 +24,6 @@ from hpc_es.extend import (
     Results,
     Rows,
     State,
-    Strategy,
     VectorProblemDefaults,
     VectorTask,
     cut,
@@ -32,6 +31,11 @@ from hpc_es.extend import (
     options,
     row_dtype,
 )
+
+try:
+    from hpc_es.extend import BaseStrategy
+except ImportError:  # its name in older versions
+    from hpc_es.extend import Strategy as BaseStrategy
 
 TARGET = (1.0, 2.0, 3.0)
 
@@ -79,7 +83,7 @@ class MarketTask:
         return VectorTask("market", lambda keys: Market(price))
 
 
-class Climber(Strategy[Array]):
+class Climber(BaseStrategy[Array]):
     """The centre moves to the mean of the better half of eight candidates.
 
     State, shared:

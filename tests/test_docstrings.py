@@ -19,7 +19,7 @@ from hpc_es.core import interfaces
 # What a user meets first; each has an example.
 FIRST = (
     *("train", "minimize", "Strategy", "load_model", "IntervalTrigger", "rank"),
-    *("extend.Strategy", "extend.VectorProblemDefaults", "extend.FeedForwardPolicy"),
+    *("extend.BaseStrategy", "extend.VectorProblemDefaults", "extend.FeedForwardPolicy"),
     *("extend.BlockNoise", "extend.Directions", "extend.Elites", "extend.Head", "extend.Keys"),
     *("extend.Layout", "extend.Needs", "extend.Offers", "extend.Pairs", "extend.Perturbed"),
     *("extend.Quantities", "extend.State", "extend.State.scope", "extend.centered_ranks"),

@@ -12,6 +12,7 @@ import numpy as np
 from hpc_es.extend import (
     Array,
     Arrays,
+    BaseStrategy,
     Chunk,
     Count,
     Float64,
@@ -21,7 +22,6 @@ from hpc_es.extend import (
     Results,
     Rows,
     State,
-    Strategy,
     VectorProblem,
     option,
     options,
@@ -29,7 +29,7 @@ from hpc_es.extend import (
 
 
 @dataclass(frozen=True)
-class Hill(Strategy[Array]):
+class Hill(BaseStrategy[Array]):
     """Hill climber; all methods are pure functions of their arguments, the options and the keys.
 
     State, shared:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpc_es.extend import (
     Array,
+    BaseStrategy,
     Chunk,
     Count,
     Elites,
@@ -22,7 +23,6 @@ from hpc_es.extend import (
     Purpose,
     Results,
     State,
-    Strategy,
     measures_of,
     merits,
     option,
@@ -33,7 +33,7 @@ METRICS = {"coverage": Metric("share of filled cells", short="coverage")}
 
 
 @dataclass(frozen=True)
-class MapElites(Strategy[None]):
+class MapElites(BaseStrategy[None]):
     """MAP-Elites on a grid over the measures of the task.
 
     State, shared:

@@ -12,6 +12,7 @@ import numpy as np
 from hpc_es.extend import (
     Array,
     Arrays,
+    BaseStrategy,
     Chunk,
     Count,
     Elites,
@@ -23,7 +24,6 @@ from hpc_es.extend import (
     Purpose,
     Results,
     State,
-    Strategy,
     option,
     options,
     violations,
@@ -57,7 +57,7 @@ def ranks_and_crowding(costs: Float64, violation: Float64) -> tuple[Array, Float
 
 
 @dataclass(frozen=True)
-class NSGA2(Strategy[None]):
+class NSGA2(BaseStrategy[None]):
     """NSGA-II.
 
     State, shared:

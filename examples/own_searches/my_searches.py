@@ -13,6 +13,7 @@ import numpy as np
 from hpc_es.extend import (
     CMAES,
     Arrays,
+    BaseStrategy,
     Chunk,
     CMAOptions,
     Count,
@@ -26,7 +27,6 @@ from hpc_es.extend import (
     Rows,
     Search,
     State,
-    Strategy,
     option,
     options,
 )
@@ -36,7 +36,7 @@ DISTANCE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Searches(Strategy[Sequence[Ranked]]):
+class Searches(BaseStrategy[Sequence[Ranked]]):
     """Independent searches with a part of the jobs each.
 
     State, shared:

@@ -65,7 +65,7 @@ from hpc_es.core.keys import Purpose
 from hpc_es.core.policy import Actor, Batch, OnStep, Policy, ReferencePolicy, Traits
 from hpc_es.core.population import unperturbed
 from hpc_es.core.tabulated import TabulatedEpisodes
-from hpc_es.extend import Strategy, optimizers
+from hpc_es.extend import BaseStrategy, optimizers
 from hpc_es.policies.sampling import SamplingActor, sampling_actor
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ SUMS = "sums"  # among a chunk's arrays: sums of policy loss, value loss and ent
 
 
 @dataclass(frozen=True)
-class ActorCritic(Strategy[None]):
+class ActorCritic(BaseStrategy[None]):
     """Advantage actor-critic.
 
     Methods are pure functions of their arguments, the options and the seed, except that with

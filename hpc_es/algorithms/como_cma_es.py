@@ -40,7 +40,7 @@ from hpc_es.algorithms.common.front import (
 )
 from hpc_es.algorithms.common.metrics import STEP_SIZE
 from hpc_es.algorithms.common.ranking import default_population
-from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.algorithms.common.variation import SearchSpace
 from hpc_es.algorithms.sep_cma_es import Options as SepCMAOptions
 from hpc_es.algorithms.sep_cma_es import SepCMAES
@@ -140,7 +140,7 @@ class Sweeps:
 
 
 @dataclass(frozen=True)
-class COMOCMAES(Strategy[Sequence[Ranked]]):
+class COMOCMAES(BaseStrategy[Sequence[Ranked]]):
     """COMO-CMA-ES.
 
     The arrays of the kernel in place I, those of `cma_es` or `sep_cma_es`, have the prefix

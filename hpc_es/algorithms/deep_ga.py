@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from hpc_es.algorithms.common.metrics import STEP_SIZE
 from hpc_es.algorithms.common.ranking import nothing_to_learn, ranking
-from hpc_es.algorithms.common.strategy import Strategy, first_deviations
+from hpc_es.algorithms.common.strategy import BaseStrategy, first_deviations
 from hpc_es.config.options import Count, Limits, Natural, Positive, option, options, unused
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Jobs, Json, Results, Rows, State, cut
 from hpc_es.core.declarations import Needs
@@ -268,7 +268,7 @@ class Selected:
 
 
 @dataclass(frozen=True)
-class DeepGA(Strategy[Selected]):
+class DeepGA(BaseStrategy[Selected]):
     """Deep GA.
 
     State, shared:

@@ -27,7 +27,7 @@ from hpc_es.algorithms.common.archive import (
     Batch,
     archive_mistakes,
 )
-from hpc_es.algorithms.common.strategy import Strategy, first_deviations
+from hpc_es.algorithms.common.strategy import BaseStrategy, first_deviations
 from hpc_es.config.options import Count, NonNegative, Positive, option, options, unused
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Results, Rows, State
 from hpc_es.core.declarations import Needs
@@ -77,7 +77,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class MapElites(Strategy[Batch]):
+class MapElites(BaseStrategy[Batch]):
     """MAP-Elites.
 
     State, shared:

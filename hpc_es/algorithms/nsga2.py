@@ -32,7 +32,7 @@ from hpc_es.algorithms.common.front import (
     violations_of,
 )
 from hpc_es.algorithms.common.injection import INJECTED, with_injected
-from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.algorithms.common.variation import SearchSpace
 from hpc_es.config.options import Limits, NonNegative, Positive, Probability, option, options
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Json, Results, Rows, State
@@ -97,7 +97,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class NSGA2(Strategy[State]):
+class NSGA2(BaseStrategy[State]):
     """NSGA-II.
 
     State, shared:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.config.options import Count, option, options
 from hpc_es.core.data import Array, Chunk, Results, State
 from hpc_es.core.declarations import Needs
@@ -34,7 +34,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Random(Strategy[None]):
+class Random(BaseStrategy[None]):
     """Random search.
 
     State, shared:

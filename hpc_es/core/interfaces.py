@@ -627,7 +627,7 @@ class Algorithm(Protocol[Prepared]):
     Its methods are pure functions of their arguments, the options and the keys: an algorithm keeps
     nothing in attributes, modifies no argument, and draws from `Keys` only. Methods that are called
     on rank 0 may also be called on the other ranks with `mpi.update: replicated`. The base classes
-    `Strategy`, `PairedStrategy` and `DistributionStrategy` implement most methods.
+    `BaseStrategy`, `PairedStrategy` and `DistributionStrategy` implement most methods.
     """
 
     # Whether `tell` reads `results.blocks` at most once, in order. Blocks of a large update may

@@ -17,8 +17,8 @@ candidate. `Spaces` are the observations and actions of a policy.
 fields, and types such as `Count` and `Positive` restrict values. Errors are reported before a run
 starts, with the key and a remedy.
 
-**Base classes.** They implement the methods that most kinds do not need to define: `Strategy` for
-all algorithms, `PairedStrategy` for algorithms that weight directions, such as ES,
+**Base classes.** They implement the methods that most kinds do not need to define: `BaseStrategy`
+for all algorithms, `PairedStrategy` for algorithms that weight directions, such as ES,
 `DistributionStrategy` for algorithms that adapt a normal distribution, such as CMA-ES, with
 restarts and stopping criteria; `FeedForwardPolicy` for policies without memory; `ProblemDefaults`
 and `VectorProblemDefaults` for problems, `VectorTask` for tasks without a policy; `BlockNoise` for
@@ -34,8 +34,7 @@ the package's own strategies.
 pictures need is in `hpc_es.extend.runs` and `hpc_es.extend.reports`; what few kinds need is in
 `hpc_es.extend.optimizers`, `.episodes` and `.compiled`.
 
-Importing this module imports neither TensorFlow, JAX, h5py nor mpi4py. `Strategy` is not
-`hpc_es.Strategy`, the ask-and-tell interface.
+Importing this module imports neither TensorFlow, JAX, h5py nor mpi4py.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ from hpc_es.algorithms.common.ranking import (
 )
 from hpc_es.algorithms.common.stopping import View
 from hpc_es.algorithms.common.strategy import (
+    BaseStrategy,
     PairedStrategy,
     Pairs,
-    Strategy,
     Weights,
     first_deviations,
     round_of_jobs,
@@ -305,7 +304,7 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "ProblemDefaults",
     "Ranked",
     "Search",
-    "Strategy",
+    "BaseStrategy",
     "VectorProblemDefaults",
     "VectorTask",
     "View",

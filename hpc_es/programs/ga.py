@@ -39,7 +39,7 @@ from hpc_es.core.data import (
 from hpc_es.core.declarations import Needs
 from hpc_es.core.interfaces import ProgramProblem
 from hpc_es.core.keys import Purpose
-from hpc_es.extend import Strategy
+from hpc_es.extend import BaseStrategy
 from hpc_es.programs import best_programs
 from hpc_es.programs.best_programs import UniquePriorityQueue
 from hpc_es.programs.extension import ProgramPurpose
@@ -226,7 +226,7 @@ class RewardedGenomes:
 
 
 @dataclass(frozen=True)
-class GeneticAlgorithm(Strategy[None]):
+class GeneticAlgorithm(BaseStrategy[None]):
     """Genetic algorithm.
 
     A genome is uint8[length], indices of characters of the alphabet.

@@ -17,7 +17,7 @@ from hpc_es.config.options import Count, option, options
 from hpc_es.core.data import Array, Chunk, Float64, Json, Outcome, Poll, Results, Rows, State, cut
 from hpc_es.core.declarations import Needs
 from hpc_es.core.interfaces import ProgramProblem
-from hpc_es.extend import Strategy
+from hpc_es.extend import BaseStrategy
 from hpc_es.programs import best_programs
 from hpc_es.programs.extension import ProgramPurpose
 
@@ -40,7 +40,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class RandomSearch(Strategy[None]):
+class RandomSearch(BaseStrategy[None]):
     """Random search.
 
     State, master:

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.config.options import build_kind
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.data import NO_FITNESS, Chunk, Float64, Rows, State, row_dtype
@@ -399,7 +399,7 @@ class ChunkPlanner:
         None if jobs have no order.
         """
         algorithm = self._parts.algorithm
-        if not isinstance(algorithm, Strategy) or not algorithm.has_candidates:
+        if not isinstance(algorithm, BaseStrategy) or not algorithm.has_candidates:
             return None  # searches for programs have no vectors
         if (
             self._parts.cutting != "one by one"
@@ -533,7 +533,7 @@ def usual_jobs(algorithm: AnyAlgorithm, state: State, row: np.dtype[np.void]) ->
     evaluate candidates again.
     """
     chunks = algorithm.ask(state, 0, np.zeros(0, row), NO_FITNESS)
-    if isinstance(algorithm, Strategy):
+    if isinstance(algorithm, BaseStrategy):
         chunks = [chunk for chunk in chunks if algorithm.source_chunk(chunk) == chunk]
     return training_jobs(chunks)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from hpc_es.algorithms.common.ranking import default_population
-from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.config.registry import is_user_kind, kinds, module
 from hpc_es.config.schema import Config
 from hpc_es.core import machine
@@ -566,7 +566,7 @@ PROBLEMS: Mapping[Searched, type] = {
     "trajectories": TrajectoryProblem,
 }
 BASES: Mapping[type, str] = {  # base classes of hpc_es.extend with defaults for most members
-    Algorithm: "Strategy",
+    Algorithm: "BaseStrategy",
     VectorProblem: "VectorProblemDefaults",
     ProgramProblem: "ProblemDefaults",
     TrajectoryProblem: "ProblemDefaults",
@@ -618,7 +618,7 @@ def _has(part: object, name: str, contract: type) -> bool:
 
 def _has_blocks(algorithm: Any) -> bool:
     """Return whether the first update has blocks, as far as an incomplete strategy can say."""
-    if type(algorithm).blocks is Strategy.blocks:
+    if type(algorithm).blocks is BaseStrategy.blocks:
         return algorithm.noise is not None
     with contextlib.suppress(Exception):  # of code of the user's
         return bool(algorithm.blocks(algorithm.initial()))
@@ -626,19 +626,19 @@ def _has_blocks(algorithm: Any) -> bool:
 
 
 def lacking_in_strategy(key: str, algorithm: Any) -> Iterator[ConfigProblem]:
-    """Yield a problem for each method that a subclass of `Strategy` needs and does not define.
+    """Yield a problem for each method that a subclass of `BaseStrategy` needs and does not define.
 
     These are methods without a default.
     """
-    if not isinstance(algorithm, Strategy):
+    if not isinstance(algorithm, BaseStrategy):
         return
     cls = type(algorithm)
-    if cls.candidates is Strategy.candidates and cls.evaluate is Strategy.evaluate:
+    if cls.candidates is BaseStrategy.candidates and cls.evaluate is BaseStrategy.evaluate:
         yield (
             key,
             f"{cls.__name__} lacks candidates(state, chunk), or an evaluate(state, chunk, poll): define one",
         )
-    if cls.partial_update is Strategy.partial_update and _has_blocks(algorithm):
+    if cls.partial_update is BaseStrategy.partial_update and _has_blocks(algorithm):
         text = "lacks partial_update(state, prepared, block): define it, since the update has blocks, or blocks(state)"
         yield key, f"{cls.__name__} {text} that returns 0"
 

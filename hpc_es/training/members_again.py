@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.algorithms.common.archive import score_of
-from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.core.data import Array, Chunk, Json, Outcome, Poll, Results, Rows, State
 from hpc_es.core.domination import nondominated
 from hpc_es.core.elites import Elites
@@ -52,7 +52,7 @@ def corrected(elites: Elites, again: Again, quantities: Quantities) -> dict[str,
 
 
 @dataclass(frozen=True)
-class MembersAgain(Strategy[None]):
+class MembersAgain(BaseStrategy[None]):
     """Evaluates vectors of the state in the place of a centre; `options` is how often each."""
 
     def initial(self) -> State:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.config.options import Count, option, options
 from hpc_es.core.data import Chunk, Float64, Results, Rows, State, cut
 from hpc_es.core.declarations import Needs
@@ -29,7 +29,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Walker(Strategy):
+class Walker(BaseStrategy):
     """Jobs are steps from the mean of the archive, float32[entries, params], a shared array."""
 
     def initial(self) -> State:

@@ -14,6 +14,7 @@ from hpc_es.config.registry import MODULES, Package, module
 from hpc_es.extend import (
     Array,
     Arrays,
+    BaseStrategy,
     BlockNoise,
     Chunk,
     FeedForwardPolicy,
@@ -31,7 +32,6 @@ from hpc_es.extend import (
     Rows,
     Spaces,
     State,
-    Strategy,
     VectorProblemDefaults,
     VectorTask,
     cut,
@@ -109,7 +109,7 @@ class BowlTask:
         return VectorTask("bowl", lambda keys: Bowl())
 
 
-class Climber(Strategy[Array]):
+class Climber(BaseStrategy[Array]):
     """`algorithm:` of both kinds: theta moves to the mean
     of the better half of eight candidates.
     """

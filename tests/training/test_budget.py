@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.core.data import (
     Arrays,
     Chunk,
@@ -141,7 +141,7 @@ class Objective(ProblemDefaults):
         return parts[0]
 
 
-class Toy(Strategy[None]):
+class Toy(BaseStrategy[None]):
     """Three probes, then rounds of five and two jobs; each unit of two jobs learns something."""
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.core.data import Chunk, Float64, Rows, State, cut, row_dtype
 from hpc_es.core.declarations import Needs, Offers
 from hpc_es.core.errors import RunError
@@ -392,7 +392,7 @@ def test_jobs_that_take_long_are_handed_out_first() -> None:
 
 
 @dataclass(frozen=True)
-class Numbered(Strategy[None]):
+class Numbered(BaseStrategy[None]):
     """Eight jobs, whose vectors have their number as each coordinate."""
 
     size: int

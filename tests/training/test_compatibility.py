@@ -31,7 +31,7 @@ def as_kind(**attributes):
 
 @as_kind(NEEDS=Needs(searches="vectors", noise=True))
 @dataclass(frozen=True)
-class Hill(Strategy):
+class Hill(BaseStrategy):
     def initial(self):
         return State(0, {"theta": self.first_theta()}, {})
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.core.data import (
     Arrays,
     Chunk,
@@ -258,7 +258,7 @@ def test_signal_to_a_waiting_rank_ends_the_run_which_can_be_resumed(tmp_path: Pa
 
 
 @dataclass(frozen=True)
-class ThreeBlocks(Strategy[None]):
+class ThreeBlocks(BaseStrategy[None]):
     """A custom strategy of one job; it records which blocks of its update were computed."""
 
     computed: list[int]

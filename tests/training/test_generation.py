@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import hpc_es
-from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.core.data import (
     Arrays,
     Chunk,
@@ -40,7 +40,7 @@ from tests.helpers.runs import TINY
 TOY = """
 import json
 import numpy as np
-from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.core.data import ProblemState, Chunk, Column, Outcome, State, cut, row_dtype
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import guarded
@@ -63,7 +63,7 @@ class Relative(ProblemDefaults):
         assert list(carried.shared) == ["factor"] and not carried.master
         return carried.shared["factor"] * rows["return_"] - rows["return_"].max()
 
-class Toy(Strategy):
+class Toy(BaseStrategy):
     def ask(self, state, round, rows, fitness):
         asked.append((round, rows["return_"].tolist(), rows["own"][:, 1].tolist(), fitness.tolist()))
         if round == 0:
@@ -184,7 +184,7 @@ def test_ranks_report_all_chunks_of_all_rounds(message: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Twice(Strategy):
+class Twice(BaseStrategy):
     """Two rounds of three jobs; the second is requested after the first;
     job j returns g + j / 10.
     """
@@ -291,7 +291,7 @@ def test_observations_are_counted_per_generation_and_in_total(tmp_path: Path) ->
 
 
 @dataclass(frozen=True)
-class Learning(Strategy):
+class Learning(BaseStrategy):
     """One chunk of 7 jobs, whose outcome has these items; units have 3 jobs: 3, 3 and 1."""
 
     learned: Sequence[Sequence[Arrays]] = ()

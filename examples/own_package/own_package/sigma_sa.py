@@ -11,6 +11,7 @@ import numpy as np
 
 from hpc_es.extend import (
     Array,
+    BaseStrategy,
     Chunk,
     Count,
     Explicit,
@@ -20,7 +21,6 @@ from hpc_es.extend import (
     Positive,
     Results,
     State,
-    Strategy,
     option,
     options,
 )
@@ -28,7 +28,7 @@ from own_package.extension import Purpose
 
 
 @dataclass(frozen=True)
-class SigmaSA(Strategy[None]):
+class SigmaSA(BaseStrategy[None]):
     """Every child has a mutated step size; the best children are averaged, steps and all.
 
     State, shared:

@@ -29,7 +29,7 @@ from hpc_es.algorithms.common.noise_handling import (
 )
 from hpc_es.algorithms.common.noise_handling import Noise as KnownNoise
 from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn
-from hpc_es.algorithms.common.strategy import Strategy, first_deviations
+from hpc_es.algorithms.common.strategy import BaseStrategy, first_deviations
 from hpc_es.config.options import Limits, Natural, Positive, option, options, unused
 from hpc_es.core.data import (
     Array,
@@ -213,7 +213,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class DistributionStrategy(Strategy[Ranked], ABC):
+class DistributionStrategy(BaseStrategy[Ranked], ABC):
     """Base class of strategies that adapt a normal distribution.
 
     A strategy defines `initial_distribution`, `candidates`, `weights`, `partial_update`, `update`

@@ -40,7 +40,7 @@ from hpc_es.algorithms.common.archive import (
 from hpc_es.algorithms.common.covariance import too_large
 from hpc_es.algorithms.common.distribution import Ranked
 from hpc_es.algorithms.common.noise_handling import Mode
-from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.config.options import Count, Positive, option, options
 from hpc_es.core.data import SCOPED, Array, Arrays, Chunk, Float64, Results, Rows, State
 from hpc_es.core.declarations import Metric, Needs
@@ -167,7 +167,7 @@ class Roots:
 
 
 @dataclass(frozen=True)
-class EmitterStrategy(Strategy[Emitted]):
+class EmitterStrategy(BaseStrategy[Emitted]):
     """Base class of algorithms with emitters, which define `archive` and `rankings`.
 
     State, shared:

@@ -19,7 +19,7 @@ from hpc_es.algorithms.common.distribution import (
     RestartPolicy,
     Search,
 )
-from hpc_es.algorithms.common.strategy import Pairs, Strategy
+from hpc_es.algorithms.common.strategy import BaseStrategy, Pairs
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Outcome, Poll, Results, Rows, State
 from hpc_es.core.interfaces import AnyAlgorithm
 from hpc_es.core.keys import Purpose
@@ -63,7 +63,7 @@ def own_state(state: State) -> State:
 
 
 @dataclass(frozen=True)
-class SideBySide(Strategy[Ranked]):
+class SideBySide(BaseStrategy[Ranked]):
     """Two searches in turn. The arrays of the small one have the prefix `small/`."""
 
     large: DistributionStrategy  # with IPOP restarts

@@ -1,4 +1,4 @@
-"""Base classes of algorithms: `Strategy`, and `PairedStrategy`, which weighs perturbations.
+"""Base classes of algorithms: `BaseStrategy`, and `PairedStrategy`, which weighs perturbations.
 
 `Pairs` says which jobs share a perturbation, and its sign in each of them.
 """
@@ -204,7 +204,7 @@ def first_deviations(sigma: float | None, problem: VectorProblem) -> tuple[float
 
 
 @dataclass(frozen=True)
-class Strategy(Generic[Prepared]):
+class BaseStrategy(Generic[Prepared]):
     """Base class of algorithms with defaults for most methods.
 
     A strategy on vectors defines `initial`, `candidates`, `prepare`, `partial_update` and `tell`.
@@ -216,8 +216,8 @@ class Strategy(Generic[Prepared]):
     Examples:
         A search that moves to the best candidate of each generation:
 
-        >>> from hpc_es.extend import Needs, Positive, State, Strategy, option, options, ranking
-        >>> class ToBest(Strategy):
+        >>> from hpc_es.extend import Needs, Positive, State, BaseStrategy, option, options, ranking
+        >>> class ToBest(BaseStrategy):
         ...     NEEDS = Needs(searches="vectors", noise=True)
         ...
         ...     @options
@@ -492,7 +492,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class PairedStrategy(Strategy[Weights], ABC):
+class PairedStrategy(BaseStrategy[Weights], ABC):
     """Base class of strategies whose update is a weighted sum of perturbations, such as ES.
 
     A strategy defines `initial`, `candidates`, `weights` and `tell`, and `pairs` if its pairs are

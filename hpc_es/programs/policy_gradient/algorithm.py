@@ -47,7 +47,7 @@ from hpc_es.core.declarations import Metric, Needs, with_asynchronous_updates
 from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import ProgramProblem
 from hpc_es.core.keys import Purpose
-from hpc_es.extend import Strategy, optimizers
+from hpc_es.extend import BaseStrategy, optimizers
 from hpc_es.extend.optimizers import descend, total_gradient
 from hpc_es.programs import best_programs
 from hpc_es.programs.best_programs import UniquePriorityQueue
@@ -143,7 +143,7 @@ QUEUE_KEY, REPLAY_KEY = 0, 1  # indices of the random numbers of a generation
 
 
 @dataclass(frozen=True)
-class PolicyGradient(Strategy[None]):
+class PolicyGradient(BaseStrategy[None]):
     """Policy gradient and priority queue training.
 
     A program is uint8[length], its tokens, padded with 0. There is a queue if topk and

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.common.strategy import (
+    BaseStrategy,
     PairedStrategy,
     Pairs,
-    Strategy,
     Weights,
     first_deviations,
 )
@@ -61,7 +61,7 @@ class Noted(ProblemDefaults):
 
 
 @dataclass(frozen=True)
-class Toy(Strategy):
+class Toy(BaseStrategy):
     """Population are (job, 0); three jobs share their seeds;
     the second parent's centre is twice theta.
     """
@@ -117,7 +117,7 @@ def test_blocks_are_those_of_the_noise() -> None:
 
 
 def test_default_methods_do_nothing() -> None:
-    created = Strategy(None, Noted(), None, Keys(1), 4)
+    created = BaseStrategy(None, Noted(), None, Keys(1), 4)
     assert (
         created.prepare(STATE, NO_ROWS, NO_FITNESS) is None
         and created.finished(STATE) is None
@@ -125,9 +125,11 @@ def test_default_methods_do_nothing() -> None:
     )
     assert [created.group(job) for job in range(3)] == [0, 1, 2]
     assert created.centre(STATE, 5).tolist() == [1, -1]
-    with pytest.raises(AssertionError, match="Strategy has neither `candidates` nor an `evaluate`"):
+    with pytest.raises(
+        AssertionError, match="BaseStrategy has neither `candidates` nor an `evaluate`"
+    ):
         created.evaluate(STATE, Chunk(0, 0, 1), nothing)
-    with pytest.raises(AssertionError, match="Strategy has blocks but no `partial_update`"):
+    with pytest.raises(AssertionError, match="BaseStrategy has blocks but no `partial_update`"):
         created.partial_update(STATE, None, 0)
 
 
