@@ -34,7 +34,7 @@ from hpc_es.config.loading import load
 from hpc_es.core.data import Float64
 from hpc_es.report import curves
 from hpc_es.storage.files import written
-from hpc_es.training.chunking import evaluating_ranks
+from hpc_es.training.evaluating_ranks import evaluating_ranks
 from hpc_es.training.finished import FinishedGeneration
 
 DELAYS = (0, 1, 2)

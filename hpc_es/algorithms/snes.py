@@ -53,7 +53,7 @@ class Options(distribution.Options):
 
 @dataclass(frozen=True)
 class SNES(DistributionStrategy):
-    """SNES.
+    """A search with one standard deviation for each coordinate.
 
     State, shared:
         deviations: dtype[params]; sigma, standard deviation of each coordinate
@@ -75,11 +75,9 @@ class SNES(DistributionStrategy):
 
     def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return sum_i u_i z_i and sum_i u_i z_i^2 over a block of parameters, dtype[2, block]."""
-        return (
-            {}
-            if prepared.reason
-            else {"sums": self.weighted_sums(state, prepared.weights, (1, 2), block)}
-        )
+        if prepared.reason:
+            return {}
+        return {"sums": self.weighted_sums(state, prepared.weights, (1, 2), block)}
 
     def update(
         self, state: State, weights: Float64, blocks: Iterable[Arrays]
@@ -89,21 +87,25 @@ class SNES(DistributionStrategy):
         sum_i u_i (z_i^2 - 1) = sum_i u_i z_i^2, since the utilities sum to 0.
         """
         sum_z, sum_z2 = np.concatenate([block["sums"] for block in blocks], axis=1)
-        n, scalar, sigma = self.problem.size, self.problem.dtype.type, state.shared["deviations"]
+        sigma, n = state.shared["deviations"], self.problem.size
+        eta_m = self.options.mean_learning_rate
         eta_sigma = self.options.sigma_learning_rate or (3 + math.log(n)) / (5 * math.sqrt(n))
+        # learning rates are cast, so that a policy's float32 arrays do not become float64
+        scalar = self.problem.dtype.type
+        # not in the paper: one generation changes a standard deviation by a factor of at most e
         log_growth = np.clip(scalar(eta_sigma / 2) * sum_z2, -1, 1)
-        m = state.theta + scalar(self.options.mean_learning_rate) * sigma * sum_z
+        m = state.theta + scalar(eta_m) * sigma * sum_z
         return {"theta": m, "deviations": sigma * np.exp(log_growth)}, {}
 
     def view(self, state: State) -> stopping.View:
-        """Return the quantities that the stopping criteria test; there is no evolution path."""
+        """Return the quantities that the stopping criteria test."""
         deviations: Array = state.shared["deviations"]
         return stopping.View(
-            state.theta,
-            self.first_sigma(state),
-            float(deviations.max()),
-            deviations,
-            0 * deviations,
+            theta=state.theta,
+            first_sigma=self.first_sigma(state),
+            sigma=float(deviations.max()),
+            deviations=deviations,
+            path=np.zeros_like(deviations),  # there is no evolution path
         )
 
     def metrics(self, state: State) -> Mapping[str, float]:

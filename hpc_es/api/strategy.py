@@ -53,11 +53,11 @@ from hpc_es.tasks.functions.options import returned_quantities
 from hpc_es.tasks.functions.parameters import Value
 from hpc_es.tasks.functions.results import EvaluationResult, with_numbers
 from hpc_es.training.build import Parts, build_noise
-from hpc_es.training.chunking import first_jobs
 from hpc_es.training.compatibility import algorithm_mismatches, rounding_warnings
 from hpc_es.training.delay_line import DelayLine
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
+from hpc_es.training.recutting import first_jobs
 
 ALGORITHM = "cma_es"  # default
 

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpc_es.config.schema import Config
+from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.closing import close
 from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Poll, State
 from hpc_es.core.interfaces import Cutting
 from hpc_es.mpi.connect import connect
 from hpc_es.training.build import Parts, build_parts, build_task, decide_device
 from hpc_es.training.chunk_sizes import Cut
-from hpc_es.training.chunking import USUAL, CutPlan
+from hpc_es.training.chunking import CutPlan
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
 from hpc_es.training.sizes import with_sizes
@@ -127,7 +127,7 @@ def gather_seconds(size: int, ranks: int, cluster: Cluster) -> float:
     return 0.0 if ranks == 1 else ranks * cluster.latency + size / cluster.bandwidth
 
 
-SIZES = (USUAL, 1, 4)  # of chunks, in turn, to separate the costs of chunks and jobs
+SIZES = (USUAL_CHUNK, 1, 4)  # of chunks, in turn, to separate the costs of chunks and jobs
 LEAST_GENERATIONS = 3
 SLOW_SECONDS = 0.001  # of a job, compared to which a chunk costs nothing: jobs are timed one by one
 MOST_EXTRAS = 4096  # numbers; above, those of similar size are averaged
@@ -207,7 +207,7 @@ def measure(config: Config, seconds: float) -> MeasuredGeneration:
 
 def _measured(parts: Parts, seconds: float) -> MeasuredGeneration:
     state, timings, first, since = parts.initial(), Timings(), Timings(), time.perf_counter()
-    _generation(parts, state, first, USUAL)  # imports and caches are not counted
+    _generation(parts, state, first, USUAL_CHUNK)  # imports and caches are not counted
     job_seconds = sum(timed.seconds for timed in first.chunks) / max(
         sum(timed.jobs for timed in first.chunks), 1
     )

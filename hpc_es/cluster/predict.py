@@ -27,7 +27,8 @@ from hpc_es.cluster.measure import (
 from hpc_es.config.schema import Stop
 from hpc_es.mpi.scheduler import evaluators
 from hpc_es.training.chunk_sizes import StepCosts, best_cut
-from hpc_es.training.chunking import CutPlan, cut_by_time, evaluating_ranks, fitting_jobs, most_jobs
+from hpc_es.training.chunking import CutPlan, cut_by_time, most_jobs
+from hpc_es.training.evaluating_ranks import evaluating_ranks, fitting_jobs
 
 HEADER_BYTES = 100  # of a rank's message in addition to its rows
 ALL_EVALUATING = 0.99  # efficiency above which no loss is reported

@@ -74,24 +74,33 @@ IGNORED = (
 class Measure:
     """The vertical axis for one type of run, and the horizontal axes of its panels."""
 
-    label: str
+    name: str  # of its panel, in `--panels`
+    label: str  # of the axis
     y: str  # column of the metrics
     spread: str | None  # column with the standard deviation over the population
     panels: tuple[X, ...]
     centre: str = "evaluation_return_mean"  # column with the mean of the unperturbed parameters
 
 
-RETURNS = Measure("return per episode", "return_mean", "return_std", ("timesteps", "seconds"))
-SCORES = Measure("score", "return_mean", "return_std", ("evaluations", "seconds"))
-VALUES = Measure("best value", "best_value", None, ("evaluations", "seconds"), "centre_value_mean")
+RETURNS = Measure(
+    "return", "return per episode", "return_mean", "return_std", ("timesteps", "seconds")
+)
+SCORES = Measure("score", "score", "return_mean", "return_std", ("evaluations", "seconds"))
+VALUES = Measure(
+    "value", "best value", "best_value", None, ("evaluations", "seconds"), "centre_value_mean"
+)
 # of a custom task with values that does not record its best one
-MEANS = Measure("value", "value_mean", "value_std", ("evaluations", "seconds"), "centre_value_mean")
-FRONTS = Measure("hypervolume", "hypervolume", None, ("evaluations", "seconds"))
-FRONT_SIZES = Measure("members of the front", "front_size", None, ("evaluations", "seconds"))
+MEANS = Measure(
+    "value", "value", "value_mean", "value_std", ("evaluations", "seconds"), "centre_value_mean"
+)
+FRONTS = Measure("hypervolume", "hypervolume", "hypervolume", None, ("evaluations", "seconds"))
+FRONT_SIZES = Measure(
+    "front_size", "members of the front", "front_size", None, ("evaluations", "seconds")
+)
 # of episodes, whose rows count timesteps
 EPISODE_FRONTS = replace(FRONTS, panels=("timesteps", "seconds"))
 EPISODE_FRONT_SIZES = replace(FRONT_SIZES, panels=("timesteps", "seconds"))
-REWARDS = Measure("best reward", "best_reward", None, ("programs", "seconds"))
+REWARDS = Measure("reward", "best reward", "best_reward", None, ("programs", "seconds"))
 
 
 OF_FRONTS = (FRONTS, FRONT_SIZES, EPISODE_FRONTS, EPISODE_FRONT_SIZES)

@@ -18,17 +18,9 @@ from hpc_es.core.declarations import Metric
 from hpc_es.core.errors import UserError, nearest
 from hpc_es.report.curves import (
     COLUMNS,
-    EPISODE_FRONT_SIZES,
-    EPISODE_FRONTS,
     FINAL,
-    FRONT_SIZES,
-    FRONTS,
-    RETURNS,
-    REWARDS,
-    SCORES,
     VALUES,
     Curve,
-    Measure,
     RunGroup,
     X,
     best_values,
@@ -40,21 +32,12 @@ from hpc_es.report.curves import (
 )
 from hpc_es.report.statistics import DEFAULT, Summary
 
-# A panel shows the measure, the mean of the population, or a metric by its name. Without a choice
-# there is one of measure and population, and below it one of all metrics.
-MEASURE_NAMES: Mapping[Measure, str] = {
-    RETURNS: "return",
-    SCORES: "score",
-    VALUES: "value",
-    FRONTS: "hypervolume",
-    FRONT_SIZES: "front_size",
-    EPISODE_FRONTS: "hypervolume",
-    EPISODE_FRONT_SIZES: "front_size",
-    REWARDS: "reward",
-}
+# A panel has the name of what it shows: of the measure, of the mean of the population, or of a
+# metric. Unless panels are chosen, MAIN has measure and population, and DIAGNOSTICS below it all
+# metrics with a logarithmic axis.
 POPULATION = "population"
 MAIN, DIAGNOSTICS = "main", "diagnostics"
-MOST_SEEDS = 20  # runs of a chart up to which each is drawn, unless it is asked for
+MOST_SEEDS = 20  # runs of a chart up to which each is a line of its own, unless `seeds` says it
 NARROW = 5.0  # inches below which a picture has one column of panels
 Role: TypeAlias = Literal["centre", "population", "metric", "seed", "final"]
 
@@ -87,12 +70,12 @@ class DrawnLine:
 
     panel: str
     x: X
-    group: int  # its number, which gives its color
+    group: int  # index of its group, which gives its color
     role: Role
     curve: Curve
-    metric: str = ""  # of a diagnostic
-    run: Path | None = None  # of a seed
-    column: str = ""  # of the metrics, that it shows
+    metric: str = ""  # with the role `metric`: its name
+    run: Path | None = None  # with the role `seed`: the directory of the run
+    column: str = ""  # of metrics.jsonl; "" for single runs and final evaluations
 
     @property
     def is_evaluated(self) -> bool:
@@ -108,18 +91,28 @@ def panels_of(groups: Sequence[RunGroup], style: Style) -> tuple[str, ...]:
     """Return the panels of the groups on one task, from top to bottom.
 
     Raises:
-        UserError: there is no such panel.
+        UserError: the style names a panel that these groups do not have.
     """
-    metrics = list(dict.fromkeys(name for group in groups for name in drawn_metrics(group)))
-    measure = MEASURE_NAMES[groups[0].measure]
-    known = [measure, *([POPULATION] * (groups[0].measure.spread is not None))]
-    known += [name for group in groups for name in group.metrics if _is_drawn(group, name)]
-    for name in style.panels:
-        if name not in known:
-            text = f"--panels {name}: expected {', '.join(dict.fromkeys(known))}"
-            raise UserError(f"{text}{nearest(name, known)}")
+    if style.panels:
+        known = _panel_names(groups)
+        for name in style.panels:
+            if name not in known:
+                raise UserError(
+                    f"--panels {name}: expected {', '.join(known)}{nearest(name, known)}"
+                )
+        return style.panels
     is_narrow = style.width is not None and style.width < NARROW
-    return style.panels or (MAIN, *([DIAGNOSTICS] * (bool(metrics) and not is_narrow)))
+    has_diagnostics = any(drawn_metrics(group) for group in groups)
+    return (MAIN, DIAGNOSTICS) if has_diagnostics and not is_narrow else (MAIN,)
+
+
+def _panel_names(groups: Sequence[RunGroup]) -> list[str]:
+    measure = groups[0].measure
+    names = [measure.name]
+    if measure.spread is not None:
+        names.append(POPULATION)
+    names += [name for group in groups for name in group.metrics if _is_drawn(group, name)]
+    return list(dict.fromkeys(names))
 
 
 def drawn_metrics(group: RunGroup) -> list[str]:
@@ -144,45 +137,57 @@ def lines_of(panel: str, groups: Sequence[RunGroup], x: X, style: Style) -> Iter
     for index, group in enumerate(groups):
         for role, curve, column in _curves(panel, group, x, style.summary):
             metric = column if role == "metric" else ""
-            if shows_seeds and len(group.runs) > 1 and role != "final" and column:
-                for run, single in _seeds(group, x, column):
+            if shows_seeds and len(group.runs) > 1 and column:
+                for run, single in _single_runs(group, x, column):
                     yield DrawnLine(panel, x, index, "seed", single.thinned(), metric, run)
             yield DrawnLine(panel, x, index, role, curve.thinned(), metric, column=column)
 
 
-def _curves(
-    panel: str, group: RunGroup, x: X, summary: Summary
-) -> Iterator[tuple[Role, Curve, str]]:
-    """Yield role, curve and column of the lines of a group that are not single runs.
+# Role, curve and column of a line that is not a single run. The column is "" if single runs are not
+# to be drawn with it.
+RoleCurve: TypeAlias = tuple[Role, Curve, str]
 
-    The column is "" if the single runs are not to be drawn.
-    """
+
+def _curves(panel: str, group: RunGroup, x: X, summary: Summary) -> Iterator[RoleCurve]:
     measure = group.measure
-    if panel not in (MAIN, POPULATION, MEASURE_NAMES[measure]):
-        for name in drawn_metrics(group) if panel == DIAGNOSTICS else (panel,):
+    if panel not in (MAIN, POPULATION, measure.name):
+        names = drawn_metrics(group) if panel == DIAGNOSTICS else [panel]
+        for name in names:
             curve = diagnostic(group, name, x, summary)
             if curve is not None:
                 yield "metric", curve, name
-        return
-    if measure is VALUES:
+    elif measure is VALUES:
         yield "centre", best_values(group, x, summary), measure.y
-        return
-    theta = evaluation(group, x, summary) if panel != POPULATION else None
-    final = final_evaluation(group, x, summary) if panel != POPULATION else None
-    if theta is not None and final is not None and len(theta.x) == 1 and theta.runs == final.runs:
-        theta = None  # the final one is a point of its own
-    if panel in (MAIN, POPULATION) or theta is None:
-        is_thin = measure.spread is not None and panel == MAIN
-        column = "" if theta is not None else measure.y
-        yield "population" if is_thin else "centre", population(group, x, summary), column
-    if theta is not None:
-        yield "centre", theta, measure.centre
+    elif panel == POPULATION:
+        yield "centre", population(group, x, summary), measure.y
+    else:
+        yield from _evaluated_curves(panel, group, x, summary)
+
+
+def _evaluated_curves(panel: str, group: RunGroup, x: X, summary: Summary) -> Iterator[RoleCurve]:
+    """Yield the evaluations of theta, with the population behind them in the panel MAIN.
+
+    Where theta was not evaluated during the runs, the population takes its place.
+    """
+    measure = group.measure
+    evaluated = evaluation(group, x, summary)
+    final = final_evaluation(group, x, summary)
+    if evaluated is not None and final is not None:
+        # a curve of the final evaluations only would cover their points
+        is_final = len(evaluated.x) == 1 and evaluated.runs == final.runs
+        evaluated = None if is_final else evaluated
+    if panel == MAIN or evaluated is None:
+        is_behind = panel == MAIN and measure.spread is not None
+        column = "" if evaluated is not None else measure.y
+        yield "population" if is_behind else "centre", population(group, x, summary), column
+    if evaluated is not None:
+        yield "centre", evaluated, measure.centre
     if final is not None:
         yield "final", final, ""
 
 
-def _seeds(group: RunGroup, x: X, column: str) -> Iterator[tuple[Path, Curve]]:
-    """Yield the single runs behind a line."""
+def _single_runs(group: RunGroup, x: X, column: str) -> Iterator[tuple[Path, Curve]]:
+    """Yield the runs behind a line, with their directories."""
     is_log = column in group.metrics and group.metrics[column].is_log
     for run in group.runs:
         if column in run.columns:
@@ -195,7 +200,7 @@ def _seeds(group: RunGroup, x: X, column: str) -> Iterator[tuple[Path, Curve]]:
 
 # The numbers as a file.
 
-HEAD = ("task", "label", "panel", "line", "run", "x_axis", "x", "y", "low", "high", "runs")
+COLUMN_NAMES = ("task", "label", "panel", "line", "run", "x_axis", "x", "y", "low", "high", "runs")
 
 
 def csv_text(charts: Mapping[str, tuple[Sequence[RunGroup], Sequence[DrawnLine]]]) -> str:
@@ -206,14 +211,15 @@ def csv_text(charts: Mapping[str, tuple[Sequence[RunGroup], Sequence[DrawnLine]]
     """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(HEAD)
+    rows.writerow(COLUMN_NAMES)
     for task, (groups, lines) in charts.items():
         for line in lines:
+            label, panel = groups[line.group].label, line.metric or line.panel
             run = "" if line.run is None else str(line.run)
-            what = (task, groups[line.group].label, line.metric or line.panel, line.role, run)
             curve = line.curve
             for point in zip(curve.x, curve.y, curve.low, curve.high, strict=True):
-                rows.writerow([*what, line.x, *map(_number, point), curve.runs])
+                numbers = map(_number, point)
+                rows.writerow([task, label, panel, line.role, run, line.x, *numbers, curve.runs])
     return text.getvalue()
 
 

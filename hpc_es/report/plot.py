@@ -51,7 +51,6 @@ from hpc_es.report.curves import (
 from hpc_es.report.drawn import (
     DIAGNOSTICS,
     MAIN,
-    MEASURE_NAMES,
     NARROW,
     DrawnLine,
     Style,
@@ -438,7 +437,7 @@ def _scale(axes: Sequence[Axes], panel: str, groups: Sequence[RunGroup]) -> None
     """
     metric = metric_of(panel, groups)
     is_log = panel == DIAGNOSTICS or (metric is not None and metric.is_log)
-    if groups[0].measure is VALUES and panel in (MAIN, MEASURE_NAMES[VALUES]):
+    if groups[0].measure is VALUES and panel in (MAIN, VALUES.name):
         drawn = np.concatenate(
             [np.asarray(line.get_ydata(), np.float64) for ax in axes for line in ax.get_lines()]
         )

@@ -13,7 +13,7 @@ from bisect import bisect_left
 
 from hpc_es.config.schema import Config
 from hpc_es.core.interfaces import Problem, RepeatsJobs
-from hpc_es.training.chunking import jobs_of_generation
+from hpc_es.training.generation_jobs import jobs_of_generation
 
 
 def may_be_cut(config: Config) -> bool:

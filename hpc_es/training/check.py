@@ -55,7 +55,6 @@ from hpc_es.tasks.episodes.returned_values import reset_values
 from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.training.budget import budget_warning
 from hpc_es.training.build import cutting_of, preflight, unit_of
-from hpc_es.training.chunking import idle_warning, jobs_of_generation
 from hpc_es.training.compatibility import (
     algorithm_waits,
     device_warnings,
@@ -64,6 +63,8 @@ from hpc_es.training.compatibility import (
     require_memory_for_calls,
     rounding_warnings,
 )
+from hpc_es.training.evaluating_ranks import idle_warning
+from hpc_es.training.generation_jobs import jobs_of_generation
 from hpc_es.training.init_from import apply_optimizer, mismatches
 from hpc_es.training.sizes import with_sizes
 

@@ -85,6 +85,9 @@ class Cut:
             jobs -= size
 
 
+AS_ASKED = Cut()
+
+
 def evenly(largest: int) -> Cut:
     """Return a cut into chunks of about equal size, the same number for each rank."""
     return Cut(largest, largest, is_even=True)

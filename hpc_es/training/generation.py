@@ -38,9 +38,10 @@ from hpc_es.core.interfaces import AnyAlgorithm, Problem
 from hpc_es.mpi.world import decode, encode
 from hpc_es.training.build import Parts
 from hpc_es.training.chunk_sizes import CHUNK_TIME
-from hpc_es.training.chunking import CutPlan, first_jobs, recut
+from hpc_es.training.chunking import CutPlan
 from hpc_es.training.messages import Gathered, TimedChunk
 from hpc_es.training.outcomes import StoredOutcomes, continued, unnumbered, with_columns_of
+from hpc_es.training.recutting import first_jobs, recut
 
 NOTHING_CARRIED = ProblemState()
 
@@ -130,7 +131,7 @@ class Generation:
         if self._stored:
             evaluation, chunks = self._as_stored(asked, evaluated)
         else:
-            evaluation = cut(evaluated, self._plan.evaluated, purpose="evaluate")
+            evaluation = cut(evaluated, self._plan.evaluation_size, purpose="evaluate")
             chunks = recut(asked, self._plan.cut, self._plan.ranks)
         chunks = [*evaluation, *chunks] if self._plan.evaluation_first else [*chunks, *evaluation]
         chunks = numbered(chunks, len(self.chunks), self.number)
@@ -194,7 +195,7 @@ class Generation:
         Those with stored outcomes are as they were. Fixed chunks stay whole: one that was cut short
         is evaluated again.
         """
-        size = self._plan.evaluated
+        size = self._plan.evaluation_size
         if self.parts.cutting == "fixed":
             return cut(evaluated, size, purpose="evaluate"), list(asked)
         stored = [chunk for chunk in self._stored if chunk.purpose == "evaluate"]

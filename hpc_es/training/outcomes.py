@@ -1,4 +1,8 @@
-"""The outcomes of a generation that a budget cuts short, which its checkpoint has."""
+"""The outcomes of a generation that a budget cuts short.
+
+They are stored in its checkpoint. If the run continues with a larger budget, the generation is run
+again, and the jobs with stored outcomes are not evaluated.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +18,22 @@ from hpc_es.core.run_files import parse_json
 from hpc_es.mpi.world import Int64, decode, encode
 from hpc_es.training.messages import PURPOSES, packed_outcomes, unpacked_outcomes
 
-NUMBERS = 7  # of a chunk in `StoredOutcomes.table`
-OLD_NUMBERS = 5  # in checkpoints from before repeats, without generation and repeat
+CHUNK_NUMBERS = 7  # numbers that describe a chunk in `StoredOutcomes.table`
+# the same in checkpoints from before repeats, without generation and repeat
+OLD_CHUNK_NUMBERS = 5
 
 
 @dataclass(frozen=True)
 class StoredOutcomes:
-    """The chunks of a generation that was cut short, and their outcomes on rank 0.
+    """The chunks of a generation that was cut short, those of evaluations first.
 
-    Those of evaluations come first.
+    Attributes:
+        chunks: with index 0 and generation 0 (`unnumbered`).
+        outcomes: one for each chunk on rank 0; none on the other ranks.
     """
 
-    chunks: Sequence[Chunk]  # with index 0 and generation 0
-    outcomes: Sequence[Outcome] = ()  # on other ranks none
+    chunks: Sequence[Chunk]
+    outcomes: Sequence[Outcome] = ()
 
     @classmethod
     def of(cls, chunks: Sequence[Chunk], outcomes: Mapping[int, Outcome]) -> StoredOutcomes:
@@ -51,19 +58,34 @@ class StoredOutcomes:
     # The chunks as a message.
 
     def table(self) -> Int64:
-        """Return the chunks as numbers, int64[NUMBERS * chunks]."""
+        """Return the chunks as numbers, int64[CHUNK_NUMBERS * chunks]."""
         numbers = [
-            (c.first_job, c.jobs, PURPOSES.index(c.purpose), c.parent, c.offset, 0, c.repeat)
-            for c in self.chunks
+            (
+                chunk.first_job,
+                chunk.jobs,
+                PURPOSES.index(chunk.purpose),
+                chunk.parent,
+                chunk.offset,
+                0,  # generation
+                chunk.repeat,
+            )
+            for chunk in self.chunks
         ]
         return np.array(numbers, np.int64).reshape(-1)
 
     @classmethod
-    def from_table(cls, table: Int64, numbers: int = NUMBERS) -> StoredOutcomes:
-        """Return the chunks from the result of `table`, without outcomes."""
-        rows = table.reshape(-1, numbers).tolist()
+    def from_table(cls, table: Int64, numbers: int = CHUNK_NUMBERS) -> StoredOutcomes:
+        """Return the chunks from the result of `table`, without outcomes.
+
+        Args:
+            table: int64[numbers * chunks].
+            numbers: how many of them describe a chunk.
+        """
         return cls(
-            [Chunk(0, first, jobs, PURPOSES[which], *more) for first, jobs, which, *more in rows]
+            [
+                Chunk(0, first_job, jobs, PURPOSES[purpose], *rest)
+                for first_job, jobs, purpose, *rest in table.reshape(-1, numbers).tolist()
+            ]
         )
 
     # Chunks and outcomes in a checkpoint.
@@ -73,7 +95,7 @@ class StoredOutcomes:
         columns = self.outcomes[0].rows.dtype.descr if self.outcomes else []
         arrays: dict[str, Array] = {
             "table": self.table(),
-            "numbers": np.array(NUMBERS),
+            "numbers": np.array(CHUNK_NUMBERS),
             "columns": np.frombuffer(json.dumps(columns).encode(), np.uint8),
         }
         arrays |= packed_outcomes(dict(enumerate(self.outcomes)))
@@ -81,16 +103,14 @@ class StoredOutcomes:
 
     @classmethod
     def unpack(cls, packed: bytes, row: np.dtype[np.void]) -> StoredOutcomes:
-        """Return the result of `pack` with rows of this dtype.
-
-        Numbers of `report.info` that were not recorded are NaN.
+        """Return what `pack` converted, with rows of the dtype `row`.
 
         Raises:
-            CheckpointError: a column is missing.
+            CheckpointError: a column is missing (see `with_columns_of`).
         """
         arrays = decode(np.frombuffer(packed, np.uint8))
-        table, numbers = arrays.pop("table"), int(arrays.pop("numbers", OLD_NUMBERS))
-        chunks = cls.from_table(table, numbers).chunks
+        numbers = int(arrays.pop("numbers", OLD_CHUNK_NUMBERS))
+        chunks = cls.from_table(arrays.pop("table"), numbers).chunks
         # [name, dtype] or [name, dtype, shape]
         columns = parse_json(arrays.pop("columns").tobytes())
         stored = np.dtype([(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns])
@@ -110,41 +130,41 @@ def continued(stored: Sequence[Chunk], asked: Sequence[Chunk]) -> tuple[list[Chu
     """Return the stored chunks that the asked jobs begin with, and the number of their jobs."""
     if not stored:
         return [], 0
-    jobs = [
-        (chunk.purpose, chunk.parent, chunk.repeat, number)
-        for chunk in asked
-        for number in chunk.job_numbers
-    ]
+    jobs = [job for chunk in asked for job in _identities(chunk)]
     known: list[Chunk] = []
     done = 0
     for chunk in stored:
-        own = [(chunk.purpose, chunk.parent, chunk.repeat, number) for number in chunk.job_numbers]
-        if own != jobs[done : done + chunk.jobs]:
+        if _identities(chunk) != jobs[done : done + chunk.jobs]:
             break
         known.append(chunk)
         done += chunk.jobs
     return known, done
 
 
+def _identities(chunk: Chunk) -> list[tuple[object, ...]]:
+    """What tells each job of a chunk from the other jobs of its generation."""
+    return [(chunk.purpose, chunk.parent, chunk.repeat, number) for number in chunk.job_numbers]
+
+
 def with_columns_of(row: np.dtype[np.void], rows: Rows) -> Rows:
     """Return rows with the columns of `row`, matched by name.
 
-    Numbers of `report.info` may be missing, as NaN.
+    Numbers of `report.info` that were not recorded are NaN.
 
     Raises:
         CheckpointError: another column is missing.
     """
     if rows.dtype == row:
         return rows
-    mapped = np.zeros(len(rows), row)
+    stored = rows.dtype
+    result = np.zeros(len(rows), row)
     for name in row.names or ():
-        is_missing = (
-            name not in (rows.dtype.names or ()) or rows.dtype[name].shape != row[name].shape
-        )
-        if is_missing and name != INFO:
-            text = f"the rows of the checkpoint have no column {name!r} {row[name]}, which this run needs"
+        if name in (stored.names or ()) and stored[name].shape == row[name].shape:
+            result[name] = rows[name]
+        elif name == INFO:
+            result[name] = np.nan
+        else:
             raise CheckpointError(
-                f"{text}; they have {rows.dtype.descr}: resume with the code that wrote it"
+                f"the rows of the checkpoint have no column {name!r} {row[name]}, which this run needs; they have {stored.descr}: resume with the code that wrote it"
             )
-        mapped[name] = np.nan if is_missing else rows[name]
-    return mapped
+    return result

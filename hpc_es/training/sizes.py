@@ -15,8 +15,8 @@ from hpc_es.core.data import Json
 from hpc_es.core.interfaces import AutomaticSizes, SearchSize
 from hpc_es.devices.decision import current_decision
 from hpc_es.training.build import BuiltTask, build_task
-from hpc_es.training.chunking import jobs_of_generation
 from hpc_es.training.compatibility import factorisation_of, vectors
+from hpc_es.training.generation_jobs import jobs_of_generation
 
 
 def with_sizes(

@@ -16,7 +16,8 @@ from hpc_es.cluster.measure import (
     gather_seconds,
 )
 from hpc_es.cluster.predict import SimulatedGeneration, simulate_generation, simulate_round
-from hpc_es.training.chunking import Cut, CutPlan
+from hpc_es.training.chunk_sizes import Cut
+from hpc_es.training.chunking import CutPlan
 
 FREE = Cluster(latency=0.0, bandwidth=math.inf, dispatch=0.0, per_rank=0.0)
 SLOW = Cluster(latency=0.0, bandwidth=math.inf, dispatch=0.1, per_rank=0.0)

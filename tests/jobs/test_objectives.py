@@ -417,7 +417,7 @@ DURATIONS = """
     import csv, runpy, sys
     import numpy as np
     from hpc_es.training import updates
-    from hpc_es.training.chunking import JobDurations
+    from hpc_es.training.job_durations import JobDurations
 
     def add(self, vectors, seconds):
         numbers = np.concatenate([vectors, seconds[:, np.newaxis]], axis=1)

@@ -33,7 +33,7 @@ from hpc_es.report.curves import (
     of_one_run,
     population,
 )
-from hpc_es.report.drawn import Style, lines_of
+from hpc_es.report.drawn import Style, lines_of, panels_of
 from hpc_es.report.plot import _group_label, _repetitions, figure, plot
 from hpc_es.report.statistics import Summary
 from hpc_es.report.ticks import ShortNumbers
@@ -187,6 +187,19 @@ def test_best_values_are_named_as_noisy_ones_if_the_answer_is_a_mean(
     answer = {"kind": kind, "value": 2.5, "x": [1.0], "standard_error": 0.1, "evaluations": 9}
     (run / "result.json").write_text(json.dumps({"goal": "minimise", "answer": answer}))
     assert text in legend([run])
+
+
+def test_values_of_a_task_without_a_best_one_are_drawn(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", [-2.0])
+    row = json.loads((run / "metrics.jsonl").read_text())
+    values = {"value_mean": 2.0, "value_std": 0.5}
+    (run / "metrics.jsonl").write_text(json.dumps({**row, **values}) + "\n")
+    group = grouped([load(run)])[0]
+    assert panels_of([group], Style(panels=("value", "population"))) == ("value", "population")
+    assert panels_of([group], Style()) == ("main",)
+    (line,) = lines_of("main", [group], "seconds", Style())
+    assert (line.column, line.curve.y.tolist()) == ("value_mean", [2.0])
+    plot([run], tmp_path / "curve.png")
 
 
 def test_directory_of_repetitions_loads_those_with_metrics(tmp_path: Path) -> None:

@@ -31,10 +31,12 @@ from hpc_es.core.keys import Keys
 from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.training.budget import budget_warning, may_be_cut
 from hpc_es.training.build import Parts, build_task, valid_config
-from hpc_es.training.chunking import AS_ASKED, Cut, CutPlan, first_jobs, recut, without_first_jobs
+from hpc_es.training.chunk_sizes import AS_ASKED, Cut
+from hpc_es.training.chunking import CutPlan
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation
 from hpc_es.training.outcomes import StoredOutcomes, continued
+from hpc_es.training.recutting import first_jobs, recut, without_first_jobs
 
 # Budgets.
 

@@ -20,21 +20,18 @@ from hpc_es.core.declarations import Needs, Offers
 from hpc_es.core.errors import RunError
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Explicit, Layout, Population
-from hpc_es.training.chunk_sizes import CHUNK_TIME, Cut
+from hpc_es.training.chunk_sizes import AS_ASKED, CHUNK_TIME, Cut
 from hpc_es.training.chunking import (
-    AS_ASKED,
     MOST_COORDINATES,
     ChunkPlanner,
     CutPlan,
-    JobDurations,
-    division_message,
-    evaluating_ranks,
     evaluation_size,
-    idle_message,
     most_jobs,
-    recut,
 )
+from hpc_es.training.evaluating_ranks import division_message, evaluating_ranks, idle_message
 from hpc_es.training.executors import first_units
+from hpc_es.training.job_durations import JobDurations
+from hpc_es.training.recutting import recut
 
 
 def plan(
