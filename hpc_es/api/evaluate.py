@@ -6,8 +6,6 @@ results do not depend on the number of ranks.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -43,6 +41,7 @@ from hpc_es.core.policy import Actor, Batch, Episodic, Policy, Traits
 from hpc_es.core.population import unperturbed
 from hpc_es.core.quantities import CONSTRAINTS, means, violations
 from hpc_es.core.quiet import show_once
+from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.core.streams import say_error
 from hpc_es.core.vocabulary import GROUPS
 from hpc_es.devices.backend import backend
@@ -496,10 +495,7 @@ def has_failed(result: JsonObject) -> bool:
 
 def table(rows: Sequence[JsonObject]) -> str:
     """Return the rows as CSV text, with nan for None."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(
-        {name: "nan" if value is None else value for name, value in row.items()} for row in rows
-    )
-    return text.getvalue()
+    names = list(rows[0])
+    values = ([row.get(name, "") for name in names] for row in rows)
+    lines = (["nan" if value is None else value for value in line] for line in values)
+    return spreadsheet_text([names, *lines])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 import time
@@ -465,7 +464,7 @@ def run_results(arguments: argparse.Namespace) -> int:
     comparison.
     """
     from hpc_es.core.errors import READING, UserError, unreadable_reason
-    from hpc_es.core.plain import spreadsheet_cell
+    from hpc_es.core.spreadsheets import spreadsheet_text
     from hpc_es.storage import results
 
     directories, unreadable = list(dict.fromkeys(arguments.directories)), list[str]()
@@ -496,15 +495,9 @@ def run_results(arguments: argparse.Namespace) -> int:
             for name, (rows, _) in contents.items()
             for row in rows
         ]
-        lines = [
-            {str(spreadsheet_cell(name)): value for name, value in line.items()} for line in lines
-        ]
-        columns = dict.fromkeys(column for line in lines for column in line)
-        table = csv.DictWriter(sys.stdout, list(columns) or ["repetition"], lineterminator="\n")
-        table.writeheader()
-        table.writerows(
-            {name: spreadsheet_cell(value) for name, value in line.items()} for line in lines
-        )
+        columns = [*dict.fromkeys(column for line in lines for column in line)] or ["repetition"]
+        table = [[line.get(name, "") for name in columns] for line in lines]
+        sys.stdout.write(spreadsheet_text([columns, *table]))
     elif several:
         sys.stdout.write(
             _comparison({name: pair[1] for name, pair in contents.items() if name not in copies})

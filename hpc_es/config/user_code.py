@@ -32,7 +32,7 @@ from importlib.machinery import (
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import UserError, as_command
 from hpc_es.core.ownership import stranger
 from hpc_es.core.paths import current_directory
 
@@ -338,7 +338,7 @@ def _require_allowed(path: str, content: bytes) -> None:
     if limits is not None and (refusal := limits.refusal(path, digest)):
         text = f"code of a run would import {path}, which {refusal}"
         raise UserError(
-            f"{text}: read it, and run hpc-es trust {path}, or give --trust (trust=True)"
+            f"{text}: read it, and run {as_command('hpc-es', 'trust', path)}, or give --trust (trust=True)"
         )
     _executed[path] = digest
 

@@ -14,6 +14,7 @@ import linecache
 import math
 import os
 import re
+import shlex
 import signal
 import threading
 import traceback
@@ -313,6 +314,11 @@ def visible(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def as_command(*words: str) -> str:
+    """Return a command to copy into a shell, which sees each word as one, whatever is in it."""
+    return visible(shlex.join(words))
 
 
 def failure_from_text(text: str, position: int = 0) -> Failure:

@@ -9,27 +9,10 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.data import Json
-from hpc_es.core.errors import ConfigError, Problems, join, one_line, visible
+from hpc_es.core.errors import ConfigError, Problems, join, one_line
 
 EXPECTED = "expected text, a number, true, false, None, a list or a mapping"
 MOST_CHARACTERS = 60  # of a value in a message
-
-
-def spreadsheet_cell(value: object) -> object:
-    """Return a cell of a CSV file.
-
-    A text that a spreadsheet would compute, or a terminal obey, is escaped.
-    """
-    if not isinstance(value, str):
-        return value
-    value = visible(value)
-    if not value.startswith(("=", "+", "-", "@")):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
 
 
 def plain(value: object, key: str = "") -> Any:

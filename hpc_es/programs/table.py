@@ -11,8 +11,6 @@ superfluous characters.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -28,8 +26,8 @@ from matplotlib.figure import Figure
 from hpc_es.config.options import Hint, Limits, require_fit
 from hpc_es.config.resolved import plain_data
 from hpc_es.core.errors import ConfigError, UserError, unreadable_reason
-from hpc_es.core.plain import spreadsheet_cell
 from hpc_es.core.run_files import LARGEST_CONFIG, exists, read_text
+from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.core.text_table import aligned
 from hpc_es.extend.reports import STYLE, SUFFIXES
 from hpc_es.extend.runs import Result, read_results, written
@@ -254,14 +252,14 @@ def as_csv(table: Table) -> str:
 
     A line has repetitions, success rate, mean NPE per algorithm.
     """
-    file = io.StringIO()
-    out = csv.writer(file, lineterminator="\n")
     budgets = [
         f"{name} ({'no limit' if limit is None else limit} NPE)"
         for name, limit in table.budgets.items()
     ]
-    out.writerow(["", *(text for budget in budgets for text in (budget, "", ""))])
-    out.writerow(["task", *(("reps", "success rate", "mean NPE") * len(budgets))])
+    lines: list[list[str | int]] = [
+        ["", *(text for budget in budgets for text in (budget, "", ""))],
+        ["task", *(("reps", "success rate", "mean NPE") * len(budgets))],
+    ]
     for task in table.tasks:
         line: list[str | int] = [task]
         for algorithm in table.algorithms:
@@ -271,8 +269,8 @@ def as_csv(table: Table) -> str:
                 if cell is None
                 else [len(cell.rows), f"{cell.success_rate:.2f}", round(cell.npe)]
             )
-        out.writerow(map(spreadsheet_cell, line))
-    return file.getvalue()
+        lines.append(line)
+    return spreadsheet_text(lines)
 
 
 def shortest(table: Table) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from hpc_es.core.data import Float64, Json
-from hpc_es.core.errors import CheckpointError
+from hpc_es.core.errors import CheckpointError, as_command
 from hpc_es.core.run_files import read_text
 from hpc_es.report.page import Cell, Content, Element, Section, details, element, number_cell, table
 from hpc_es.storage.members import StoredArchive, read_archive
@@ -54,7 +54,7 @@ def _figure(archive: StoredArchive, run: Path, name: str, id: str) -> Element:
         "members": [archive.names[row] for row in shown.tolist()],
         "heads": heads,
         "rows": rows,
-        "run": str(run),
+        "command": as_command("hpc-es", "export", str(run), "member.json", "--member"),
     }
     text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     label = f"Archive of {name}: {share}"

@@ -19,6 +19,7 @@ import numpy as np
 from hpc_es.core.data import ConfigData, Float64
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.run_files import is_regular, read_text
+from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.storage.answers import CENTRE_JOB, Found
 from hpc_es.storage.evaluations import each_evaluation
 from hpc_es.storage.line_logs import FIRST_COLUMNS
@@ -186,13 +187,12 @@ def correlations(designs: Designs) -> dict[str, float | None]:
 
 def csv_text(designs: Sequence[Design]) -> str:
     """Return designs as CSV, with run, generation, job, value and the cells."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
     names = list(designs[0].cells) if designs else []
-    rows.writerow(["run", *FIRST_COLUMNS, *names])
+    rows: list[list[object]] = [["run", *FIRST_COLUMNS, *names]]
     for design in designs:
         cells = [
             str(cell).lower() if isinstance(cell, bool) else cell for cell in design.cells.values()
         ]
-        rows.writerow([design.run, design.generation, design.job, repr(design.value), *cells])
-    return text.getvalue()
+        first = (str(design.run), design.generation, design.job, repr(design.value))
+        rows.append([*first, *cells])
+    return spreadsheet_text(rows)

@@ -5,8 +5,6 @@ The picture and its CSV file come from the same lines.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import numpy as np
 
 from hpc_es.core.declarations import Metric
 from hpc_es.core.errors import UserError, nearest
+from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.report.curves import (
     COLUMNS,
     FINAL,
@@ -209,9 +208,7 @@ def csv_text(charts: Mapping[str, tuple[Sequence[RunGroup], Sequence[DrawnLine]]
     Args:
         charts: groups and lines by task.
     """
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(COLUMN_NAMES)
+    rows: list[Sequence[object]] = [COLUMN_NAMES]
     for task, (groups, lines) in charts.items():
         for line in lines:
             label, panel = groups[line.group].label, line.metric or line.panel
@@ -219,8 +216,8 @@ def csv_text(charts: Mapping[str, tuple[Sequence[RunGroup], Sequence[DrawnLine]]
             curve = line.curve
             for point in zip(curve.x, curve.y, curve.low, curve.high, strict=True):
                 numbers = map(_number, point)
-                rows.writerow([task, label, panel, line.role, run, line.x, *numbers, curve.runs])
-    return text.getvalue()
+                rows.append([task, label, panel, line.role, run, line.x, *numbers, curve.runs])
+    return spreadsheet_text(rows)
 
 
 def _number(value: float) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hpc_es.core.data import Float64
+from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.report.curves import X_AXES, X
 from hpc_es.report.methods import Method, Step, performance_profile, reached_by
 from hpc_es.report.plot import CSV, DASHES, PALETTE, STYLE, SUFFIXES, UNDATED, WIDTH, require_suffix
@@ -148,18 +147,16 @@ def _draw_improvement(ax: Axes, methods: Sequence[Method]) -> None:
 
 def _table(methods: Sequence[Method]) -> str:
     """Return what is drawn as CSV: a line for each point."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["panel", "method", "x", "y", "low", "high"])
+    rows: list[Sequence[object]] = [["panel", "method", "x", "y", "low", "high"]]
     for method in methods:
         step = performance_profile(method.scores, method.sign)
         for x, share in zip(step.x.tolist(), step.shares.tolist(), strict=True):
-            writer.writerow(["profile", method.label, x, share, "", ""])
+            rows.append(["profile", method.label, x, share, "", ""])
         if method is not methods[0]:
             value, ends = method.better_than(methods[0])
-            writer.writerow(["better", method.label, methods[0].label, value, *(ends or ("", ""))])
+            rows.append(["better", method.label, methods[0].label, value, *(ends or ("", ""))])
         if method.times is not None and method.reached is not None:
             step = reached_by(method.times, method.reached)
             for x, share in zip(step.x.tolist(), step.shares.tolist(), strict=True):
-                writer.writerow(["target", method.label, x, share, "", ""])
-    return text.getvalue()
+                rows.append(["target", method.label, x, share, "", ""])
+    return spreadsheet_text(rows)

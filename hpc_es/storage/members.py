@@ -14,9 +14,8 @@ such as again_measures, and `again`, their number for each member and for all.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,13 +30,15 @@ from hpc_es.core.declarations import Incumbent
 from hpc_es.core.domination import choices
 from hpc_es.core.elites import MEMBER, Division, Elites
 from hpc_es.core.errors import CheckpointError, printable
-from hpc_es.core.plain import spreadsheet_cell
 from hpc_es.core.quantities import OBJECTIVES, Goal, Quantities
+from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.storage.files import replace_by, write_text
 
 STEMS: Mapping[Incumbent, str] = {"front": "front", "cells": "archive"}
 FIRST = ("member", "generation", "job")
 LONGEST_NAME = 100
+# Whatever the numbers are, such a name is one word of a command.
+_NAME = re.compile(r"g-?[0-9]+j-?[0-9]+")
 MOST_CELLS = 10**8  # a picture of them takes 8 bytes of each
 LARGEST_NUMBER = 1e150  # the square is still a number
 FLOATS = (np.float16, np.float32, np.float64)
@@ -201,16 +202,8 @@ def _table(
         listed += [(f"{name}_again", column) for name, column in numbers]
     if elites.cells is None and OBJECTIVES in columns:
         listed.append(("choice", choices_of(elites, quantities)))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([spreadsheet_cell(name) for name, _ in listed])
-    writer.writerows(
-        [
-            [_cell(value) for value in row]
-            for row in zip(*(column for _, column in listed), strict=True)
-        ]
-    )
-    return text.getvalue()
+    rows = zip(*(column for _, column in listed), strict=True)
+    return spreadsheet_text([[name for name, _ in listed], *rows])
 
 
 def _returned(
@@ -230,10 +223,6 @@ def choices_of(elites: Elites, quantities: Quantities) -> list[str]:
     """Return which members of a front are its knee, or the best of an objective, "" of others."""
     costs = -quantities.signs * np.asarray(elites.columns[OBJECTIVES], np.float64)
     return choices(costs, list(quantities.objectives))
-
-
-def _cell(value: object) -> object:
-    return repr(value) if isinstance(value, float) else spreadsheet_cell(value)
 
 
 @dataclass(frozen=True)
@@ -394,7 +383,7 @@ def _names(arrays: Mapping[str, Array]) -> list[str]:
     if generation.shape != member.shape or (generation.dtype.kind not in "iu" and len(member)):
         raise ValueError(f"the generations are {generation.dtype}{list(generation.shape)}")
     names = [str(name) for name in member]
-    if not all(len(name) <= LONGEST_NAME and name.isprintable() for name in names):
+    if not all(len(name) <= LONGEST_NAME and _NAME.fullmatch(name) for name in names):
         raise ValueError("the names are no names of members")
     return names
 

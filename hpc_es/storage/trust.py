@@ -38,7 +38,7 @@ from hpc_es.config.source_code import (
     source_path,
 )
 from hpc_es.core.data import ConfigData, JsonObject
-from hpc_es.core.errors import UserError, visible
+from hpc_es.core.errors import UserError, as_command, visible
 from hpc_es.core.ownership import stranger
 from hpc_es.core.paths import absolute, expanded
 from hpc_es.storage.checkpoint import damage_named, load
@@ -358,17 +358,18 @@ def _changed_text(path: Path, name: str, now: str, before: str) -> str:
     has = f"has SHA-256 {now[:12]}" if now else "is not known"
     was = f"the policy was trained with {before[:12]}" if before else "the checkpoint records none"
     text = f"{path} would run {name!r}, whose {source} {has}, but {was}"
-    return f"{text}: read what it does, and {_remedy(path)}"
+    return f"{visible(text)}: read what it does, and {_remedy(path)}"
 
 
 def _remedy(checkpoint: Path) -> str:
     folder = checkpoint.parent
     run = folder.parent if folder.name == DIRECTORY else checkpoint
-    return f"run hpc-es trust {run}, or give --trust (trust=True) to run it once"
+    return f"run {as_command('hpc-es', 'trust', str(run))}, or give --trust (trust=True) to run it once"
 
 
 def _untrusted_lines(path: Path, reason: str, code: Code) -> Iterator[str]:
-    yield f"{path} names code that you have not trusted yet, and somebody else may have written it ({reason}):"
+    text = f"{path} names code that you have not trusted yet, and somebody else may have written it ({reason}):"
+    yield visible(text)
     yield from code.lines()
     yield f"read it, and {_remedy(path)}"
 

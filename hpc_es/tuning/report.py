@@ -5,8 +5,6 @@ It is available at any time, whether or not all trials have ended.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import shlex
@@ -21,7 +19,7 @@ import yaml
 from hpc_es.config.yaml_text import Dumper
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import READING, UserError, unreadable_reason
-from hpc_es.core.plain import spreadsheet_cell
+from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.core.text_table import aligned
 from hpc_es.storage.answers import read_config
 from hpc_es.storage.files import write_text, written
@@ -235,11 +233,9 @@ def write(report: TuningReport) -> list[Path]:
 
 def _csv(report: TuningReport) -> str:
     """Return the trials as CSV, with numbers in full precision and lists as JSON."""
-    file = io.StringIO()
-    out = csv.writer(file, lineterminator="\n")
-    out.writerow(
+    lines = [
         ["trial", "state", "objective", *report.measures, *report.keys, "generation", "reason"]
-    )
+    ]
     for row in report.rows:
         values = [row["hyperparameters"].get(key) for key in report.keys]
         plain = [
@@ -248,8 +244,8 @@ def _csv(report: TuningReport) -> str:
         ]
         numbers = [row[name] for name in ("objective", *report.measures)]
         cells = [row["trial"], row["state"], *numbers, *plain, row["generation"], row["reason"]]
-        out.writerow(map(spreadsheet_cell, cells))
-    return file.getvalue()
+        lines.append(cells)
+    return spreadsheet_text(lines)
 
 
 def best_config(report: TuningReport, best: TrialRow) -> str:

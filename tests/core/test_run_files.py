@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.core.plain import spreadsheet_cell
 from hpc_es.core.run_files import (
     UnusualFileError,
     each_line,
@@ -74,22 +73,6 @@ def test_code_may_be_reached_by_links(tmp_path: Path) -> None:
         == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     )
     assert sha256_of(tmp_path / "missing") == ""
-
-
-def test_cells_that_a_spreadsheet_would_compute() -> None:
-    cells = ["=1+1", "+x", "-x", "@x", "-1e-3", "+2", "a=b", 3, None, "\x1b[31m"]
-    assert [*map(spreadsheet_cell, cells)] == [
-        "'=1+1",
-        "'+x",
-        "'-x",
-        "'@x",
-        "-1e-3",
-        "+2",
-        "a=b",
-        3,
-        None,
-        "\\x1b[31m",
-    ]
 
 
 def test_links_of_others_lead_to_no_files_of_the_user(tmp_path: Path) -> None:

@@ -408,6 +408,17 @@ def test_module_that_a_run_imports_late_is_trusted_with_it(place: Place) -> None
     assert (place.ran / "reset").exists()
 
 
+def test_command_that_a_refusal_names_has_the_run_as_one_word(place: Place) -> None:
+    """It is copied into a shell, and a name in it may have other commands and lines."""
+    other = place.code / "a; touch b\nc"
+    place.run.rename(other)
+    place.open_to_all()
+    place.forget()
+    said = place.refused("eval", other)
+    assert f"hpc-es trust '{place.code}/a; touch b\\nc'" in said
+    assert not any(line.startswith("c") for line in said.splitlines())
+
+
 def test_helpers_that_are_exchanged_are_not_trusted(place: Place) -> None:
     """Each of them has a content that is trusted, under the other name."""
     (place.code / "lines.py").write_text(

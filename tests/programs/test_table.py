@@ -161,6 +161,12 @@ def test_table_is_written_as_csv(created: Path) -> None:
     ]
 
 
+def test_names_of_algorithms_are_no_formulas_in_the_csv(tmp_path: Path) -> None:
+    run(tmp_path / "a", row(0, True, 100, "=1+1_add", "add"))
+    head = table_module.as_csv(table_module.read_table([tmp_path])).splitlines()[0]
+    assert head.startswith(",'=1+1")
+
+
 def test_table_has_the_shortest_correct_programs(created: Path) -> None:
     """The best program of ga is not correct, so its first solutions count."""
     assert table_module.shortest(table_module.read_table([created])) == (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,27 @@ def test_report_has_the_parameters_of_each_member(tmp_path: Path) -> None:
     assert data["rows"][1] == ["0.5", "1", "1", "0.9", "0.1"]
     assert data["cells"] == [[0, 0], [3, 0], [0, 4]] and data["sign"] == -1
     assert "</script>" not in (script.text or "")
+
+
+def test_command_for_a_member_has_the_run_as_one_word(tmp_path: Path) -> None:
+    (section,) = archive_sections([grid(tmp_path / "a; touch b")], ["run"])
+    (shown,) = section.content
+    assert not isinstance(shown, str)
+    data = json.loads(next(item for item in shown.iter("script")).text or "")
+    words = ["hpc-es", "export", str(tmp_path / "a; touch b"), "member.json", "--member"]
+    assert shlex.split(data["command"]) == words
+
+
+def test_members_have_no_other_names_than_of_a_generation_and_a_job(tmp_path: Path) -> None:
+    """Names reach commands that are copied into a shell."""
+    run = grid(tmp_path / "run")
+    with np.load(run / "archive.npz") as file:
+        arrays = {name: file[name] for name in file}
+    np.savez(
+        run / "archive.npz", **{**arrays, "member": np.array(["g0j0", "g1j0;touch b", "g2j0"])}
+    )
+    with pytest.raises(CheckpointError, match="the names are no names of members"):
+        read_archive(run)
 
 
 def test_damaged_archive_is_left_out_of_a_report(tmp_path: Path) -> None:

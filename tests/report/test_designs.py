@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import json
 import re
 import shutil
@@ -112,6 +113,15 @@ def test_report_lists_designs_and_offers_them_as_csv(tmp_path: Path) -> None:
     assert lines[0] == "run,generation,job,value,width,layers,material,hollow,sag"
     assert lines[1] == f"{tmp_path / 'run'},0,1,3.0,2.5,3,</script>,true,-0.5"
     assert len(lines) == 6
+
+
+def test_designs_of_somebody_else_are_no_formulas_in_the_csv(tmp_path: Path) -> None:
+    rows = 'generation,job,value,width,layers,material,hollow,@x\n0,0,1,2,2,"=A(""1"")",true,+y\n'
+    text = report_page([beam(tmp_path / "run", rows)])
+    link = re.search(r'href="data:text/csv;base64,([^"]+)"', text)
+    assert link is not None
+    head, first = csv.reader(base64.b64decode(link[1]).decode().splitlines())
+    assert head[-1] == "'@x" and first[-3:] == ['\'=A("1")', "true", "'+y"]
 
 
 # In a browser.

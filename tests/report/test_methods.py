@@ -95,6 +95,15 @@ def test_methods_of_runs(tmp_path: Path) -> None:
     assert files[1].read_bytes().startswith(b"\x89PNG")
 
 
+def test_names_of_methods_are_no_formulas_in_the_csv(tmp_path: Path) -> None:
+    groups = [RunGroup(name, [curves([1.0], 1.0, "a")]) for name in ("=a", "b")]
+    plot_methods(
+        methods_of(groups, "evaluations", None), [tmp_path / "m.csv"], x="evaluations", target=None
+    )
+    names = {row["method"] for row in csv.DictReader((tmp_path / "m.csv").read_text().splitlines())}
+    assert names == {"'=a", "b"}
+
+
 def test_methods_on_several_tasks_are_refused() -> None:
     groups = [RunGroup(n, [curves([1.0], 1.0, n, f"here:{n}")]) for n in "ab"]
     with pytest.raises(UserError, match="expected methods on one task"):

@@ -262,7 +262,7 @@
     choose(index) {
       if (index == null) return;
       this.selected = index;
-      const { members, values, names, measures, heads, rows, run } = this.data;
+      const { members, values, names, measures, heads, rows, command } = this.data;
       const pairs = heads.length ? heads.map((name, column) => [name, rows[index][column]])
         : [["value", number(values[index])], ...names.map((name, axis) => [name, number(measures[index][axis])])];
       const list = document.createElement("dl");
@@ -273,7 +273,7 @@
         list.append(term, value);
       }
       const code = document.createElement("code");
-      code.textContent = `hpc-es export ${run} member.json --member ${members[index]}`;
+      code.textContent = `${command} ${members[index]}`;
       this.figure.querySelector(".member").replaceChildren(list, code);
       this.draw();
     }
