@@ -60,7 +60,7 @@ test-torch:     ## the tests of PyTorch, in a virtual environment of their own
 	$(VENV)-torch/bin/python -c 'import torch' 2>/dev/null || for version in torch==2.13.0+cpu torch==2.13.0 torch; do \
 	  $(VENV)-torch/bin/pip install --quiet --disable-pip-version-check $$version && break; \
 	done
-	$(VENV)-torch/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,torch,video]' transformers pytest pytest-xdist wheel
+	$(VENV)-torch/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,torch,video]' transformers onnx onnxruntime onnxscript pytest pytest-xdist wheel
 	$(VENV)-torch/bin/python -m pytest --numprocesses $(WORKERS) $$(ls tests/*/test_torch_*.py tests/*/*/test_torch_*.py 2>/dev/null)
 	$(VENV)-torch/bin/python -m pytest tests/jobs/test_examples.py -k torch_
 
