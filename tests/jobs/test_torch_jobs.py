@@ -29,7 +29,8 @@ def policy(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "lstm", pytest.param("gru_cell", marks=pytest.mark.long)]
+    "name",
+    ["lstm", *(pytest.param(name, marks=pytest.mark.long) for name in ("plain", "gru_cell"))],
 )
 def test_killed_on_three_ranks_and_resumed_on_two_the_result_is_that_of_one(
     name: str, tmp_path: Path
@@ -76,10 +77,9 @@ def test_check_eval_and_init_from(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     "noise",
     [
-        "{kind: counter, rank: 1}",
-        "{kind: counter, rank: 2}",
         "{kind: portable}",
         "{kind: portable, rank: 1}",
+        pytest.param("{kind: counter, rank: 2}", marks=pytest.mark.long),
     ],
 )
 def test_noise_by_key_gives_the_same_results_on_every_number_of_ranks(

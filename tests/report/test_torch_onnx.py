@@ -60,9 +60,13 @@ HEADS: dict[str, Any] = {
     "from_minus_two": (Discrete(3, -2), {}),
     "choices": (MultiDiscrete((2, 3)), {}),
 }
+LESS_OFTEN = ("box", "bins", "from_minus_two")
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(
+    "head",
+    ["squash", "choices", *(pytest.param(head, marks=pytest.mark.long) for head in LESS_OFTEN)],
+)
 def test_heads_act_like_those_of_the_policy(head: str, tmp_path: Path) -> None:
     from hpc_es.report.onnx_torch import onnx_bytes
 
