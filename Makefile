@@ -11,6 +11,8 @@ PYTEST := $(BIN)/python -m pytest
 MINUTES ?= 10
 SEED    ?= 1
 WORKERS ?= 4# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
+MARKED  ?= not long# which tests make test-torch runs; the others: make test-torch MARKED=long
+TORCH_EXAMPLES := $(patsubst %,'tests/jobs/test_examples.py::test_example_is_identical_on_three_ranks_killed_and_resumed[%]',$(wildcard examples/torch_*/*.yaml))
 JAX_WORKERS ?= 3# the same for tests with JAX, which compile on all cores and need gigabytes
 
 .PHONY: help venv run test test-long test-gym test-loggers test-jax test-torch test-gpu test-all-extras test-slurm test-ft lint check bench bench-functions bench-peers campaign docs lock clean
@@ -60,9 +62,8 @@ test-torch:     ## the tests of PyTorch, in a virtual environment of their own
 	$(VENV)-torch/bin/python -c 'import torch' 2>/dev/null || for version in torch==2.13.0+cpu torch==2.13.0 torch; do \
 	  $(VENV)-torch/bin/pip install --quiet --disable-pip-version-check $$version && break; \
 	done
-	$(VENV)-torch/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,torch,video]' transformers pytest pytest-xdist wheel
-	$(VENV)-torch/bin/python -m pytest --numprocesses $(WORKERS) $$(ls tests/*/test_torch_*.py tests/*/*/test_torch_*.py 2>/dev/null)
-	$(VENV)-torch/bin/python -m pytest tests/jobs/test_examples.py -k torch_
+	$(VENV)-torch/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,torch,video]' transformers onnx onnxruntime onnxscript pytest pytest-xdist wheel
+	$(VENV)-torch/bin/python -m pytest --numprocesses $(WORKERS) -m '$(MARKED)' $$(ls tests/*/test_torch_*.py tests/*/*/test_torch_*.py) $(TORCH_EXAMPLES)
 
 test-gpu:       ## the tests on the GPU of this machine, in a virtual environment of their own; without a GPU it says so
 	@if [ -z "$$(ls /proc/driver/nvidia/gpus 2>/dev/null)" ]; then \

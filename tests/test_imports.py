@@ -34,8 +34,11 @@ JAX_NETWORKS = {
 }
 # imported once PyTorch is set up
 TORCH_NETWORKS = {
-    f"policies/networks/torch_{name}.py"
-    for name in ("calls", "checks", "files", "functions", "networks")
+    "report/onnx_torch.py",
+    *(
+        f"policies/networks/torch_{name}.py"
+        for name in ("calls", "checks", "files", "functions", "networks")
+    ),
 }
 ROOT = Path(hpc_es.__file__).parent
 FILES = {file.relative_to(ROOT).as_posix(): file for file in sorted(ROOT.rglob("*.py"))}

@@ -377,7 +377,8 @@ def run_export(arguments: argparse.Namespace) -> int:
     An .onnx file has the same policies for other runtimes: its input is observation, [batch,
     *shape], and its output action. Of each layer of a recurrent policy NAME_h and NAME_c are
     inputs, zeros at the start of an episode, and next_NAME_h and next_NAME_c outputs, [batch,
-    units].
+    units]. Modules of PyTorch are written for one observation, [1, *shape], with their memory as
+    memory_0 and next_memory_0 and so on; this needs onnxscript, too.
 
     An .npz file has the parameters of any policy by name, as float32 arrays, and observation_mean,
     observation_std and observation_clip if observations are normalised.

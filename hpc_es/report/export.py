@@ -131,14 +131,29 @@ def export_numpy(path: Path, output: Path, options: ExportOptions) -> None:
 
 
 def export_onnx(path: Path, output: Path, options: ExportOptions) -> None:
-    """Write the policy of a run or checkpoint as an ONNX model; see `onnx_file`."""
-    require("export", "onnx")
-    from hpc_es.report.onnx_file import onnx_model
+    """Write the policy of a run or checkpoint as an ONNX model.
 
+    See `onnx_file`, and `onnx_torch` for modules of PyTorch.
+    """
+    require("export", "onnx")
     policy, arguments = _network_of(path, output, options)
-    model = onnx_model(policy.policy, policy.source.theta, **arguments)
+    theta = policy.source.theta
+    if isinstance(policy.policy, NetworkPolicy) and _is_torch(policy.policy):
+        require("export of a module of PyTorch", "onnxscript", otherwise="or choose .pt")
+        from hpc_es.report.onnx_torch import onnx_bytes
+
+        content = onnx_bytes(path, policy.policy, theta, **arguments)
+    else:
+        from hpc_es.report.onnx_file import onnx_model
+
+        content = onnx_model(policy.policy, theta, **arguments).SerializeToString()
     with written(output) as temporary:
-        temporary.write_bytes(model.SerializeToString())
+        temporary.write_bytes(content)
+
+
+def _is_torch(policy: Policy) -> bool:
+    """Whether a policy is a module of PyTorch, which has files of weights."""
+    return isinstance(policy, NetworkPolicy) and isinstance(policy.network, HasWeightFiles)
 
 
 def _network_of(
@@ -158,9 +173,14 @@ def _network_of(
         raise UserError(f"{output}: a {output.suffix} file has actions only: leave --value out")
     policy = load_policy(path, **options.selected, trust=options.trust, env=options.env)
     kind = policy.config.policy.kind
-    if kind not in NETWORK_KINDS:
+    if kind not in NETWORK_KINDS and not (
+        output.suffix == ONNX_SUFFIX and _is_torch(policy.policy)
+    ):
         text = f"{path}: a policy of kind {kind!r} cannot be written as {output.suffix}"
-        raise UserError(f"{text}, as {', '.join(NETWORK_KINDS)} can: {SUFFIX} or {ARRAYS_SUFFIX}")
+        others = f"{SUFFIX} or {ARRAYS_SUFFIX}"
+        if _is_torch(policy.policy):
+            others = f"{ONNX_SUFFIX}, {' or '.join(WEIGHT_SUFFIXES)}"
+        raise UserError(f"{text}, as {', '.join(NETWORK_KINDS)} can: {others}")
     around = (
         _environment_transformations(policy.wrappers, policy.spaces) if policy.wrappers else None
     )

@@ -81,3 +81,18 @@ def language(directory: str, sha256: str | None = None, dtype: str = "bfloat16")
         dtype=dtype,
         sha256=sha256,  # type: ignore[arg-type]
     )
+
+
+def parts(what: str) -> Any:
+    """What a compiled call takes from JAX, made of PyTorch: its parameters are a module or a
+    state_dict.
+    """
+    module = Network()
+    parameters = module if what == "module" else module.state_dict()
+    return {"parameters": parameters, "score": score, "batch": batch}
+
+
+def traced() -> TorchEngine:
+    """The module as a program of TorchScript."""
+    module = Network().eval()
+    return TorchEngine(torch.jit.trace(module, batch(0)[0]), score, batch)

@@ -37,7 +37,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_digests_do_not_depend_on_the_number_of_ranks(
     ranks: int, reference: Path, tmp_path: Path
 ) -> None:

@@ -29,7 +29,8 @@ def policy(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "lstm", pytest.param("gru_cell", marks=pytest.mark.long)]
+    "name",
+    ["lstm", *(pytest.param(name, marks=pytest.mark.long) for name in ("plain", "gru_cell"))],
 )
 def test_killed_on_three_ranks_and_resumed_on_two_the_result_is_that_of_one(
     name: str, tmp_path: Path
@@ -73,14 +74,53 @@ def test_check_eval_and_init_from(tmp_path: Path, capsys: Any) -> None:
     assert before.tobytes() == after.tobytes()
 
 
-@pytest.mark.parametrize("rank", [1, 2])
-def test_low_rank_noise_gives_the_same_results_on_every_number_of_ranks(
-    rank: int, tmp_path: Path
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "{kind: portable}",
+        "{kind: portable, rank: 1}",
+        pytest.param("{kind: counter, rank: 2}", marks=pytest.mark.long),
+    ],
+)
+def test_noise_by_key_gives_the_same_results_on_every_number_of_ranks(
+    noise: str, tmp_path: Path
 ) -> None:
-    options = [policy("wider"), f"noise={{kind: counter, rank: {rank}}}", "stop.generations=2"]
+    options = [policy("wider"), f"noise={noise}", "stop.generations=2"]
     runs.here(runs.tiny(tmp_path), tmp_path / "one", options)
     runs.finished(2, tmp_path / "two", *options)
     runs.assert_same(tmp_path / "one", tmp_path / "two")
+
+
+def test_modules_get_candidates_of_portable_noise_with_the_bytes_of_numpy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of generation 0 are theta + 0.1 d and theta - 0.1 d of six pairs, rounded once."""
+    from hpc_es.core.keys import Keys
+    from hpc_es.noise.counter import CounterNoise
+    from hpc_es.noise.portable import fill
+    from hpc_es.policies.networks.torch_calls import TorchCall
+
+    seen: set[bytes] = set()
+    load = TorchCall.load
+
+    def recording(call: Any, parts: Any, common: Any) -> Any:
+        if call.size is not None:
+            rows = [np.concatenate([part[i].ravel() for part in parts.values()]) for i in range(3)]
+            seen.update(row.tobytes() for row in rows)
+        return load(call, parts, common)
+
+    monkeypatch.setattr(TorchCall, "load", recording)
+    options = [policy("plain"), "noise={kind: portable}", "stop.generations=0"]
+    runs.here(runs.tiny(tmp_path), tmp_path / "start", options)
+    theta = runs.newest(tmp_path / "start").state.theta
+    seen.clear()
+    runs.here(
+        runs.tiny(tmp_path), tmp_path / "run", [*options[:-1], "stop.generations=1", *runs.EVERY]
+    )
+    noise = CounterNoise(Keys(1), len(theta), fill)
+    for pair in range(6):
+        step = np.float32(0.1) * noise.direction(0, pair, 0, len(theta))
+        assert (theta + step).tobytes() in seen and (theta - step).tobytes() in seen
 
 
 def test_candidates_that_do_not_fit_the_memory_are_refused_with_the_bytes(

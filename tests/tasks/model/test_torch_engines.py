@@ -88,6 +88,40 @@ def test_candidates_are_rounded_once_to_bfloat16() -> None:
     )
 
 
+def test_traced_modules_are_engines_with_the_same_candidates_and_scores() -> None:
+    """Such a module has the names and weights of the one that it was traced from."""
+    made = [torch_engines.network(), torch_engines.traced()]
+    own, traced = (Engine(one, "network") for one in made)
+    assert own.layout.shapes == traced.layout.shapes
+    noise, rows = CounterNoise(Keys(1), own.layout.size), np.zeros(1, np.intp)
+    directions, scales = Directions(noise, 0, [3]), np.array([0.1], np.float32)
+    centre = own.first_weights()[np.newaxis]
+    scores = []
+    for engine, one in ((own, made[0]), (traced, made[1])):
+        one.module.load_state_dict(made[0].module.state_dict())
+        engine.write(Perturbed(engine.layout, centre, directions, rows, scales))
+        scores.append(float(one.score(one.batch(0))[0]))
+    assert scores[0] == pytest.approx(scores[1], rel=1e-5)
+    assert scores[0] != pytest.approx(float(torch_engines.network().score(made[0].batch(0))[0]))
+
+
+@pytest.mark.parametrize("what", ["module", "state_dict"])
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("each", "found dict without .*load: write them; TorchEngine and HuggingFaceEngine of"),
+        ("compiled", "call: each"),
+    ],
+)
+def test_parts_of_pytorch_are_refused_with_what_takes_them(
+    what: str, call: str, expected: str
+) -> None:
+    """Scores of PyTorch have no compiled calls, and an engine has methods."""
+    task = {"kind": "model", "model": "tests.helpers.torch_engines:parts", "call": call}
+    with pytest.raises(ConfigError, match=expected):
+        check(config("parts", task={**task, "model_kwargs": {"what": what}}))
+
+
 def test_digest_follows_from_every_weight_and_buffer() -> None:
     def digest(change: Any = None) -> str:
         torch.manual_seed(0)
