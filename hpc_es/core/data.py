@@ -21,6 +21,14 @@ from hpc_es.core.arrays import (
     read_only,
 )
 from hpc_es.core.jobs import Chunk, Jobs, Purpose, cut, numbered
+from hpc_es.core.observation_parts import (
+    Choices,
+    Part,
+    Parts,
+    StructuredObservations,
+    is_key,
+    parts_of,
+)
 from hpc_es.core.outcomes import Outcome, Prepared_co, Results
 from hpc_es.core.rows import (
     BEHAVIOUR,
@@ -68,6 +76,7 @@ __all__ = [
     "Array",
     "Arrays",
     "Box",
+    "Choices",
     "Chunk",
     "Column",
     "ConfigData",
@@ -83,6 +92,8 @@ __all__ = [
     "Normaliser",
     "ObservationSpec",
     "Outcome",
+    "Part",
+    "Parts",
     "Poll",
     "Prepared_co",
     "ProblemState",
@@ -91,6 +102,7 @@ __all__ = [
     "Rows",
     "Spaces",
     "State",
+    "StructuredObservations",
     "aligned_empty",
     "behaviour",
     "cut",
@@ -98,8 +110,10 @@ __all__ = [
     "flat_observations",
     "form_of",
     "info_numbers",
+    "is_key",
     "not_finite_text",
     "numbered",
+    "parts_of",
     "read_only",
     "row_dtype",
     "with_columns",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hpc_es.config.options import Count, option, options, unused
-from hpc_es.core.data import Array, Float32, Normaliser, ObservationSpec, Spaces
+from hpc_es.core.data import Array, Float32, Normaliser, ObservationSpec, Spaces, parts_of
 from hpc_es.core.declarations import Computes
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.policy import Actor
@@ -232,6 +232,12 @@ def _image(observations: ObservationSpec) -> tuple[int, int, int]:
     if len(shape) not in (2, 3):
         text = f"is 'cnn', which takes images [height, width] or [height, width, channels], found {observations}"
         text += " observations" if observations.is_flat else ""
+        if parts_of(observations):
+            remedy = (
+                "use the policy network, which gets all parts, or a gymnasium.ObservationWrapper of "
+                "your own in task.wrappers that returns the image"
+            )
+            raise ConfigError([("policy.kind", f"{text}: {remedy}")])
         remedy = "use mlp or lstm for other observations; compiled images need task.flatten_observations: false"
         raise ConfigError([("policy.kind", f"{text}: {remedy}")])
     return shape[0], shape[1], (*shape, 1)[2]

@@ -13,7 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Array, Discrete, Float32, MultiDiscrete, Normaliser, Spaces
+from hpc_es.core.data import (
+    Array,
+    Choices,
+    Discrete,
+    Float32,
+    MultiDiscrete,
+    Normaliser,
+    Part,
+    Spaces,
+    parts_of,
+)
 from hpc_es.core.policy import Policy
 from hpc_es.policies.cnn import ConvolutionalPolicy, VirtualBatchPolicy
 from hpc_es.policies.lstm import LSTM
@@ -47,7 +57,7 @@ P = {{
 
 def policy(observation):
     """Return {action} for one observation, {observation}."""
-    x = np.asarray(observation, np.float32){scale}
+    x = {vector}{scale}
 {steps}'''
 
 ACTIVATIONS = {
@@ -69,6 +79,14 @@ def network(x):
         x = activate({normalised}({dense}))
     name = "output"
     return {dense}
+"""
+ONE_HOT = """
+
+def one_hot(values, counts, starts):
+    vectors = [np.zeros(count, np.float32) for count in counts]
+    for vector, value, start in zip(vectors, np.ravel(values), starts):
+        vector[int(value) - start] = 1
+    return np.concatenate(vectors)
 """
 LAYER_NORMALISED = """
 
@@ -154,6 +172,7 @@ class NumpyFile:
     def __init__(self) -> None:
         self.arrays: dict[str, Float32] = {}
         self.network, self.scale = "", ""
+        self.vector = "np.asarray(observation, np.float32)"
         self.is_recurrent = False
         self.steps: list[str] = []
 
@@ -225,8 +244,25 @@ class NumpyFile:
             action=action,
             observation=observation,
             scale=self.scale,
+            vector=self.vector,
             steps="".join(f"    {line}\n" for line in self.steps),
         )
+
+
+def add_parts(file: NumpyFile, parts: Sequence[Part]) -> str:
+    """Make a vector of the parts of an observation; return what an observation is."""
+    lines = []
+    for part in parts:
+        value = "observation" + "".join(f"[{key!r}]" for key in part.path)
+        if isinstance(part.spec, Choices):
+            arguments = f"{part.spec.counts!r}, {part.spec.starts!r}"
+            lines.append(f"one_hot({value}, {arguments})")
+        else:
+            lines.append(f"np.ravel(np.asarray({value}, np.float32))")
+    if any(isinstance(part.spec, Choices) for part in parts):
+        file.network = ONE_HOT + file.network
+    file.vector = "np.concatenate([\n" + "".join(f"        {line},\n" for line in lines) + "    ])"
+    return f"with the parts {plain_words(', '.join(part.name for part in parts))}"
 
 
 def add_mlp(file: NumpyFile, policy: MLP) -> None:
@@ -307,4 +343,7 @@ def numpy_file(
         file.transform(around.actions, "action")
     file.steps.append("return x")
     shape = around.shape if around is not None else spec.shape
-    return file.text(title, module, action, f"[{', '.join(map(str, shape))}]")
+    observation = f"[{', '.join(map(str, shape))}]"
+    if around is None and (parts := parts_of(spec)):
+        observation = add_parts(file, parts)
+    return file.text(title, module, action, observation)

@@ -19,6 +19,7 @@ from hpc_es.core.data import (
     Array,
     Discrete,
     Spaces,
+    StructuredObservations,
     not_finite_text,
 )
 from hpc_es.core.errors import (
@@ -91,6 +92,9 @@ class LoadedPolicy:
         | Box | float32[actions] | float32[n, actions] |
         | MultiDiscrete | int64[choices] | int64[n, choices] |
 
+        Observations of Dict and Tuple spaces are dicts or tuples of arrays as the environment gives
+        them, in a batch those of arrays with a further first axis each.
+
         If wrappers are applied, actions have the shape and dtype of the environment's own action
         space.
 
@@ -105,10 +109,12 @@ class LoadedPolicy:
             return self._network_actions(observation)
         rows, is_one = self.wrappers.rows(observation)
         spec = self.spaces.observations
-        observations = spec.array([self.wrappers.observation(row) for row in rows])
+        inner = [self.wrappers.observation(row) for row in rows]
+        is_structured = isinstance(spec, StructuredObservations)
+        observations = spec.array(np.array([*map(spec.array, inner)]) if is_structured else inner)
         outputs = self._act(observations.reshape(len(rows), *spec.shape))
-        inner = outputs.tolist() if isinstance(self.spaces.actions, Discrete) else list(outputs)
-        actions = [self.wrappers.action(action) for action in inner]
+        listed = outputs.tolist() if isinstance(self.spaces.actions, Discrete) else list(outputs)
+        actions = [self.wrappers.action(action) for action in listed]
         space = self.wrappers.action_space
         if not is_one:
             return np.asarray(actions, space.dtype).reshape(len(rows), *space.shape)

@@ -63,8 +63,8 @@ MISTAKES = {
         [f"task.env_id={TOY}", "task.env_kwargs.observations=image"],
         "takes flat observations",
     ),
-    "dicts": (
-        [f"task.env_id={TOY}", "task.env_kwargs.observations=dict"],
+    "numbers": (
+        [f"task.env_id={TOY}", "task.env_kwargs.observations=discrete"],
         "FlattenObservation' to task.wrappers",
     ),
     "keywords": (

@@ -20,6 +20,7 @@ from hpc_es.core.data import (
     Normaliser,
     Spaces,
     flat_observations,
+    parts_of,
 )
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.policy import Tensor
@@ -195,6 +196,21 @@ def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int])
         parameters: returns the number of parameters of the policy for given flat spaces.
     """
     observations = spaces.observations
+    if images := [str(part) for part in parts_of(observations) if part.is_image]:
+        text = (
+            f"{kind!r} takes flat observations, found images among the parts: {', '.join(images)}"
+        )
+        shown = {part.path[0] for part in parts_of(observations) if part.is_image}
+        keys = dict.fromkeys(part.path[0] for part in parts_of(observations))
+        others = [key for key in keys if key not in shown]
+        filtered = (
+            f"; {{'gymnasium.wrappers:FilterObservation': {{filter_keys: {others}}}}} leaves them out"
+            if others and all(isinstance(key, str) for key in others)
+            else ""
+        )
+        remedy = "use the policy network, which gets the parts, or add wrappers to task.wrappers"
+        flat = f"'gymnasium.wrappers:FlattenObservation' makes {observations.size:,} observations"
+        raise ConfigError([("policy.kind", f"{text}: {remedy}: {flat}{filtered}")])
     if observations.is_flat:
         return
     count = parameters(Spaces(flat_observations(observations.size), spaces.actions))

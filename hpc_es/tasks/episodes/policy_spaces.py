@@ -5,6 +5,7 @@ Errors name the wrapper that makes supported spaces of others.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 import gymnasium
@@ -14,11 +15,15 @@ from hpc_es.core.data import (
     Actions,
     Array,
     Box,
+    Choices,
     Discrete,
     Float32,
     MultiDiscrete,
     ObservationSpec,
+    Parts,
     Spaces,
+    StructuredObservations,
+    is_key,
 )
 from hpc_es.core.errors import ConfigError, as_yaml
 
@@ -91,8 +96,10 @@ def observation_spec(space: gymnasium.Space) -> ObservationSpec:
     Raises:
         ConfigError: the space is not supported.
     """
+    if (parts := _parts(space)) is not None:
+        return StructuredObservations.of(parts)
     if not isinstance(space, gymnasium.spaces.Box) or not space.shape:
-        text = f"expected observations that are one array (a Box), found {_shortened(space)}"
+        text = f"expected observations that are one array (a Box), or a Dict or Tuple of arrays, found {_shortened(space)}"
         raise ConfigError([("task.env_id", f"{text}: {_observation_remedy(space)}")])
     if 0 in space.shape:
         text = f"expected observations of at least one number, found {_shortened(space)}"
@@ -101,17 +108,49 @@ def observation_spec(space: gymnasium.Space) -> ObservationSpec:
     return ObservationSpec(space.shape, space.dtype if keeps_dtype else np.dtype(np.float32))
 
 
+def _parts(space: gymnasium.Space) -> Parts | None:
+    """Return the parts of a Dict or a Tuple, None for other spaces and parts that are no arrays."""
+    if not isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        return None
+    inner = {key: _part(part) for key, part in _items(space)}
+    found = {key: part for key, part in inner.items() if part is not None}
+    if not found or len(found) < len(inner) or not all(map(is_key, found)):
+        return None
+    return found if isinstance(space, gymnasium.spaces.Dict) else tuple(found.values())
+
+
+def _items(space: gymnasium.Space) -> Iterable[tuple[Any, gymnasium.Space]]:
+    """Return the parts of a Dict or a Tuple by key or position."""
+    is_dict = isinstance(space, gymnasium.spaces.Dict)
+    items: Iterable[tuple[Any, gymnasium.Space]] = (
+        space.spaces.items() if is_dict else enumerate(space.spaces)
+    )
+    return items
+
+
+def _part(space: gymnasium.Space) -> Parts | None:
+    """Return a part of an observation, None unless it is an array of a fixed size or has some."""
+    match space:
+        case gymnasium.spaces.Box() if 0 not in space.shape:
+            dtype = space.dtype if space.dtype.kind in "iu" else np.dtype(np.float32)
+            return ObservationSpec(space.shape, dtype)
+        case gymnasium.spaces.MultiBinary():
+            return ObservationSpec(tuple(space.shape), space.dtype)
+        case gymnasium.spaces.Discrete():
+            return Choices((), space.dtype, (int(space.n),), (int(space.start),))
+        case gymnasium.spaces.MultiDiscrete() if space.nvec.size:
+            counts, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
+            return Choices(tuple(space.shape), space.dtype, tuple(counts), tuple(starts))
+    return _parts(space)
+
+
 def _observation_remedy(space: gymnasium.Space) -> str:
     """Return which wrappers make one array of the observations."""
     if width := _flat_width(space):
         return f"add {FLATTEN!r} to task.wrappers, which makes {width:,} observations"
     parts: dict[Any, gymnasium.Space] = {}
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-        parts = (
-            dict(space.items())
-            if isinstance(space, gymnasium.spaces.Dict)
-            else dict(enumerate(space.spaces))
-        )
+        parts = dict(_items(space))
     widths = {key: width for key, part in parts.items() if (width := _flat_width(part))}
     if not widths:
         text = "add a gymnasium.ObservationWrapper of your own to task.wrappers, whose observations are one array"

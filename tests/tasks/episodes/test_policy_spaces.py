@@ -98,7 +98,7 @@ OBSERVATIONS: dict[str, list[tuple[Any, Any, Any]]] = {
     "Graph": [(spaces.Graph(BOX, None), None, None)],
     "GraphInstance": [],  # a sample of Graph
     "Tuple": [
-        (spaces.Tuple([BOX, spaces.Discrete(2)]), 5, None),
+        (spaces.Tuple([BOX, spaces.Discrete(2)]), 5, ()),
         (spaces.Tuple([BOX, Mission()]), 3, None),
         (spaces.Tuple([Mission()]), None, None),
         (spaces.Tuple([]), None, None),
@@ -106,6 +106,7 @@ OBSERVATIONS: dict[str, list[tuple[Any, Any, Any]]] = {
     "Sequence": [(spaces.Sequence(BOX), None, None)],
     "Dict": [
         (spaces.Dict(a=BOX, b=spaces.Text(2)), 5, None),
+        (spaces.Dict(a=BOX, b=spaces.Dict(c=spaces.MultiBinary((2, 2)))), 7, ()),
         (
             spaces.Dict(
                 image=spaces.Box(0, 255, (7, 7, 3), np.uint8),
@@ -175,7 +176,10 @@ def test_observations_of_every_space_work_or_get_a_wrapper(
         plays(created)
         return
     text = refused(observations=space)
-    assert "expected observations that are one array (a Box), found " in text
+    assert (
+        "expected observations that are one array (a Box), or a Dict or Tuple of arrays, found"
+        in text
+    )
     if size is None:
         assert "add a gymnasium.ObservationWrapper of your own to task.wrappers" in text
         return
