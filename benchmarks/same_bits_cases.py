@@ -34,6 +34,7 @@ MORE = {  # for configs that are still long
         "task.observation_normalization.probability=0.3",
         "noise.table_size=1_000_000",
     ),
+    "es_pong": ("noise.table_size=1_100_000",),
     "rand-20M": ("algorithm.programs_per_generation=1_000",),
     "pgpe_humanoid": ("algorithm.population_size=16", "task.max_episode_steps=20"),
     "es_jax_brax_ant": ("algorithm.population_size=16", "task.max_episode_steps=10"),
