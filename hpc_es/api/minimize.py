@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import math
 import warnings
@@ -65,41 +64,58 @@ from hpc_es.training.standing import Standing
 EVALUATIONS = 10_000  # default limit
 # Stopping criteria that mean convergence; the others mean divergence or a limit.
 CONVERGENCE = (
-    *(
-        "tolfun",
-        "tolfunhist",
-        "tolfunrel",
-        "tolx",
-        "tolxstagnation",
-        "tolflatfitness",
-        "tolstagnation",
-    ),
-    *("noeffectcoord", "noeffectaxis", "the convergence of all kernels"),
+    "tolfun",
+    "tolfunhist",
+    "tolfunrel",
+    "tolx",
+    "tolxstagnation",
+    "tolflatfitness",
+    "tolstagnation",
+    "noeffectcoord",
+    "noeffectaxis",
+    "the convergence of all kernels",
 )
-SUCCESS, LIMIT, NOT_CONVERGED, CALLER, SIGNAL, RUNNING = 0, 1, 2, 3, 4, -1  # status of a search
+
+# Status of a search, see `Minimum`.
+SUCCESS = 0
+LIMIT = 1
+NOT_CONVERGED = 2
+CALLER = 3
+SIGNAL = 4
+RUNNING = -1
 
 
 @dataclass(frozen=True)
 class Minimum:
     """The result of a search, the same on every rank.
 
-    It also has the names of SciPy's `OptimizeResult`.
+    It also has the names of SciPy's `OptimizeResult`: fun, nfev, nit, message and success.
+
+    Attributes:
+        x: float64[size], the best vector that was evaluated. If noise was measured, the centre of
+            the search.
+        f: the value of x. If noise was measured, the mean of further evaluations of x at the end.
+        evaluations: number of evaluations.
+        generations: number of generations.
+        reason: why the search ended.
+        parameters: x by name: x0, x1, ... unless `parameters` has names.
+        violation: sum of the positive constraint values.
+        standard_error: of f, if noise was measured.
+        status: 0: converged, or reached the target, with a feasible x; 1: max_evaluations; 2: ended
+            without convergence; 3: the callback raised StopIteration; 4: a signal; -1: the search
+            is running.
+        metrics: those of the last generation.
     """
 
-    x: Float64  # float64[size], the best vector that was evaluated, or the centre with noise
-    f: float  # its value; also `fun`
-    evaluations: int  # also `nfev`
-    generations: int  # also `nit`
-    reason: str  # why the search ended; also `message`
-    parameters: Mapping[str, Value]  # x by name: x0, x1, ... unless `parameters` has names
-    violation: float = 0.0  # sum of the positive constraint values
-    # of f, if noise was measured: x is then the centre of the search, and f the mean of
-    # `evaluation.evaluations` evaluations of it at the end
+    x: Float64
+    f: float
+    evaluations: int
+    generations: int
+    reason: str
+    parameters: Mapping[str, Value]
+    violation: float = 0.0
     standard_error: float | None = None
-    # 0: converged, or reached the target, with a feasible x; 1: max_evaluations; 2: ended without
-    # convergence; 3: the callback raised StopIteration; 4: a signal; -1: the search is running
     status: int = RUNNING
-    # of the generation; at the end, of the last one
     metrics: MetricsRow = field(default_factory=dict)
 
     @property
@@ -132,7 +148,7 @@ class Minimum:
         return {**vars(self), "x": self.x.tolist()}
 
 
-# of an intermediate Minimum or Front, or of x if its only parameter is named x or xk
+# A function of the intermediate Minimum or Front. If its only parameter is named x or xk, of x.
 Callback = Callable[..., object]
 
 
@@ -207,7 +223,7 @@ def minimize(
             a keyword for each, of its type. `x0="random"` draws the first centre, and that of each
             restart, from their ranges.
         algorithm: the kind of a strategy for vectors.
-        max_evaluations: of `f`, exactly: the last generation is cut to them.
+        max_evaluations: largest number of evaluations of `f`; the last generation is cut to it.
         target: value at which the search ends.
         bounds: (low, high), each a number, a list or None, or one pair (low, high) per coordinate
             like in SciPy; for two coordinates see `Strategy`.
@@ -223,7 +239,7 @@ def minimize(
             more.
         repeats: how often each candidate is evaluated, with the mean as its value; (least, most):
             as often as the noise requires (`task.repeats`).
-        seed: of all random numbers.
+        seed: that of all random numbers.
         noise: the kind of noise.
         callback: called on rank 0 after each generation as `callback(intermediate_result)`, with
             the best vector so far and the metrics of the generation. If its only parameter is named
@@ -231,7 +247,7 @@ def minimize(
         constraints: number or names of constraints; `f` then returns {"value": ..., "constraints":
             [...]}, and x is feasible where they are at most 0.
         constraint_handling: "feasible_first" or "augmented_lagrangian".
-        objectives: their number, names, or goals by name such as {"cost": "minimise", "range":
+        objectives: their number, their names, or goals by name, {"cost": "minimise", "range":
             "maximise"}, for nsga2 and como_cma_es. `f` then returns as many numbers, or
             {"objectives": [...]} with constraints beside them.
         reference: a value for each objective that no solution of interest is worse than, from which
@@ -293,24 +309,23 @@ def minimize(
             "stop": {"episodes": max_evaluations, "target_value": target},
         }
 
+    function = SearchedFunction(f, arguments, initial_points)
     generators = GlobalGenerators()
     with one_thread(workers), generators.exchanged(), exits_as_errors():
-        config = _config(world, data, f, arguments, initial_points)
+        config = _config(world, data, function)
         signals = Signals()
         try:
-            # again, since a KeyboardInterrupt is no Ctrl-C while signals are handled
+            # Signals are handled from here on, so Ctrl-C no longer raises KeyboardInterrupt: one
+            # that is raised now comes from the code of `f`, and is an error.
             with exits_as_errors():
-                parts = _parts(config, f, arguments, initial_points)
                 make_executor = None
                 if workers is not None:
                     require_pool(config)
-                    recipe = SearchRecipe(dump_json(config), f, arguments, initial_points)
+                    recipe = SearchRecipe(dump_json(config), function)
                     make_executor = partial(PoolExecutor, recipe, workers, signals.count)
-                return _run(
-                    world,
+                search = _Search(world, config, function.parts(config))
+                return search.run(
                     signals,
-                    config,
-                    parts,
                     make_executor,
                     callback=callback,
                     generators=generators,
@@ -320,13 +335,51 @@ def minimize(
             signals.restore()
 
 
-def _config(
-    world: World,
-    data: Callable[[], ConfigData],
-    f: Callable[..., object],
-    arguments: Mapping[str, object] | None,
-    initial_points: str | Path | Points | None,
-) -> Config:
+@dataclass(frozen=True)
+class SearchedFunction:
+    """What a search has in place of the names in its config."""
+
+    f: Callable[..., object]
+    arguments: Mapping[str, object] | None
+    initial_points: str | Path | Points | None
+
+    def parts(self, config: Config) -> Parts:
+        """Return the parts of a search on this rank."""
+        source = self.initial_points
+        if isinstance(source, str | Path):
+            source = argument(source, "initial_points")
+        task = config.task
+        evaluator = PythonEvaluator(
+            objective(self.f, dict(self.arguments or {}), task.coordinates().scales),
+            task.batch > 0,
+            task.timeout_seconds,
+            returned_quantities(task),
+        )
+        built = ObjectiveTask(
+            getattr(self.f, "__name__", "f"),
+            task,
+            initial_vector(task),
+            evaluator=evaluator,
+            batch=task.batch,
+            points=None if source is None else points_from(source, task),
+        )
+        return serial_parts(config, built, task.batch or 1)
+
+
+@dataclass(frozen=True)
+class SearchRecipe:
+    """How a worker gets the parts of a search."""
+
+    config: str  # as JSON
+    function: SearchedFunction
+    key: str = field(default_factory=lambda: uuid4().hex)
+
+    def parts(self) -> Parts:
+        """Build the parts."""
+        return self.function.parts(parse_resolved(self.config))
+
+
+def _config(world: World, data: Callable[[], ConfigData], function: SearchedFunction) -> Config:
     """Return the config of the arguments of `minimize` on every rank.
 
     Rank 0 validates it, builds the parts and warns. Raises ConfigError on rank 0, SystemExit on the
@@ -336,7 +389,7 @@ def _config(
     def checked() -> Config:
         config = validate(data())
         # Raises if f cannot be called so, or the algorithm or a point does not fit.
-        problem = _parts(config, f, arguments, initial_points).problem
+        problem = function.parts(config).problem
         for text in filter(
             None, (*rounding_warnings(config, problem), budget_warning(config, problem))
         ):
@@ -352,144 +405,166 @@ def _config(
     return parse_resolved(message["config"])
 
 
-def _parts(
-    config: Config,
-    f: Callable[..., object],
-    arguments: Mapping[str, object] | None,
-    initial_points: str | Path | Points | None,
-) -> Parts:
-    """Return the parts of a run on this rank, with function and points in place of names."""
-    source = (
-        argument(initial_points, "initial_points")
-        if isinstance(initial_points, str | Path)
-        else initial_points
-    )
-    points = None if source is None else points_from(source, config.task)
-    scales = config.task.coordinates().scales
-    calls = PythonEvaluator(
-        objective(f, dict(arguments or {}), scales),
-        config.task.batch > 0,
-        config.task.timeout_seconds,
-        returned_quantities(config.task),
-    )
-    name, initial = getattr(f, "__name__", "f"), initial_vector(config.task)
-    task = ObjectiveTask(
-        name, config.task, initial, evaluator=calls, batch=config.task.batch, points=points
-    )
-    return serial_parts(config, task, config.task.batch or 1)
+class _Search:
+    """One search, on this rank; only rank 0 records what it finds."""
 
+    def __init__(self, world: World, config: Config, parts: Parts) -> None:
+        self._world, self._config, self._parts = world, config, parts
+        self._state = parts.initial()
+        self._recorder = None
+        if world.rank == 0:
+            self._recorder = MemoryRecorder(Standing(config, parts.problem, self._state))
+        self._is_stopped = False  # by the callback
+        self._row: MetricsRow = {}  # of the last generation
 
-@dataclass(frozen=True)
-class SearchRecipe:
-    """How a worker gets the parts of a search."""
+    def run(
+        self,
+        signals: Signals,
+        make_executor: Callable[[Work, FailureReports], Executor] | None,
+        *,
+        callback: Callback | None,
+        generators: GlobalGenerators,
+        verbose: bool,
+    ) -> Minimum | Front:
+        """Search, and return what was found, on every rank."""
+        progress = self._progress() if verbose else None
+        call = None if callback is None else _with_scipy_arguments(callback)
+        training = Training(
+            self._config,
+            self._world,
+            self._parts,
+            signals=signals.count,
+            recorder=self._recorder,
+            state=self._state,
+            make_executor=make_executor,
+        )
+        signals.abort_if_hung = training.abort_if_hung
+        with contextlib.closing(training), self._world.polling(training.check_messages):
+            for row in training.run():
+                self._row = row
+                if progress is not None:
+                    progress.update(row)
+                if call is not None and self._recorder is not None and not self._is_stopped:
+                    so_far = self._so_far(training, self._recorder)
+                    with (
+                        generators.exchanged(),
+                        exits_as_errors("the callback", "raise StopIteration to end the search"),
+                    ):
+                        try:
+                            call(so_far)
+                        except StopIteration:
+                            self._is_stopped = True
+                            training.stop()
+        if progress is not None and self._recorder is not None:
+            ended_by = "the callback" if self._is_stopped else self._recorder.reason
+            progress.finish(f"ended by {ended_by}")
+        return self._shared_result(training)
 
-    config: str  # as JSON
-    f: Callable[..., object]
-    arguments: Mapping[str, object] | None
-    initial_points: str | Path | Points | None
-    key: str = field(default_factory=lambda: uuid4().hex)
-
-    def parts(self) -> Parts:
-        """Build the parts."""
-        return _parts(parse_resolved(self.config), self.f, self.arguments, self.initial_points)
-
-
-def _run(
-    world: World,
-    signals: Signals,
-    config: Config,
-    parts: Parts,
-    make_executor: Callable[[Work, FailureReports], Executor] | None,
-    *,
-    callback: Callback | None,
-    generators: GlobalGenerators,
-    verbose: bool,
-) -> Minimum | Front:
-    state = parts.initial()
-    recorder = MemoryRecorder(Standing(config, parts.problem, state)) if world.rank == 0 else None
-    progress = None
-    if verbose and recorder is not None:
+    def _progress(self) -> Progress | None:
+        """Return the progress lines of rank 0; None on the other ranks."""
+        if self._recorder is None:
+            return None
+        setup, problem = self._config.setup, self._parts.problem
         progress = Progress(
             None,
-            config.stop,
-            vocabulary=config.setup.vocabulary,
-            metrics=config.setup.metrics,
-            objectives=tuple(parts.problem.quantities.objectives),
+            self._config.stop,
+            vocabulary=setup.vocabulary,
+            metrics=setup.metrics,
+            objectives=tuple(problem.quantities.objectives),
         )
-    if progress is not None and (text := points_text(config, parts.problem)):
-        progress.message(text)
-    training = Training(
-        config,
-        world,
-        parts,
-        signals=signals.count,
-        recorder=recorder,
-        state=state,
-        make_executor=make_executor,
-    )
-    signals.abort_if_hung = training.abort_if_hung
-    call = _with_scipy_arguments(callback) if callback is not None else None
-    is_stopped = False
-    row: MetricsRow = {}
-    with contextlib.closing(training), world.polling(training.check_messages):
-        for row in training.run():
-            if progress is not None:
-                progress.update(row)
-            if call is not None and recorder is not None and not is_stopped:
-                so_far = _so_far(config, parts, training, recorder, row)
-                with (
-                    generators.exchanged(),
-                    exits_as_errors("the callback", "raise StopIteration to end the search"),
-                ):
-                    try:
-                        call(so_far)
-                    except StopIteration:
-                        is_stopped = True
-                        training.stop()
+        if text := points_text(self._config, problem):
+            progress.message(text)
+        return progress
 
-    if progress is not None:
-        progress.finish(
-            f"ended by {'the callback' if is_stopped else recorder.reason if recorder else ''}"
+    def _shared_result(self, training: Training) -> Minimum | Front:
+        """Return the result of rank 0 on every rank."""
+
+        def message_of_result() -> JsonObject:
+            assert self._recorder is not None
+            result = self._result(training, self._recorder)
+            return result.message() if isinstance(result, Front) else result.data()
+
+        try:
+            with self._world.polling(training.check_messages):
+                _, message = on_rank_0(self._world, message_of_result, dict)
+        except CollectiveExit as ended:
+            raise RunFailedError(ended.reason.text) from None
+        if self._config.setup.needs.objectives:
+            return Front.from_message(message, self._config.task.coordinates().size)
+        return Minimum(**{**message, "x": np.array(message["x"])})
+
+    def _result(self, training: Training, recorder: MemoryRecorder) -> Minimum | Front:
+        result = self._so_far(training, recorder)
+        if isinstance(result, Minimum):
+            result = self._with_mean(result, training, recorder)
+            if math.isnan(result.f):
+                raise RunFailedError(
+                    f"no evaluation succeeded; the search ended by {recorder.reason}"
+                )
+        violation = result.violation if isinstance(result, Minimum) else 0.0
+        return replace(
+            result,
+            reason="the callback raised StopIteration" if self._is_stopped else recorder.reason,
+            status=self._status(training, recorder, violation),
+            metrics=finite(self._row),
         )
 
-    def result() -> JsonObject:
-        assert recorder is not None
-        best = _so_far(config, parts, training, recorder, row)
+    def _so_far(self, training: Training, recorder: MemoryRecorder) -> Minimum | Front:
+        """Return the best vector so far, or the front.
+
+        Its value is NaN before the first successful evaluation.
+        """
+        found = recorder.standing.outcome  # of a generation that was cut short, too
+        evaluations = int(recorder.standing.counters["episodes"])
+        problem = self._parts.problem
+        if self._config.setup.needs.objectives:
+            algorithm = self._parts.algorithm
+            assert isinstance(algorithm, KeepsElites) and isinstance(problem, ObjectiveProblem)
+            return front_in(algorithm, problem, found, evaluations=evaluations, metrics=self._row)
+        best = BestVector.from_arrays(problem.carried().extract_from(found).master)
+        coordinates = self._config.task.coordinates()
+        values = [] if math.isnan(best.value) else coordinates.decoded(best.x)
+        return Minimum(
+            x=best.x,
+            f=best.value,
+            evaluations=evaluations,
+            generations=training.state.generation,
+            reason="",
+            parameters=dict(zip(coordinates.names, values, strict=False)),
+            violation=best.violation or 0.0,
+            metrics=self._row,
+        )
+
+    def _with_mean(self, best: Minimum, training: Training, recorder: MemoryRecorder) -> Minimum:
+        """Return the centre with the mean of its evaluations, if the search measured noise."""
         answer = recorder.standing.found(training.final).answer
-        is_mean = answer.kind == "mean" and answer.value is not None
-        if isinstance(best, Minimum) and is_mean and answer.value is not None:
-            coordinates = config.task.coordinates()
-            centre = training.state.theta[np.newaxis]
-            x = coordinates.to_objective(np.asarray(centre, np.float64))[0][0]
-            best = dataclasses.replace(
-                best,
-                x=x,
-                f=answer.value,
-                standard_error=answer.standard_error,
-                evaluations=best.evaluations + answer.evaluations,
-                parameters=dict(zip(coordinates.names, coordinates.decoded(x), strict=True)),
-            )
-        if isinstance(best, Minimum) and math.isnan(best.f):
-            raise RunFailedError(f"no evaluation succeeded; the search ended by {recorder.reason}")
-        status = (
-            CALLER
-            if is_stopped
-            else SIGNAL
-            if training.exit_status
-            else _status(config, recorder, best.violation if isinstance(best, Minimum) else 0.0)
+        if answer.kind != "mean" or answer.value is None:
+            return best
+        coordinates = self._config.task.coordinates()
+        centre = np.asarray(training.state.theta[np.newaxis], np.float64)
+        x = coordinates.to_objective(centre)[0][0]
+        return replace(
+            best,
+            x=x,
+            f=answer.value,
+            standard_error=answer.standard_error,
+            evaluations=best.evaluations + answer.evaluations,
+            parameters=dict(zip(coordinates.names, coordinates.decoded(x), strict=True)),
         )
-        reason = "the callback raised StopIteration" if is_stopped else recorder.reason
-        ended = replace(best, reason=reason, status=status, metrics=finite(row))
-        return ended.message() if isinstance(ended, Front) else ended.data()
 
-    try:
-        with world.polling(training.check_messages):
-            _, message = on_rank_0(world, result, dict)
-    except CollectiveExit as ended:
-        raise RunFailedError(ended.reason.text) from None
-    if config.setup.needs.objectives:
-        return Front.from_message(message, config.task.coordinates().size)
-    return Minimum(**{**message, "x": np.array(message["x"])})
+    def _status(self, training: Training, recorder: MemoryRecorder, violation: float) -> int:
+        if self._is_stopped:
+            return CALLER
+        if training.exit_status:
+            return SIGNAL
+        stop, standing = self._config.stop, recorder.standing
+        if stop.target_value is not None and standing.is_reached(stop.target_value):
+            return SUCCESS
+        if not violation and any(name in CONVERGENCE for name in recorder.reason.split(", ")):
+            return SUCCESS
+        if stop.episodes is not None and standing.counters["episodes"] >= stop.episodes:
+            return LIMIT
+        return NOT_CONVERGED
 
 
 def _with_scipy_arguments(callback: Callback) -> Callable[[Minimum | Front], object]:
@@ -503,40 +578,3 @@ def _with_scipy_arguments(callback: Callback) -> Callable[[Minimum | Front], obj
     if names in (["x"], ["xk"]):
         return lambda result: callback(result.x)
     return callback
-
-
-def _so_far(
-    config: Config, parts: Parts, training: Training, recorder: MemoryRecorder, metrics: MetricsRow
-) -> Minimum | Front:
-    """Return the best vector so far, NaN before the first successful evaluation; or the front."""
-    found = recorder.standing.outcome  # of a generation that was cut short, too
-    if config.setup.needs.objectives:
-        evaluations = int(recorder.standing.counters["episodes"])
-        algorithm, problem = parts.algorithm, parts.problem
-        assert isinstance(algorithm, KeepsElites) and isinstance(problem, ObjectiveProblem)
-        return front_in(algorithm, problem, found, evaluations=evaluations, metrics=metrics)
-    best = BestVector.from_arrays(parts.problem.carried().extract_from(found).master)
-    coordinates = config.task.coordinates()
-    values = [] if math.isnan(best.value) else coordinates.decoded(best.x)
-    return Minimum(
-        x=best.x,
-        f=best.value,
-        evaluations=int(recorder.standing.counters["episodes"]),
-        generations=training.state.generation,
-        reason="",
-        parameters=dict(zip(coordinates.names, values, strict=False)),
-        violation=best.violation or 0.0,
-        metrics=metrics,
-    )
-
-
-def _status(config: Config, recorder: MemoryRecorder, violation: float) -> int:
-    """Return the status of a search that neither the callback nor a signal has ended."""
-    stop = config.stop
-    is_reached = stop.target_value is not None and recorder.standing.is_reached(stop.target_value)
-    if is_reached or (
-        not violation and any(name in CONVERGENCE for name in recorder.reason.split(", "))
-    ):
-        return SUCCESS
-    is_over = stop.episodes is not None and recorder.standing.counters["episodes"] >= stop.episodes
-    return LIMIT if is_over else NOT_CONVERGED

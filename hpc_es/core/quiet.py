@@ -18,16 +18,18 @@ _printed: set[str] = set()
 def quiet_stderr(quiet: bool = True, keep: Callable[[str], bool] | None = None) -> Iterator[None]:
     """Drop what Python or C code writes to standard error within this context.
 
-    Lines for which `keep` is true are written at the end. Exceptions pass.
+    Args:
+        quiet: if false, nothing is dropped.
+        keep: lines for which it is true are written at the end, also after an exception.
     """
-    # then another file may have its descriptor
+    # a process that was started without standard error may have given descriptor 2 to another file
     if not quiet or sys.__stderr__ is None:
         yield
         return
     streams.flush(sys.stderr)
     try:
         original = os.dup(2)
-    except OSError:  # standard error is closed
+    except OSError:  # standard error was closed since
         yield
         return
     with open(os.devnull, "w+b") if keep is None else _temporary_file() as file:  # noqa: PTH123
@@ -78,5 +80,6 @@ def take_mujoco_warnings() -> None:
 
 def _show_mujoco_warning(text: str) -> None:
     if "deprecated" not in text:
-        # without degrees of freedom and times
-        show_once(f"MuJoCo: {text.strip()}", re.sub(r"[\d.]+", "", text))
+        # warnings that differ only in numbers, such as a time or a joint, are of one kind
+        kind = re.sub(r"[\d.]+", "", text)
+        show_once(f"MuJoCo: {text.strip()}", kind)

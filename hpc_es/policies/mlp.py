@@ -59,9 +59,13 @@ class MLPNetwork:
     def step(
         self, xp: ModuleType, parameters: Tensor, memory: Tensor, observations: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return (the unchanged memory, outputs [outputs]) of one row, from [observations].
+        """Return the memory as it is, and the outputs of one row.
 
-        `xp` is the array namespace.
+        Args:
+            xp: the array namespace, such as `jax.numpy`.
+            parameters: those of `parameters`, (weights, biases) of each layer.
+            memory: () for this network.
+            observations: [inputs].
         """
         activate = array_activation(xp, self.activation, self.normalisation)
         outputs, _ = dense(xp.matmul, activate, parameters, observations)
@@ -82,9 +86,9 @@ class MLPActor:
         self._bind(weights)
 
     def _bind(self, weights: Weights) -> None:
-        """Create a buffer for each layer's input.
+        """Create a buffer for each layer's input, [jobs, 1, inputs].
 
-        Its last column is 1 and multiplies the biases.
+        With biases it has a last column of ones, which multiplies them.
         """
         self._weights = weights
         layers = self._network.layers
@@ -93,15 +97,15 @@ class MLPActor:
             np.ones((len(weights), 1, width + layers.bias), np.float32) for width in widths
         ]
         values = [buffer[:, :, :width] for buffer, width in zip(self._inputs, widths, strict=True)]
-        self._first = values[0][:, 0]  # where the observations are written
-        self._outputs = [*values[1:], None]  # each layer writes into the buffer of the next
+        # observations are written into the first buffer, and each layer writes into the next one
+        self._observations = values[0][:, 0]
+        self._outputs = [*values[1:], None]
 
     def act(self, observations: Float32) -> Array:
-        first = self._first
-        first[...] = observations
+        self._observations[...] = observations
         if self._normaliser is not None:
-            normalise(first, self._normaliser)
-        outputs = first
+            normalise(self._observations, self._normaliser)
+        outputs = self._observations
         for layer, (inputs, out) in enumerate(zip(self._inputs, self._outputs, strict=True)):
             outputs = self._weights.product(layer, inputs, out)
             if out is not None:
@@ -125,14 +129,14 @@ class Options(shared.Options):
     )
     activation: Activation = option("activation function of the hidden layers", "tanh")
     normalisation: Normalisation = option(
-        "normalisation before the activation: none, or layer: the units of a hidden layer have mean 0 and variance 1, "
-        "without learned factors",
+        "normalisation before the activation: none, or layer: the units of a hidden layer have "
+        "mean 0 and variance 1, without learned factors",
         "none",
     )
     bias: bool = option("whether layers have biases", True)
     initial: Literal["normalised_columns", "random_normal", "zeros"] = option(
-        "initial weights: normal columns scaled to length 1 (output layer: 0.01), normal with initial_std, or "
-        "normalised columns with an output layer of zeros",
+        "initial weights: normal columns scaled to length 1 (output layer: 0.01), normal with "
+        "initial_std, or normalised columns with an output layer of zeros",
         "normalised_columns",
     )
     initial_std: Positive = option(

@@ -1,9 +1,11 @@
-"""Noisy objectives: whether evaluations are noisy, how much that disturbs the ranking, and
-recombination weights that expect it (Probe-and-Switch, RB-PEM; Wang & Lu 2026, arXiv:2606.06555).
+"""Noisy objectives: is there noise, how much does it disturb the ranking, and what follows from it.
+
+The method is Probe-and-Switch with RB-PEM (Wang & Lu 2026, arXiv:2606.06555).
 
 The last candidate of the first generation is evaluated a second time, with another seed. If both
 values are equal to the byte, the function counts as noiseless, and nothing else happens. Otherwise
-all candidates of the generation are, a probe, which measures the misranking
+all candidates of the generation are evaluated a second time. This is a probe, which measures the
+misranking
 
     M = mean_i |rank_1(i) - rank_2(i)| / population
 
@@ -41,7 +43,7 @@ from hpc_es.core.keys import Keys, Purpose
 Mode = Literal["auto", "none", "reevaluate", "learning_rate"]
 Chosen = Literal["boundary", "drawn"]
 
-THRESHOLD = 0.12  # misranking from which weights are expected ones
+THRESHOLD = 0.12  # misranking from which updates use the mean weights of DRAWS rankings
 PROBE_INTERVAL = 50  # generations
 REEVALUATED = 0.3  # largest share of the candidates that are evaluated again
 LEAST_REEVALUATED = 2
@@ -113,7 +115,7 @@ class Noise:
 
     @property
     def misranks(self) -> bool:
-        """Whether weights are expected ones."""
+        """Whether the ranking is disturbed so much that updates use mean weights."""
         return self.kind == NOISY and self.misranking >= THRESHOLD
 
     def with_residuals(self, values: Float64, residuals: Float64) -> Noise:
@@ -150,27 +152,34 @@ def fitted_scale(sizes: Float64, residuals: Float64) -> Float64:
 
 
 def misranking(first: Float64, second: Float64) -> float:
-    """Return M of two evaluations of the same candidates, float64[candidates] each; NaN if fewer
-    than two candidates succeeded twice.
+    """Return M of two evaluations of the same candidates, float64[candidates] each.
+
+    NaN if fewer than two candidates succeeded twice.
     """
     both = np.isfinite(first) & np.isfinite(second)
     count = int(both.sum())
     if count < 2:
         return math.nan
-    ranks = [np.empty(count) for _ in range(2)]
-    for own, values in zip(ranks, (first[both], second[both]), strict=True):
-        own[ranking(values)] = np.arange(count)
-    return float(np.abs(ranks[0] - ranks[1]).mean()) / count
+    distances = np.abs(_ranks(first[both]) - _ranks(second[both]))
+    return float(distances.mean()) / count
+
+
+def _ranks(values: Float64) -> Float64:
+    """Return the rank of each value, float64[k], from 0."""
+    ranks = np.empty(len(values))
+    ranks[ranking(values)] = np.arange(len(values))
+    return ranks
 
 
 @dataclass(frozen=True)
 class Samples:
     """The values of the candidates of a generation.
 
-    Args:
+    Attributes:
         combined: mean value of each candidate, float64[candidates]; NaN if all its jobs failed.
         counts: its successful evaluations, int64[candidates].
         noise: what is known after them.
+        reevaluations: evaluations of this generation beyond the first of each candidate.
     """
 
     combined: Float64
@@ -183,7 +192,7 @@ class Samples:
 class NoiseHandling:
     """The handling of noise in one search.
 
-    Args:
+    Attributes:
         keys: of the run.
         checks_first: whether one candidate decides whether there is noise, before a probe.
         always: whether candidates are evaluated again whatever the misranking, which is measured
@@ -205,7 +214,7 @@ class NoiseHandling:
         if noise.kind == NOISELESS:
             return []
         if noise.kind == UNKNOWN and self.checks_first:
-            return [Chunk(0, population, 1, parent=1)]  # of the last candidate
+            return self._again([population - 1], population)
         if self._probes(noise, state.generation):
             return cut(population, chunk_size, population, parent=population)
         if self.averages(noise) and self.chosen == "drawn":
@@ -243,9 +252,7 @@ class NoiseHandling:
 
     @staticmethod
     def differ(first: float, second: float) -> bool:
-        """Return whether two evaluations show that there is noise: both succeeded, with different
-        values.
-        """
+        """Return whether both evaluations succeeded, with different values: there is noise."""
         return bool(np.isfinite(first) and np.isfinite(second) and first != second)
 
     @staticmethod
@@ -317,8 +324,9 @@ class NoiseHandling:
         return replace(noise, misranking=measured, next_probe=following)
 
     def draws(self, state: State, samples: Samples) -> Iterator[Float64] | None:
-        """Yield fitness that could have been measured instead, float64[candidates] each; None if
-        the measured one is used.
+        """Yield fitness that could have been measured instead, float64[candidates] each.
+
+        None if the update uses the measured one.
         """
         if not self.averages(self._noise(state)) or not len(samples.noise.pool):
             return None
@@ -347,7 +355,7 @@ class NoiseHandling:
         if self.averages(new):
             least = "" if self.always else f", at least {THRESHOLD}"
             return [
-                f"{measured}{least}: up to {REEVALUATED:.0%} of the candidates are evaluated again, and weights are expected ones"
+                f"{measured}{least}: up to {REEVALUATED:.0%} of the candidates are evaluated again, and updates average the weights of {DRAWS} possible rankings"
             ]
         return [
             f"{measured}, below {THRESHOLD}: updates as without noise, and a probe every {PROBE_INTERVAL} generations"
