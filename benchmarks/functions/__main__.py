@@ -182,8 +182,9 @@ def add_biobj(commands: Any) -> None:
     pairs.add_argument("--dimension", type=int, default=5)
     pairs.add_argument("--instances", nargs="+", type=int, default=biobj.INSTANCES)
     pairs.add_argument("--budget", type=int, default=1000, help="evaluations per parameter")
-    contenders = [*biobj.CONTENDERS, *biobj.KEEPS]
-    pairs.add_argument("--only", nargs="+", default=list(biobj.CONTENDERS), choices=contenders)
+    pairs.add_argument(
+        "--only", nargs="+", default=list(biobj.CONTENDERS), choices=list(front.CONTENDERS)
+    )
     pairs.add_argument(
         "--trials",
         type=Path,

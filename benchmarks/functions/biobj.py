@@ -14,7 +14,7 @@ import csv
 import io
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -28,10 +28,8 @@ from hpc_es.core.errors import require
 
 FUNCTIONS, INSTANCES = range(1, 56), range(1, 6)
 LOW, HIGH = -5.0, 5.0
-CONTENDERS = ("nsga2", "como_cma_es", "pymoo", "comocma")
-# How a form of `como_cma_es` keeps vectors within the bounds; `como_cma_es` itself transforms them,
-# as comocma does.
-KEEPS = {"como_cma_es_reflect": "reflect", "como_cma_es_clip": "clip"}
+# comocma transforms vectors beyond the bounds, too.
+CONTENDERS = ("nsga2", "como_cma_es_transform", "pymoo", "comocma")
 # The targets of COCO, 58 differences of hypervolumes, the easiest first.
 TARGETS = (
     *(10 ** (-number / 10) for number in range(51)),
@@ -67,10 +65,6 @@ def reached(text: str) -> list[int | None]:
     return [int(hit[0]) if len(hit) else None for hit in hits]
 
 
-def _of(contender: str) -> tuple[Callable[..., Float64 | None], str | None, int]:
-    return front.CONTENDERS["como_cma_es" if contender in KEEPS else contender]
-
-
 def trial(contender: str, function: int, dimension: int, instance: int, budget: int) -> Trial:
     """Run a contender once, with `budget` evaluations per parameter."""
     import cocoex
@@ -87,9 +81,8 @@ def trial(contender: str, function: int, dimension: int, instance: int, budget: 
         problem = next(iter(suite))
         problem.observe_with(observer)
         f = Problem(problem, evaluations)
-        case = front.Case(f, dimension, f.worst, KEEPS.get(contender, "transform"))
-        search, *_ = _of(contender)
-        search(front.Recorded(f), case, instance, evaluations)
+        case = front.Case(f, dimension, f.worst)
+        front.CONTENDERS[contender][0](front.Recorded(f), case, instance, evaluations)
         problem.free()
         (file,) = Path(directory).rglob("*_hyp.dat")
         return {
@@ -116,7 +109,7 @@ def trials(
     names = ("contender", "function", "dimension", "instance", "evaluations")
     done = {tuple(one[name] for name in names): one for one in known}
     for instance, function, contender in product(instances, functions, contenders):
-        _, package, _ = _of(contender)
+        package = front.CONTENDERS[contender][1]
         key = (contender, function, dimension, instance, budget * dimension)
         if key in done:
             yield done[key]
@@ -139,8 +132,7 @@ def shares(one: Trial) -> dict[str, float]:
 
 def by_contender(found: Sequence[Trial]) -> Mapping[str, list[Trial]]:
     """Return the trials of each contender that has some."""
-    names = (*CONTENDERS, *KEEPS)
-    parts = {name: [one for one in found if one["contender"] == name] for name in names}
+    parts = {name: [one for one in found if one["contender"] == name] for name in front.CONTENDERS}
     return {name: own for name, own in parts.items() if own}
 
 
