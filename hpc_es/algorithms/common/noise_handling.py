@@ -15,11 +15,12 @@ generations. While M is below THRESHOLD, updates are the usual ones. Above it, a
 
 1. evaluates the candidates next to the boundary between the selected and the others once more, at
    most REEVALUATED of the population; a candidate counts with the mean of its values,
-2. keeps the residuals of candidates with two values, r = (f - mean) sqrt(2), which have the spread
-   of the noise, in a pool of POOL_SIZE as z = r / (s_0 + s_1 |f|), where s_0 and s_1 are fitted to
-   |r| by least squares, both at least 0,
-3. draws DRAWS rankings by f_i + (s_0 + s_1 |f_i|) / sqrt(values of i) z*, with z* from the pool,
-   and updates with the mean of the weights that each candidate has in them.
+2. keeps the residuals of candidates with two values, r = f - mean, in a pool of POOL_SIZE as
+   z = r / (s_0 + s_1 |f|), where s_0 and s_1 are fitted to |r| by least squares, both at least 0,
+3. draws DRAWS rankings by f_i + (s_0 + s_1 |f_i|) z*, with z* from the pool, and updates with the
+   mean of the weights that each candidate has in them.
+
+The residuals have the spread of a mean of two values, and so 1 / sqrt(2) of that of the noise.
 
 A further evaluation is a job with a number of its own, and so a row with a seed of its own. Its
 chunk has the difference between the numbers of job and candidate as `parent`.
@@ -33,7 +34,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc_es.algorithms.common.ranking import ranking
 from hpc_es.core.data import Array, Arrays, Chunk, Column, Float64, Rows, State, cut, with_columns
@@ -177,13 +177,11 @@ class Samples:
 
     Attributes:
         combined: mean value of each candidate, float64[candidates]; NaN if all its jobs failed.
-        counts: its successful evaluations, int64[candidates].
         noise: what is known after them.
         reevaluations: evaluations of this generation beyond the first of each candidate.
     """
 
     combined: Float64
-    counts: npt.NDArray[np.int64]
     noise: Noise
     reevaluations: int
 
@@ -294,12 +292,11 @@ class NoiseHandling:
         # equal values stay as they are, so that a noiseless search is what it is without handling
         different = both & (first != second)
         combined[different] = 0.5 * (first[different] + second[different])
-        counts = np.isfinite(first).astype(np.int64) + np.isfinite(second)
         reevaluations = len(rows) - population
         noise = replace(noise, reevaluations=noise.reevaluations + reevaluations)
         if both.any() and noise.kind != NOISELESS:
             noise = self._learned(state.generation, noise, first, second)
-        return Samples(combined, counts, noise, reevaluations)
+        return Samples(combined, noise, reevaluations)
 
     def _learned(self, generation: int, noise: Noise, first: Float64, second: Float64) -> Noise:
         """Return what is known after candidates with two values, float64[candidates] each."""
@@ -310,7 +307,7 @@ class NoiseHandling:
         probed = not np.isnan(second).all() and int(both.sum()) > self.most(len(first))
         if noise.kind == UNKNOWN and not probed:
             return noise
-        r = (first - second)[both] / math.sqrt(2)  # (f - mean) sqrt(2)
+        r = 0.5 * (first - second)[both]  # f - mean
         values = 0.5 * (first + second)[both]
         noise = replace(
             noise.with_residuals(np.tile(values, 2), np.concatenate([r, -r])), kind=NOISY
@@ -335,7 +332,6 @@ class NoiseHandling:
     def _draws(self, generation: int, noise: Noise, samples: Samples) -> Iterator[Float64]:
         values, pool = samples.combined, noise.pool
         scale = noise.scale[0] + noise.scale[1] * np.abs(values)
-        scale = scale / np.sqrt(np.maximum(samples.counts, 1))
         rng = self.keys.generator(Purpose.NOISE_HANDLING, generation)
         for _ in range(DRAWS):
             yield values + scale * pool[rng.integers(len(pool), size=len(values))]
