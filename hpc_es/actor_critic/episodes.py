@@ -37,7 +37,7 @@ class Trajectories:
     cuts: Float32
 
     def arrays(self) -> tuple[Array, ...]:
-        """Return the arrays, [steps, jobs, ...], in the order of `graph.episodes_graph`."""
+        """Return [steps, jobs, ...] arrays in the order of `differentiable.episodes_graph`."""
         return self.inputs, self.actions, self.rewards, self.lives, self.cuts
 
 

@@ -304,7 +304,13 @@ def matrix(reports: Sequence[RegretReport]) -> str:
 
 # Reference agents in the order of their colours, which are the same in all figures.
 REFERENCES = (
-    *("bayes_optimal", "thompson", "ucb", "posterior_greedy", "epsilon_greedy", "ucb1", "random"),
+    "bayes_optimal",
+    "thompson",
+    "ucb",
+    "posterior_greedy",
+    "epsilon_greedy",
+    "ucb1",
+    "random",
     "rescorla_wagner",
 )
 # upper limit divided by the highest regret except that of random pulls, which may leave the figure

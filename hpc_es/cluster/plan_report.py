@@ -20,8 +20,17 @@ from hpc_es.report.ticks import label_log_axis
 from hpc_es.storage.files import written
 
 COLUMNS = (
-    *("ranks", "nodes", "generation", "efficiency", "without tail"),
-    *("run", "core hours", "memory/node", "pays from", "better population", "delay"),
+    "ranks",
+    "nodes",
+    "generation",
+    "efficiency",
+    "without tail",
+    "run",
+    "core hours",
+    "memory/node",
+    "pays from",
+    "better population",
+    "delay",
 )
 GB = 1e9
 

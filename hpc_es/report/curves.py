@@ -48,9 +48,19 @@ X_AXES: dict[X, tuple[str, tuple[tuple[float, str], ...]]] = {
 # the columns that are kept in memory, in addition to the metrics that the kinds of a run declare
 DRAWN = (
     *dict.fromkeys(COLUMNS.values()),
-    *("return_mean", "return_std", "evaluation_return_mean", "best_value", "best_reward", "solved"),
-    *("value_mean", "value_std", "centre_value_mean"),
-    *("restarts", "best_violation", "hypervolume", "front_size"),
+    "return_mean",
+    "return_std",
+    "evaluation_return_mean",
+    "best_value",
+    "best_reward",
+    "solved",
+    "value_mean",
+    "value_std",
+    "centre_value_mean",
+    "restarts",
+    "best_violation",
+    "hypervolume",
+    "front_size",
 )
 MOST_POINTS = 2000  # per line; a panel is about 500 pixels wide
 # entries of status.json with the final evaluation, and the columns that it continues
@@ -311,8 +321,15 @@ def _with_final_evaluation(
 # the first one names a task
 WHAT = ("env_id", "game", "function", "command", "model", "name", "distribution", "kind")
 DETAILS = (  # further keys of `task` without which values cannot be compared
-    *("env_kwargs", "max_episode_steps", "arguments", "dimension", "constraints", "goal"),
-    *("model_kwargs", "family", "num_trials"),
+    "env_kwargs",
+    "max_episode_steps",
+    "arguments",
+    "dimension",
+    "constraints",
+    "goal",
+    "model_kwargs",
+    "family",
+    "num_trials",
 )
 
 

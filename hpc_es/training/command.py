@@ -51,7 +51,12 @@ class Command:
         limit = -1 if self.limit is None else self.limit
         header = np.array(
             [
-                *(self.kind, self.generation, self.is_interrupted, limit, len(table), len(order)),
+                self.kind,
+                self.generation,
+                self.is_interrupted,
+                limit,
+                len(table),
+                len(order),
                 *self.transfer,
                 *self.plan.to_numbers(),
             ],

@@ -285,15 +285,17 @@ def missing_for_report(config: Config) -> Iterator[ConfigProblem]:
 
 
 CONFIG_CHECKS = (
-    *(
-        search_mismatches,
-        policy_mismatches,
-        target_mismatches,
-        patience_mismatches,
-        info_mismatches,
-    ),
-    *(rank_mismatches, device_mismatches),
-    *(missing_for_policy, missing_for_algorithm, missing_for_task, missing_for_report),
+    search_mismatches,
+    policy_mismatches,
+    target_mismatches,
+    patience_mismatches,
+    info_mismatches,
+    rank_mismatches,
+    device_mismatches,
+    missing_for_policy,
+    missing_for_algorithm,
+    missing_for_task,
+    missing_for_report,
 )
 
 

@@ -307,7 +307,11 @@ class Generation:
         """Return the input of `Algorithm.tell`; `probes` are those passed to `replay`."""
         probes = self.rows("probe") if probes is None else probes
         return Results(
-            *(self._training_rows, gathered.chunk_arrays, gathered.blocks, self._prepared, probes),
+            self._training_rows,
+            gathered.chunk_arrays,
+            gathered.blocks,
+            self._prepared,
+            probes,
             fitness=self._fitness,
             probe_fitness=self._probe_fitness,
         )

@@ -476,8 +476,9 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
         )
 
     def variance_effective(self, state: State, weights: Float64, usual: float) -> float:
-        """Return mu_eff of the weights, float64[samples], which is the usual one unless they are
-        expected ones.
+        """Return mu_eff of the weights, float64[samples].
+
+        It is the usual one unless they are means over several rankings, because of noise.
         """
         noise = KnownNoise.of(state.shared)
         if self.handling is None or noise is None or not self.handling.averages(noise):
@@ -532,23 +533,19 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
     def _with_history(self, state: State, fitness: Float64, evaluated: int) -> State:
         """Return the state with its age, evaluations and the arrays of the stopping criteria."""
         master = state.master
-        age, population, limit = (
-            int(master["age"]) + 1,
-            self.population(state),
-            int(master["run_limit"]),
-        )
+        age, limit = int(master["age"]) + 1, int(master["run_limit"])
         evaluations = int(master["run_evaluations"]) + evaluated
-        ratios, is_objective = self._first_ratios, self.problem.is_objective
-        view = (
-            self.view(state)
-            if self.mixed is None
-            else self.mixed.view(state.shared, self.view(state))
-        )
-        changing = self.problem.changing_fitness
+        view = self.view(state)
+        if self.mixed is not None:
+            view = self.mixed.view(state.shared, view)
         view = replace(
-            view, ratios=ratios, is_objective=is_objective, age=age, population=population
+            view,
+            ratios=self._first_ratios,
+            is_objective=self.problem.is_objective,
+            changing_fitness=self.problem.changing_fitness,
+            population=self.population(state),
+            age=age,
         )
-        view = replace(view, changing_fitness=changing) if changing else view
         history = stopping.update_history(self._stops, view, fitness, master)
         if limit and evaluations >= limit:  # a small search of BIPOP has used its evaluations
             history["stopped"] = np.array(int(history["stopped"]) | stopping.bit("run_limit"))

@@ -66,24 +66,20 @@ class Options:
 
 
 NAMES = (
-    *(
-        "tolfun",
-        "tolfunhist",
-        "tolfunrel",
-        "tolx",
-        "tolxstagnation",
-        "tolfacupx",
-        "tolupsigma",
-        "tolconditioncov",
-    ),
-    *(
-        "tolflatfitness",
-        "tolstagnation",
-        "max_generations",
-        "noeffectcoord",
-        "noeffectaxis",
-        "run_limit",
-    ),
+    "tolfun",
+    "tolfunhist",
+    "tolfunrel",
+    "tolx",
+    "tolxstagnation",
+    "tolfacupx",
+    "tolupsigma",
+    "tolconditioncov",
+    "tolflatfitness",
+    "tolstagnation",
+    "max_generations",
+    "noeffectcoord",
+    "noeffectaxis",
+    "run_limit",
 )
 
 

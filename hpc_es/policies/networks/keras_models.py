@@ -269,16 +269,23 @@ def network_model(
 # Layers that only change observations or actions, or nothing in inference.
 AROUND = frozenset(
     {
-        *(
-            "InputLayer",
-            "Normalization",
-            "ObservationNormalizationLayer",
-            "Rescaling",
-            "Reshape",
-            "Flatten",
-        ),
-        *("Clip", "Tanh", "Cast", "Argmax", "ArgMax", "TimeDistributed", "Dropout"),
-        *("ZerosLike", "Maximum", "Minimum"),  # of `clipped`
+        "InputLayer",
+        "Normalization",
+        "ObservationNormalizationLayer",
+        "Rescaling",
+        "Reshape",
+        "Flatten",
+        "Clip",
+        "Tanh",
+        "Cast",
+        "Argmax",
+        "ArgMax",
+        "TimeDistributed",
+        "Dropout",
+        # of `clipped`
+        "ZerosLike",
+        "Maximum",
+        "Minimum",
     }
 )
 LEAKY_SLOPE = 0.2

@@ -251,11 +251,19 @@ TRANSPOSES = frozenset({torch.t, torch.Tensor.t, torch.Tensor.T.__get__, torch.T
 # of shape, dtype and device, which are those of the common weight
 DESCRIPTIONS = frozenset(
     {
-        *(torch.Tensor.dim, torch.Tensor.size, torch.Tensor.numel, torch.Tensor.is_floating_point),
-        *(torch.Tensor.shape.__get__, torch.Tensor.dtype.__get__, torch.Tensor.device.__get__),
-        *(torch.Tensor.ndim.__get__, torch.Tensor.requires_grad.__get__),
-        *(torch.Tensor.is_cuda.__get__, torch.Tensor.layout.__get__),
-        *(torch.Tensor.is_nested.__get__, torch.Tensor.is_sparse.__get__),
+        torch.Tensor.dim,
+        torch.Tensor.size,
+        torch.Tensor.numel,
+        torch.Tensor.is_floating_point,
+        torch.Tensor.shape.__get__,
+        torch.Tensor.dtype.__get__,
+        torch.Tensor.device.__get__,
+        torch.Tensor.ndim.__get__,
+        torch.Tensor.requires_grad.__get__,
+        torch.Tensor.is_cuda.__get__,
+        torch.Tensor.layout.__get__,
+        torch.Tensor.is_nested.__get__,
+        torch.Tensor.is_sparse.__get__,
         torch.Tensor.__len__,
     }
 )

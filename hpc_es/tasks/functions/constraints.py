@@ -28,7 +28,7 @@ from hpc_es.tasks.functions.problem import ObjectiveProblem
 from hpc_es.tasks.functions.python_evaluator import Evaluator
 
 # of the jobs of a chunk, for the update of the coefficients
-COSTS, VIOLATED = "costs", "constraint_values"
+COSTS, CONSTRAINT_VALUES = "costs", "constraint_values"
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,10 @@ class ConstrainedProblem(ObjectiveProblem):
         if jobs.purpose != "train" or not learned:
             return learned
         succeeded = ~np.isnan(rows["return_"])
-        values = {COSTS: -rows["return_"][succeeded], VIOLATED: rows[CONSTRAINTS][succeeded]}
+        values = {
+            COSTS: -rows["return_"][succeeded],
+            CONSTRAINT_VALUES: rows[CONSTRAINTS][succeeded],
+        }
         return [[{**learned[0][0], **values}]]
 
     def carried(self) -> ProblemState:
@@ -232,7 +235,7 @@ class ConstrainedProblem(ObjectiveProblem):
         shared, master = best.shared, {**carried.master, **best.master}
         if trained:
             costs = np.concatenate([unit[COSTS] for unit in trained])
-            g = np.concatenate([unit[VIOLATED] for unit in trained])
+            g = np.concatenate([unit[CONSTRAINT_VALUES] for unit in trained])
             master["feasible_share"] = np.array(float((violations(g) == 0).mean()))
             if self.changing_fitness:
                 lagrangian = Lagrangian.from_arrays(carried).updated(costs, g, self.size)

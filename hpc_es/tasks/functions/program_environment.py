@@ -12,17 +12,46 @@ from collections.abc import Mapping
 
 PREFIXES = (  # of environment variables that a program does not get
     # MPICH, Intel MPI
-    *("PMI", "MPI_", "MPICH_", "MPIR_", "MPIEXEC_", "HYDRA_", "HYDI_", "HYD_", "I_MPI_HYDRA"),
-    *("OMPI_", "OPAL_", "ORTE_", "PRTE_", "PRRTE_"),  # Open MPI
+    "PMI",
+    "MPI_",
+    "MPICH_",
+    "MPIR_",
+    "MPIEXEC_",
+    "HYDRA_",
+    "HYDI_",
+    "HYD_",
+    "I_MPI_HYDRA",
+    "OMPI_",
+    "OPAL_",
+    "ORTE_",
+    "PRTE_",
+    "PRRTE_",  # Open MPI
     # MVAPICH, Cray, Flux, jsrun
-    *("MV2_COMM_WORLD_", "PALS_", "ALPS_", "FLUX_JOB_", "FLUX_TASK_", "JSM_"),
+    "MV2_COMM_WORLD_",
+    "PALS_",
+    "ALPS_",
+    "FLUX_JOB_",
+    "FLUX_TASK_",
+    "JSM_",
     # of a step
-    *("SLURM_STEP", "SLURM_SRUN_", "SLURM_PMI", "SLURM_MPI_", "SLURM_CPU_BIND", "SLURM_MEM_BIND"),
+    "SLURM_STEP",
+    "SLURM_SRUN_",
+    "SLURM_PMI",
+    "SLURM_MPI_",
+    "SLURM_CPU_BIND",
+    "SLURM_MEM_BIND",
 )
 NAMES = frozenset(  # likewise
     (
-        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID"),
-        *("SLURM_LAUNCH_NODE_IPADDR", "SLURM_DISTRIBUTION", "SLURM_KILL_BAD_EXIT", "SLURM_UMASK"),
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_GTIDS",
+        "SLURM_TASK_PID",
+        "SLURM_LAUNCH_NODE_IPADDR",
+        "SLURM_DISTRIBUTION",
+        "SLURM_KILL_BAD_EXIT",
+        "SLURM_UMASK",
     )
 )
 

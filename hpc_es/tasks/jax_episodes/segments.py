@@ -41,14 +41,24 @@ class Lanes(NamedTuple):
     length: JaxArray  # int32
 
 
+class Taken(NamedTuple):
+    """One step of a lane; all is 0 if the lane has no episode."""
+
+    action: JaxArray  # int32, from 0
+    reward: JaxArray  # float32
+    live: JaxArray  # float32; 1 if the step was taken
+    cut: JaxArray  # float32; 1 if it was the last step, but not by the environment
+    has_no_action: JaxArray  # bool; whether the logits were NaN
+
+
 class Recorded(NamedTuple):
     """The steps of a segment; the last step has no action."""
 
     inputs: JaxArray  # [steps + 1, jobs, *shape]
     actions: JaxArray  # int32[steps + 1, jobs], from 0
     rewards: JaxArray  # float32[steps + 1, jobs]
-    lives: JaxArray  # float32[steps + 1, jobs]
-    cuts: JaxArray  # float32[steps + 1, jobs]
+    lives: JaxArray  # float32[steps + 1, jobs]; 1 for steps that were taken
+    cuts: JaxArray  # float32[steps + 1, jobs]; 1 in the step after the last one of such an episode
 
 
 class SegmentRows(NamedTuple):
@@ -74,7 +84,7 @@ class CompiledSegments:
 
         `memory` is that of the policy at the start of an episode.
         """
-        spec, count = self.env.spaces.observations, np.zeros(jobs, np.int32)
+        spec, zero = self.env.spaces.observations, np.zeros(jobs, np.int32)
         return Lanes(
             live=np.zeros(jobs, np.bool_),
             state=zeros(self.env.template, jobs),
@@ -82,24 +92,32 @@ class CompiledSegments:
             memory=zeros(memory, jobs),
             key=np.zeros((jobs, 2), np.uint32),
             return_=Total(np.zeros(jobs, np.float32), np.zeros(jobs, np.float32)),
-            signs=count,
-            length=count,
+            signs=zero,
+            length=zero,
         )
 
     def begin(self, memory: Tree, lanes: Lanes, seeds: JaxArray) -> Lanes:
         """Start an episode in each lane that has none.
 
-        Seeds are uint32[jobs, 2] as those of `jax.random.key`.
+        Args:
+            memory: that of the policy at the start of an episode.
+            lanes: as after the last segment.
+            seeds: uint32[jobs, 2], of the episodes that start, as those of `jax.random.key`.
         """
 
         def start(seed: JaxArray) -> Lanes:
-            first, steps = jax.random.split(jax.random.wrap_key_data(seed, impl=KEY))
-            state, observation = self.env.reset(first)
-            none, zero = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
-            initial = jax.tree.map(jnp.asarray, memory)
-            key = jax.random.key_data(steps)
+            reset_key, steps_key = jax.random.split(jax.random.wrap_key_data(seed, impl=KEY))
+            state, observation = self.env.reset(reset_key)
+            nothing, zero = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
             return Lanes(
-                jnp.array(True), state, observation, initial, key, Total(none, none), zero, zero
+                live=jnp.array(True),
+                state=state,
+                observation=observation,
+                memory=jax.tree.map(jnp.asarray, memory),
+                key=jax.random.key_data(steps_key),
+                return_=Total(nothing, nothing),
+                signs=zero,
+                length=zero,
             )
 
         following: Lanes = select(lanes.live, lanes, jax.vmap(start)(seeds))
@@ -109,45 +127,40 @@ class CompiledSegments:
         self, step: Step, lanes: Lanes, action_keys: JaxArray, steps: int
     ) -> tuple[Lanes, Recorded, SegmentRows]:
         """Take up to `steps` steps in all lanes; actions are drawn from keys uint32[jobs, 2]."""
-        first = lanes.length
+        length_before = lanes.length
 
-        def advance(lanes: Lanes, _: None) -> tuple[Lanes, tuple[JaxArray, ...]]:
+        def advance(lanes: Lanes, _: None) -> tuple[Lanes, tuple[JaxArray, Taken]]:
             after, taken = jax.vmap(partial(self._step, step))(lanes, action_keys)
-            return after, (lanes.observation, *taken)
+            return after, (lanes.observation, taken)
 
-        lanes, (inputs, actions, rewards, lives, limits, without_action) = jax.lax.scan(
-            advance, lanes, None, steps
-        )
-        seen = jax.vmap(observation_failure)(lanes.observation)
-        failed = jnp.where(
-            seen > 0, seen, jnp.where(jnp.isfinite(lanes.return_.value), 0, NOT_FINITE)
-        )
-        failed = jnp.where(without_action.any(axis=0), NAN_ACTION, failed).astype(jnp.int8)
+        lanes, (inputs, taken) = jax.lax.scan(advance, lanes, None, steps)
+        failed = _failures(lanes, taken)
         live = lanes.live & (failed == 0)
-        zeros = jnp.zeros_like(rewards[:1])
+
         # an episode that continues is cut here
-        cuts = jnp.concatenate([zeros, limits]).at[-1].add(live)
-        counts = [
-            jnp.where(failed == 0, x, 0) for x in (_extended(rewards), _extended(lives), cuts)
-        ]
-        inputs = jnp.concatenate([inputs, lanes.observation[jnp.newaxis]])
-        rows = SegmentRows(
-            lanes.return_,
-            lanes.signs,
-            lanes.length - first,
-            jnp.where(live | (failed > 0), 0, lanes.length),
-            failed,
+        no_cut = jnp.zeros_like(taken.reward[:1])
+        cuts = jnp.concatenate([no_cut, taken.cut]).at[-1].add(live)
+        recorded = Recorded(
+            jnp.concatenate([inputs, lanes.observation[jnp.newaxis]]),
+            _extended(taken.action),
+            # nothing of a failed segment counts
+            rewards=jnp.where(failed == 0, _extended(taken.reward), 0),
+            lives=jnp.where(failed == 0, _extended(taken.live), 0),
+            cuts=jnp.where(failed == 0, cuts, 0),
         )
-        return lanes._replace(live=live), Recorded(inputs, _extended(actions), *counts), rows
+        rows = SegmentRows(
+            return_=lanes.return_,
+            signs=lanes.signs,
+            length=lanes.length - length_before,
+            episode_length=jnp.where(live | (failed > 0), 0, lanes.length),
+            failed=failed,
+        )
+        return lanes._replace(live=live), recorded, rows
 
-    def _step(
-        self, step: Step, lane: Lanes, action_key: JaxArray
-    ) -> tuple[Lanes, tuple[JaxArray, ...]]:
-        """Return a lane after a step, its action, reward and three flags.
+    def _step(self, step: Step, lane: Lanes, action_key: JaxArray) -> tuple[Lanes, Taken]:
+        """Return a lane after a step, and the step.
 
-        They are: whether it was live, was ended by the time limit, failed. It has failed, by the
-        last of these, if its logits are NaN. A lane without an episode is computed too, but does
-        not change.
+        A lane without an episode is computed too, but does not change.
         """
         space = self.env.spaces.actions
         assert isinstance(space, Discrete)
@@ -164,17 +177,32 @@ class CompiledSegments:
             (observation_failure(observation) > 0) | ~jnp.isfinite(return_.value) | has_no_action
         )
         is_last = terminated | (length >= self.limit) | has_failed
-        signs = lane.signs + jnp.sign(reward).astype(jnp.int32)
-        after = Lanes(~is_last, state, observation, memory, lane.key, return_, signs, length)
-        live = lane.live
-        is_cut = (live & is_last & ~terminated).astype(jnp.float32)
-        taken = (
-            jnp.where(live, action, 0),
-            jnp.where(live, reward, 0),
-            live.astype(jnp.float32),
-            is_cut,
+        after = Lanes(
+            live=~is_last,
+            state=state,
+            observation=observation,
+            memory=memory,
+            key=lane.key,
+            return_=return_,
+            signs=lane.signs + jnp.sign(reward).astype(jnp.int32),
+            length=length,
         )
-        return select(live, after, lane), (*taken, live & has_no_action)
+        live = lane.live
+        taken = Taken(
+            action=jnp.where(live, action, 0),
+            reward=jnp.where(live, reward, 0),
+            live=live.astype(jnp.float32),
+            cut=(live & is_last & ~terminated).astype(jnp.float32),
+            has_no_action=live & has_no_action,
+        )
+        return select(live, after, lane), taken
+
+
+def _failures(lanes: Lanes, taken: Taken) -> JaxArray:
+    """Return the failure of each lane, int8[jobs]: 0 or a code of `call_shape`."""
+    seen = jax.vmap(observation_failure)(lanes.observation)
+    failed = jnp.where(seen > 0, seen, jnp.where(jnp.isfinite(lanes.return_.value), 0, NOT_FINITE))
+    return jnp.where(taken.has_no_action.any(axis=0), NAN_ACTION, failed).astype(jnp.int8)
 
 
 def _extended(x: JaxArray) -> JaxArray:
