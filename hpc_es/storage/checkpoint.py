@@ -348,7 +348,7 @@ def _read(path: Path) -> tuple[Snapshot, str]:
 def _read_image(path: Path, image: BinaryIO) -> Snapshot:
     try:
         with _ImageFile(image) as within, h5py.File(within, "r") as file:
-            require_plain(file, image.seek(0, io.SEEK_END))
+            require_plain(file, image.seek(0, io.SEEK_END), may_be_compressed=False)
             return _snapshot(file)
     except (*READING, RuntimeError) as error:
         raise CheckpointError(

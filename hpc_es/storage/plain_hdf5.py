@@ -12,7 +12,7 @@ import h5py
 from hpc_es.core.array_files import MOST_COMPRESSION, SLACK_BYTES
 
 
-def require_plain(file: h5py.File, size: int) -> None:
+def require_plain(file: h5py.File, size: int, may_be_compressed: bool = True) -> None:
     """Raise ValueError if reading a file could read other files, or need too much memory.
 
     Too much is more than it can hold data. Such a file can come from somebody else: the arrays of a
@@ -23,8 +23,10 @@ def require_plain(file: h5py.File, size: int) -> None:
     Args:
         file: an open file.
         size: its bytes.
+        may_be_compressed: whether it may take more memory than it has bytes, as no file of a run
+            does.
     """
-    left = MOST_COMPRESSION * size + SLACK_BYTES
+    left = (MOST_COMPRESSION if may_be_compressed else 1) * size + SLACK_BYTES
     for dataset in _datasets(file["/"], set()):
         if dataset.external or dataset.is_virtual:
             raise ValueError(f"{dataset.name} is stored in another file")
@@ -32,6 +34,8 @@ def require_plain(file: h5py.File, size: int) -> None:
         if dataset.dtype.kind == "O" and dataset.shape != ():
             raise ValueError(f"{dataset.name} is an array of texts or references")
         is_filtered = dataset.compression or dataset.id.get_create_plist().get_nfilters()
+        if is_filtered and not may_be_compressed:
+            raise ValueError(f"{dataset.name} is compressed")
         left -= dataset.nbytes
         if left < 0 or (dataset.nbytes > size + SLACK_BYTES and not is_filtered):
             raise ValueError(f"{dataset.name} has {dataset.nbytes:,} bytes, in a file of {size:,}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import h5py
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from hpc_es.core.errors import CheckpointError
+from hpc_es.storage import checkpoint
 from hpc_es.storage.keras_file import read_layers
 from hpc_es.storage.plain_hdf5 import require_plain
 
@@ -86,3 +89,33 @@ def test_own_files_are_read(tmp_path: Path) -> None:
         file.create_dataset("none", shape=(0, 3))
     with h5py.File(path) as file:
         require_plain(file, path.stat().st_size)
+
+
+def test_checkpoints_take_no_more_memory_than_they_have_bytes(tmp_path: Path) -> None:
+    """Ten megabytes that are compressed could be ten gigabytes."""
+    path = tmp_path / "file.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("zeros", data=np.zeros(1000), compression="gzip")
+    with h5py.File(path) as file, pytest.raises(ValueError, match="/zeros is compressed"):
+        require_plain(file, path.stat().st_size, may_be_compressed=False)
+
+    # Each of those that were never written is smaller than the file.
+    with h5py.File(path, "w") as file:
+        file["padding"] = np.ones(100_000, "u1")
+        for number in range(100):
+            file.create_dataset(f"d{number}", (100_000,), "u1")
+    with h5py.File(path) as file, pytest.raises(ValueError, match="has 100,000 bytes, in a file"):
+        require_plain(file, path.stat().st_size, may_be_compressed=False)
+
+
+def test_compressed_checkpoint_is_refused(tmp_path: Path) -> None:
+    image = io.BytesIO()
+    with h5py.File(image, "w") as file:
+        file.create_dataset("shared/theta", data=np.zeros(1000), compression="gzip")
+    content = image.getvalue()
+    lines = f"format 1\nimage_bytes {len(content)}\nimage_sha256 {sha256(content).hexdigest()}\n"
+    header = f"hpc_es checkpoint\n{lines}".ljust(446) + "\n"
+    seal = sha256(header.encode()).hexdigest()
+    (tmp_path / "c.h5").write_bytes(f"{header}{seal}\n".encode() + content)
+    with pytest.raises(CheckpointError, match="/shared/theta is compressed"):
+        checkpoint.load(tmp_path / "c.h5")
