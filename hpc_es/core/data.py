@@ -24,10 +24,12 @@ from hpc_es.core.jobs import Chunk, Jobs, Purpose, cut, numbered
 from hpc_es.core.observation_parts import (
     Choices,
     Part,
+    PartOps,
     Parts,
     StructuredObservations,
     is_key,
     parts_of,
+    whole_elements,
 )
 from hpc_es.core.outcomes import Outcome, Prepared_co, Results
 from hpc_es.core.rows import (
@@ -93,6 +95,7 @@ __all__ = [
     "ObservationSpec",
     "Outcome",
     "Part",
+    "PartOps",
     "Parts",
     "Poll",
     "Prepared_co",
@@ -116,6 +119,7 @@ __all__ = [
     "parts_of",
     "read_only",
     "row_dtype",
+    "whole_elements",
     "with_columns",
     "with_episode_lengths",
     "without_info",

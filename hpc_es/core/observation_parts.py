@@ -7,7 +7,7 @@ the vector again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
@@ -54,6 +54,16 @@ class Choices(ObservationSpec):
         result = np.zeros((*values.shape[:-1], sum(self.counts)), np.float32)
         np.put_along_axis(result, chosen + firsts, 1.0, axis=-1)
         return result
+
+
+@dataclass(frozen=True)
+class PartOps:
+    """The functions of a library of arrays that cut a vector into parts."""
+
+    argmax: Callable[[Any], Any]  # of [choices]
+    stack: Callable[[Sequence[Any]], Any]
+    reshape: Callable[[Any, tuple[int, ...]], Any]
+    cast: Callable[[Any, np.dtype[np.generic]], Any]
 
 
 @dataclass(frozen=True)
@@ -121,6 +131,23 @@ class Part:
         except ReturnedValueError as error:
             raise ReturnedValueError(f"{self.name!r} of the observation: {error}") from error
 
+    def array(self, vector: Any, ops: PartOps, lead: tuple[int, ...]) -> Any:
+        """Return the part, [*lead, *shape] in its dtype, from the vector, [observations].
+
+        Args:
+            vector: an array of the library of `ops`.
+            lead: further first axes of 1.
+        """
+        values, spec = vector[self.place], self.spec
+        if isinstance(spec, Choices):
+            ends = np.cumsum(spec.counts).tolist()
+            chosen = [
+                ops.argmax(values[end - count : end]) + start
+                for end, count, start in zip(ends, spec.counts, spec.starts, strict=True)
+            ]
+            values = ops.stack(chosen)
+        return ops.cast(ops.reshape(values, (*lead, *spec.shape)), spec.dtype)
+
     def _value(self, observation: object) -> object:
         for key in self.path:
             is_dict = isinstance(key, str) or isinstance(observation, Mapping)
@@ -175,16 +202,20 @@ class StructuredObservations(ObservationSpec):
         """The parts in the order of the vector."""
         return tuple(_numbered(self.parts))
 
-    @property
-    def whole(self) -> Array:
-        """The elements of the vector that belong to whole numbers, int64[elements]."""
-        places = [range(self.size)[part.place] for part in self.leaves if part.is_whole]
-        return np.array([element for place in places for element in place], np.int64)
-
     def mapped(self, function: Callable[[Part], T]) -> Any:
         """Return the structure with the results of a function of each part."""
         results = iter([function(part) for part in self.leaves])
         return _filled(self.parts, results)
+
+    def split(self, vector: Any, ops: PartOps, lead: tuple[int, ...] = ()) -> Any:
+        """Return an observation as a dict or tuple of arrays from a vector, [observations].
+
+        Args:
+            vector: an array of a library.
+            ops: functions of this library.
+            lead: further first axes of 1 of each part.
+        """
+        return self.mapped(lambda part: part.array(vector, ops, lead))
 
     def array(self, observations: npt.ArrayLike) -> Array:
         """Return observations as vectors; see `ObservationSpec.array`."""
@@ -239,6 +270,12 @@ def _filled(parts: Parts, results: Iterator[T]) -> Any:
 def parts_of(spec: ObservationSpec) -> tuple[Part, ...]:
     """Return the parts of observations in the order of the vector, () if they are one array."""
     return spec.leaves if isinstance(spec, StructuredObservations) else ()
+
+
+def whole_elements(spec: ObservationSpec) -> list[int]:
+    """Return the elements of the vector that belong to parts of whole numbers."""
+    places = [range(spec.size)[part.place] for part in parts_of(spec) if part.is_whole]
+    return [element for place in places for element in place]
 
 
 def is_key(key: Hashable) -> bool:

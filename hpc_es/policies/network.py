@@ -4,7 +4,8 @@
 
 `build(observations, outputs, **network_kwargs)` gets the shape and dtype of an observation
 (`ObservationSpec`) and the number of outputs that the action space needs, and returns a network:
-see `networks/jax_networks.py`. If it has a parameter `seed`, this is a whole number for the random
+see `networks/jax_networks.py`. Observations of Dict and Tuple spaces reach the network as a dict or
+tuple of arrays. If it has a parameter `seed`, this is a whole number for the random
 numbers of the initial parameters.
 """
 
@@ -27,7 +28,14 @@ import numpy as np
 from hpc_es.config.options import Count, PathText, option, options
 from hpc_es.config.registry import config_directory, import_function
 from hpc_es.config.source_code import source_hash
-from hpc_es.core.data import Box, Float32, Normaliser, ObservationSpec, Spaces
+from hpc_es.core.data import (
+    Box,
+    Float32,
+    Normaliser,
+    ObservationSpec,
+    Spaces,
+    whole_elements,
+)
 from hpc_es.core.declarations import Computes
 from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.global_generators import restored_generators
@@ -159,7 +167,11 @@ class NetworkPolicy:
     ) -> Actor:
         """Return an actor with another head, such as one that samples actions."""
         return CompiledActor(
-            self._call_for(parameters), parameters, self._taking_logits(head), normaliser
+            self._call_for(parameters),
+            parameters,
+            self._taking_logits(head),
+            normaliser,
+            whole_elements(self.spaces.observations),
         )
 
     def bind_shared(self, head: ActionHead, theta: Float32, rows: int) -> Actor:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.spaces.utils import flatten
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
-from hpc_es.core.data import Choices, ObservationSpec, StructuredObservations
+from hpc_es.core.data import Choices, ObservationSpec, StructuredObservations, whole_elements
 from hpc_es.core.errors import ReturnedValueError
 from hpc_es.tasks.episodes.policy_spaces import observation_spec
 from tests.helpers.structured import sense_space
@@ -68,7 +68,7 @@ def test_parts_keep_their_shapes_and_the_dtypes_of_whole_numbers() -> None:
     names = ["hand/0", "hand/1", "image", "mode", "vector"]
     assert [part.name for part in spec.leaves] == names
     # 2 + 1 + 48 + 3 elements of whole numbers before 3 fractions
-    assert spec.size == 57 and spec.whole.tolist() == list(range(54))
+    assert spec.size == 57 and whole_elements(spec) == list(range(54))
     assert spec.mapped(lambda part: part.width) == {
         "hand": (2, 1),
         "image": 48,

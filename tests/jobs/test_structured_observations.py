@@ -16,6 +16,7 @@ import hpc_es
 from hpc_es import cli
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes.policy_spaces import spaces
+from tests.helpers.harness import python, script
 from tests.helpers.runs import (
     EVERY,
     assert_same,
@@ -145,3 +146,81 @@ def test_environment_that_returns_another_part_fails_its_episode() -> None:
     environment.step(0)
     with pytest.raises(ValueError, match=r"'vector' of the observation: expected float32\[3\]"):
         spec.require(environment.step(0)[0])
+
+
+# Networks get the parts.
+
+NETS = "tests.helpers.structured_networks"
+IMAGE = "task.env_kwargs.image=true"
+NETWORKS = {
+    "jax": f"policy={{kind: network, network: '{NETS}:jax_pair'}}",
+    "flax": f"policy={{kind: network, network: '{NETS}:linen'}}",
+    "keras": f"policy={{kind: network, network: '{NETS}:keras_model'}}",
+    "torch": f"policy={{kind: network, network: '{NETS}:torch_module', backend: torch}}",
+}
+NEEDED = {"jax": ("jax",), "flax": ("jax", "flax"), "keras": ("jax", "keras"), "torch": ("torch",)}
+
+
+def require(library: str) -> None:
+    for package in NEEDED[library]:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("library", NETWORKS)
+def test_network_gets_the_parts(library: str, tmp_path: Path) -> None:
+    """The networks check shapes and dtypes themselves."""
+    require(library)
+    options = (*SENSES, NETWORKS[library], IMAGE, "stop.generations=3")
+    for ranks in (1, 2):
+        finished(ranks, tmp_path / str(ranks), *options)
+    assert status(tmp_path / "1")["failed_episodes"] == 0
+    assert_same(tmp_path / "2", tmp_path / "1")
+    finished(1, tmp_path / "2", *options, "stop.generations=5")
+    loaded = """
+        import sys
+        import numpy as np
+        import hpc_es
+        policy = hpc_es.load_policy(sys.argv[1])
+        environment = policy.make_env()
+        seen = [environment.reset(seed=seed)[0] for seed in range(20)]
+        assert {policy(observation) for observation in seen} <= {0, 1}
+    """
+    done = python([*script(loaded), str(tmp_path / "2")])
+    assert done.status == 0, str(done)
+
+
+def test_actions_are_those_of_the_function(tmp_path: Path) -> None:
+    """Fractions are normalised, and whole numbers are not."""
+    require("jax")
+    import jax
+
+    from tests.helpers.structured_networks import jax_pair
+
+    run = trained(tmp_path, "run", NETWORKS["jax"], IMAGE, "task.env_kwargs.box=true")
+    policy: Any = hpc_es.load_policy(run)
+    environment: Any = policy.make_env()
+    spec = policy.spaces.observations
+    _, apply = jax_pair(spec, 1)
+    source = policy.source
+    weights = policy.policy.layout.split(source.theta)
+    mean, deviation, clip = source.normaliser
+    for seed in range(20):
+        seen = environment.reset(seed=seed)[0]
+        scaled = (seen["vector"] - mean[-3:]) / deviation[-3:]
+        inputs = {**seen, "vector": np.clip(scaled, -clip, clip).astype(np.float32)}
+        expected = apply(weights, jax.tree.map(jax.numpy.asarray, inputs))
+        np.testing.assert_allclose(policy(seen), np.clip(expected, -1, 1), rtol=2e-5, atol=2e-6)
+
+
+def test_network_for_another_part_is_refused_with_the_parts(tmp_path: Path) -> None:
+    require("flax")
+    with pytest.raises(ConfigError) as refused:
+        cli.run(
+            ["check", str(tiny(tmp_path)), *SENSES, NETWORKS["flax"], "task.env_kwargs.kind=tuple"]
+        )
+    text = (
+        "fails for an observation with the parts 0/0 int8[2], 0/1 int16[], 1 int64[], 2 float32[3]"
+    )
+    assert text in str(refused.value)

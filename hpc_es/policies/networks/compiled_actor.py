@@ -62,8 +62,11 @@ class CompiledActor:
         parameters: Population,
         head: ActionHead,
         normaliser: Normaliser | None,
+        kept: Sequence[int] = (),
     ) -> None:
+        """Bind the parameters; `kept` are the elements of observations that are not normalised."""
         self._call, self._head, self._normaliser = call, head, normaliser
+        self._kept = list(kept)
         rows = len(parameters)
         self._common, parts = candidate_parts(parameters, call.layout, call.factored)
         self._parts: dict[str, Float32] = {
@@ -90,7 +93,10 @@ class CompiledActor:
 
     def act(self, observations: Array) -> Array:
         if self._normaliser is not None:
-            observations = normalise(observations.astype(np.float32), self._normaliser)
+            raw = observations
+            observations = normalise(raw.astype(np.float32), self._normaliser)
+            if self._kept:
+                observations[:, self._kept] = raw[:, self._kept]
         padded = observations if len(self._padding) == self._rows else observations[self._padding]
         outputs = []
         with callback_errors:

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpc_es.core.data import Array, Float32, ObservationSpec
+from hpc_es.core.data import Array, Float32, ObservationSpec, PartOps
 from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
@@ -42,16 +42,26 @@ from hpc_es.policies.networks.network import (
     STATISTICS,
     Network,
     array_text,
+    example,
+    network_input,
     require_deterministic,
     require_parameters,
     require_same_network,
     require_same_outputs,
     stochastic_error,
+    taking_parts,
 )
 
 EXPECTED = "a pair (init, apply) of functions, an object with init, memory and apply, or a module of flax, equinox or Keras"
 WITHOUT_TORCH = f"expected {EXPECTED}; policy.backend: torch takes modules of PyTorch"
 TORCH_ARRAYS = "expected NumPy or JAX arrays, such as {name: value.float().numpy() for name, value in module.state_dict().items()}"
+OPS = PartOps(
+    jnp.argmax,
+    jnp.stack,
+    jnp.reshape,
+    # int64 is int32 by default
+    lambda array, dtype: array.astype(jax.dtypes.canonicalize_dtype(dtype)),
+)
 Build = Callable[[int], Any]  # seed -> what the builder returns
 
 
@@ -70,12 +80,12 @@ class TreeNetwork:
 
     backend = "jax"
 
-    def __init__(self, functions: TreeFunctions, name: str) -> None:
+    def __init__(self, functions: TreeFunctions, name: str, observations: ObservationSpec) -> None:
         """Raise ConfigError if a parameter is not floating-point.
 
         `name` is the builder's name in messages.
         """
-        self._functions, self._name = functions, name
+        self._functions, self._name, self._observations = functions, name, observations
         leaves, self._tree = jax.tree.flatten(_call(name, "init", functions.init, 0))
         self._constants = [None if is_array(leaf) else leaf for leaf in leaves]
         arrays = named_arrays(KEY, name, jax.tree.unflatten(self._tree, leaves))
@@ -108,7 +118,9 @@ class TreeNetwork:
         )
         leaves = [next(arrays) if leaf is None else leaf for leaf in self._constants]
         outputs, after = self._functions.apply(
-            jax.tree.unflatten(self._tree, leaves), memory, observation
+            jax.tree.unflatten(self._tree, leaves),
+            memory,
+            network_input(self._observations, observation, OPS),
         )
         refuse_torch(KEY, f"apply of {self._name}", outputs, WITHOUT_TORCH)
         return outputs, after
@@ -150,14 +162,16 @@ def _call(name: str, what: str, function: Callable[..., Any], *arguments: Any) -
         ) from error
 
 
-def _call_apply(name: str, observation: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+def _call_apply(
+    name: str, observations: ObservationSpec, function: Callable[..., Any], *arguments: Any
+) -> Any:
     """Call or trace a network of the user for an observation; ConfigError if it raises."""
     try:
-        return function(*arguments, observation)
+        return function(*arguments)
     except ConfigError:
         raise
     except Exception as error:  # of the user's code
-        text = f"apply of {name} fails for an observation {array_text(observation)}: {tracing_text(error)}"
+        text = f"apply of {name} fails for an observation {array_text(observations)}: {tracing_text(error)}"
         raise ConfigError([(KEY, f"{text}: {ONE_OBSERVATION}")]) from error
 
 
@@ -180,10 +194,10 @@ def jax_network(build: Build, name: str, observations: ObservationSpec, frozen: 
         for attribute in ("layout", "backend", "initial", "memory", "apply")
     ):
         network: Network = built
-        return network
+        return taking_parts(network, observations, OPS)
     if _is_instance(built, "keras", "Model"):
         return KerasNetwork(build, built, name, observations, frozen)
-    zeros = jnp.zeros(observations.shape, observations.dtype)
+    zeros = jax.tree.map(jnp.asarray, example(observations))
     if all(callable(getattr(built, attribute, None)) for attribute in ("init", "memory", "apply")):
         functions = TreeFunctions(
             lambda seed: built.init(jax.random.key(seed)), built.apply, built.memory
@@ -191,7 +205,7 @@ def jax_network(build: Build, name: str, observations: ObservationSpec, frozen: 
     elif _is_instance(built, "flax.linen", "Module"):
         functions = _from_linen(built, name, zeros, frozen)
     elif _is_instance(built, "flax.nnx", "Module"):
-        functions = _from_nnx(build, built, name, zeros, frozen)
+        functions = _from_nnx(build, built, name, observations, frozen)
     elif _is_instance(built, "equinox", "Module"):
         functions = _from_equinox(build, built, name, frozen)
     elif isinstance(built, tuple | list) and len(built) == 2 and all(map(callable, built)):
@@ -204,7 +218,7 @@ def jax_network(build: Build, name: str, observations: ObservationSpec, frozen: 
         raise ConfigError(
             [(KEY, f"expected {name} to return {EXPECTED}, found {_type_text(built)}")]
         )
-    return TreeNetwork(functions, name)
+    return TreeNetwork(functions, name, observations)
 
 
 def _type_text(value: Any) -> str:
@@ -251,7 +265,9 @@ def _from_linen(module: Any, name: str, zeros: Any, frozen: bool) -> TreeFunctio
     return TreeFunctions(lambda seed: init(seed).get("params", {}), apply)
 
 
-def _from_nnx(build: Build, built: Any, name: str, zeros: Any, frozen: bool) -> TreeFunctions:
+def _from_nnx(
+    build: Build, built: Any, name: str, observations: ObservationSpec, frozen: bool
+) -> TreeFunctions:
     from flax import nnx
 
     def split(module: Any) -> Any:
@@ -281,7 +297,7 @@ def _from_nnx(build: Build, built: Any, name: str, zeros: Any, frozen: bool) -> 
     copy = nnx.merge(
         graph, *(jax.tree.map(lambda array: array, state) for state in (first, others))
     )
-    _call_apply(name, zeros, copy)
+    _call_apply(name, observations, copy, jax.tree.map(jnp.asarray, example(observations)))
     for (path, value), (_, after) in zip(values, nnx.to_flat_state(split(copy)[2]), strict=True):
         if any(
             one.tobytes() != other.tobytes()
@@ -351,7 +367,9 @@ def check(
     }
     observation = jax.ShapeDtypeStruct(observations.shape, observations.dtype)
     memory = network.memory()
-    result = _call_apply(name, observation, jax.eval_shape, network.apply, parts, memory)
+    result = _call_apply(
+        name, observations, jax.eval_shape, network.apply, parts, memory, observation
+    )
     after = result[1]
     expected = f"expected outputs float32[{outputs}] of {name} ({why})"
     if not is_array(result[0]):
@@ -359,7 +377,7 @@ def check(
     if result[0].shape != (outputs,) or not jnp.issubdtype(result[0].dtype, jnp.floating):
         actual = array_text(result[0])
         raise ConfigError(
-            [(KEY, f"{expected}, found {actual} for an observation {array_text(observation)}")]
+            [(KEY, f"{expected}, found {actual} for an observation {array_text(observations)}")]
         )
     if _memory_text(after) != _memory_text(memory):
         text = f"expected {name} to return a memory like its memory(), {_memory_text(memory)}"
@@ -371,7 +389,7 @@ def check(
         [
             np.asarray(leaf)
             for leaf in jax.tree.leaves(
-                _call_apply(name, ones, one.apply, parameters, one.memory())
+                _call_apply(name, observations, one.apply, parameters, one.memory(), ones)
             )
         ]
         for one in (network, network, again)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Array, Box, Float32, Normaliser
+from hpc_es.core.data import Array, Box, Float32, Normaliser, Part, StructuredObservations
 from hpc_es.policies.lstm import LSTM
 from hpc_es.policies.mlp import MLP
 from hpc_es.policies.network import NetworkPolicy
@@ -137,15 +137,15 @@ def clipped(keras: Any, x: Any, low: Array, high: Array) -> Any:
     return keras.layers.Minimum()([keras.layers.Maximum()([x, lowest]), highest])
 
 
-def normalised(keras: Any, inputs: Any, normaliser: Normaliser | None) -> Any:
+def normalised(
+    keras: Any, inputs: Any, normaliser: Normaliser | None, name: str = "normalise"
+) -> Any:
     """Return the normalised observations, or `inputs` if there is no normaliser."""
     if normaliser is None:
         return inputs
     mean, deviation, clip = normaliser
     variance = np.square(deviation.astype(np.float64))
-    layer = keras.layers.Normalization(
-        mean=mean.tolist(), variance=variance.tolist(), name="normalise"
-    )
+    layer = keras.layers.Normalization(mean=mean.tolist(), variance=variance.tolist(), name=name)
     return keras.ops.clip(layer(inputs), -clip, clip) if np.isfinite(clip) else layer(inputs)
 
 
@@ -245,15 +245,21 @@ def network_model(
     spec, leaves = policy.spaces.observations, policy.network.memory()
     around = around or EnvironmentTransformations(spec.shape)
     is_raw = normaliser is None and not around.observations
-    observation = keras.Input(
-        around.shape, dtype=spec.dtype.name if is_raw else "float32", name="observation"
-    )
+    dtype = spec.dtype.name if is_raw else "float32"
+    if isinstance(spec, StructuredObservations):
+        own = {part.path: _part_input(keras, part) for part in spec.leaves}
+        observation: Any = spec.mapped(lambda part: own[part.path])
+        inputs: Any = spec.mapped(
+            lambda part: _normalised_part(keras, part, own[part.path], normaliser)
+        )
+    else:
+        observation = keras.Input(around.shape, dtype=dtype, name="observation")
+        inputs = transformed(keras, observation, around.observations, is_sequence=False)
+        inputs = normalised(keras, inputs, normaliser)
     memory = [
         keras.Input(leaf.shape, dtype=leaf.dtype.name, name=f"memory_{n}")
         for n, leaf in enumerate(leaves)
     ]
-    inputs = transformed(keras, observation, around.observations, is_sequence=False)
-    inputs = normalised(keras, inputs, normaliser)
     outputs, *after = policy.network.called(policy.network.model(theta), [inputs, *memory])
     if outputs.shape[-1] > policy.head.outputs:  # a network with a value
         outputs, value = keras.ops.split(outputs, [policy.head.outputs], axis=-1)
@@ -264,6 +270,23 @@ def network_model(
     return keras.Model(
         inputs if memory else observation, outputs if after else outputs[0], name="policy"
     )
+
+
+def _part_input(keras: Any, part: Part) -> Any:
+    """Return the input of a part of the observation."""
+    name = f"observation_{'_'.join(map(str, part.path))}"
+    return keras.Input(part.spec.shape, dtype=part.spec.dtype.name, name=name)
+
+
+def _normalised_part(keras: Any, part: Part, values: Any, normaliser: Normaliser | None) -> Any:
+    """Return the input of a part, normalised if it has fractions."""
+    if normaliser is None or part.is_whole:
+        return values
+    mean, deviation, clip = normaliser
+    flat = keras.layers.Reshape((part.width,))(values)
+    name = f"normalise_{'_'.join(map(str, part.path))}"
+    flat = normalised(keras, flat, (mean[part.place], deviation[part.place], clip), name)
+    return keras.layers.Reshape(part.spec.shape)(flat)
 
 
 # Layers that only change observations or actions, or nothing in inference.

@@ -1,7 +1,8 @@
 """Keras models as networks, on the backend that Keras uses in this process.
 
 A model takes [observation, *memory] and returns [outputs, *memory]; without memory one input and
-one output. Keras is imported in functions only, after its backend was chosen.
+one output. If the observation has parts, it is a dict or tuple of inputs. Keras is imported in
+functions only, after its backend was chosen.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Array, Float32, ObservationSpec
+from hpc_es.core.data import Array, Float32, ObservationSpec, PartOps, parts_of
 from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
@@ -21,6 +22,8 @@ from hpc_es.policies.networks.network import (
     KEY,
     STATISTICS,
     array_text,
+    example,
+    network_input,
     require_parameters,
     stochastic_error,
 )
@@ -63,15 +66,18 @@ class KerasNetwork:
         self.layout = Layout({path: tuple(variable.shape) for path, variable in variables.items()})
         self._training = inference_arguments(self._model)
         inputs = getattr(self._model, "inputs", None) or []
-        self._memory = tuple(np.zeros(tensor.shape[1:], tensor.dtype) for tensor in inputs[1:])
-        self._takes_list = isinstance(getattr(self._model, "input", None), list | tuple)
+        parts = len(parts_of(observations))
+        memory = inputs[parts or 1 :]
+        self._memory = tuple(np.zeros(tensor.shape[1:], tensor.dtype) for tensor in memory)
+        is_list = isinstance(getattr(self._model, "input", None), list | tuple)
+        self._takes_list = bool(memory) if parts else is_list
         self._require_constant_variables()
 
     def _with_variables(self, model: Any) -> Any:
         """Call a model once if it has no variables yet, such as a subclassed one."""
         if not model.built:
             try:
-                model(np.zeros((1, *self._observations.shape), self._observations.dtype))
+                model(example(self._observations, (1,)))
             except Exception as error:  # of the user's code
                 raise ConfigError([(KEY, self._failure_text(error))]) from error
         return model
@@ -174,11 +180,25 @@ class KerasNetwork:
         Returns:
             Its result and its further variables.
         """
-        inputs: Any = [array[None] for array in arrays]
+        observation, *memory = arrays
+        inputs: Any = [network_input(self._observations, observation, _ops(), (1,))]
+        inputs += [array[None] for array in memory]
         result: tuple[Any, Any] = self._model.stateless_call(
             weights, self._constants, inputs if self._takes_list else inputs[0], **self._training
         )
         return result
+
+
+def _ops() -> PartOps:
+    """Return the functions that cut vectors into parts, on any backend of Keras."""
+    from keras import backend, ops
+
+    def cast(array: Any, dtype: np.dtype[np.generic]) -> Any:
+        # JAX has int32 in place of int64 by default
+        is_long = dtype == np.int64 and backend.backend() == "jax"
+        return ops.cast(array, "int32" if is_long else dtype.name)
+
+    return PartOps(ops.argmax, ops.stack, ops.reshape, cast)
 
 
 def _only(result: Any) -> Any:

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from hpc_es.core.data import Array, Float32, ObservationSpec
+from hpc_es.core.data import (
+    Array,
+    Float32,
+    ObservationSpec,
+    PartOps,
+    StructuredObservations,
+    parts_of,
+)
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
@@ -66,7 +74,8 @@ class Network(Protocol):
             parameters: the parts of the layout by name, float32[*shape].
             memory: as `memory()` has returned it, or the last call of `apply`.
             observation: [*shape] in the dtype of the task, or float32 if observations are
-                normalised.
+                normalised; for those of a Dict or Tuple space, as `policy: {kind: network}`
+                calls it, a dict or tuple of such arrays.
         """
         ...
 
@@ -93,8 +102,74 @@ class HasWeightFiles(Protocol):
         ...
 
 
+def network_input(
+    observations: ObservationSpec, vector: Any, ops: PartOps, lead: tuple[int, ...] = ()
+) -> Any:
+    """Return what a network gets in place of an observation: its parts if it is a dict or tuple.
+
+    Args:
+        observations: of the policy.
+        vector: the observation, [*shape].
+        ops: of the library of the vector.
+        lead: further first axes, each of 1.
+    """
+    if isinstance(observations, StructuredObservations):
+        return observations.split(vector, ops, lead)
+    return ops.reshape(vector, (*lead, *observations.shape)) if lead else vector
+
+
+NUMPY_OPS = PartOps(np.argmax, np.stack, np.reshape, np.asarray)
+
+
+def example(observations: ObservationSpec, lead: tuple[int, ...] = ()) -> Any:
+    """Return what a network gets for an observation of zeros, as NumPy arrays."""
+    zeros = np.zeros(observations.shape, observations.dtype)
+    return network_input(observations, zeros, NUMPY_OPS, lead)
+
+
+@dataclass(frozen=True)
+class TakingParts:
+    """A network of the user's that gets the parts of an observation."""
+
+    network: Network
+    observations: ObservationSpec
+    ops: PartOps
+
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes of the parameters."""
+        return self.network.layout
+
+    @property
+    def backend(self) -> str:
+        """The backend that traces `apply`."""
+        return self.network.backend
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        """Return the initial parameters of the network."""
+        return self.network.initial(rng)
+
+    def memory(self) -> Tree:
+        """Return the memory of the network."""
+        return self.network.memory()
+
+    def apply(
+        self, parameters: Mapping[str, Array], memory: Tree, observation: Array
+    ) -> tuple[Array, Tree]:
+        """Call the network with the parts of the vector."""
+        parts = network_input(self.observations, observation, self.ops)
+        return self.network.apply(parameters, memory, parts)
+
+
+def taking_parts(network: Network, observations: ObservationSpec, ops: PartOps) -> Network:
+    """Return a network of the user's as one of the vectors that observations are."""
+    return TakingParts(network, observations, ops) if parts_of(observations) else network
+
+
 def array_text(array: Array | ObservationSpec) -> str:
     """Return dtype and shape of an array or an observation, such as "float32[2, 3]"."""
+    if isinstance(array, ObservationSpec) and (parts := parts_of(array)):
+        return f"with the parts {', '.join(map(str, parts))}"
     return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Array, ObservationSpec
+from hpc_es.core.data import Array, ObservationSpec, PartOps
 from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.policy import Policy, Tensor
 from hpc_es.core.pytorch import refuse_torch
@@ -43,6 +43,7 @@ from hpc_es.policies.networks.network import (
     require_deterministic,
     require_same_network,
     require_same_outputs,
+    taking_parts,
 )
 from hpc_es.policies.networks.tensorflow_actors import lstm_sequence, tensorflow
 
@@ -63,7 +64,7 @@ def tensorflow_network(
         for attribute in ("layout", "backend", "initial", "memory", "apply")
     ):
         network: Network = built
-        return network
+        return taking_parts(network, observations, _ops(tensorflow()))
     if (keras := sys.modules.get("keras")) is not None and isinstance(built, keras.Model):
         from hpc_es.policies.networks.keras_networks import KerasNetwork
 
@@ -72,6 +73,10 @@ def tensorflow_network(
     remedy = ", or policy.backend: jax for networks in JAX"
     actual = f"{type(built).__module__}.{type(built).__name__}".removeprefix("builtins.")
     raise ConfigError([(KEY, f"expected {name} to return {EXPECTED}, found {actual}{remedy}")])
+
+
+def _ops(tf: ModuleType) -> PartOps:
+    return PartOps(tf.argmax, tf.stack, tf.reshape, tf.cast)
 
 
 def check(
@@ -89,26 +94,26 @@ def check(
     """
     parameters = network.layout.split(network.initial(np.random.default_rng(0)))
     observation = np.ones(observations.shape, observations.dtype)
-    first, memory = _called(network, name, parameters, observation)
+    text = f"for an observation {array_text(observations)}"
+    first, memory = _called(network, name, parameters, observation, text)
     expected = f"expected outputs float32[{outputs}] of {name} ({why})"
     if first[0].shape != (outputs,) or first[0].dtype.kind != "f":
-        actual = f"{array_text(first[0])} for an observation {array_text(observation)}"
-        raise ConfigError([(KEY, f"{expected}, found {actual}")])
+        raise ConfigError([(KEY, f"{expected}, found {array_text(first[0])} {text}")])
     if (after := [array_text(leaf) for leaf in first[1:]]) != memory:
-        text = f"expected {name} to return a memory like its memory(), [{', '.join(memory)}]"
-        raise ConfigError([(KEY, f"{text}, found [{', '.join(after)}]")])
-    second, _ = _called(network, name, parameters, observation)
+        wanted = f"expected {name} to return a memory like its memory(), [{', '.join(memory)}]"
+        raise ConfigError([(KEY, f"{wanted}, found [{', '.join(after)}]")])
+    second, _ = _called(network, name, parameters, observation, text)
     require_deterministic(name, first, second)
     require_same_network(name, network, again)
-    require_same_outputs(name, first, _called(again, name, parameters, observation)[0])
+    require_same_outputs(name, first, _called(again, name, parameters, observation, text)[0])
 
 
 def _called(
-    network: Network, name: str, parameters: Any, observation: Array
+    network: Network, name: str, parameters: Any, observation: Array, what: str
 ) -> tuple[list[Array], list[str]]:
     """Return the outputs and the leaves of the next memory as arrays.
 
-    The leaves of the initial memory follow as text.
+    The leaves of the initial memory follow as text. `what` describes the call in messages.
     """
     tf = tensorflow()
     memory = tf.nest.map_structure(tf.convert_to_tensor, network.memory())
@@ -119,7 +124,7 @@ def _called(
     except ConfigError:
         raise
     except Exception as error:  # of the user's code
-        text = f"apply of {name} fails for an observation {array_text(observation)}"
+        text = f"apply of {name} fails {what}"
         raise ConfigError(
             [(KEY, f"{text}: {failure_from_error(error).text}: {ONE_OBSERVATION}")]
         ) from error

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as trees
 
-from hpc_es.core.data import Float32, ObservationSpec
+from hpc_es.core.data import Float32, ObservationSpec, PartOps
 from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
@@ -32,7 +32,10 @@ from hpc_es.policies.networks.network import (
     STATISTICS,
     Network,
     array_text,
+    example,
+    network_input,
     stochastic_error,
+    taking_parts,
 )
 from hpc_es.policies.networks.torch_files import (
     SUFFIXES,
@@ -81,6 +84,14 @@ CAUSES = {
 }
 
 
+OPS = PartOps(
+    torch.argmax,
+    torch.stack,
+    torch.reshape,
+    lambda tensor, dtype: tensor.to(torch.from_numpy(np.empty(0, dtype)).dtype),
+)
+
+
 def torch_network(
     build: Callable[[int], Any], name: str, observations: ObservationSpec, frozen: bool
 ) -> Network:
@@ -97,7 +108,7 @@ def torch_network(
         for attribute in ("layout", "backend", "initial", "memory", "apply")
     ):
         network: Network = built
-        return network
+        return taking_parts(network, observations, OPS)
     actual = f"{type(built).__module__}.{type(built).__name__}".removeprefix("builtins.")
     remedy = "or policy.backend: jax for networks in JAX and Keras"
     raise ConfigError(
@@ -146,13 +157,10 @@ class TorchNetwork:
         """Return the module for inference on the CPU, with the parameters of lazy layers."""
         module = module.cpu().eval()
         if any(torch.nn.parameter.is_lazy(tensor) for tensor in module.parameters()):
-            inputs = torch.zeros((1, *self._observations.shape), dtype=self._dtype())
+            inputs = trees.tree_map(torch.from_numpy, example(self._observations, (1,)))
             with torch.no_grad(), self.failures(module):
                 module(inputs, *_memory_of(module))
         return module
-
-    def _dtype(self) -> Any:
-        return torch.from_numpy(np.empty(0, self._observations.dtype)).dtype
 
     def _initial_memory(self) -> Tree | None:
         """Return the memory as a tree of arrays, None without memory."""
@@ -249,7 +257,8 @@ class TorchNetwork:
     ) -> tuple[Any, Any]:
         """Call the module with parameters of the shapes in the layout, for one observation."""
         has_memory = self._memory is not None
-        arguments = (observation[None], memory) if has_memory else (observation[None],)
+        inputs = network_input(self._observations, observation, OPS, (1,))
+        arguments = (inputs, memory) if has_memory else (inputs,)
         with Functions():
             result = torch.func.functional_call(self.module, self.converted(parameters), arguments)
         if not has_memory:
