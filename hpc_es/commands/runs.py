@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 PLOT_AXES = ("timesteps", "evaluations", "programs", "time", "seconds", "generation")
 SMALLEST_WIDTH, LARGEST_WIDTH = 2.0, 40.0  # inches
-LIST_COLUMNS = ("name", "state", "progress", "best", "updated")
+LIST_COLUMNS = ("name", "state", "progress", "best", "updated", "checkpoint")
+AGES = {"updated": "age_seconds", "checkpoint": "checkpoint_age_seconds"}  # columns of ages
 
 
 def add_list_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +49,9 @@ def run_list(arguments: argparse.Namespace) -> int:
     is the answer of the run, or of the best repetition: the return of the best evaluation of a
     policy, the value of the best vector of an objective, the best reward of a search for programs.
     Of a tuning it is the objective of the best trial. `updated` is the time since the last
-    heartbeat.
+    heartbeat, and `checkpoint` the time since the newest checkpoint was written: what would be lost
+    if a running run were killed now. Of repetitions it is the longest one of those that are
+    running. It is `-` without a checkpoint, and for tunings.
     """
     directories: list[Path] = arguments.directories or [Path("runs")]
     rows = _list_rows(directories)
@@ -104,7 +108,7 @@ def _list_row(path: Path) -> JsonObject:
         text = unreadable_reason(error)
         values = {
             **{"kind": "run", "state": "unreadable", "reason": text, "progress": None},
-            **{"progress_text": text, **_best_entries(None), "age_seconds": None},
+            **{"progress_text": text, **_best_entries(None), **dict.fromkeys(AGES.values())},
         }
     return {"name": printable(str(path)), **values}
 
@@ -136,7 +140,18 @@ def _run_row(path: Path) -> JsonObject:
         "progress_text": f"{generation:,} generation{'' if generation == 1 else 's'}",
         **_best_entries(read_found(path)),
         "age_seconds": seconds_since(str(state.get("heartbeat", ""))),
+        "checkpoint_age_seconds": _checkpoint_age(path),
     }
+
+
+def _checkpoint_age(path: Path) -> float | None:
+    """Return the seconds since the newest checkpoint of a run was written; None if it has none."""
+    times = []
+    for file in (path / "checkpoints").glob("checkpoint_*.h5"):
+        # the run removes old checkpoints meanwhile
+        with contextlib.suppress(FileNotFoundError):
+            times.append(file.stat().st_mtime)
+    return max(time.time() - max(times), 0.0) if times else None
 
 
 def _best_entries(found: Found | None) -> JsonObject:
@@ -156,6 +171,7 @@ def _repetitions_row(path: Path) -> JsonObject:
     finished = sum(row["state"] == "finished" for row in rows)
     states = Counter(row["state"] for row in rows)
     ages = [row["age_seconds"] for row in rows if row["age_seconds"] is not None]
+    running = [row["checkpoint_age_seconds"] for row in rows if row["state"] == "running"]
     found = list(found_in_repetitions(path).values())
     best = best_of(found)
     return {
@@ -166,6 +182,7 @@ def _repetitions_row(path: Path) -> JsonObject:
         "progress_text": f"{finished} of {total} repetitions",
         **_best_entries(None if best is None else found[best]),
         "age_seconds": min(ages, default=None),
+        "checkpoint_age_seconds": max((a for a in running if a is not None), default=None),
     }
 
 
@@ -207,6 +224,7 @@ def _tuning_row(path: Path) -> JsonObject:
         if best is None
         else next(row["objective"] for row in trials if row["trial"] == best),
         "age_seconds": None if newest is None else max(time.time() - newest, 0.0),
+        "checkpoint_age_seconds": None,
     }
 
 
@@ -215,8 +233,9 @@ def _list_cell(row: JsonObject, column: str) -> str:
     if column == "progress":
         percent = "" if row["progress"] is None else f"{100 * row['progress']:.0f} %, "
         return percent + visible(str(row["progress_text"]))
-    if column == "updated":
-        return "-" if row["age_seconds"] is None else f"{_duration(row['age_seconds'])} ago"
+    if column in AGES:
+        age = row[AGES[column]]
+        return "-" if age is None else f"{_duration(age)} ago"
     value = row[column]
     text = (
         "-"

@@ -250,7 +250,7 @@ class RunWriter:
             vocabulary=self._vocabulary,
             scores=offers.measures_centre,
             metrics=config.setup.metrics,
-            objectives=tuple(offers.quantities.objectives),
+            objectives=tuple(problem.quantities.objectives),
         )
         self._open_logs(old)
         self._failures = FailuresLog(self.directory, keep=bool(old))

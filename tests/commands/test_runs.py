@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpc_es import cli
+from hpc_es.commands.runs import AGES
 from hpc_es.core.errors import UserError
 from hpc_es.storage.results import find_runs
-from hpc_es.storage.status import STATUS
+from hpc_es.storage.status import STATUS, now
 from tests.helpers.trained import run
 
 HOUR_AGO = "2020-01-01T00:00:00Z"
@@ -66,9 +69,51 @@ def test_list_prints_rows_as_text(several: Path, capsys: Any) -> None:
     capsys.readouterr()
     assert cli.run(["list", str(several / "a")]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split() == ["name", "state", "progress", "best", "updated"]
+    assert head.split() == ["name", "state", "progress", "best", "updated", "checkpoint"]
     assert [line.split()[1] for line in lines] == ["killed", "finished"]
-    assert re.search(r"killed +\d+ %, 2 generations +\S+ +\d+ d ago$", lines[0])
+    assert re.search(r"killed +\d+ %, 2 generations +\S+ +\d+ d ago +\d+ \w+ ago$", lines[0])
+
+
+def checkpoints_written(run_dir: Path, *seconds_ago: float) -> None:
+    """Replace the checkpoints of a run by empty ones with these times."""
+    shutil.rmtree(run_dir / "checkpoints")
+    (run_dir / "checkpoints").mkdir()
+    for generation, seconds in enumerate(seconds_ago):
+        file = run_dir / "checkpoints" / f"checkpoint_{generation:010}.h5"
+        file.touch()
+        os.utime(file, times=(time.time() - seconds,) * 2)
+
+
+def test_list_shows_how_old_the_newest_checkpoint_is(several: Path, capsys: Any) -> None:
+    checkpoints_written(several / "a" / "dead", 9000, 7300)  # two hours
+    checkpoints = several / "a" / "dead" / "checkpoints"
+    (checkpoints / "best.h5").touch()  # no run is resumed from it
+    # one that the run has removed since the directory was read
+    (checkpoints / "checkpoint_0000000009.h5").symlink_to("gone")
+    checkpoints_written(several / "a" / "finished")
+    result = rows(several / "a", capsys)
+    assert result["dead"]["checkpoint_age_seconds"] == pytest.approx(7300, abs=60)
+    assert result["finished"]["checkpoint_age_seconds"] is None
+    assert cli.run(["list", str(several / "a")]) == 0
+    _, dead, finished = capsys.readouterr().out.splitlines()
+    assert dead.endswith(" 2 h ago") and finished.endswith(" -")
+
+
+def test_list_of_repetitions_has_the_oldest_checkpoint_of_those_that_run(
+    several: Path, capsys: Any
+) -> None:
+    first, second = (several / "repetitions" / f"repetition_000{i}" for i in range(2))
+    shutil.copytree(first, third := first.with_name("repetition_0002"))
+    for one, seconds in ((first, 90_000), (second, 600), (third, 60)):
+        checkpoints_written(one, seconds)
+    assert rows(several, capsys)["repetitions"]["checkpoint_age_seconds"] is None  # all finished
+    for one in (second, third):
+        status = json.loads((one / STATUS).read_text())
+        status |= {"status": "running", "host": "another", "heartbeat": now()}
+        (one / STATUS).write_text(json.dumps(status))
+    found = rows(several, capsys)["repetitions"]
+    assert found["state"] == "running"
+    assert found["checkpoint_age_seconds"] == pytest.approx(600, abs=60)
 
 
 def test_list_shows_a_tuning_as_one_row(tmp_path: Path, capsys: Any) -> None:
@@ -93,6 +138,10 @@ def test_list_reports_that_there_are_no_runs(tmp_path: Path, capsys: Any) -> Non
         cli.run(["list", str(tmp_path / "gone")])
 
 
+def without_ages(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {key: row | dict.fromkeys(AGES.values()) for key, row in found.items()}
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -110,11 +159,11 @@ def test_list_reports_that_there_are_no_runs(tmp_path: Path, capsys: Any) -> Non
 def test_damaged_run_does_not_hide_the_others(
     several: Path, name: str, content: bytes, capsys: Any
 ) -> None:
-    before = {key: row | {"age_seconds": 0} for key, row in rows(several, capsys).items()}
+    before = without_ages(rows(several, capsys))
     damaged = several / "damaged"
     shutil.copytree(run(), damaged)
     (damaged / name).write_bytes(content)
-    after = {key: row | {"age_seconds": 0} for key, row in rows(several, capsys).items()}
+    after = without_ages(rows(several, capsys))
     assert {key: row for key, row in after.items() if key != "damaged"} == before
     assert len(after) == len(before) + 1
 

@@ -101,6 +101,26 @@ def test_code_of_a_page_runs(page: Path, name: str, tmp_path: Path) -> None:
     assert newest(tmp_path / "run").state.generation == 2
 
 
+def test_own_task_with_objectives_has_a_front_and_progress_by_their_names(tmp_path: Path) -> None:
+    """The objectives are those of the problem: the task need not declare them in OFFERS, too."""
+    write(ROOT / "docs" / "extending" / "tasks.md", tmp_path)
+    done = python(
+        ["-m", "hpc_es.main", "tradeoff.yaml", "--output", "run", "evaluation.interval=1"],
+        cwd=tmp_path,
+    )
+    assert done.status == 0, str(done)
+    (last,) = [line for line in done.stdout.splitlines() if line.startswith("generation 10 of 10")]
+    # no values of the centre, which is nobody's result
+    assert "best left" in last and "best right" in last and "centre" not in last, last
+    header, *members = (tmp_path / "run" / "front.csv").read_text().splitlines()
+    assert header == "member,generation,job,x,y,left,right,inside,height,choice"
+    for member in members:
+        x, y, left, right, inside, height = map(float, member.split(",")[3:9])
+        assert (left, right) == pytest.approx(((x + 1) ** 2 + y**2, (x - 1) ** 2 + y**2))
+        assert x**2 + y**2 >= 0.25 and inside <= 0 and height == y
+    assert members
+
+
 @pytest.mark.long
 @BY_CONFIG
 def test_code_of_a_page_is_identical_on_three_ranks(page: Path, name: str, tmp_path: Path) -> None:
