@@ -71,7 +71,8 @@ def forward_and_backward(is_written: bool) -> Callable[[], None]:
     at the shapes of two arms.
     """
     from hpc_es.policies.networks import layers
-    from hpc_es.policies.networks.tensorflow_actors import lstm_sequence, tensorflow
+    from hpc_es.policies.networks.tensorflow_actors import tensorflow
+    from hpc_es.policies.networks.tensorflow_sequences import lstm_sequence
 
     tf = tensorflow()
     rng, width = np.random.default_rng(0), 4

@@ -24,7 +24,7 @@ from hpc_es.core.keys import Purpose
 COMPILED = {"jax", "jaxlib", "gymnax", "brax", "mujoco_playground", "jumanji", "craftax"}
 # imported once JAX is set up
 JAX_NETWORKS = {
-    "actor_critic/jax_gradient.py",
+    *(f"actor_critic/jax_{name}.py" for name in ("gradient", "networks", "updates")),
     "tasks/model/jax_model.py",
     *(
         f"policies/networks/jax_{name}.py"
@@ -287,7 +287,7 @@ PUBLIC = {
     "policies": {
         *("network", "sampling", "networks.jax_convolutional"),
         *("networks.layers", "networks.network", "networks.tensorflow_actors"),
-        "networks.tensorflow_networks",
+        "networks.tensorflow_sequences",
     },
 }
 

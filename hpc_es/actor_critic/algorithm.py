@@ -69,7 +69,7 @@ from hpc_es.extend import BaseStrategy, optimizers
 from hpc_es.policies.sampling import SamplingActor, sampling_actor
 
 if TYPE_CHECKING:
-    from hpc_es.actor_critic.jax_gradient import CompiledUpdates
+    from hpc_es.actor_critic.jax_updates import CompiledUpdates
 
 
 @options
@@ -423,7 +423,7 @@ class ActorCritic(BaseStrategy[None]):
 
     @cached_property
     def _updates(self) -> CompiledUpdates:
-        from hpc_es.actor_critic.jax_gradient import CompiledUpdates
+        from hpc_es.actor_critic.jax_updates import CompiledUpdates
 
         network: Any = self._network  # a `JaxPolicy`, see `incompatibilities`
         episodes, steps = self.problem.compiled, self.options.update_every

@@ -22,7 +22,7 @@ from hpc_es.policies.network import NetworkPolicy
 from hpc_es.policies.networks.layers import Memory, normalised_columns
 from hpc_es.policies.networks.network import Network
 from hpc_es.policies.networks.tensorflow_actors import compiled_for, tensorflow
-from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
+from hpc_es.policies.networks.tensorflow_sequences import DifferentiableNetwork
 
 
 def differentiable(policy: Policy) -> DifferentiablePolicy | None:
@@ -457,7 +457,8 @@ class TensorFlowPolicy:
 
 
 def _in_jax(network: Network) -> DifferentiablePolicy:
-    from hpc_es.actor_critic.jax_gradient import JaxPolicy, value_network
+    from hpc_es.actor_critic.jax_gradient import JaxPolicy
+    from hpc_es.actor_critic.jax_networks import value_network
 
     return JaxPolicy(value_network(network))
 

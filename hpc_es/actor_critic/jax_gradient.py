@@ -1,129 +1,29 @@
 """The actor-critic of networks in JAX: the loss of `loss.py` with its gradient.
 
-Set up JAX before importing this.
-
-`loss_gradient` is a pure function, which compiled code can call; outside of it its parts are
-compiled. `CompiledUpdates` computes updates on compiled environments: a segment of each episode and
-the gradient in one call.
+Set up JAX before importing this. `loss_gradient` is a pure function, which compiled code can call;
+outside of it its parts are compiled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hpc_es.actor_critic.episodes import Trajectories
+from hpc_es.actor_critic.jax_networks import LinearValue, ValueNetwork
 from hpc_es.actor_critic.loss import Loss, LossWeights, later, targets
-from hpc_es.core.data import EPISODE_LENGTH, Array, Column, Float32, Float64, Poll, Rows, row_dtype
-from hpc_es.core.errors import Failure, failure_from_text
+from hpc_es.core.data import Array, Float32, Float64
 from hpc_es.core.policy import Tree
-from hpc_es.core.population import Layout
-from hpc_es.extend.compiled import (
-    CompiledSegments,
-    Lanes,
-    Recorded,
-    SegmentRows,
-    compiling,
-    in_thread,
-    packed,
-    reason,
-    unpacked,
-)
-from hpc_es.policies.networks.jax_convolutional import ConvolutionalNetwork
-from hpc_es.policies.networks.layers import normalised_columns
-from hpc_es.policies.networks.network import Network
+from hpc_es.extend.compiled import compiling
 
-BLOCK = 32  # steps of images that are computed, and computed again for the gradient, together
-
-
-class ValueNetwork(Protocol):
-    """A network for one observation, with the logits of actions and a value."""
-
-    layout: Layout  # of theta
-    value_size: int  # number of parameters of the value function in addition to theta
-
-    def initial_value(self, rng: np.random.Generator) -> Float32:
-        """Return the initial parameters of the value function, float32[value_size]."""
-        ...
-
-    def memory(self) -> Tree:
-        """Return the memory at the start of an episode, a tree of arrays; () without memory."""
-        ...
-
-    def encode(self, parameters: Mapping[str, Array], observation: Array) -> Array:
-        """Return the input of `step` that does not depend on the memory, from [*shape]."""
-        ...
-
-    def step(
-        self, parameters: Mapping[str, Array], value: Array, memory: Tree, x: Array
-    ) -> tuple[Array, Array, Tree]:
-        """Return logits [actions], the value [] and the next memory.
-
-        `parameters` are the parts of theta.
-        """
-        ...
-
-
-class LinearValue:
-    """A convolutional network with a value: a linear function of its output layer's inputs."""
-
-    def __init__(self, network: ConvolutionalNetwork) -> None:
-        self._network, self.layout = network, network.layout
-        self.features = network.layout.shapes["output_kernel"][0]
-        self.value_size = self.features + 1
-        self.memory, self.encode = network.memory, network.encode
-
-    def initial_value(self, rng: np.random.Generator) -> Float32:
-        """Return weights of norm 1 and the bias 0, float32[features + 1]."""
-        return np.append(normalised_columns(rng, (self.features, 1), 1.0)[:, 0], np.float32(0))
-
-    def step(
-        self, parameters: Mapping[str, Array], value: Array, memory: Tree, x: Array
-    ) -> tuple[Array, Array, Tree]:
-        features, memory = self._network.features(parameters, memory, x)
-        return (
-            self._network.outputs_of(parameters, features),
-            features @ value[:-1] + value[-1],
-            memory,
-        )
-
-
-class LastOutput:
-    """A custom network, whose last output is the value."""
-
-    value_size = 0
-
-    def __init__(self, network: Network) -> None:
-        self._network, self.layout = network, network.layout
-        self.memory = network.memory
-
-    def initial_value(self, rng: np.random.Generator) -> Float32:
-        """Return no parameters."""
-        return np.zeros(0, np.float32)
-
-    def encode(self, parameters: Mapping[str, Array], observation: Array) -> Array:
-        """Return the observation as it is: the whole network may depend on the memory."""
-        return observation
-
-    def step(
-        self, parameters: Mapping[str, Array], value: Array, memory: Tree, x: Array
-    ) -> tuple[Array, Array, Tree]:
-        outputs, memory = self._network.apply(parameters, memory, x)
-        outputs = outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
-        return outputs[:-1], outputs[-1], memory
-
-
-def value_network(network: Network) -> ValueNetwork:
-    """Return a network with its value function."""
-    return (
-        LinearValue(network) if isinstance(network, ConvolutionalNetwork) else LastOutput(network)
-    )
+# A long sequence of images is computed in blocks of so many steps, and again for the gradient.
+BLOCK = 32
 
 
 class JaxPolicy:
@@ -209,7 +109,7 @@ def _gradient(
 
 
 def _weighted(loss: Loss, beta: Array, terms: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-    """Return the loss and its terms, [3]."""
+    """Return the loss, which is differentiated, and its terms, [3]."""
     policy, squares, entropy = terms
     return policy + loss.value_weight * squares - beta * entropy, jnp.stack(terms)
 
@@ -262,9 +162,10 @@ def _first_real(inputs: Array, is_real: Array) -> Array:
 
 
 def _observed(inputs: Array, is_real: Array, first: Array) -> Array:
-    """Replace the inputs after the end of an episode, bool[steps, rows], by `first`.
+    """Replace the inputs that are not `is_real`, bool[steps, rows], by `first`.
 
-    They do not change the loss, but a custom network may return NaN for zeros, and 0 * NaN is NaN.
+    These come after the end of an episode. They do not change the loss, but a custom network may
+    return NaN for zeros, and 0 * NaN is NaN.
     """
     observed: Array = jnp.where(
         is_real.reshape(*is_real.shape, *[1] * (inputs.ndim - 2)), inputs, first
@@ -273,10 +174,10 @@ def _observed(inputs: Array, is_real: Array, first: Array) -> Array:
 
 
 def _encoded(network: ValueNetwork, theta: Array, value: Array, inputs: Array) -> Any:
-    """Return the part of a network that does not depend on earlier steps.
+    """Return what a network computes from its inputs, [steps, rows, *shape], without its memory.
 
-    It is computed from inputs [steps, rows, *shape]. These are the inputs of `step`, [steps, rows,
-    ...]; for a network without memory logits and values.
+    With a memory it is the input of `step`, [steps, rows, ...]. Without one it is the logits and
+    values of all steps.
     """
     parameters = network.layout.split(theta, jnp.reshape)
     memory = network.memory()
@@ -374,9 +275,11 @@ def _gradient_of_encoded(
     encoded: Any,
     *steps: Array,
 ) -> tuple[Array, Any, Array]:
-    """Return the gradient without what passes through `encoded`, its slopes, and the terms.
+    """Differentiate the loss, with `encoded` as an input.
 
-    They are [params + value_size], the slopes of `encoded`, and [3].
+    Returns:
+        The gradient without what passes through `encoded`, [params + value_size]; the gradient with
+        respect to `encoded`; and the sums of the terms, [3].
     """
 
     def total(theta: Array, value: Array, encoded: Any) -> tuple[Array, Array]:
@@ -399,120 +302,13 @@ def _gradient_of_block(
     first: Array,
     slopes: Any,
 ) -> Array:
-    """Return the gradient, [params + value_size], through an encoded block with these slopes."""
+    """Return the part of the gradient, [params + value_size], that passes through one block.
+
+    `slopes` is the gradient with respect to the encoded block.
+    """
     observed = _observed(inputs, is_real, first)
     _, transposed = jax.vjp(
         lambda theta, value: _encoded(network, theta, value, observed), theta, value
     )
     gradient: Array = jnp.concatenate(transposed(slopes))
     return gradient
-
-
-# Updates on compiled environments.
-
-
-class SegmentUpdate(NamedTuple):
-    """The result of a call, as NumPy arrays."""
-
-    gradient: Float32  # float32[params + value_size], of the sum over steps
-    sums: Float64  # float64[3]: policy loss, value loss and entropy
-    lanes: Array  # uint8[jobs, bytes], the episodes after the segment
-    rows: SegmentRows
-    recorded: Trajectories | None
-    memory: list[Array]  # leaves of the memory before the first step, [jobs, *shape]
-
-    def rows_of(self, columns: Sequence[Column]) -> tuple[Rows, list[Failure]]:
-        """Return the rows of the jobs, with EPISODE_LENGTH, and the failures.
-
-        They have the columns of the problem.
-        """
-        results = self.rows
-        rows = np.zeros(len(results.length), row_dtype((*columns, EPISODE_LENGTH)))
-        rows["return_"] = np.where(results.failed > 0, np.nan, results.return_.exactly())
-        rows["sign_return"], rows["length"] = results.signs, results.length
-        rows[EPISODE_LENGTH.name] = results.episode_length
-        failures = [
-            failure_from_text(
-                reason(int(results.failed[job]), float(results.return_.value[job])), position=job
-            )
-            for job in np.flatnonzero(results.failed).tolist()
-        ]
-        return rows, failures
-
-
-class CompiledUpdates:
-    """The call for segments of `steps` steps; each number of jobs is compiled on its first use."""
-
-    def __init__(
-        self,
-        segments: CompiledSegments,
-        network: ValueNetwork,
-        loss: Loss,
-        steps: int,
-        records: bool = False,
-    ) -> None:
-        """`records`: whether the trajectories are part of the results."""
-        self._segments, self._network, self._loss, self._steps, self._records = (
-            segments,
-            network,
-            loss,
-            steps,
-            records,
-        )
-        self._memory = jax.tree.map(np.asarray, network.memory())
-        self._call = jax.jit(self._update)
-        self._compiled = set[int]()  # numbers of jobs
-
-    def no_lanes(self, jobs: int) -> Array:
-        """Return lanes without episodes, uint8[jobs, bytes]."""
-        return packed(self._segments.no_lanes(self._memory, jobs))
-
-    def run(
-        self, weights: LossWeights, lanes: Array, seeds: Array, action_keys: Array, poll: Poll
-    ) -> SegmentUpdate:
-        """Continue the episodes of `lanes`, uint8[jobs, bytes], and differentiate the steps.
-
-        Args:
-            seeds: int64[jobs], of the episodes that start.
-            action_keys: uint32[jobs, 2], keys of the random numbers of the actions.
-        """
-        template = self._segments.no_lanes(self._memory, len(lanes))
-        keys = np.stack([seeds >> 32, seeds & (2**32 - 1)], axis=1).astype(np.uint32)
-        return in_thread(
-            partial(self._run, weights, unpacked(template, lanes), keys, action_keys), poll
-        )
-
-    def _run(
-        self, weights: LossWeights, lanes: Lanes, keys: Array, action_keys: Array
-    ) -> SegmentUpdate:
-        with nullcontext() if len(keys) in self._compiled else compiling():
-            gradient, sums, after, rows, recorded, memory = self._call(
-                *weights, lanes, keys, action_keys
-            )
-        self._compiled.add(len(keys))
-        return SegmentUpdate(
-            np.asarray(gradient),
-            np.asarray(sums).astype(np.float64),
-            packed(after),
-            jax.tree.map(np.asarray, rows),
-            Trajectories(*map(np.asarray, recorded)) if recorded else None,
-            [np.asarray(leaf) for leaf in jax.tree.leaves(memory)],
-        )
-
-    def _update(
-        self, theta: Array, value: Array, beta: Array, lanes: Lanes, keys: Array, action_keys: Array
-    ) -> tuple[Array, Array, Lanes, SegmentRows, Recorded | tuple[()], Tree]:
-        parameters = self._network.layout.split(theta, jnp.reshape)
-
-        def step(memory: Tree, observation: Array) -> tuple[Array, Tree]:
-            x = self._network.encode(parameters, observation)
-            logits, _, memory = self._network.step(parameters, value, memory, x)
-            return logits, memory
-
-        start = self._segments.begin(self._memory, lanes, keys)
-        after, recorded, rows = self._segments.play(step, start, action_keys, self._steps)
-        gradient, sums = loss_gradient(
-            self._network, self._loss, theta, value, beta, start.memory, *recorded
-        )
-        kept = (recorded, start.memory) if self._records else ((), ())
-        return gradient, sums, after, rows, *kept

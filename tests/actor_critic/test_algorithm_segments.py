@@ -23,7 +23,7 @@ from hpc_es.core.data import NO_FITNESS, Chunk, Outcome, Results, State
 from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.mpi.world import World
-from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
+from hpc_es.policies.networks.tensorflow_sequences import DifferentiableNetwork
 from hpc_es.training.build import build_parts, build_task
 from tests.helpers import runs
 from tests.helpers.populations import centre

@@ -11,7 +11,7 @@ import pytest
 
 from hpc_es.actor_critic.differentiable import GraphPolicy
 from hpc_es.actor_critic.loss import Loss, LossWeights
-from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
+from hpc_es.policies.networks.tensorflow_sequences import DifferentiableNetwork
 from tests.actor_critic.one_layer import ACTIONS, INPUTS, UNITS, OneLayer, episodes, in_graph
 
 pytestmark = pytest.mark.tensorflow

@@ -25,8 +25,8 @@ from hpc_es.policies.lstm import Options as LSTMOptions
 from hpc_es.policies.mlp import MLP
 from hpc_es.policies.mlp import Options as MLPOptions
 from hpc_es.policies.networks import layers
-from hpc_es.policies.networks.tensorflow_actors import lstm_sequence, tensorflow
-from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
+from hpc_es.policies.networks.tensorflow_actors import tensorflow
+from hpc_es.policies.networks.tensorflow_sequences import DifferentiableNetwork, lstm_sequence
 from tests.helpers.populations import centre
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]

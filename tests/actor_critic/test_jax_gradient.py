@@ -17,13 +17,8 @@ import jax.numpy as jnp
 from hpc_es.actor_critic import jax_gradient
 from hpc_es.actor_critic.differentiable import differentiable
 from hpc_es.actor_critic.episodes import Trajectories
-from hpc_es.actor_critic.jax_gradient import (
-    JaxPolicy,
-    LinearValue,
-    loss_gradient,
-    loss_terms,
-    value_network,
-)
+from hpc_es.actor_critic.jax_gradient import JaxPolicy, loss_gradient, loss_terms
+from hpc_es.actor_critic.jax_networks import LastOutput, LinearValue, value_network
 from hpc_es.actor_critic.loss import Loss, LossWeights
 from hpc_es.core.data import Discrete, ObservationSpec, Spaces
 from hpc_es.devices.jax_setup import configured_jax
@@ -76,7 +71,7 @@ def test_gradient_equals_that_of_lstm_and_mlp_in_tensorflow(
         "tensorflow", reason="TensorFlow is not installed here: make test-all-extras"
     )
     from hpc_es.actor_critic.differentiable import GraphPolicy
-    from hpc_es.policies.networks.tensorflow_networks import DifferentiableNetwork
+    from hpc_es.policies.networks.tensorflow_sequences import DifferentiableNetwork
 
     network, widths = JaxLayer(is_recurrent), (INPUTS, UNITS, ACTIONS)
     loss = Loss(0.9, 0.7, 0.3, 1.0, unroll)
@@ -132,7 +127,7 @@ def test_value_of_a_convolutional_network_equals_a_further_output() -> None:
     parts["output_bias"] = np.append(parts["output_bias"], value[-1])
     result, sums = gradient(IMAGES, recorded)
     memory = tuple(np.zeros((3, 4), np.float32) for _ in range(2))
-    last = jax_gradient.LastOutput(wide)
+    last = LastOutput(wide)
     compute = jax.jit(partial(loss_gradient, last, PLAIN))
     expected, expected_sums = compute(
         wide.layout.join(parts), value[:0], BETA, memory, *recorded.arrays()

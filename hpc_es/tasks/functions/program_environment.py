@@ -21,11 +21,12 @@ PREFIXES = (  # of environment variables that a program does not get
     "HYDI_",
     "HYD_",
     "I_MPI_HYDRA",
+    # Open MPI
     "OMPI_",
     "OPAL_",
     "ORTE_",
     "PRTE_",
-    "PRRTE_",  # Open MPI
+    "PRRTE_",
     # MVAPICH, Cray, Flux, jsrun
     "MV2_COMM_WORLD_",
     "PALS_",
