@@ -112,8 +112,8 @@ def onnx_bytes(
 ) -> bytes:
     """Return a policy as the content of an ONNX file.
 
-    Its input is observation [1, *shape], in the dtype of the policy's observations; its output
-    action is int64[1] (Discrete), int64[1, choices] (MultiDiscrete) or float32[1, *shape] (Box).
+    Its input is observation [1, *shape], float32 or the integer type of images; its output action
+    is int64[1] (Discrete), int64[1, choices] (MultiDiscrete) or float32[1, *shape] (Box).
     Leaf n of the memory of a recurrent module is the input memory_n, as `memory()` returns it at
     the start of an episode, and the output next_memory_n.
 
@@ -137,14 +137,16 @@ def onnx_bytes(
     leaves, tree = trees.tree_flatten(network.memory())
     around = around or EnvironmentTransformations(spec.shape)
     acting = _Acting(module, policy.head, normaliser, around, tree if leaves else None).eval()
-    dtype = np.dtype("f4") if around.observations else spec.dtype
+    is_raw = spec.is_integer and not around.observations
     names = [f"memory_{number}" for number in range(len(leaves))]
     try:
         with torch.no_grad(), _quiet():
             program = torch.onnx.export(
                 acting,
                 (
-                    torch.from_numpy(np.zeros((1, *around.shape), dtype)),
+                    torch.from_numpy(
+                        np.zeros((1, *around.shape), spec.dtype if is_raw else np.float32)
+                    ),
                     *(torch.from_numpy(np.array(leaf)) for leaf in leaves),
                 ),
                 input_names=["observation", *names],

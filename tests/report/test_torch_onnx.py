@@ -15,6 +15,7 @@ from hpc_es.core.data import Discrete, MultiDiscrete, ObservationSpec, Spaces
 from hpc_es.core.errors import UserError
 from hpc_es.core.population import unperturbed
 from hpc_es.policies.network import Options, build
+from hpc_es.policies.networks.keras_models import Affine, Clip, EnvironmentTransformations
 from tests.helpers import runs
 from tests.helpers.trained import BOX, NORMALISER, WIDTH
 
@@ -81,6 +82,24 @@ def test_heads_act_like_those_of_the_policy(head: str, tmp_path: Path) -> None:
     alone = unperturbed(policy.layout, theta, jobs=len(SEEN))
     expected = policy.bind(alone, NORMALISER).act(SEEN)
     assert acted.dtype == expected.dtype
+    np.testing.assert_allclose(acted, expected, atol=1e-5)
+
+
+def test_wrappers_of_the_environment_are_around_the_policy(tmp_path: Path) -> None:
+    """Observations are clipped to [-1, 1] after 2 x + 1, actions scaled by 3."""
+    from hpc_es.report.onnx_torch import onnx_bytes
+
+    spaces = Spaces(ObservationSpec((WIDTH,)), BOX)
+    policy = build(Options(network="tests.helpers.torch_nets:plain", backend="torch"), spaces)
+    theta = np.random.default_rng(4).normal(size=policy.layout.size).astype(np.float32)
+    ones, two = np.ones(WIDTH, np.float32), np.ones(2, np.float32)
+    before = [Affine(2 * ones, ones), Clip(-ones, ones)]
+    around = EnvironmentTransformations((WIDTH,), before, [Affine(3 * two, 0 * two)])
+    keywords: Any = {"normaliser": None, "around": around, "spaces": spaces, "title": ""}
+    model = onnxruntime.InferenceSession(onnx_bytes(tmp_path, policy, theta, **keywords))
+    acted = np.stack([model.run(None, {"observation": x[None]})[0][0] for x in SEEN])
+    alone = unperturbed(policy.layout, theta, jobs=len(SEEN))
+    expected = 3 * policy.bind(alone, None).act(np.clip(2 * SEEN + 1, -1, 1))
     np.testing.assert_allclose(acted, expected, atol=1e-5)
 
 
