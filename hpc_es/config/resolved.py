@@ -246,6 +246,16 @@ def sources(data: ConfigData) -> Hashes:
     return hashes
 
 
+def programs(data: ConfigData) -> tuple[str, ...]:
+    """Return which names in `sources` are programs, as far as kinds declare `programs(section)`."""
+    found: list[str] = []
+    for package, section in _sections(data):
+        kind = str(section.get("kind"))
+        if not is_user_kind(kind) and hasattr(module := find(package, kind), "programs"):
+            found += module.programs(section)
+    return tuple(found)
+
+
 def package_versions(data: ConfigData) -> dict[str, str]:
     """Return the versions of the installed packages whose kinds a resolved config names."""
     packages = [package_of(package, section.get("kind")) for package, section in _sections(data)]

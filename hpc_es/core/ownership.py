@@ -24,6 +24,13 @@ def stranger(path: Path) -> str:
     return ""
 
 
+def depends_on_process(path: Path) -> bool:
+    """Return whether an absolute path leads through /proc, and so elsewhere in each process:
+    /proc/self/cwd is the current directory.
+    """
+    return any(item.is_relative_to("/proc") for item in _visited(path))
+
+
 def _visited(path: Path) -> Iterator[Path]:
     """Yield the directories, links and the file through which a path leads."""
     current, waiting, links = Path("/"), [*(Path.cwd() / path).parts[1:]], 0
@@ -35,7 +42,7 @@ def _visited(path: Path) -> Iterator[Path]:
             continue
         item = current / name
         yield item
-        if item.is_symlink():
+        if os.path.islink(item):  # noqa: PTH114  of what nobody can have, or look at, it says False
             links += 1
             if links > MOST_LINKS:
                 return

@@ -27,7 +27,7 @@ from typing import TypeAlias
 
 from hpc_es.config import user_code
 from hpc_es.config.registry import is_own_code, is_user_kind
-from hpc_es.config.resolved import Hashes, plain_data, sources
+from hpc_es.config.resolved import Hashes, plain_data, programs, sources
 from hpc_es.config.source_code import (
     MAIN,
     code_files,
@@ -39,7 +39,7 @@ from hpc_es.config.source_code import (
 )
 from hpc_es.core.data import ConfigData, JsonObject
 from hpc_es.core.errors import UserError, as_command, visible
-from hpc_es.core.ownership import stranger
+from hpc_es.core.ownership import depends_on_process, stranger
 from hpc_es.core.paths import absolute, expanded
 from hpc_es.storage.checkpoint import damage_named, load
 from hpc_es.storage.checkpoint_directory import DIRECTORY, all_full
@@ -100,6 +100,7 @@ class Code:
     trained_with: Mapping[str, str]  # the SHA-256 that the checkpoint has
     files: Mapping[Path, str]
     texts: JsonObject  # of the sections that name code
+    programs: tuple[str, ...] = ()  # which of its names are programs
 
     @property
     def digest(self) -> str:
@@ -107,18 +108,29 @@ class Code:
 
         Numbers may change.
         """
+        # Of a library, names and texts are trusted, in any version that is installed.
+        libraries = dict.fromkeys(self.libraries, "")
+        sources = {**self.sources, **libraries}
         changed = {
-            name: old for name, old in self.trained_with.items() if self.sources.get(name) != old
+            name: old
+            for name, old in self.trained_with.items()
+            if self.sources.get(name) != old and name not in libraries
         }
         files = sorted([_place(path), digest] for path, digest in self.files.items())
         parts = {
-            "sources": self.sources,
+            "sources": sources,
             "instead_of": changed,
             "files": files,
             "texts": self.texts,
         }
         # No file has such a digest, whatever its content is.
         return f"run-{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()}"
+
+    @property
+    def libraries(self) -> list[str]:
+        """Its names of modules of Python and of installed packages."""
+        modules = [name for name in self.sources if ":" in name or is_user_kind(name)]
+        return [name for name in modules if name not in self.programs and is_installed(name)]
 
     @property
     def keys(self) -> frozenset[str]:
@@ -160,7 +172,7 @@ def find_code(data: ConfigData, recorded: Mapping[str, str]) -> Code:
     hashes |= {name: source_hash(name) for name in sorted(others - {*hashes})}
     modules = [name for name in hashes if ":" in name or is_user_kind(name)]
     texts = {name: _texts(section) for name, section in sorted(named.items())}
-    return Code(dict(sorted(hashes.items())), recorded, code_files(modules), texts)
+    return Code(dict(sorted(hashes.items())), recorded, code_files(modules), texts, programs(data))
 
 
 def _names(value: object) -> Iterator[str]:
@@ -241,7 +253,8 @@ def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) 
 
     _require_unchanged(path, code)
     others = filter(None, map(stranger, code.files))
-    if reason := outsider or next(others, "") or _elsewhere(code, _absolute_paths(provenance)):
+    trained_in = [os.path.normpath(text) for text in _absolute_paths(provenance)]
+    if reason := outsider or next(others, "") or _of_no_file(code) or _elsewhere(code, trained_in):
         raise UserError("\n".join(_untrusted_lines(path, reason, code)))
     # Others may add files to one of the directories, or to a folder in it, which an import could
     # find.
@@ -268,9 +281,10 @@ def _located(path: Path, data: ConfigData, provenance: ConfigData) -> Code:
 def _absolute_paths(provenance: ConfigData) -> list[str]:
     """Return the directories of the training's code, which are absolute.
 
-    A relative one could mean a directory that came with the run.
+    A relative one could mean a directory that came with the run, and so could one in /proc.
     """
-    return [text for text in provenance.get("import_paths", ()) if Path(text).is_absolute()]
+    paths = (Path(text) for text in provenance.get("import_paths", ()))
+    return [str(path) for path in paths if path.is_absolute() and not depends_on_process(path)]
 
 
 def _directory_of(data: ConfigData) -> list[str]:
@@ -325,11 +339,31 @@ def _require_unchanged(path: Path, code: Code) -> None:
             raise UserError(_changed_text(path, name, now, before))
 
 
+def _of_no_file(code: Code) -> str:
+    """Return a reason if a run names what does anything that the texts of the run say.
+
+    Such a library or program is on every machine, so that it does not tell whether this user has
+    made the run: a run that is unpacked belongs to whoever unpacks it.
+    """
+    for name in code.programs:
+        return f"{name} is a program, which does what the run says"
+    for name in code.libraries:
+        return f"{name} is of a library, which does what the run says"
+    return ""
+
+
 def _elsewhere(code: Code, trained_in: list[str]) -> str:
-    """Return a reason if a file is neither in a directory of the training nor in the own path."""
-    own = [path for path in sys.path if path and path not in user_code.import_directories()]
+    """Return a reason if a file is neither in a directory of the training nor in the own path.
+
+    The directory is the one that it is imported from: the checkpoint may name one above it, or all
+    of them, as directories of the training.
+    """
+    known = user_code.import_directories()
+    own = [path for path in sys.path if path and path not in known]
     for file in code.files:
-        if not any(file.is_relative_to(directory) for directory in (*trained_in, *own)):
+        places = [directory for directory in known if file.is_relative_to(directory)]
+        nearest = max(places, key=len, default="")
+        if nearest not in trained_in and not any(file.is_relative_to(path) for path in own):
             return f"{file} is in another directory than in the training"
     return ""
 

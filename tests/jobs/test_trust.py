@@ -219,6 +219,53 @@ def test_relative_import_path_means_no_directory_beside_the_run(place: Place) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "start"),
+    [("/", "copy/code"), ("/proc/self/cwd/copy/code", ""), ("/dev/fd/../cwd", "")],
+)
+def test_run_that_is_unpacked_elsewhere_does_not_name_its_own_place(
+    place: Place, path: str, start: str
+) -> None:
+    """Its files belong to whoever unpacks them, and `path` is an absolute one on every machine."""
+    place.forget()
+    place.change(import_paths=[path, path.replace("cwd/copy", "cwd")])
+    shutil.move(place.root / "share", place.root / "copy")
+    run = place.root / "copy" / "code" / "run"
+    place.refused("eval", run, cwd=place.root / start)
+
+
+def test_library_of_a_run_that_is_unpacked_does_not_run(place: Place) -> None:
+    """The run belongs to whoever unpacks it, and a library needs no file of it."""
+    place.forget()
+    place.change(sources={})
+    place.change_config(
+        "task", env_id="CartPole-v1", wrappers=[{"subprocess:Popen": {"args": ["touch", "x"]}}]
+    )
+    said = place.refused("eval", place.run)
+    assert "subprocess:Popen is of a library" in said
+
+
+def test_own_run_with_a_library_or_a_program_is_trusted_once_started(place: Place) -> None:
+    command = json.dumps(["sh", "-c", "echo 1 > $0; : $1", "{result}", "{parameters}"])
+    tasks = {
+        "library": 'kind: function, function: "statistics:fmean"',
+        "program": f"kind: command, command: {command}",
+    }
+    rest = "algorithm: {kind: cma_es}\nstop: {generations: 1}\nreport: {plot_interval_seconds: 0}\n"
+    for name, task in tasks.items():
+        config = place.code / f"{name}.yaml"
+        config.write_text(f"task: {{{task}, dimension: 2}}\n{rest}")
+        run = place.code / name
+        place.call("train", config, "--output", run)
+        place.call("eval", run)
+        place.forget()
+        assert f"is {'of a library' if name == 'library' else 'a program'}" in place.refused(
+            "eval", run
+        )
+        place.call("trust", run)
+        place.call("eval", run)
+
+
 def test_compiled_file_beside_a_source_does_not_run(place: Place) -> None:
     evil = place.root / "evil.py"
     evil.write_text(ENV.replace('"reset"', '"evil"'))

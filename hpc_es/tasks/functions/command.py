@@ -123,6 +123,11 @@ def sources(section: ConfigData, directory: Path) -> dict[str, str]:
     }
 
 
+def programs(section: ConfigData) -> list[str]:
+    """Return the names in `sources` that are executed: all, since a program reads its files."""
+    return [*sources(section, Path())]
+
+
 def build(options: Options, repetition: int = 0) -> ObjectiveTask:
     """Return the task; ConfigError if the program does not exist or is not executable."""
     problems, directory = Problems(), config_directory()
