@@ -140,6 +140,11 @@ def rebuilt(data: ConfigData) -> Config:
     return Config(**_build_fields(Config, {**data, **sections}))
 
 
+def rebuilt_section(cls: OptionsClass, data: ConfigData) -> Any:
+    """Return the options of a section of resolved data; raises like `rebuilt`."""
+    return cls(**_build_fields(cls, data))
+
+
 def _build_fields(cls: OptionsClass, data: ConfigData) -> ConfigData:
     hints = field_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}

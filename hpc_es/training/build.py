@@ -221,7 +221,9 @@ def preflight(
             if isinstance(config.policy, PolicyOptions) and config.policy.init_from:
                 from hpc_es.training.init_from import load_source
 
-                source = load_source(config.policy, built.policy if built else None, here)
+                policy = built.policy if built else None
+                spaces = built.task.spaces if built and policy is not None else None
+                source = load_source(config.policy, policy, here, spaces)
     return built, source
 
 

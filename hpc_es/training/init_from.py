@@ -17,7 +17,7 @@ import numpy as np
 
 from hpc_es.algorithms.common.optimizers import SLOTS
 from hpc_es.core.array_files import load_arrays
-from hpc_es.core.data import Array, Arrays, Float32, ProblemState, State
+from hpc_es.core.data import Array, Arrays, Float32, ProblemState, Spaces, State
 from hpc_es.core.errors import CheckpointError, ConfigError, Problems
 from hpc_es.core.paths import current_directory, expanded, shown
 from hpc_es.core.policy import Policy
@@ -28,6 +28,7 @@ from hpc_es.policies.networks.network import HasWeightFiles
 from hpc_es.report.export import is_exportable
 from hpc_es.tasks.observation_statistics import Deviations, Moments, not_finite
 from hpc_es.tasks.problems import statistics_state
+from hpc_es.training import init_from_parts
 
 if TYPE_CHECKING:
     from hpc_es.policies.networks.feed_forward import PolicyOptions
@@ -39,18 +40,26 @@ COUNT = 1e5
 
 
 def load_source(
-    options: PolicyOptions, policy: Policy | None, directory: Path | None = None
+    options: PolicyOptions,
+    policy: Policy | None,
+    directory: Path | None = None,
+    spaces: Spaces | None = None,
 ) -> State:
     """Return a state with the arrays that a new run takes from the files that the options name.
 
     Their paths are relative to `directory`, by default the current one, which code of the user may
-    have changed. Without a policy, which could not be built, the files are only read. Raises
-    ConfigError if a file cannot be read or does not fit.
+    have changed. If theta has another size, the parts of it that fit are taken, for which `spaces`
+    are those of the policy. Without a policy, which could not be built, the files are only read.
+    Raises ConfigError if a file cannot be read or does not fit.
     """
     options = _with_absolute_paths(options, directory or current_directory())
     assert options.init_from is not None
     source = _read("policy.init_from", options.init_from, policy, options.kind)
     theta = source.shared.get("theta")
+    if policy is not None and (theta is None or theta.shape != (policy.layout.size,)):
+        taken = {} if theta is None else _parts(options, policy, theta, spaces)
+        source = replace(source, shared={**source.shared, **taken})
+        theta = source.shared.get("theta")
     if policy is not None and (theta is None or theta.shape != (policy.layout.size,)):
         size = "none" if theta is None else str(theta.size)
         layers = ", ".join(f"{name} {list(shape)}" for name, shape in policy.layout.shapes.items())
@@ -73,6 +82,22 @@ def load_source(
     if isinstance(optimizer, str):
         source = State(0, source.shared, {**source.master, **_slots_of(optimizer)})
     return source
+
+
+def _parts(
+    options: PolicyOptions, policy: Policy, theta: Float32, spaces: Spaces | None
+) -> dict[str, Array]:
+    """Return the arrays of a source with the parts of theta that fit, {} if there are none."""
+    from hpc_es.config.resolved import plain_data
+    from hpc_es.storage.checkpoint import load
+    from hpc_es.storage.checkpoint_directory import find
+
+    assert options.init_from is not None
+    if spaces is None or theta.ndim != 1:
+        return {}
+    config = plain_data(load(find(Path(options.init_from))).config_text)
+    there = init_from_parts.other_layout(options, config, theta.size, spaces)
+    return {} if there is None else init_from_parts.fitted(theta, there, policy.layout)
 
 
 def _with_absolute_paths(options: PolicyOptions, directory: Path) -> PolicyOptions:
@@ -259,6 +284,8 @@ def apply_source(state: State, source: State, carried: ProblemState) -> State:
         is_count = array.ndim == 0 and array.dtype.kind == "i"
         if not is_count and name not in carried.shared and _has(source.shared, {name: array}):
             shared[name] = source.shared[name]
+    if "theta" in shared and "theta" in source.shared and shared["theta"] is source.shared["theta"]:
+        shared["theta"] = init_from_parts.completed(state, source)
     if statistics is not None:
         shared |= statistics.shared
         master |= statistics.master
@@ -289,11 +316,13 @@ def _has(arrays: Arrays, wanted: Arrays) -> bool:
 
 
 def mismatches(options: PolicyOptions, source: State, carried: ProblemState) -> Iterator[str]:
-    """Yield warnings if observations are normalised in only one of the runs.
+    """Yield warnings of parts of theta that start anew, and of observations that are normalised
+    in only one of the runs.
 
     Raises:
         ConfigError: files do not fit.
     """
+    yield from init_from_parts.warnings(source, options.init_from)
     had, has = "observation_mean" in source.shared, "observation_mean" in carried.shared
     path, enabled = options.init_from, "task.observation_normalization.enabled"
     if had and not has and isinstance(options.init_observations, str):

@@ -371,3 +371,35 @@ def test_resuming_with_another_population_names_init_from(tmp_path: Path) -> Non
     # as the message says
     new = {**config, "policy": {**config.get("policy", {}), "init_from": str(old)}}
     assert list(hpc_es.train(new, tmp_path / "new"))
+
+
+# Networks of other sizes.
+
+SENSES = "task.env_id=tests.helpers.structured:Senses-v0"
+FRESH = "has other shapes of, or lacks, output_kernel [4, 1], output_bias [1], which start anew"
+
+
+def test_parts_that_fit_are_taken_for_another_action_space(tmp_path: Path, capsys: Any) -> None:
+    """From two discrete actions to a Box of one: all layers but the output."""
+    old = run(SENSES)
+    before = snapshot(old).state.theta
+    box = (SENSES, "task.env_kwargs.box=true")
+    changes = (*box, "algorithm.optimizer.learning_rate=0.01", "stop.generations=0")
+    for _ in hpc_es.train(override(CONFIG, changes), tmp_path / "anew"):
+        pass
+    anew = snapshot(tmp_path / "anew").state.theta
+    capsys.readouterr()
+    theta = started(tmp_path / "next", old, *box).theta
+    # (9 + 1) 4 parameters of the hidden layer, and (4 + 1) 1 of the output
+    assert theta.shape == (45,) and before.shape == (50,)
+    np.testing.assert_array_equal(theta[:40], before[:40])
+    np.testing.assert_array_equal(theta[40:], anew[40:])
+    out = capsys.readouterr()
+    assert (out.out + out.err).count(FRESH) == 1
+
+
+def test_parts_that_fit_are_taken_for_further_layers(tmp_path: Path) -> None:
+    old = run(SENSES)
+    theta = started(tmp_path / "next", old, SENSES, "policy.hidden_dims=[4,3]").theta
+    np.testing.assert_array_equal(theta[:40], snapshot(old).state.theta[:40])
+    assert theta.shape == (40 + 15 + 8,)
