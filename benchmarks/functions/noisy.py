@@ -271,18 +271,13 @@ class Trial:
 
     def rows(self) -> list[Row]:
         """Run the search and return a row per budget."""
-        import cocoex
-
-        def problem(function: int) -> Any:
-            which = f"dimensions:{self.n} function_indices:{function - 100}"
-            return cocoex.Suite("bbob-noisy", f"instances:{self.instance}", which).next_problem()
-
-        f = Budget(problem(self.function), self.n, BUDGETS)
+        f = Budget(problem(self.function, self.n, self.instance), self.n, BUDGETS)
         np.random.seed(self.seed)  # of pycma's handler
         with contextlib.suppress(StopIteration):
             CONTENDERS[self.contender](f, self.n, self.seed)
         f.end()
-        free = noise_free(problem(cauchy_member(self.function)), self.function)
+        member = problem(cauchy_member(self.function), self.n, self.instance)
+        free = noise_free(member, self.function)
         return [
             {
                 **dict(zip(KNOWN, self.key, strict=True)),
@@ -292,6 +287,14 @@ class Trial:
             }
             for budget, mean in zip(BUDGETS, f.means, strict=True)
         ]
+
+
+def problem(function: int, n: int, instance: int) -> Any:
+    """Return a function of bbob-noisy."""
+    import cocoex
+
+    which = f"dimensions:{n} function_indices:{function - 100}"
+    return cocoex.Suite("bbob-noisy", f"instances:{instance}", which).next_problem()
 
 
 def cauchy_member(function: int) -> int:
@@ -421,11 +424,25 @@ def mean_ranks(values: Mapping[str, Mapping[Cell, float]], names: Sequence[str])
 
 
 def interval(differences: Any) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the mean of paired differences, float64[problems]."""
-    rng = np.random.default_rng(0)
-    means = rng.choice(differences, (BOOTSTRAPS, len(differences))).mean(axis=1)
+    """Return the 95 % bootstrap interval of the mean of paired differences, float64[functions,
+    instances], NaN if missing; functions and instances are resampled.
+    """
+    rng, (functions, instances) = np.random.default_rng(0), differences.shape
+    means = []
+    for _ in range(BOOTSTRAPS):
+        drawn = rng.integers(functions, size=functions)
+        means.append(np.nanmean(differences[drawn][:, rng.integers(instances, size=instances)]))
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
+
+
+def by_instance(cells: Sequence[Cell], differences: Float64) -> Float64:
+    """Return differences, float64[cells], as float64[functions, instances]; NaN if missing."""
+    functions, instances = (sorted(set(numbers)) for numbers in zip(*cells, strict=True))
+    table = np.full((len(functions), len(instances)), np.nan)
+    for (function, instance), difference in zip(cells, differences, strict=True):
+        table[functions.index(function), instances.index(instance)] = difference
+    return table
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -453,21 +470,29 @@ def markdown(rows: Sequence[Row]) -> str:
                 lines.append(
                     f"| {title} | {name} | {mean:.3f} | {published or ''} | {len(ranks)} |"
                 )
-        lines += [
-            "",
-            "| pair | wins | losses | difference of mean ranks among two (95 %) |",
-            "|---|---|---|---|",
-        ]
-        for one, other in PAIRS:
-            if {one, other} <= set(values):
-                ranks = mean_ranks(values, (one, other))
-                differences = ranks[:, 0] - ranks[:, 1]
-                low, high = interval(differences)
-                wins, losses = int((differences < 0).sum()), int((differences > 0).sum())
-                lines.append(
-                    f"| {one} beside {other} | {wins} | {losses} | {differences.mean():+.3f} ({low:+.3f} to {high:+.3f}) |"
-                )
+        lines += ["", *pair_lines(values, PAIRS)]
     return "\n".join(lines).strip()
+
+
+def pair_lines(
+    values: Mapping[str, Mapping[Cell, float]], pairs: Sequence[tuple[str, str]]
+) -> list[str]:
+    """Return the table of the pairs whose values are known."""
+    lines = [
+        "| pair | wins | losses | difference of mean ranks among two (95 %) |",
+        "|---|---|---|---|",
+    ]
+    for one, other in pairs:
+        if {one, other} <= set(values):
+            ranks = mean_ranks(values, (one, other))
+            differences = ranks[:, 0] - ranks[:, 1]
+            cells = sorted(set(values[one]) & set(values[other]))
+            low, high = interval(by_instance(cells, differences))
+            wins, losses = int((differences < 0).sum()), int((differences > 0).sum())
+            lines.append(
+                f"| {one} beside {other} | {wins} | {losses} | {differences.mean():+.3f} ({low:+.3f} to {high:+.3f}) |"
+            )
+    return lines
 
 
 PAIRS = (

@@ -11,6 +11,7 @@ from benchmarks.functions import noisy
 from benchmarks.functions.noisy import (
     Budget,
     Trial,
+    by_instance,
     cauchy_member,
     interval,
     mean_ranks,
@@ -70,7 +71,21 @@ def test_searches_at_the_optimum_share_their_mean_rank() -> None:
 
 
 def test_interval_of_equal_differences_is_a_point() -> None:
-    assert interval(np.full(30, -0.5)) == (-0.5, -0.5)
+    assert interval(np.full((30, 2), -0.5)) == (-0.5, -0.5)
+
+
+def test_interval_is_wider_if_instances_differ_than_if_problems_do() -> None:
+    """Of two instances with -1 and 1 a quarter of the samples has the same one twice."""
+    cells = [(function, instance) for function in range(101, 121) for instance in (1, 2)]
+    signs = np.array([-1.0, 1.0] * 20)
+    assert interval(by_instance(cells, signs)) == (-1, 1)
+    low, high = interval(signs[:, np.newaxis])
+    assert -0.5 < low < 0 < high < 0.5
+
+
+def test_missing_problems_do_not_count() -> None:
+    table = by_instance([(101, 1), (101, 2), (102, 1)], np.array([0.5, 1.0, 1.5]))
+    assert np.array_equal(table, [[0.5, 1.0], [1.5, np.nan]], equal_nan=True)
 
 
 def test_known_trials_are_not_run_again(tmp_path: Path) -> None:

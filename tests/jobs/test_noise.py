@@ -15,8 +15,6 @@ import yaml
 
 import hpc_es
 from hpc_es.core.errors import ConfigError
-from hpc_es.report import curves
-from hpc_es.report.drawn import drawn_metrics
 from hpc_es.storage import checkpoint
 from hpc_es.storage.metrics_log import read_metrics
 from hpc_es.training.check import check
@@ -132,16 +130,13 @@ def test_answer_of_a_noisy_function_is_its_centre(config: Path, tmp_path: Path) 
     assert best["value"] < 0 <= np.square(centre).sum() and best["value"] < answer["value"]
 
 
-def test_progress_and_picture_show_the_misranking(config: Path, tmp_path: Path) -> None:
+def test_progress_shows_the_misranking_if_there_is_noise(config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    # pictures leave out what is constant: the second probe is in generation 51
-    runs.here(config, run, ("stop.generations=52",))
+    runs.here(config, run, ())
     rows = [
         line for line in (run / "log.txt").read_text().splitlines() if "value of centre" in line
     ]
     assert rows and all("  misranking 0." in line for line in rows)
-    (group,) = curves.grouped([curves.load(run)])
-    assert "misranking" in drawn_metrics(group)
     runs.here(config, tmp_path / "calm", ("task.function=my_noisy_cost:calm",))
     assert "misranking" not in (tmp_path / "calm/log.txt").read_text()
 

@@ -8,6 +8,7 @@ at the problem's initial vector (a new one if that is random): with a larger pop
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -395,7 +396,7 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
                 self._first_candidates if not generation else self._first_candidates[:0]
             )
         if self.handling is not None:
-            shared |= KnownNoise(next_probe=generation).arrays()
+            shared |= KnownNoise().arrays()
         master = {
             **master,
             "age": np.array(0),
@@ -526,7 +527,7 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
                     self.begin(after.generation, search),
                 )
                 if known is not None:
-                    known = replace(known, next_probe=after.generation)
+                    known = replace(known, misranking=math.nan)
                     after = replace(after, shared={**after.shared, **known.arrays()})
         return after, metrics
 

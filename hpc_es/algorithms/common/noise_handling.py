@@ -10,8 +10,8 @@ misranking
     M = mean_i |rank_1(i) - rank_2(i)| / population
 
 where rank_1 and rank_2 are the ranks by the first and by the second values: 0 without noise, and
-1/3 - 1/(3 population^2) if there is nothing but noise. Probes are repeated every PROBE_INTERVAL
-generations. While M is below THRESHOLD, updates are the usual ones. Above it, a generation
+1/3 - 1/(3 population^2) if there is nothing but noise. A restart has a probe of its own. If M is
+below THRESHOLD, updates are the usual ones. Otherwise a generation
 
 1. evaluates the candidates next to the boundary between the selected and the others once more, at
    most REEVALUATED of the population; a candidate counts with the mean of its values,
@@ -44,7 +44,6 @@ Mode = Literal["auto", "none", "reevaluate", "learning_rate"]
 Chosen = Literal["boundary", "drawn"]
 
 THRESHOLD = 0.12  # misranking from which updates use the mean weights of DRAWS rankings
-PROBE_INTERVAL = 50  # generations
 REEVALUATED = 0.3  # largest share of the candidates that are evaluated again
 LEAST_REEVALUATED = 2
 BAND = 2  # ranks on both sides of the boundary whose candidates are evaluated again
@@ -52,7 +51,6 @@ DRAWS = 32  # rankings over which weights are averaged
 POOL_SIZE = 512  # newest residuals
 LEAST_RESIDUALS = 6  # of a fit of the scale
 SMOOTHING = 0.25  # weight of a new fit
-MISRANKING_SMOOTHING = 0.5  # weight of a new probe
 LONGEST_RESIDUAL = 10.0  # in units of the scale
 LEAST_CANDIDATES = 6
 
@@ -66,7 +64,6 @@ METRICS: Mapping[str, Metric] = {
 }
 
 UNKNOWN, NOISELESS, NOISY = range(3)  # values of noise_kind
-NEVER = 1 << 62  # generation of a probe that does not come
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,7 @@ class Noise:
 
     State, shared:
         noise_kind: int64[], if noise is handled; 0: unknown, 1: there is none, 2: there is noise
-        noise_misranking: float64[], if noise is handled; M; NaN before the first probe
-        noise_next_probe: int64[], if noise is handled; generation of the next probe
+        noise_misranking: float64[], if noise is handled; M; NaN before the probe of a search
         noise_scale: float64[2], if noise is handled; s_0 and s_1
         noise_residuals: float64[512], if noise is handled; z of the newest residuals, oldest first;
             NaN: fewer so far
@@ -85,7 +81,6 @@ class Noise:
 
     kind: int = UNKNOWN
     misranking: float = math.nan
-    next_probe: int = 0
     scale: Float64 = field(default_factory=lambda: np.full(2, np.nan))
     residuals: Float64 = field(default_factory=lambda: np.full(POOL_SIZE, np.nan))
     reevaluations: int = 0
@@ -102,7 +97,6 @@ class Noise:
         return cls(
             int(shared["noise_kind"]),
             float(shared["noise_misranking"]),
-            int(shared["noise_next_probe"]),
             np.array(shared["noise_scale"], np.float64),
             np.array(shared["noise_residuals"], np.float64),
             int(shared["noise_reevaluations"]),
@@ -213,7 +207,7 @@ class NoiseHandling:
             return []
         if noise.kind == UNKNOWN and self.checks_first:
             return self._again([population - 1], population)
-        if self._probes(noise, state.generation):
+        if math.isnan(noise.misranking):
             return cut(population, chunk_size, population, parent=population)
         if self.averages(noise) and self.chosen == "drawn":
             rng = self.keys.generator(Purpose.NOISE_HANDLING, state.generation, 1)
@@ -262,9 +256,6 @@ class NoiseHandling:
         """Return whether a generation evaluates candidates again and averages weights."""
         return noise.misranks or (self.always and noise.kind == NOISY)
 
-    def _probes(self, noise: Noise, generation: int) -> bool:
-        return noise.kind == UNKNOWN or generation >= noise.next_probe
-
     @staticmethod
     def _again(candidates: Sequence[int], population: int) -> list[Chunk]:
         """Return chunks of further evaluations of candidates, in ascending order."""
@@ -295,10 +286,10 @@ class NoiseHandling:
         reevaluations = len(rows) - population
         noise = replace(noise, reevaluations=noise.reevaluations + reevaluations)
         if both.any() and noise.kind != NOISELESS:
-            noise = self._learned(state.generation, noise, first, second)
+            noise = self._learned(noise, first, second)
         return Samples(combined, noise, reevaluations)
 
-    def _learned(self, generation: int, noise: Noise, first: Float64, second: Float64) -> Noise:
+    def _learned(self, noise: Noise, first: Float64, second: Float64) -> Noise:
         """Return what is known after candidates with two values, float64[candidates] each."""
         both = np.isfinite(first) & np.isfinite(second)
         is_equal = not (first[both] != second[both]).any()
@@ -312,13 +303,7 @@ class NoiseHandling:
         noise = replace(
             noise.with_residuals(np.tile(values, 2), np.concatenate([r, -r])), kind=NOISY
         )
-        if not probed:
-            return noise
-        measured = misranking(first, second)
-        if not math.isnan(noise.misranking):
-            measured = noise.misranking + MISRANKING_SMOOTHING * (measured - noise.misranking)
-        following = NEVER if self.always else generation + PROBE_INTERVAL
-        return replace(noise, misranking=measured, next_probe=following)
+        return replace(noise, misranking=misranking(first, second)) if probed else noise
 
     def draws(self, state: State, samples: Samples) -> Iterator[Float64] | None:
         """Yield fitness that could have been measured instead, float64[candidates] each.
@@ -345,7 +330,8 @@ class NoiseHandling:
             return [
                 "noise: two evaluations of a candidate gave the same value, so the function is taken as noiseless"
             ]
-        if new.kind != NOISY or (old.kind == NOISY and self.averages(old) == self.averages(new)):
+        is_first = math.isnan(old.misranking) and not math.isnan(new.misranking)
+        if new.kind != NOISY or not is_first:
             return []
         measured = f"noise: misranking {new.misranking:.2f}"
         if self.averages(new):
@@ -353,9 +339,7 @@ class NoiseHandling:
             return [
                 f"{measured}{least}: up to {REEVALUATED:.0%} of the candidates are evaluated again, and updates average the weights of {DRAWS} possible rankings"
             ]
-        return [
-            f"{measured}, below {THRESHOLD}: updates as without noise, and a probe every {PROBE_INTERVAL} generations"
-        ]
+        return [f"{measured}, below {THRESHOLD}: updates as without noise"]
 
 
 def cost_text(shared: Arrays) -> str | None:
@@ -365,8 +349,8 @@ def cost_text(shared: Arrays) -> str | None:
     population = int(shared["population"])
     most = NoiseHandling.most(population)
     return (
-        f"1 to {population} further evaluations in the first generation; if there is noise, then up to {most} per generation, "
-        f"and {population} every {PROBE_INTERVAL} generations (docs/guides/noise.md)"
+        f"1 to {population} further evaluations in the first generation; if there is noise, then up to {most} per generation "
+        "(docs/guides/noise.md)"
     )
 
 

@@ -100,7 +100,7 @@ def test_residuals_of_pairs_have_the_spread_of_a_mean_of_two() -> None:
 def test_weights_are_the_mean_over_rankings_with_noise_from_the_pool() -> None:
     residuals = np.full(noise_handling.POOL_SIZE, np.nan)
     residuals[-3:] = [-1.0, 0.0, 1.0]
-    known = Noise(NOISY, 0.3, 99, np.array([0.5, 0.1]), residuals)
+    known = Noise(NOISY, 0.3, np.array([0.5, 0.1]), residuals)
     handling, fitness = NoiseHandling(KEYS), np.array([10.0, 20.0, 30.0, 40.0, 50.0, 60.0])
     chunks = [Chunk(0, 0, 6), Chunk(0, 6, 1, parent=4)]  # candidate 2 again
     values = np.append(fitness, 34.0)
@@ -152,7 +152,6 @@ def test_noise_is_known_after_the_first_generation(values: tuple[float, float]) 
         assert samples.combined.tobytes() == fitness.tobytes()
     else:
         assert samples.noise.kind == NOISY and samples.noise.misranking == 0
-        assert samples.noise.next_probe == noise_handling.PROBE_INTERVAL
 
 
 def test_failed_second_evaluation_decides_nothing() -> None:
@@ -165,7 +164,7 @@ def test_failed_second_evaluation_decides_nothing() -> None:
 
 def test_candidates_at_the_boundary_are_evaluated_again() -> None:
     """Of 20 candidates, 10 are selected: ranks 8 to 12 are the band, 6 the most; of 10, 3 of 5."""
-    handling, before = NoiseHandling(KEYS), state(Noise(NOISY, 0.2, 99))
+    handling, before = NoiseHandling(KEYS), state(Noise(NOISY, 0.2))
     order = np.random.default_rng(4).permutation(20)
     fitness = np.empty(20)
     fitness[order] = -np.arange(20.0)  # order[k] has rank k
@@ -174,23 +173,37 @@ def test_candidates_at_the_boundary_are_evaluated_again() -> None:
     assert [chunk.first_job for chunk in chunks] == list(range(20, 25))
     few = handling.second_round(before, 10, 1, selected=5, fitness=-np.arange(10.0))
     assert candidates(few) == [3, 4, 5]  # nearest to the boundary between 4 and 5
-    calm = state(Noise(NOISY, THRESHOLD - 0.01, 99))
+    calm = state(Noise(NOISY, THRESHOLD - 0.01))
     assert handling.second_round(calm, 20, 1, selected=10, fitness=fitness) == []
 
 
 def test_drawn_candidates_are_known_before_the_round() -> None:
     handling = NoiseHandling(KEYS, chosen="drawn")
-    first = handling.first_round(state(Noise(NOISY, 0.2, 99), 4), 20, 1)
+    first = handling.first_round(state(Noise(NOISY, 0.2), 4), 20, 1)
     assert len(first) == 6 and candidates(first) == sorted(set(candidates(first)))
-    assert first == handling.first_round(state(Noise(NOISY, 0.2, 99), 4), 20, 1)
-    assert first != handling.first_round(state(Noise(NOISY, 0.2, 99), 5), 20, 1)
+    assert first == handling.first_round(state(Noise(NOISY, 0.2), 4), 20, 1)
+    assert first != handling.first_round(state(Noise(NOISY, 0.2), 5), 20, 1)
 
 
-def test_probes_come_in_the_first_round_at_their_generation() -> None:
+def test_search_whose_misranking_is_not_known_has_a_probe_in_its_first_round() -> None:
     handling = NoiseHandling(KEYS)
-    assert handling.first_round(state(Noise(NOISY, 0.05, 50), 49), 8, 3) == []
-    probe = handling.first_round(state(Noise(NOISY, 0.05, 50), 50), 8, 3)
+    assert handling.first_round(state(Noise(NOISY, 0.05), 50), 8, 3) == []
+    probe = handling.first_round(state(Noise(NOISY), 50), 8, 3)
     assert candidates(probe) == list(range(8)) and [chunk.jobs for chunk in probe] == [3, 3, 2]
+
+
+def test_each_probe_is_noticed_once() -> None:
+    handling, unknown = NoiseHandling(KEYS), state(Noise(NOISY))
+    measured, calm = state(Noise(NOISY, 0.2)), state(Noise(NOISY, 0.1))
+    assert handling.notices(unknown, measured) == [
+        "noise: misranking 0.20, at least 0.12: up to 30% of the candidates are evaluated again, and updates average the weights of 32 possible rankings"
+    ]
+    assert handling.notices(unknown, calm) == [
+        "noise: misranking 0.10, below 0.12: updates as without noise"
+    ]
+    # the next generation, a restart, and a probe that failed
+    for before, after in ((measured, measured), (measured, unknown), (unknown, unknown)):
+        assert handling.notices(before, after) == []
 
 
 # Searches.
@@ -258,6 +271,22 @@ def test_a_further_evaluation_of_a_candidate_is_of_the_same_vector(kind: str, mo
     counts = sorted(seen.values())
     assert set(counts) == {1, 2} and len(counts) == 5 * 9
     assert counts.count(2) == 9 + 4 * 2
+
+
+def test_restart_has_a_probe_of_its_own() -> None:
+    rng = np.random.default_rng(5)
+    es = search(
+        "cma_es",
+        "auto",
+        lambda x: sphere(x) + 1000 * float(rng.standard_normal()),
+        generations=5,
+        restarts="ipop",
+        stops={"max_generations": 4},
+    )
+    known = Noise.of(es._state.shared)
+    assert known is not None and known.kind == NOISY
+    # a probe of 9, 3 generations with 2; after the restart, a probe of 18
+    assert known.reevaluations == 9 + 3 * 2 + 18
 
 
 def test_ask_asks_without_handling_by_default() -> None:
