@@ -197,13 +197,12 @@ def jax_network(build: Build, name: str, observations: ObservationSpec, frozen: 
         return taking_parts(network, observations, OPS)
     if _is_instance(built, "keras", "Model"):
         return KerasNetwork(build, built, name, observations, frozen)
-    zeros = jax.tree.map(jnp.asarray, example(observations))
     if all(callable(getattr(built, attribute, None)) for attribute in ("init", "memory", "apply")):
         functions = TreeFunctions(
             lambda seed: built.init(jax.random.key(seed)), built.apply, built.memory
         )
     elif _is_instance(built, "flax.linen", "Module"):
-        functions = _from_linen(built, name, zeros, frozen)
+        functions = _from_linen(built, name, observations, frozen)
     elif _is_instance(built, "flax.nnx", "Module"):
         functions = _from_nnx(build, built, name, observations, frozen)
     elif _is_instance(built, "equinox", "Module"):
@@ -232,8 +231,12 @@ def _is_instance(value: Any, module: str, name: str) -> bool:
     return cls is not None and isinstance(value, cls)
 
 
-def _from_linen(module: Any, name: str, zeros: Any, frozen: bool) -> TreeFunctions:
+def _from_linen(
+    module: Any, name: str, observations: ObservationSpec, frozen: bool
+) -> TreeFunctions:
     import flax.linen as nn
+
+    zeros = jax.tree.map(jnp.asarray, example(observations))
 
     def without_dropout(method: Any, arguments: Any, keywords: Any, context: Any) -> Any:
         """Call a method of a module, unless it is dropout that is not deterministic."""
@@ -251,7 +254,7 @@ def _from_linen(module: Any, name: str, zeros: Any, frozen: bool) -> TreeFunctio
 
     others = {
         collection: tree
-        for collection, tree in _call(name, "init", init, 0).items()
+        for collection, tree in _call_apply(name, observations, init, 0).items()
         if collection != "params"
     }
     if others and not frozen:
