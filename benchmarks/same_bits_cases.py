@@ -34,7 +34,12 @@ MORE = {  # for configs that are still long
         "task.observation_normalization.probability=0.3",
         "noise.table_size=1_000_000",
     ),
-    "es_pong": ("noise.table_size=1_100_000",),
+    "es_pong": (
+        "algorithm.population_size=8",
+        "task.max_frames=120",
+        "noise.table_size=1_100_000",
+    ),
+    "es_pong_small": ("algorithm.population_size=8", "task.max_frames=120"),
     "rand-20M": ("algorithm.programs_per_generation=1_000",),
     "pgpe_humanoid": ("algorithm.population_size=16", "task.max_episode_steps=20"),
     "es_jax_brax_ant": ("algorithm.population_size=16", "task.max_episode_steps=10"),
