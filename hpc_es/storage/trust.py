@@ -345,10 +345,10 @@ def _of_no_file(code: Code) -> str:
     Such a library or program is on every machine, so that it does not tell whether this user has
     made the run: a run that is unpacked belongs to whoever unpacks it.
     """
-    for name in code.programs:
-        return f"{name} is a program, which does what the run says"
-    for name in code.libraries:
-        return f"{name} is of a library, which does what the run says"
+    if code.programs:
+        return f"{code.programs[0]} is a program, which does what the run says"
+    if code.libraries:
+        return f"{code.libraries[0]} is of a library, which does what the run says"
     return ""
 
 

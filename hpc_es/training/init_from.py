@@ -58,14 +58,9 @@ def load_source(
     theta = source.shared.get("theta")
     if policy is not None and (theta is None or theta.shape != (policy.layout.size,)):
         taken = {} if theta is None else _parts(options, policy, theta, spaces)
+        if not taken:
+            raise _other_network(options, policy, theta)
         source = replace(source, shared={**source.shared, **taken})
-        theta = source.shared.get("theta")
-    if policy is not None and (theta is None or theta.shape != (policy.layout.size,)):
-        size = "none" if theta is None else str(theta.size)
-        layers = ", ".join(f"{name} {list(shape)}" for name, shape in policy.layout.shapes.items())
-        text = f"expected {policy.layout.size} parameters, found {size} in {options.init_from}: the networks differ"
-        cause = _difference(options, Path(options.init_from))
-        raise ConfigError([("policy.init_from", f"{text} ({cause}); the new one has {layers}")])
     observations, optimizer = options.init_observations, options.init_optimizer
     if observations is not True:
         source = _without(source, STATISTICS)
@@ -82,6 +77,14 @@ def load_source(
     if isinstance(optimizer, str):
         source = State(0, source.shared, {**source.master, **_slots_of(optimizer)})
     return source
+
+
+def _other_network(options: PolicyOptions, policy: Policy, theta: Float32 | None) -> ConfigError:
+    size = "none" if theta is None else str(theta.size)
+    layers = ", ".join(f"{name} {list(shape)}" for name, shape in policy.layout.shapes.items())
+    text = f"expected {policy.layout.size} parameters, found {size} in {options.init_from}: the networks differ"
+    cause = _difference(options, Path(str(options.init_from)))
+    return ConfigError([("policy.init_from", f"{text} ({cause}); the new one has {layers}")])
 
 
 def _parts(
@@ -283,9 +286,10 @@ def apply_source(state: State, source: State, carried: ProblemState) -> State:
     for name, array in state.shared.items():
         is_count = array.ndim == 0 and array.dtype.kind == "i"
         if not is_count and name not in carried.shared and _has(source.shared, {name: array}):
-            shared[name] = source.shared[name]
-    if "theta" in shared and "theta" in source.shared and shared["theta"] is source.shared["theta"]:
-        shared["theta"] = init_from_parts.completed(state, source)
+            is_theta = name == "theta"
+            shared[name] = (
+                init_from_parts.completed(array, source) if is_theta else source.shared[name]
+            )
     if statistics is not None:
         shared |= statistics.shared
         master |= statistics.master

@@ -88,12 +88,12 @@ def fitted(theta: Float32, there: Layout, here: Layout) -> dict[str, Array]:
     return {"theta": values, TAKEN: taken, **empty}
 
 
-def completed(state: State, source: State) -> Array:
-    """Return the theta of a source, with the elements that it lacks from the state of a new run."""
+def completed(first: Array, source: State) -> Array:
+    """Return the theta of a source, with the elements that it lacks from the first one of the new
+    run.
+    """
     theta: Array = source.shared["theta"]
-    if TAKEN not in source.shared:
-        return theta
-    return np.where(source.shared[TAKEN], theta, state.shared["theta"])
+    return np.where(source.shared[TAKEN], theta, first) if TAKEN in source.shared else theta
 
 
 def warnings(source: State, path: object) -> Iterator[str]:

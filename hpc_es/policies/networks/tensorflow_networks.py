@@ -60,14 +60,8 @@ def tensorflow_network(
         return KerasNetwork(build, built, name, observations, frozen)
     refuse_torch(KEY, name, built, f"expected {EXPECTED}; policy.backend: torch takes modules")
     actual = f"{type(built).__module__}.{type(built).__name__}".removeprefix("builtins.")
-    raise ConfigError(
-        [
-            (
-                KEY,
-                f"expected {name} to return {EXPECTED}, found {actual}, or policy.backend: jax for networks in JAX",
-            )
-        ]
-    )
+    text = f"expected {name} to return {EXPECTED}, found {actual}, or policy.backend: jax for networks in JAX"
+    raise ConfigError([(KEY, text)])
 
 
 def _ops(tf: ModuleType) -> PartOps:
