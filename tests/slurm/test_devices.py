@@ -122,7 +122,7 @@ def test_each_node_assigns_its_own_gpus(
 
 # An interpreter that runs PROGRAM in place of the training, with the script of a GPU job.
 INTERPRETER = """#!/bin/bash
-[ "$2" = hpc_es.main ] && exec {program}
+[[ " $* " == *" -m hpc_es.main "* ]] && exec {program}
 exec {python} "$@"
 """
 

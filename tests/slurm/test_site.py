@@ -76,9 +76,9 @@ def test_container_without_slurm_is_requeued_by_the_batch_shell(
         str(site),
     )
     interrupted_and_resumed(batch, cluster, shared, reference)
-    assert batch.text().count(f"in the container: {PYTHON} -m hpc_es.main ") == 2 * 4
+    assert batch.text().count(f"in the container: {PYTHON} -P -m hpc_es.main ") == 2 * 4
     assert (
-        "in the container: " + f"{PYTHON} -m hpc_es.mpi.plugin MPI plugin types are..."
+        "in the container: " + f"{PYTHON} -P -m hpc_es.mpi.plugin MPI plugin types are..."
         in batch.text()
     )
 
@@ -176,7 +176,7 @@ def test_check_of_the_site_measures_both_nodes(
     assert [rank["host"] for rank in ranks] == hosts and all(rank["sees"] for rank in ranks)
     assert max(map(abs, measured["clock_offsets"].values())) < 1
     assert (
-        f"in the container: {PYTHON} -m hpc_es.cluster.site_check 4"
+        f"in the container: {PYTHON} -P -m hpc_es.cluster.site_check 4"
         in (shared / "check" / "site_check.log").read_text()
     )
     record_times.extend(f"site check: {line}" for line in text.splitlines())
