@@ -63,8 +63,10 @@ WORKS = (
 )
 
 
-def speed(checkout: Checkout, ranks: int, work: Work, seconds: float, *overrides: str) -> float:
-    """Return the environment steps per second of a job, without its first quarter."""
+def generations(
+    checkout: Checkout, ranks: int, work: Work, seconds: float, *overrides: str
+) -> list[tuple[float, float]]:
+    """Return the environment steps and the seconds of each generation of a job."""
     with tempfile.TemporaryDirectory() as directory:
         config, output = Path(directory) / "guard.yaml", Path(directory) / "run"
         config.write_text("task: {env_id: CartPole-v1}\n", "utf-8")
@@ -73,19 +75,32 @@ def speed(checkout: Checkout, ranks: int, work: Work, seconds: float, *overrides
         subprocess.run(
             job, cwd=directory, env=environment, check=True, capture_output=True, timeout=900
         )
-        rows = metrics(output)
-    total = sum(row["seconds_this_generation"] for row in rows)
-    passed = 0.0
-    counted = []
-    for row in rows:
-        passed += row["seconds_this_generation"]
-        if passed > total / 4:
-            counted.append(row)
-    steps, taken = (
-        float(sum(row[name] for row in counted))
-        for name in ("timesteps_this_generation", "seconds_this_generation")
-    )
-    return steps / taken
+        return [
+            (float(row["timesteps_this_generation"]), float(row["seconds_this_generation"]))
+            for row in metrics(output)
+        ]
+
+
+def speeds_of(
+    runs: Mapping[str, Sequence[Sequence[tuple[float, float]]]],
+) -> tuple[dict[str, list[float]], int]:
+    """Return the environment steps per second of each run, by kind, and of how many generations.
+
+    All runs compute the same numbers, and episodes get longer or shorter while a policy learns. So
+    the same generations of all runs are compared, those that every run has reached, without their
+    first quarter.
+    """
+    reached = min(len(run) for of_kind in runs.values() for run in of_kind)
+    first = reached // 4
+    speeds = {
+        kind: [
+            sum(steps for steps, _ in run[first:reached])
+            / sum(seconds for _, seconds in run[first:reached])
+            for run in of_kind
+        ]
+        for kind, of_kind in runs.items()
+    }
+    return speeds, reached - first
 
 
 def measured(
@@ -94,13 +109,13 @@ def measured(
     work: Work,
     seconds: float,
     runs: int,
-) -> dict[str, list[float]]:
-    """Return the speeds of all kinds of run, which alternate."""
-    speeds: dict[str, list[float]] = {name: [] for name in kinds}
+) -> tuple[dict[str, list[float]], int]:
+    """Return the speeds of all kinds of run, which alternate, and of how many generations."""
+    rows: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in kinds}
     for _ in range(runs):
         for name, (checkout, overrides) in kinds.items():
-            speeds[name].append(speed(checkout, ranks, work, seconds, *overrides))
-    return speeds
+            rows[name].append(generations(checkout, ranks, work, seconds, *overrides))
+    return speeds_of(rows)
 
 
 def rows(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
@@ -116,11 +131,13 @@ def rows(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
             for size in options.sizes:
                 if size <= work.population:
                     kinds[str(size)] = (this, (f"mpi.chunk_size={size}",))
-            speeds = measured(kinds, ranks, work, options.seconds, options.runs)
-            yield line(work, ranks, speeds)
+            speeds, compared = measured(kinds, ranks, work, options.seconds, options.runs)
+            yield line(work, ranks, speeds, compared)
 
 
-def line(work: Work, ranks: int, speeds: Mapping[str, Sequence[float]]) -> tuple[str, bool]:
+def line(
+    work: Work, ranks: int, speeds: Mapping[str, Sequence[float]], compared: int
+) -> tuple[str, bool]:
     """Return a line of the table, and whether it passes."""
     medians = {name: median(values) for name, values in speeds.items()}
     fixed = {name: value for name, value in medians.items() if name not in {"auto", "before"}}
@@ -133,6 +150,7 @@ def line(work: Work, ranks: int, speeds: Mapping[str, Sequence[float]]) -> tuple
     cells = [
         work.name,
         str(ranks),
+        str(compared),
         f"{auto:,.0f}",
         f"{by_size:.2f} ({best})" if best else "",
         f"{by_commit:.2f}" if "before" in medians else "",
@@ -154,8 +172,10 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="*", default=[], help="parts of names of work")
     options = parser.parse_args()
-    print("| work | ranks | env-steps/s | of the best size | of before | slowest run | |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    print(
+        "| work | ranks | generations | env-steps/s | of the best size | of before | slowest run | |"
+    )
+    print("|---|---|---|---|---|---|---|---|", flush=True)
     failed = 0
     for text, passes in rows(options):
         print(text, flush=True)

@@ -93,15 +93,25 @@ def evenly(largest: int) -> Cut:
     return Cut(largest, largest, is_even=True)
 
 
+def expected_row_seconds(candidate_bytes: int) -> float:
+    """Return the seconds of an episode's part of a step, expected before anything was measured."""
+    return FIRST_ROW_SECONDS + candidate_bytes / FIRST_BYTES_PER_SECOND
+
+
 class StepCosts:
     """Seconds of a step of a chunk, as a function of the episodes that are running in it.
 
     Measurements are kept in classes, a power of two of running episodes each, so that costs need
     not be linear: the parameters of many candidates exceed the processor's caches. Other work on
     the machine only ever makes a step slower, so the fastest measurement of a class counts.
+
+    Args:
+        candidate_bytes: of the numbers of a candidate, which a step reads. What is expected from
+            them decides how a single measurement is continued.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, candidate_bytes: int = 0) -> None:
+        self._row_seconds = expected_row_seconds(candidate_bytes)
         # By class: running episodes, seconds of a step, and plans since it was measured.
         self._measured: dict[int, tuple[float, float, int]] = {}
         self.largest_jobs = 0  # of a chunk that was measured
@@ -147,15 +157,16 @@ class StepCosts:
         """Return the seconds of a step with these numbers of running episodes, float64[...].
 
         They are interpolated between measurements. Beyond them the line through the nearest two
-        goes on; after a single measurement, half of its seconds are taken to be shared.
+        goes on; a single measurement scales what was expected before anything was measured.
         """
         knots = sorted((episodes, seconds) for episodes, seconds, _ in self._measured.values())
         x, y = np.array(knots, np.float64).T
         # More episodes never take less time.
         y = np.minimum.accumulate(y[::-1])[::-1]
         if len(x) == 1:
-            halved: Float64 = y[0] * (0.5 + 0.5 * running / x[0])
-            return halved
+            fixed, each = FIRST_STEP_SECONDS, self._row_seconds
+            scaled: Float64 = y[0] * (fixed + each * running) / (fixed + each * x[0])
+            return scaled
         first, last = ((y[i + 1] - y[i]) / (x[i + 1] - x[i]) for i in (0, len(x) - 2))
         below = np.maximum(y[0] - first * (x[0] - running), y[0] * running / x[0])
         inside = np.interp(running, x, y)
@@ -195,8 +206,7 @@ def first_cut_at_once(
     costs, if more exceed the cache.
     """
     most = min(most, max(FIRST_JOBS, FIRST_CHUNK_BYTES // max(candidate_bytes, 1)))
-    row = FIRST_ROW_SECONDS + candidate_bytes / FIRST_BYTES_PER_SECOND
-    costs = StepCosts.linear(FIRST_STEP_SECONDS, row, most)
+    costs = StepCosts.linear(FIRST_STEP_SECONDS, expected_row_seconds(candidate_bytes), most)
     return best_cut(np.full(jobs, FIRST_STEPS), costs, ranks, most=most, multiple=multiple)
 
 

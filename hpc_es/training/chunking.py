@@ -178,7 +178,7 @@ class ChunkPlanner:
         self._count = world.size if workers is None else workers
         self._evaluated = evaluated
         self._candidate_bytes = candidate_bytes(config, parts)
-        self._costs = StepCosts()
+        self._costs = StepCosts(self._candidate_bytes)
         self._plans = 0  # plans by costs so far
         self._planned = 0.0  # when the last one was made
         self._planning_seconds = 0.0  # that it took

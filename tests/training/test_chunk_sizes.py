@@ -73,10 +73,31 @@ def test_costs_of_steps_are_interpolated_and_continued() -> None:
     assert costs.largest_jobs == 16
 
 
-def test_half_of_a_single_measurement_is_taken_to_be_shared() -> None:
-    costs = StepCosts()
+@pytest.mark.parametrize(
+    ("candidate_bytes", "expected"),
+    [
+        # 32 rows are expected to take the 60 us of the shared part: half of it is shared
+        (12_600, [24e-6, 32e-6, 48e-6]),
+        # they are expected to take nineteen times as long: a twentieth is shared
+        (282_600, [16.8e-6, 32e-6, 62.4e-6]),
+    ],
+)
+def test_a_single_measurement_scales_what_was_expected(
+    candidate_bytes: int, expected: list[float]
+) -> None:
+    """A row takes 0.3 us, and the time to read the candidate at 8 GB/s."""
+    costs = StepCosts(candidate_bytes)
     costs.add(of_sizes(0.0, 1e-6, 32))
-    assert costs.seconds(np.array([16.0, 32.0, 64.0])) == pytest.approx([24e-6, 32e-6, 48e-6])
+    assert costs.seconds(np.array([16.0, 32.0, 64.0])) == pytest.approx(expected)
+
+
+def test_larger_chunks_of_large_candidates_are_not_tried_for_a_hope() -> None:
+    """2 x 256 at full noise: a generation in chunks of 64 was 1.5 times slower than in 32."""
+    large, small = StepCosts(282_600), StepCosts(12_600)
+    for costs, largest in ((large, 32), (small, 64)):
+        costs.add(of_sizes(0.0, 1e-6, 32))
+        today = evenly(32)
+        assert best_cut(equal(512), costs, 1, most=250, today=today).largest == largest
 
 
 def test_other_work_on_the_machine_does_not_count() -> None:
