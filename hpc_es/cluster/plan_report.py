@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from hpc_es.cluster.measure import Cluster, MeasuredGeneration
 from hpc_es.cluster.predict import DELAYED_TIMESTEPS, WORTH, Prediction
 from hpc_es.core.data import JsonObject
+from hpc_es.core.machine import bytes_text
 from hpc_es.core.text_table import aligned
 from hpc_es.report.plot import PALETTE, STYLE, UNDATED, check_picture
 from hpc_es.report.ticks import label_log_axis
@@ -48,8 +49,8 @@ def text(
         *(_evaluations(measured) if measured.is_objective else _episodes(measured)),
         f"  update: every rank {_time(costs.prepare)}, shared {_time(costs.partial_update * measured.jobs)} in "
         f"{costs.blocks} blocks, rank 0 {_time(costs.tell)}",
-        f"  theta {_bytes(costs.theta)} to all, rows {costs.row} bytes per job, sums {_bytes(costs.sums)} "
-        f"to rank 0, memory {_bytes(costs.memory)} per rank",
+        f"  theta {bytes_text(costs.theta)} to all, rows {costs.row} bytes per job, sums {bytes_text(costs.sums)} "
+        f"to rank 0, memory {bytes_text(costs.memory)} per rank",
         "",
         *aligned(
             [COLUMNS, *(_row(prediction) for prediction in predictions)], right=range(len(COLUMNS))
@@ -137,13 +138,6 @@ def _spread(lengths: Sequence[int]) -> str:
         if low != high
         else f"{high:,} steps"
     )
-
-
-def _bytes(size: int) -> str:
-    for unit, factor in (("GB", GB), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size} bytes"
 
 
 def _time(seconds: float) -> str:

@@ -33,6 +33,8 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     text = "length of all episodes, if they will become longer or shorter (default: as measured)"
     parser.add_argument("--length", type=whole_number, metavar="STEPS", help=text)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    text = "print the memory that a rank needs on a GPU instead, without measuring"
+    parser.add_argument("--gpu", action="store_true", help=text)
     text = "draw seconds per generation and efficiency: .png, .pdf or .svg"
     parser.add_argument("--plot", type=written_file, metavar="FILE", help=text)
     cluster = parser.add_argument_group("the cluster")
@@ -54,8 +56,11 @@ def run_plan(arguments: argparse.Namespace) -> int:
     The command runs a few generations on one local rank, times each component, and simulates the
     schedule for each number of ranks. It prints seconds per generation, efficiency (the fraction of
     the time of all ranks spent on evaluations), core hours until `stop`, memory per node, and the
-    limiting factor. It writes only the file of --plot.
+    limiting factor. It writes only the file of --plot. With --gpu it prints the memory of theta,
+    the optimizer, and the compiled calls.
     """
+    if arguments.gpu:
+        return _plan_gpu(arguments)
     from hpc_es.algorithms.common.delay import OverlapOptions
     from hpc_es.cluster import plan_report
     from hpc_es.cluster.measure import Cluster, measure
@@ -99,6 +104,18 @@ def run_plan(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         plan_report.draw(str(config.name), predicted, arguments.plot)
         sys.stderr.write(f"{shown(arguments.plot)} written\n")
+    return 0
+
+
+def _plan_gpu(arguments: argparse.Namespace) -> int:
+    from hpc_es.cluster import gpu_memory
+    from hpc_es.config.loading import read
+    from hpc_es.training.build import valid_config
+
+    config = valid_config(read(arguments.config, arguments.overrides))
+    found = gpu_memory.gpu_memory(config)
+    name = visible(str(config.name))
+    sys.stdout.write(gpu_memory.as_json(found) if arguments.json else gpu_memory.text(name, found))
     return 0
 
 

@@ -568,6 +568,26 @@ class ChecksMemory(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class CallMemory:
+    """The memory of a device that a call of a problem needs beside theta, in bytes."""
+
+    jobs: int  # of a call
+    arguments: int  # candidates and data
+    total: int  # arguments, results and intermediate arrays
+    option: str  # of the config, which makes calls smaller
+    uncounted: str = ""  # what else takes memory, and is not known
+
+
+@runtime_checkable
+class KnowsCallMemory(Protocol):
+    """A problem that computes in calls on a device; for `hpc-es plan --gpu`."""
+
+    def call_memory(self) -> CallMemory:
+        """Return the memory of a call of training; it may be compiled for this."""
+        ...
+
+
 @runtime_checkable
 class DescribesItself(Protocol):
     """A task with lines of its own in the output of --check."""

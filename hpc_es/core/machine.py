@@ -154,6 +154,14 @@ KEPT_BYTES, LARGEST_KEPT_BYTES = 256 << 20, 64 << 20  # of all freed arrays, and
 OWN_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
+def bytes_text(count: float) -> str:
+    """Return a number of bytes as text, such as "12.3 MB"."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
 def keep_freed_memory() -> None:
     """Let this process keep the memory of freed arrays for the next ones.
 

@@ -326,6 +326,19 @@ NAME, MARK = "jax_cache", "made_here"
 PRIVATE = 0o700
 
 
+def memory(compiled: Any) -> tuple[int, int]:
+    """Return the bytes of a compiled program's arguments, and of all its arrays.
+
+    A result that takes the memory of an argument counts once.
+    """
+    found = compiled.memory_analysis()
+    arguments, results, temporary, shared = (
+        int(getattr(found, f"{name}_size_in_bytes", 0))
+        for name in ("argument", "output", "temp", "alias")
+    )
+    return arguments, arguments + results + temporary - shared
+
+
 def prepare_cache(run: Path) -> str:
     """Return the cache folder of a run, created if it is missing or not trusted.
 

@@ -97,7 +97,7 @@ def check(
     task, policy, problem = searched
     with problems.collect():
         problem.check()
-    state = _initial(config, problem)
+    state = initial_state(config, problem)
     if state is not None and not any(key == "output" for key, _ in problems):
         with problems.collect():
             _check_space(config, state, directory)
@@ -309,8 +309,8 @@ def _check_space(config: Config, state: State, directory: Path) -> None:
         )
 
 
-def _initial(config: Config, problem: AnyProblem) -> State | None:
-    """Return the first state, without a noise table.
+def initial_state(config: Config, problem: AnyProblem) -> State | None:
+    """Return the first state of a search, without a noise table.
 
     None for custom algorithms and those that only a run builds.
     """

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 import hpc_es
 from hpc_es.cli import main
+from hpc_es.cluster.gpu_memory import gpu_memory
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Discrete
 from hpc_es.trained.policy import load_policy
@@ -227,3 +228,18 @@ def test_es_walks_to_the_right(tmp_path: Path) -> None:
     result = list(hpc_es.train(config, tmp_path / "run"))
     assert result[0]["evaluation_return_mean"] == 0.0
     assert result[-1]["evaluation_return_mean"] > 0.9
+
+
+def test_plan_counts_the_candidates_of_a_call() -> None:
+    """4 candidates of the walk's parameters are among what a call reads."""
+    found = gpu_memory(
+        validate(
+            {
+                "task": {"kind": "jax_episodes", "env_id": WALK, "lanes": 3, "jobs_per_call": 4},
+                "policy": {"kind": "mlp", "hidden_dims": [4]},
+                "noise": {"kind": "counter"},
+            }
+        )
+    )
+    assert found.call.jobs == 4 and found.noise_table == 0
+    assert found.call.total > found.call.arguments > 4 * 4 * found.parameters

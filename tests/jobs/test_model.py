@@ -18,6 +18,7 @@ pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 import hpc_es
 from hpc_es.api.evaluate import EvaluationRequest, evaluate_all, prepare_all
 from hpc_es.cli import main
+from hpc_es.cluster.gpu_memory import gpu_memory
 from hpc_es.config.loading import validate
 from hpc_es.mpi.world import World
 from hpc_es.report.curves import load
@@ -278,6 +279,13 @@ def test_check_shows_parameters_batches_and_memory(
     assert "batches (float32[8, 2], float32[8]), validation (float32[100, 2], float32[100])" in text
     assert "chunks: 8 jobs (task.jobs_per_call)" in text
     assert "a call of 8 candidates: " in text
+
+
+def test_plan_counts_the_candidates_and_the_batch_of_a_call() -> None:
+    """8 candidates of 3 numbers, and a batch of 8 x 2 and 8 numbers: 192 bytes are read."""
+    found = gpu_memory(config())
+    assert (found.parameters, found.call.jobs, found.call.arguments) == (3, 8, 192)
+    assert found.call.total >= 192 and found.device == 12 + found.call.total
 
 
 STRATEGIES: dict[str, dict[str, Any]] = {

@@ -32,7 +32,7 @@ from hpc_es.core.errors import ConfigError, Failure, failure_from_text
 from hpc_es.core.policy import DIVERGED, Batch, Pure, PurePolicy
 from hpc_es.core.population import Factorisation, Population, candidate_parts
 from hpc_es.core.quantities import fill_finite
-from hpc_es.devices.jax_setup import compiling, in_thread, tracing_text
+from hpc_es.devices.jax_setup import compiling, in_thread, memory, tracing_text
 from hpc_es.noise.portable_jax import candidates
 from hpc_es.policies.networks.heads import Logits
 from hpc_es.policies.networks.jax_low_rank import FactoredPolicy
@@ -123,6 +123,11 @@ class EpisodesCall:
     def _compile_segment(self) -> Any:
         with compiling():
             return self._traced(self._segment.lower).compile()
+
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes of a call's arguments, and of all of its arrays."""
+        self.compile(lambda: None)
+        return memory(self._compiled)
 
     def _carry(self) -> Carry:
         if self._initial is None:

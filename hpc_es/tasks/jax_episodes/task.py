@@ -32,7 +32,7 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.declarations import Offers, Searched, Setting
 from hpc_es.core.errors import ConfigError, RunError, UserError
-from hpc_es.core.interfaces import CompiledEpisodes, RunContext, SearchSize
+from hpc_es.core.interfaces import CallMemory, CompiledEpisodes, RunContext, SearchSize
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Batch, Policy, PurePolicy, ReferencePolicy
 from hpc_es.core.population import (
@@ -175,6 +175,11 @@ class CompiledProblem(PolicyProblem):
     def factored(self) -> tuple[str, ...]:
         """Return the matrices that are evaluated from factors; the others are formed."""
         return self.program.factored
+
+    def call_memory(self) -> CallMemory:
+        """Return the memory of the compiled call of training."""
+        arguments, total = self.program.memory()
+        return CallMemory(self.program.form.jobs, arguments, total, "task.jobs_per_call")
 
     def evaluate(
         self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll

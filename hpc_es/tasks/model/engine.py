@@ -45,8 +45,9 @@ from hpc_es.core.errors import (
     nearest,
     require_users,
 )
-from hpc_es.core.interfaces import BASE_HASH, RunContext
+from hpc_es.core.interfaces import BASE_HASH, CallMemory, RunContext
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.machine import bytes_text
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Explicit, Layout, Perturbed, Population, unperturbed
 from hpc_es.tasks.model.quantities import ModelQuantities, ModelQuantityOptions
@@ -296,14 +297,6 @@ def content_digest(value: Any) -> str:
     return total.hexdigest()
 
 
-def bytes_text(count: float) -> str:
-    """Return a number of bytes as text, such as "12.3 MB"."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} bytes"
-
-
 class EngineOptions(Protocol):
     """The options of the task that engines use; see `hpc_es.tasks.model.task.Options`."""
 
@@ -510,6 +503,13 @@ class EngineProblem(ScoredProblem):
             text = f"{self._engine.name} returns other weights when it is called again"
             remedy = "read them from files, or draw them from a generator with a fixed seed"
             raise ConfigError([(KEY, f"{text}, as every rank does: {remedy}")])
+
+    def call_memory(self) -> CallMemory:
+        """Return the memory of the engine's weights, and of a candidate that is written there."""
+        engine = self._engine
+        uncounted = "what the engine computes beside its weights, such as activations"
+        total = engine.bytes + 3 * engine.largest_bytes
+        return CallMemory(1, engine.bytes, total, "task.model_kwargs", uncounted)
 
     def check_memory(self, state: Mapping[str, Array]) -> None:
         """Raise ConfigError if the arrays of a state do not fit the memory beside the engine."""

@@ -35,11 +35,11 @@ import numpy.typing as npt
 
 from hpc_es.core.data import ALIGNMENT, Array, Float32, Float64, Poll, aligned_empty
 from hpc_es.core.errors import ConfigError, EvaluationError, RunError, failure_from_error, nearest
-from hpc_es.core.machine import return_freed_memory
+from hpc_es.core.machine import bytes_text, return_freed_memory
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Factorisation, Layout, Population, own_shapes
 from hpc_es.core.pytorch import refuse_torch
-from hpc_es.devices.jax_setup import in_thread, tracing_text
+from hpc_es.devices.jax_setup import in_thread, memory, tracing_text
 from hpc_es.noise.portable_jax import candidates
 from hpc_es.policies.network import restored_session, seed_generators
 from hpc_es.policies.networks.jax_convolutions import convolving_in_turn
@@ -476,14 +476,6 @@ def not_finite_text(tree: Any) -> str | None:
     return None
 
 
-def bytes_text(count: float) -> str:
-    """Return a number of bytes as text, such as "12.3 MB"."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} bytes"
-
-
 class ScoreCall:
     """A compiled call of a model's score, for `jobs` candidates at once.
 
@@ -593,16 +585,10 @@ class ScoreCall:
         These are arguments, results and intermediate arrays.
         """
         self.compile(poll)
-        statistics = self._compiled.memory_analysis()
-        names = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
         in_libraries = (
             library_bytes(self._compiled.as_text()) if jax.default_backend() == "cpu" else 0
         )
-        return (
-            sum(int(getattr(statistics, name, 0)) for name in names)
-            + in_libraries
-            - self._bytes_of_theta()
-        )
+        return memory(self._compiled)[1] + in_libraries - self._bytes_of_theta()
 
     def largest_array(self) -> str:
         """Return shape and bytes of the compiled call's largest array, as "f32[8,64] 2.05 kB"."""

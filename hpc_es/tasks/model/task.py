@@ -42,8 +42,9 @@ from hpc_es.core.errors import (
     Failure,
     RunError,
 )
-from hpc_es.core.interfaces import RunContext, SearchSize
+from hpc_es.core.interfaces import CallMemory, RunContext, SearchSize
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.machine import bytes_text
 from hpc_es.core.policy import Policy, Tree
 from hpc_es.core.population import Factorisation, Perturbed, Population, candidate_parts
 from hpc_es.core.streams import say_error
@@ -209,7 +210,7 @@ class ModelTask:
     @cached_property
     def check_lines(self) -> Sequence[str]:
         """Lines of --check about parameters, batches and memory."""
-        from hpc_es.tasks.model.jax_model import bytes_text, tree_text
+        from hpc_es.tasks.model.jax_model import tree_text
 
         model, call = self.model, self.training_call()
         evaluation = model.evaluation_source
@@ -259,6 +260,12 @@ class ModelProblem(ScoredProblem):
     def factored(self) -> tuple[str, ...]:
         """Return the matrices that are evaluated from factors; the call forms the others."""
         return self._task.training_call().factored()
+
+    def call_memory(self) -> CallMemory:
+        """Return the memory of the compiled call of training."""
+        call = self._task.training_call()
+        total = call.total_bytes()
+        return CallMemory(call.jobs or 1, call.argument_bytes, total, "task.jobs_per_call")
 
     # Evaluation.
 
@@ -432,7 +439,7 @@ class ModelProblem(ScoredProblem):
 
     def _require_deterministic_score(self) -> None:
         """Score the initial parameters in two calls, which are traced and compiled separately."""
-        from hpc_es.tasks.model.jax_model import ScoreCall, bytes_text, not_finite_text, sized_text
+        from hpc_es.tasks.model.jax_model import ScoreCall, not_finite_text, sized_text
 
         model = self._task.model
         source = model.evaluation_source
@@ -487,7 +494,7 @@ class ModelProblem(ScoredProblem):
         Both are in bytes. On a GPU the state is in the memory of the machine. GPUs of other nodes
         are not checked.
         """
-        from hpc_es.tasks.model.jax_model import bytes_text, device_memory
+        from hpc_es.tasks.model.jax_model import device_memory
 
         machine_has, device_has = machine.memory_bytes(), device_memory()
         jobs, theta = call.jobs or 1, 4 * self.layout.size
