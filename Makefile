@@ -76,7 +76,7 @@ test-gpu:       ## the tests on the GPU of this machine, in a virtual environmen
 
 test-all-extras: venv ## all extras in one virtual environment, that of test-jax: native stepping, bits and speed of the lean .venv
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
-	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,tensorboard,mlflow,wandb,video,mujoco,box2d,atari,programs,gym,tune,gest,jax,oracles]' libensemble pytest
+	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,tensorboard,mlflow,wandb,video,mujoco,box2d,atari,programs,gym,tune,gest,onnx,jax,oracles]' libensemble pytest
 	$(VENV)-jax/bin/pip check
 	LEAN_PYTHON=$(BIN)/python $(VENV)-jax/bin/python -m pytest tests/jobs/test_all_extras.py tests/algorithms/common/test_learning_rates.py tests/algorithms/test_archive.py tests/core/test_hypervolume.py tests/benchmarks/test_noisy.py tests/api/test_gest.py tests/actor_critic/test_jax_gradient.py tests/jobs/test_atari.py::test_actor_critic_updates_within_a_game
 

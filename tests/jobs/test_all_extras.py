@@ -61,7 +61,8 @@ def trained(python: str, directory: Path, *overrides: str) -> dict[str, Any]:
 
 def test_all_extras_are_installed() -> None:
     missing = [package for package in EXTRAS if importlib.util.find_spec(package) is None]
-    assert missing == ["mpich"]  # libraries alone
+    # mpich has libraries alone; PyTorch has a virtual environment of its own
+    assert sorted(missing) == ["mpich", "safetensors", "torch"]
 
 
 @pytest.mark.parametrize(("env_id", "by"), [
