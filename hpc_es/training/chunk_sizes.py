@@ -59,30 +59,58 @@ class Cut:
     is_even: bool = False
 
     def sizes(self, jobs: int, ranks: int) -> Iterator[int]:
-        """Yield the sizes of the chunks of a round.
-
-        Unless `is_even`, each is half of the remaining jobs, divided by the ranks. Ranks then end
-        at nearly the same time, however long episodes last (guided self-scheduling:
-        Polychronopoulos & Kuck 1987), and sizes are even numbers, because antithetic pairs share
-        their noise.
-        """
+        """Yield the sizes of the chunks of a round."""
         multiple = self.multiple if jobs >= self.multiple * ranks else 1
         if self.is_even:
-            calls = -(-jobs // multiple)
-            chunks = min(calls, ranks * -(-jobs // (ranks * max(self.largest, multiple))))
-            for number in range(chunks):
-                size = min(multiple * (calls // chunks + (number < calls % chunks)), jobs)
-                yield size
-                jobs -= size
-            return
-        least = max(1, min(self.smallest, jobs // (2 * ranks)))
-        while jobs:
-            share = -(-jobs // (2 * ranks)) if ranks > 1 else jobs
-            even = share + share % 2 if share > 1 else share
-            wanted = max(least, even) if self.largest > self.smallest else self.largest
-            size = min(-(-min(wanted, self.largest) // multiple) * multiple, jobs)
-            yield size
-            jobs -= size
+            yield from _even_sizes(jobs, ranks, largest=self.largest, multiple=multiple)
+        elif self.largest > self.smallest:
+            yield from _falling_sizes(
+                jobs, ranks, largest=self.largest, smallest=self.smallest, multiple=multiple
+            )
+        else:
+            size = ceil_to(self.largest, multiple)
+            while jobs:
+                yield min(size, jobs)
+                jobs -= min(size, jobs)
+
+
+def ceil_div(number: int, divisor: int) -> int:
+    """Return the quotient, rounded up."""
+    return -(-number // divisor)
+
+
+def ceil_to(number: int, multiple: int) -> int:
+    """Return the smallest multiple that is at least the number."""
+    return multiple * ceil_div(number, multiple)
+
+
+def _even_sizes(jobs: int, ranks: int, *, largest: int, multiple: int) -> Iterator[int]:
+    """Yield sizes that differ by at most `multiple`, the same number of them for each rank."""
+    calls = ceil_div(jobs, multiple)
+    each = ceil_div(jobs, ranks * max(largest, multiple))  # chunks of a rank
+    chunks = min(calls, ranks * each)
+    for number in range(chunks):
+        size = min(multiple * (calls // chunks + (number < calls % chunks)), jobs)
+        yield size
+        jobs -= size
+
+
+def _falling_sizes(
+    jobs: int, ranks: int, *, largest: int, smallest: int, multiple: int
+) -> Iterator[int]:
+    """Yield sizes of which each is half of the remaining jobs, divided by the ranks.
+
+    Ranks then end at nearly the same time, however long episodes last (guided self-scheduling:
+    Polychronopoulos & Kuck 1987). Sizes are even numbers, because antithetic pairs share their
+    noise.
+    """
+    least = max(1, min(smallest, jobs // (2 * ranks)))
+    while jobs:
+        share = ceil_div(jobs, 2 * ranks) if ranks > 1 else jobs
+        even = ceil_to(share, 2) if share > 1 else share
+        size = min(ceil_to(min(max(least, even), largest), multiple), jobs)
+        yield size
+        jobs -= size
 
 
 AS_ASKED = Cut()
@@ -233,10 +261,10 @@ def best_cut(
     jobs = len(steps)
     # Chunks of twice the size that was measured are a guess; larger ones wait for the next plan.
     most = max(1, min(most, 2 * max(costs.largest_jobs, 1)))
-    share = min(-(-jobs // ranks), most)
-    cuts = [evenly(-(-share // parts)) for parts in (1, 2, 3, 4, 8) if parts <= share]
+    share = min(ceil_div(jobs, ranks), most)
+    cuts = [evenly(ceil_div(share, parts)) for parts in (1, 2, 3, 4, 8) if parts <= share]
     if ranks > 1:
-        largest = min(-(-jobs // (2 * ranks)), most)
+        largest = min(ceil_div(jobs, 2 * ranks), most)
         # More than some hundred chunks for each rank even nothing out.
         smallest = max(1, jobs // (MOST_CHUNKS * ranks))
         while smallest <= largest:
