@@ -700,7 +700,7 @@ _COMPUTATION = re.compile(r"^%([\w.-]+) .*?\{\n(.*?)^\}", re.MULTILINE | re.DOTA
 def library_bytes(program: str) -> int:
     """Return the bytes that a library of XLA allocates for a product or convolution on a CPU.
 
-    These are its result, and operands that are computed with it. The memory analysis of JAX does not
+    These are its result, and operands that are computed with it. JAX's analysis of memory does not
     count them. `program` is the text of the compiled program. Its parts run in turn, so the largest
     one counts.
     """
