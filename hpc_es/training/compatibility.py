@@ -479,7 +479,10 @@ def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPr
         text = (
             f"is set, but the candidates of {config.algorithm.kind!r} are perturbations of its own"
         )
-        yield "task.initial_points", f"{text}: expected algorithm.kind: {_either(others)}"
+        yield (
+            "task.initial_points",
+            f"{text}: expected algorithm.kind: {_either(others)}, or task.initial_points: null",
+        )
         return
     population = _first_population(config, problem)
     if population is not None and unknown > population:

@@ -266,7 +266,8 @@ def test_strategies_that_cannot_inject_and_too_many_unknown_points_are_config_er
     path = tmp_path / "p.json"
     path.write_text(json.dumps([{"x": [1, n]} for n in range(7)]))
     with pytest.raises(
-        ConfigError, match=r"perturbations of its own: expected .*'cma_es' or 'sep_cma_es'"
+        ConfigError,
+        match=r"perturbations of its own: expected .*'cma_es' or .*, or task.initial_points: null",
     ):
         built(path, {"kind": "snes"})
     with pytest.raises(
