@@ -2,7 +2,8 @@
 
 It is the baseline of a comparison (Bergstra & Bengio 2012): what a search does not find sooner than
 this is not worth its cost. For functions `task.initial: random` draws from the bounds, ranges and
-categories; the vectors of a policy are networks with random initial weights.
+categories; the vectors of a policy are networks with random initial weights. Known points take the
+first places, as in the searches that it is compared with.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from hpc_es.algorithms.common.injection import INJECTED, with_injected
 from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.config.options import Count, option, options
 from hpc_es.core.data import Array, Chunk, Results, State
@@ -22,7 +24,7 @@ from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Explicit, Population
 from hpc_es.core.quantities import merits
 
-NEEDS = Needs(searches="vectors", noise=False, mixed=True)
+NEEDS = Needs(searches="vectors", noise=False, mixed=True, injects=True, growing=True)
 
 
 @options
@@ -39,6 +41,7 @@ class Random(BaseStrategy[None]):
 
     State, shared:
         theta: dtype[params]; the best vector so far
+        those of `hpc_es.algorithms.common.injection.injected_in`
     State, master:
         merit: float64[2]; minus its violation of the constraints, and its return
     """
@@ -53,7 +56,15 @@ class Random(BaseStrategy[None]):
 
     def initial(self) -> State:
         """Return the state before the first candidate."""
-        return State(0, {"theta": self.first_theta()}, {"merit": np.full(2, -np.inf)})
+        shared = {"theta": self.first_theta()}
+        points = self.problem.first_candidates(self.options.population_size)
+        if points is not None:
+            shared[INJECTED] = points
+        return State(0, shared, {"merit": np.full(2, -np.inf)})
+
+    def _vectors(self, state: State, jobs: range) -> Array:
+        drawn = np.stack([self._vector(state.generation, job) for job in jobs])
+        return with_injected(state.shared, jobs, drawn)
 
     def _vector(self, generation: int, job: int) -> Array:
         rng = self.keys.generator(Purpose.GENETICS, generation, job)
@@ -65,8 +76,7 @@ class Random(BaseStrategy[None]):
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return the vectors of a chunk."""
-        vectors = [self._vector(state.generation, job) for job in chunk.job_numbers]
-        return Explicit(self.problem.layout, np.stack(vectors))
+        return Explicit(self.problem.layout, self._vectors(state, chunk.job_numbers))
 
     def blocks(self, state: State) -> int:
         """Return 0: nothing is summed on the ranks."""
@@ -80,8 +90,11 @@ class Random(BaseStrategy[None]):
         if valid.size:
             best = max(valid.tolist(), key=lambda job: (*reached[job].tolist(), -job))
             if tuple(reached[best]) > tuple(merit):
-                theta, merit = self._vector(state.generation, best), reached[best]
-        return State(state.generation + 1, {"theta": theta}, {"merit": merit}), {}
+                theta, merit = self._vectors(state, range(best, best + 1))[0], reached[best]
+        shared = {"theta": theta}
+        if INJECTED in state.shared:
+            shared[INJECTED] = state.shared[INJECTED][:0]
+        return State(state.generation + 1, shared, {"merit": merit}), {}
 
 
 build = Random

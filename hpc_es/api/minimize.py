@@ -255,7 +255,7 @@ def minimize(
         initial_points: vectors, float64[k, size], or mappings such as {"layers": 3, "solver":
             "cg"}, that are evaluated first; a mapping may also have `value` (and `constraints`),
             which are then taken over without an evaluation. Or a CSV or JSON file of points, as in
-            `task.initial_points`. For cma_es and sep_cma_es.
+            `task.initial_points`. For cma_es, sep_cma_es and random.
         verbose: whether rank 0 prints progress lines, at most one per second, as a run of the
             function would.
         workers: without MPI, the number of processes that evaluate `f`, or a callable such as the

@@ -452,7 +452,7 @@ class Strategy:
         """Let vectors replace the first ones that `ask` returns for the next generation.
 
         That is the current generation unless `ask` has already been called for it. The update
-        shortens their steps (Hansen 2011). Only `cma_es` and `sep_cma_es` support this.
+        shortens their steps (Hansen 2011). Only `cma_es`, `sep_cma_es` and `random` support this.
 
         Args:
             x: float64[k, size] or [size]. Values are as in the vectors of `ask`, in any order.
@@ -463,7 +463,7 @@ class Strategy:
         kind = self.config.algorithm.kind
         if not self.config.setup.needs.injects:
             raise ValueError(
-                f"{kind} has candidates of its own only: expected the algorithm cma_es or sep_cma_es"
+                f"{kind} has candidates of its own only: expected the algorithm cma_es, sep_cma_es or random"
             )
         if self.config.setup.needs.side_by_side:
             raise ValueError(

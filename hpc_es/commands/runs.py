@@ -610,8 +610,12 @@ def _copied(contents: Mapping[str, Sequence[JsonObject]]) -> dict[str, str]:
 
 
 def _comparison(summaries: Mapping[str, JsonObject]) -> str:
-    """Return a table with one line per directory: means, and quartiles of several repetitions."""
-    table = [["directory", "finished", *(name.replace("_", " ") for name in COMPARED)]]
+    """Return a table with one line per directory: medians, and quartiles of several repetitions."""
+    names = {name: name.replace("_", " ") for name in COMPARED}
+    # of functions and programs a timestep is an evaluation, as everywhere else
+    if all(summary["best_value"] is not None for summary in summaries.values()):
+        names = {name: text.replace("timesteps", "evaluations") for name, text in names.items()}
+    table = [["directory", "finished", *names.values()]]
     for name, summary in summaries.items():
         cells = [_statistics_cell(summary[column]) for column in COMPARED]
         table.append([visible(name), f"{summary['finished']} of {summary['repetitions']}", *cells])
@@ -619,18 +623,23 @@ def _comparison(summaries: Mapping[str, JsonObject]) -> str:
         index for index in range(len(table[0])) if any(line[index] != "-" for line in table[1:])
     ]
     lines = aligned([[line[index] for index in used] for line in table])
-    return "".join(f"{line}\n" for line in lines)
+    several = any(summary["finished"] > 1 for summary in summaries.values())
+    note = "Numbers are medians over repetitions (lower to upper quartile).\n" if several else ""
+    return note + "".join(f"{line}\n" for line in lines)
 
 
 def _statistics_cell(value: object) -> str:
-    """Return a number, or the mean and quartiles of several."""
+    """Return a number, or the median and quartiles of several.
+
+    A mean may lie outside of the quartiles.
+    """
     if value is None:
         return "-"
     if not isinstance(value, Mapping):
         return _short(value)
     is_one = value["min"] == value["max"]
     quartiles = f" ({_short(value['quartile_1'])} to {_short(value['quartile_3'])})"
-    return _short(value["mean"]) + ("" if is_one else quartiles)
+    return _short(value["median"]) + ("" if is_one else quartiles)
 
 
 def _flat(row: JsonObject) -> JsonObject:

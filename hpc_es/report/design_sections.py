@@ -128,7 +128,7 @@ def _correlations(designs: Designs) -> Element | None:
     note = f"Spearman's rank correlation among the best quarter, {count} feasible designs: an indication only, since "
     note += "a search does not draw its designs independently. Categories have no order."
     content = table(caption, ["parameter", "correlation"], rows, sortable=True)
-    return element("div", content, element("p", note, class_="note"))
+    return element("div", element("h3", caption), content, element("p", note, class_="note"))
 
 
 def _positions(designs: Sequence[Design], name: str) -> tuple[list[float], list[str]]:

@@ -567,7 +567,8 @@ def _group_label(group: RunGroup, style: Style = PLAIN) -> str:
     notes = [f"{seeds} seed{'s' if seeds > 1 else ''}"]
     if seeds < len(group.runs):
         notes.insert(0, f"{len(group.runs)} runs")
-    curve = evaluation(group, "timesteps")
+    # of objectives the best value is drawn, not the evaluations of the centre
+    curve = None if group.measure.y == "best_value" else evaluation(group, "timesteps")
     if curve is not None and curve.runs < len(group.runs):
         notes.append(f"{curve.runs} with evaluations")
     if group.copies:

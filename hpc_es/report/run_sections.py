@@ -52,6 +52,7 @@ from hpc_es.storage.answers import MOST_NUMBERS, NAMES, best_of, x_text
 from hpc_es.storage.results import identity_digest
 
 MOST_DETAILED = 60  # runs with a block of their own
+MOST_ALERTS = 3  # runs with failed jobs that have a line each
 MOST_FAILURES = 40  # tracebacks in the page
 MOST_MEDIA = 3_000_000  # bytes of all videos and pictures
 MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png"}
@@ -122,6 +123,10 @@ def _tiles(runs: Sequence[RunSummary], copies: Mapping[Path, RunSummary]) -> Ele
 def _alerts(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
     """Return a list of runs that did not finish, failed jobs and unreadable files."""
     items = []
+    with_failed = [run for run in runs if run.failed_jobs]
+    is_summed = len(with_failed) > MOST_ALERTS
+    if is_summed:
+        items.append(_failed_in_all(with_failed, runs))
     for run in runs:
         link = element("a", _label(run, runs), href=f"#{ids[run.path]}")
         state = str(run.state["state"])
@@ -138,7 +143,7 @@ def _alerts(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content
                     "li", badge(state), " ", link, text, class_="bad" if state == "failed" else None
                 )
             )
-        if run.failed_jobs:
+        if run.failed_jobs and not is_summed:
             share = run.failed_jobs / max(float(counted(run.last_row, "episodes_total") or 0), 1)
             text = f": {run.failed_jobs:,} failed jobs ({100 * share:.3g} % of all), see "
             items.append(
@@ -151,6 +156,17 @@ def _alerts(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content
             )
         items += [element("li", link, f": {note}", class_="bad") for note in run.notes]
     return [element("ul", *items, class_="alerts")] if items else []
+
+
+def _failed_in_all(with_failed: Sequence[RunSummary], runs: Sequence[RunSummary]) -> Content:
+    """Return one line about the failed jobs of many runs; the table of runs has those of each."""
+    failed = sum(run.failed_jobs for run in with_failed)
+    jobs = sum(float(counted(run.last_row, "episodes_total") or 0) for run in runs)
+    text = f"{len(with_failed)} of {len(runs)} runs have failed jobs: {failed:,} of {jobs:,.0f} "
+    text += f"({100 * failed / max(jobs, 1):.3g} %), see "
+    is_listed = any(run.failures for run in with_failed)
+    where = element("a", "Failures", href="#failures") if is_listed else "the logs"
+    return element("li", text, where, " and ", element("a", "Runs", href="#runs"))
 
 
 def _label(run: RunSummary, runs: Sequence[RunSummary]) -> str:

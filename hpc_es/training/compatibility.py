@@ -479,7 +479,10 @@ def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPr
         text = (
             f"is set, but the candidates of {config.algorithm.kind!r} are perturbations of its own"
         )
-        yield "task.initial_points", f"{text}: expected algorithm.kind: {_either(others)}"
+        yield (
+            "task.initial_points",
+            f"{text}: expected algorithm.kind: {_either(others)}, or task.initial_points: null",
+        )
         return
     population = _first_population(config, problem)
     if population is not None and unknown > population:
@@ -502,12 +505,18 @@ def points_text(config: Config, problem: Problem) -> str:
 
 
 def _first_population(config: Config, problem: Problem) -> int | None:
-    """Return the first population of a `DistributionStrategy`; None for other algorithms."""
+    """Return the first population of an algorithm of one objective that may have initial points;
+    None for other algorithms.
+    """
     from hpc_es.algorithms.common.distribution import Options
 
     searched, options = vectors(config, problem), config.algorithm
-    if searched is None or not isinstance(options, Options):
+    if searched is None:
         return None
+    if not isinstance(options, Options):
+        needs = config.setup.needs
+        size = getattr(options, "population_size", None)
+        return size if needs.injects and not needs.objectives and isinstance(size, int) else None
     return options.population_size or default_population(searched.size)
 
 

@@ -63,3 +63,21 @@ def test_constraints_come_first() -> None:
 def test_one_initial_vector_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected random, so that the candidates differ"):
         hpc_es.minimize(lambda x: float(x @ x), [1.0, 2.0], **SEARCH)
+
+
+def test_initial_points_are_the_first_candidates() -> None:
+    seen: list[list[float]] = []
+
+    def value(x: np.ndarray) -> float:
+        seen.append(x.tolist())
+        return float(x @ x)
+
+    points = [[0.5, 3.0], {"x": [0.0, 2.0], "value": 4.0}]  # the second one is not evaluated
+    found = hpc_es.minimize(
+        value, region=([-1, 2], [1, 6]), initial_points=points, population_size=50, **SEARCH
+    )
+    without = hpc_es.minimize(lambda x: 1.0, region=([-1, 2], [1, 6]), **SEARCH)
+    assert seen[0] == [0.5, 3.0] and [0.0, 2.0] not in seen
+    # 0 + 2^2 is the smallest value of the region: the known point is the best vector
+    assert found.x.tolist() == [0.0, 2.0] and found.f == 4.0
+    assert found.nfev == without.nfev == 500

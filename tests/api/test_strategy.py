@@ -482,7 +482,7 @@ def test_injected_vectors_have_the_types_of_the_parameters() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             es.inject(wrong)
-    with pytest.raises(ValueError, match="expected the algorithm cma_es or sep_cma_es"):
+    with pytest.raises(ValueError, match="expected the algorithm cma_es, sep_cma_es or random"):
         strategy().inject([0.0, 0.0, 0.0])
 
 

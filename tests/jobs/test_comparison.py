@@ -32,7 +32,7 @@ def test_comparison_has_the_same_bits_on_any_ranks_and_goes_on(tmp_path: Path) -
         done = compared(ranks, tmp_path, *words)
         assert done.status == 0, str(done)
         table = [line.split() for line in done.stdout.splitlines()[-4:]]
-        assert table[0][:3] == ["directory", "finished", "best"]
+        assert table[0] == ["directory", "finished", "best", "value", "evaluations"]
         assert [Path(row[0]).name for row in table[1:]] == ["cma_es", "snes", "random"]
     for kind in ("cma_es", "snes", "random"):
         for number in range(2):

@@ -115,6 +115,24 @@ def test_report_lists_designs_and_offers_them_as_csv(tmp_path: Path) -> None:
     assert len(lines) == 6
 
 
+def test_failed_jobs_of_many_runs_are_one_line(tmp_path: Path) -> None:
+    for count, lines in ((3, 3), (4, 1)):
+        made = [beam(tmp_path / f"{count}" / f"run_{number}") for number in range(count)]
+        for run in made:
+            row = {"generation": 0, "timesteps_total": 5, "seconds_total": 1, "best_value": 3.0}
+            row |= {"episodes_total": 5, "failed_episodes": 1, "failed_episodes_total": 1}
+            (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+            (run / "status.json").write_text(
+                json.dumps({"status": "finished", "failed_episodes": 1})
+            )
+        text = report_page(made)
+        alerts = text[
+            text.index('class="alerts"') : text.index("</ul>", text.index('class="alerts"'))
+        ]
+        assert alerts.count("have failed jobs: 4 of 20 (20 %)") == (count == 4)
+        assert alerts.count("1 failed jobs (20 % of all)") == (lines if count == 3 else 0)
+
+
 def test_designs_of_somebody_else_are_no_formulas_in_the_csv(tmp_path: Path) -> None:
     rows = 'generation,job,value,width,layers,material,hollow,@x\n0,0,1,2,2,"=A(""1"")",true,+y\n'
     text = report_page([beam(tmp_path / "run", rows)])

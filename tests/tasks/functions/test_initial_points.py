@@ -266,7 +266,8 @@ def test_strategies_that_cannot_inject_and_too_many_unknown_points_are_config_er
     path = tmp_path / "p.json"
     path.write_text(json.dumps([{"x": [1, n]} for n in range(7)]))
     with pytest.raises(
-        ConfigError, match=r"perturbations of its own: expected .*'cma_es' or 'sep_cma_es'"
+        ConfigError,
+        match=r"perturbations of its own: expected .*'cma_es' or .*, or task.initial_points: null",
     ):
         built(path, {"kind": "snes"})
     with pytest.raises(
@@ -274,6 +275,8 @@ def test_strategies_that_cannot_inject_and_too_many_unknown_points_are_config_er
     ):
         built(path, {"kind": "cma_es"})
     built(path, {"kind": "cma_es", "population_size": 7})
+    with pytest.raises(ConfigError, match="the first generation has 5 candidates"):
+        built(path, {"kind": "random", "population_size": 5})
 
 
 def test_values_of_an_earlier_run_are_taken_over(
