@@ -9,7 +9,7 @@ first places, as in the searches that it is compared with.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -98,3 +98,8 @@ class Random(BaseStrategy[None]):
 
 
 build = Random
+
+
+def needs(options: Options) -> Needs:
+    """Return the needs with these options: points are at most as many as candidates."""
+    return replace(NEEDS, jobs=options.population_size)

@@ -131,7 +131,8 @@ class Needs:
     samples_evaluations: bool = False  # whether actions are sampled in evaluations too
     # whether a batch can be evaluated that the run then does not know of
     independent_batches: bool = True
-    # of a generation, if building the algorithm would use its backend: `waits_for_run`
+    # of a generation, if building the algorithm would use its backend (`waits_for_run`), or if that
+    # limits the number of initial points
     jobs: int | None = None
 
 

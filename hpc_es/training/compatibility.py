@@ -505,18 +505,14 @@ def points_text(config: Config, problem: Problem) -> str:
 
 
 def _first_population(config: Config, problem: Problem) -> int | None:
-    """Return the first population of an algorithm of one objective that may have initial points;
-    None for other algorithms.
-    """
+    """Return the first population of a `DistributionStrategy`, or the declared one; else None."""
     from hpc_es.algorithms.common.distribution import Options
 
     searched, options = vectors(config, problem), config.algorithm
     if searched is None:
         return None
     if not isinstance(options, Options):
-        needs = config.setup.needs
-        size = getattr(options, "population_size", None)
-        return size if needs.injects and not needs.objectives and isinstance(size, int) else None
+        return config.setup.needs.jobs
     return options.population_size or default_population(searched.size)
 
 
