@@ -32,15 +32,18 @@ from importlib.machinery import (
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from hpc_es.core import search_path
 from hpc_es.core.errors import UserError, as_command
 from hpc_es.core.ownership import stranger
 from hpc_es.core.paths import current_directory
 
 RUN_MARKS = ("checkpoints/*.h5", "checkpoint_*.h5", "trials.json", "repetition_*/config.yaml")
-_LIBRARIES = """PIL Box2D ale_py annotated_types brax chex craftax cv2 equinox flax gest_api gym gymnasium gymnax h5py
-haiku hpc_es imageio imageio_ffmpeg jax jax_plugins jaxlib jumanji keras matplotlib mlflow moviepy mpi4py mujoco
-mujoco_playground numba numpy onnx optax optuna orbax pydantic pygame rich safetensors scipy shimmy shtab tensorboard tensorflow
-threadpoolctl torch transformers typing_extensions wandb yaml"""
+_LIBRARIES = """PIL Box2D ale_py annotated_types brax chex craftax cv2 equinox flax gest_api gym gymnasium gymnax
+h5py haiku hpc_es imageio imageio_ffmpeg jax jax_cuda12_pjrt jax_cuda12_plugin jax_cuda13_pjrt
+jax_cuda13_plugin jax_plugins jaxlib jumanji keras libtpu matplotlib mlflow moviepy mpi4py mujoco
+mujoco_playground numba numpy nvidia onnx optax optuna orbax pydantic pygame rich safetensors
+scipy shimmy shtab tensorboard tensorflow threadpoolctl torch transformers typing_extensions wandb
+yaml"""
 LIBRARIES = frozenset(_LIBRARIES.split())  # what hpc_es imports, and what these libraries look for
 _PACKAGE = str(Path(__file__).parents[1])
 _INSTALLED = ("site-packages", "dist-packages")
@@ -72,7 +75,7 @@ NOTHING = Limits()
 
 _directories: dict[str, Limits | None] = {}  # and what may run there; None: all files
 _current: list[str] = []  # the directories of the last call
-_appended: set[str] = set()  # to sys.path
+_appended = search_path.added  # to sys.path
 _executed: dict[str, str] = {}  # SHA-256 of the files that were imported from there
 
 
@@ -229,7 +232,13 @@ def _is_within(path: str, directory: str) -> bool:
 
 
 def _install() -> None:
-    """Let Python load the modules of these directories and their folders by `_Finder`."""
+    """Let Python load the modules of these directories and their folders by `_Finder`.
+
+    Libraries look there for nothing else.
+    """
+    from importlib import metadata  # few commands need it
+
+    search_path.hide_distributions(metadata)
     if _importer not in sys.path_hooks:
         sys.path_hooks.insert(0, _importer)
     for path, finder in [*sys.path_importer_cache.items()]:

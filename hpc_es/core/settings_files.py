@@ -14,7 +14,9 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -22,11 +24,10 @@ from types import ModuleType
 
 from hpc_es.core.ownership import stranger
 from hpc_es.core.paths import in_root_directory
+from hpc_es.core.search_path import distributions_hidden, only_others
 from hpc_es.core.streams import say_error
 
 UCX, NUMBA, WANDB = "ucx.conf", ".numba_config.yaml", "wandb/settings"
-# by the module that reads them when it is imported; MPI is imported within `settings_of_user`
-MODULES: Mapping[str, str] = {"matplotlib": "matplotlibrc", "numba.core.config": NUMBA}
 
 
 @contextlib.contextmanager
@@ -63,6 +64,16 @@ def _foreign(name: str) -> str:
     return f"all users may write {here}" if here.stat().st_mode & stat.S_IWOTH else ""
 
 
+# within what a module is imported; MPI is imported within `settings_of_user`, too
+MODULES: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
+    "matplotlib": partial(settings_of_user, "matplotlibrc"),
+    "numba.core.config": partial(settings_of_user, NUMBA),
+    "tensorflow": only_others,
+    "torch": only_others,  # looks for libraries of CUDA, if it misses one
+    "importlib_metadata": partial(distributions_hidden, "importlib_metadata"),
+}
+
+
 class _Finder(MetaPathFinder):
     """Finds the modules in MODULES, as the finders after it do, and imports them so."""
 
@@ -80,7 +91,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Importer(Loader):
-    """Executes a module as its own loader does, within `settings_of_user`."""
+    """Executes a module as its own loader does, within what MODULES says."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -92,16 +103,18 @@ class _Importer(Loader):
         assert module.__spec__ is not None
         # what else asks for the loader, such as importlib.resources, gets the module's own one
         module.__spec__.loader = module.__loader__ = self._loader
-        name = MODULES[module.__name__]
-        with settings_of_user(name):
+        with MODULES[module.__name__]():
             self._loader.exec_module(module)
-        if name == NUMBA and _foreign(name):
+        if module.__name__ == "numba.core.config" and _foreign(NUMBA):
             # it reads the file again whenever it compiles
             module._config_fname = ""  # type: ignore[attr-defined]
 
 
 def guard_imports() -> None:
-    """Let the modules in MODULES, and Keras, be imported without settings of somebody else."""
+    """Let the modules in MODULES, and Keras, be imported without settings of somebody else.
+
+    TensorFlow and importlib_metadata get nothing from directories of the user's code.
+    """
     home = os.path.expanduser("~")  # noqa: PTH111  without a home it stays "~"
     if not os.access(home, os.W_OK):
         # Keras would read /tmp/.keras/keras.json, with the precision of its numbers
