@@ -27,7 +27,7 @@ class Loader(yaml.SafeLoader):
     1e-3 is a number; yes, on, 2026-01-31 and 1:30 are text.
     """
 
-    merged = 0  # keys so far of mappings with merge keys
+    merged = 0  # keys that merge keys have named so far
 
     def compose_mapping_node(self, anchor: dict[Hashable, yaml.Node]) -> yaml.MappingNode:
         """Refuse duplicate keys and keys that are not text while the line is known."""
@@ -45,14 +45,40 @@ class Loader(yaml.SafeLoader):
         return node
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Put merged keys into a mapping, as `<<: *alias` asks for.
+        """Put merged keys into a mapping, as `<<: *alias` or `<<: [*alias, *other]` asks for.
+
+        Its own keys count, then those of the first mapping that has them. PyYAML's versions differ
+        in this, and take a long time for mappings that are named many times.
 
         Raises:
-            ValueError: that makes too many of them.
+            ValueError: that reads too many of them.
         """
-        has_merges = any(key.tag == TAG + "merge" for key, _ in node.value)
-        super().flatten_mapping(node)
-        self.merged += len(node.value) if has_merges else 0
+        merges = [value for key, value in node.value if key.tag == TAG + "merge"]
+        if not merges:
+            return
+        own = [(key, value) for key, value in node.value if key.tag != TAG + "merge"]
+        node.value = own  # it may name itself
+        pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for mapping in self._to_merge(merges[0]):
+            self.flatten_mapping(mapping)
+            self._count_merged(len(mapping.value))
+            for key, value in mapping.value:
+                pairs.setdefault(key.value, (key, value))
+        pairs.update((key.value, (key, value)) for key, value in own)
+        node.value = [*pairs.values()]
+
+    def _to_merge(self, node: yaml.Node) -> list[yaml.MappingNode]:
+        """Return the mappings that a merge key names; ConstructorError if it names others."""
+        named: list[yaml.MappingNode] = []
+        for mapping in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            if not isinstance(mapping, yaml.MappingNode):
+                text = "expected a mapping or a list of mappings to merge, found something else"
+                raise yaml.constructor.ConstructorError(None, None, text, mapping.start_mark)
+            named.append(mapping)
+        return named
+
+    def _count_merged(self, keys: int) -> None:
+        self.merged += 1 + keys
         if self.merged > MOST_VALUES:
             raise ValueError(
                 f"merge keys expand it to more than {MOST_VALUES:,} keys: write out what it needs"

@@ -31,6 +31,38 @@ def test_values_that_are_shared_or_written_out_are_read(text: str) -> None:
     assert parse(text) is not None
 
 
+def test_a_mapping_that_is_merged_many_times_is_refused() -> None:
+    """It has 2,000 keys and is named 20,000 times: PyYAML alone takes half a minute."""
+    keys = ", ".join(f"k{number}: 0" for number in range(2000))
+    text = f"all: &all {{{keys}}}\nonce: {{<<: [{', '.join(['*all'] * 20_000)}]}}"
+    since = time.process_time()
+    with pytest.raises(ValueError, match="merge keys expand it to more than 100,000 keys"):
+        parse(text)
+    assert time.process_time() - since < 5
+
+
+def test_keys_that_are_merged_later_are_counted() -> None:
+    """The mapping deep inside is constructed after the one that names it."""
+    keys = ", ".join(f"k{number}: 0" for number in range(2000))
+    inner = "deep: {er: {est: &inner {<<: *all}}}"
+    text = f"all: &all {{{keys}}}\n{inner}\nonce: {{<<: [{', '.join(['*inner'] * 20_000)}]}}"
+    with pytest.raises(ValueError, match="merge keys expand it to more than 100,000 keys"):
+        parse(text)
+
+
+def test_own_keys_count_and_then_those_of_the_first_mapping() -> None:
+    """https://yaml.org/type/merge.html: keys of earlier mappings override those of later ones."""
+    text = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc: {z: 3, <<: [*a, *b], w: 3}"
+    merged = parse(text)["c"]
+    assert isinstance(merged, dict)
+    assert list(merged.items()) == [("x", 1), ("y", 1), ("z", 3), ("w", 3)]
+    with pytest.raises(
+        ValueError, match="a mapping or a list of mappings to merge, found something else"
+    ):
+        parse("a: {<<: 1}")
+    assert parse("a: &a {x: 1, <<: *a}") == {"a": {"x": 1}}
+
+
 def test_alias_to_itself_is_an_error() -> None:
     with pytest.raises(ValueError, match="refers to itself"):
         parse("a: &a {b: [*a]}")
