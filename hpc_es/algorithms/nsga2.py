@@ -31,7 +31,11 @@ from hpc_es.algorithms.common.front import (
     costs_of,
     violations_of,
 )
-from hpc_es.algorithms.common.injection import INJECTED, with_injected
+from hpc_es.algorithms.common.injection import (
+    with_first_candidates,
+    with_injected,
+    without_injected,
+)
 from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.algorithms.common.variation import SearchSpace
 from hpc_es.config.options import Limits, NonNegative, Positive, Probability, option, options
@@ -136,14 +140,12 @@ class NSGA2(BaseStrategy[State]):
     def initial(self) -> State:
         """Return no parents: the first children are samples."""
         size, objectives = self.problem.size, len(self.problem.quantities.objectives)
-        shared = {
+        shared: Arrays = {
             "theta": self.first_theta(),
             "vectors": np.zeros((0, size), self.problem.dtype),
             "order": np.zeros(0, np.int64),
         }
-        points = self.problem.first_candidates(self.options.population_size)
-        if points is not None:
-            shared[INJECTED] = points
+        shared = with_first_candidates(shared, self.problem, self.options.population_size)
         parents = {"objectives": np.zeros((0, objectives)), "violation": np.zeros(0)}
         return State(0, shared, {**parents, **self.front.initial()})
 
@@ -241,9 +243,7 @@ class NSGA2(BaseStrategy[State]):
             "violation": np.concatenate([state.master["violation"], violation]),
         }
         kept, order = self._survivors(vectors, union)
-        shared = {**state.shared, "vectors": vectors[kept], "order": order}
-        if INJECTED in shared:
-            shared[INJECTED] = shared[INJECTED][:0]
+        shared = {**without_injected(state.shared), "vectors": vectors[kept], "order": order}
 
         def of_jobs(jobs: Sequence[int]) -> Array:
             return children[np.searchsorted(succeeded, jobs)]

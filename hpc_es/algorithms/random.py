@@ -14,7 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.common.injection import INJECTED, with_injected
+from hpc_es.algorithms.common.injection import (
+    with_first_candidates,
+    with_injected,
+    without_injected,
+)
 from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.config.options import Count, option, options
 from hpc_es.core.data import Array, Chunk, Results, State
@@ -56,10 +60,8 @@ class Random(BaseStrategy[None]):
 
     def initial(self) -> State:
         """Return the state before the first candidate."""
-        shared = {"theta": self.first_theta()}
-        points = self.problem.first_candidates(self.options.population_size)
-        if points is not None:
-            shared[INJECTED] = points
+        theta, candidates = self.first_theta(), self.options.population_size
+        shared = with_first_candidates({"theta": theta}, self.problem, candidates)
         return State(0, shared, {"merit": np.full(2, -np.inf)})
 
     def _vectors(self, state: State, jobs: range) -> Array:
@@ -91,15 +93,13 @@ class Random(BaseStrategy[None]):
             best = max(valid.tolist(), key=lambda job: (*reached[job].tolist(), -job))
             if tuple(reached[best]) > tuple(merit):
                 theta, merit = self._vectors(state, range(best, best + 1))[0], reached[best]
-        shared = {"theta": theta}
-        if INJECTED in state.shared:
-            shared[INJECTED] = state.shared[INJECTED][:0]
+        shared = {**without_injected(state.shared), "theta": theta}
         return State(state.generation + 1, shared, {"merit": merit}), {}
 
 
-build = Random
-
-
 def needs(options: Options) -> Needs:
-    """Return the needs with these options: points are at most as many as candidates."""
+    """Return the requirements under these options: at most as many points as candidates."""
     return replace(NEEDS, jobs=options.population_size)
+
+
+build = Random

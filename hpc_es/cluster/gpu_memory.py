@@ -13,40 +13,32 @@ import numpy as np
 
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
-from hpc_es.core.data import State
+from hpc_es.core.data import Arrays
 from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import CallMemory, KnowsCallMemory
 from hpc_es.core.machine import bytes_text
 from hpc_es.core.policy import Policy, Traits
 from hpc_es.core.text_table import aligned
 from hpc_es.training.build import BuiltTask, build_task
-from hpc_es.training.check import initial_state
-from hpc_es.training.compatibility import factorisation_of
+from hpc_es.training.compatibility import candidate_numbers
+from hpc_es.training.generation_jobs import initial_state
 from hpc_es.training.sizes import with_sizes
 
 FLOAT_BYTES = np.dtype(np.float32).itemsize
-LARGE = 0.01  # an array of the search, relative to theta, from which it is named
+SMALL = 0.01  # of the largest array of the search; smaller ones are not named
 ACTIVATIONS = "activations and what the library keeps"
 
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """Bytes that a rank of a run needs, with one rank per GPU."""
+    """What a rank of a run needs, in bytes, if it has a GPU of its own."""
 
+    call: CallMemory  # on the GPU
     parameters: int  # number of them
-    call: CallMemory
-    arrays: Mapping[str, int]  # of the search, in the memory of rank 0
+    # arrays of the search by name, in the memory of each rank, and of rank 0 in addition
+    shared: Mapping[str, int]
+    master: Mapping[str, int]
     noise_table: int  # of a node
-
-    @property
-    def theta(self) -> int:
-        """Bytes of theta on the GPU."""
-        return FLOAT_BYTES * self.parameters
-
-    @property
-    def device(self) -> int:
-        """Bytes on the GPU."""
-        return self.theta + self.call.total
 
 
 def gpu_memory(config: Config) -> GpuMemory:
@@ -59,11 +51,18 @@ def gpu_memory(config: Config) -> GpuMemory:
     built = build_task(config)
     try:
         config, built, _ = with_sizes(config, built)
-        call, layout = _call(config, built), built.problem.layout
+        size = built.problem.layout.size
         state = initial_state(config, built.problem)
-        return GpuMemory(layout.size, call, _arrays(state), _noise_table(config))
+        # a search that only a run builds has at least theta
+        shared = {"theta": FLOAT_BYTES * size} if state is None else _bytes(state.shared)
+        master = {} if state is None else _bytes(state.master)
+        return GpuMemory(_call(config, built), size, shared, master, _noise_table(config))
     finally:
         close(built.task.name, built.task.close)
+
+
+def _bytes(arrays: Arrays) -> Mapping[str, int]:
+    return {name: array.nbytes for name, array in arrays.items()}
 
 
 def _call(config: Config, built: BuiltTask) -> CallMemory:
@@ -77,18 +76,9 @@ def _call(config: Config, built: BuiltTask) -> CallMemory:
 
 def _call_of_policy(config: Config, policy: Policy) -> CallMemory:
     """Return the memory of the parameters of a call; the environment runs on the CPU."""
-    factorisation = factorisation_of(config, policy.layout)
-    numbers = policy.layout.size if factorisation is None else factorisation.compact.size
     candidates = Traits.of(policy).candidates_per_call
-    size = FLOAT_BYTES * numbers * candidates
+    size = FLOAT_BYTES * candidates * candidate_numbers(config, policy.layout)
     return CallMemory(candidates, size, size, "policy.candidates_per_call", ACTIVATIONS)
-
-
-def _arrays(state: State | None) -> Mapping[str, int]:
-    """Return the bytes of the arrays of a state by name; {} if only a run builds it."""
-    if state is None:
-        return {}
-    return {name: array.nbytes for name, array in {**state.shared, **state.master}.items()}
 
 
 def _noise_table(config: Config) -> int:
@@ -99,47 +89,44 @@ def _noise_table(config: Config) -> int:
 def text(config_name: str, memory: GpuMemory) -> str:
     """Return the table that the command prints."""
     call = memory.call
-    rows = [
-        (f"theta float32[{memory.parameters:,}]", bytes_text(memory.theta), ""),
+    inside = f"a call of {call.jobs} candidate{'s' * (call.jobs > 1)}"
+    inside += f", of it parameters and data {bytes_text(call.arguments)}; see {call.option}"
+    rows = [("on the GPU", bytes_text(call.total), inside)]
+    if call.uncounted:
+        rows.append(("", "", f"without {call.uncounted}"))
+    rows.append(
         (
-            f"a call of {call.jobs} candidate{'s' * (call.jobs > 1)}",
-            bytes_text(call.total),
-            f"of it candidates and data {bytes_text(call.arguments)}; see {call.option}",
-        ),
-        ("together", bytes_text(memory.device), f"without {call.uncounted}" * bool(call.uncounted)),
-    ]
-    least = LARGE * memory.theta
-    named = [name for name, size in memory.arrays.items() if size >= least]
-    if memory.arrays:
+            "in main memory, each rank",
+            bytes_text(sum(memory.shared.values())),
+            _named(memory.shared),
+        )
+    )
+    if memory.master:
         rows.append(
             (
-                "rank 0, in the memory of its node",
-                bytes_text(sum(memory.arrays.values())),
-                f"the search: {', '.join(named)}",
+                "in main memory, rank 0",
+                bytes_text(sum(memory.master.values())),
+                _named(memory.master),
             )
         )
     if memory.noise_table:
-        rows.append(("each node", bytes_text(memory.noise_table), "the noise table"))
+        rows.append(
+            ("in main memory, each node", bytes_text(memory.noise_table), "the noise table")
+        )
     lines = [
-        f"{config_name}: memory of a rank with a GPU of its own, as compiled on this machine",
+        f"{config_name}: {memory.parameters:,} parameters; memory of a rank with a GPU of its own, "
+        "its calls compiled on this machine",
         *(f"  {line}" for line in aligned(rows, right=[1])),
     ]
     return "\n".join(lines) + "\n"
 
 
+def _named(arrays: Mapping[str, int]) -> str:
+    """Return the names of all arrays but the small ones."""
+    least = SMALL * max(arrays.values())
+    return ", ".join(name for name, size in arrays.items() if size >= least)
+
+
 def as_json(memory: GpuMemory) -> str:
     """Return the same as JSON, in bytes."""
-    return (
-        json.dumps(
-            {
-                "parameters": memory.parameters,
-                "theta_bytes": memory.theta,
-                "call": asdict(memory.call),
-                "device_bytes": memory.device,
-                "search_bytes": dict(memory.arrays),
-                "noise_table_bytes": memory.noise_table,
-            },
-            indent=2,
-        )
-        + "\n"
-    )
+    return json.dumps(asdict(memory), indent=2) + "\n"

@@ -56,8 +56,8 @@ def run_plan(arguments: argparse.Namespace) -> int:
     The command runs a few generations on one local rank, times each component, and simulates the
     schedule for each number of ranks. It prints seconds per generation, efficiency (the fraction of
     the time of all ranks spent on evaluations), core hours until `stop`, memory per node, and the
-    limiting factor. It writes only the file of --plot. With --gpu it prints the memory of theta,
-    the optimizer, and the compiled calls.
+    limiting factor. It writes only the file of --plot. With --gpu it prints what compiled calls and
+    the search need in memory instead.
     """
     if arguments.gpu:
         return _plan_gpu(arguments)

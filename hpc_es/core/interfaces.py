@@ -570,10 +570,10 @@ class ChecksMemory(Protocol):
 
 @dataclass(frozen=True)
 class CallMemory:
-    """The memory of a device that a call of a problem needs beside theta, in bytes."""
+    """The memory of a device that a call of a problem needs, in bytes."""
 
     jobs: int  # of a call
-    arguments: int  # candidates and data
+    arguments: int  # parameters and data
     total: int  # arguments, results and intermediate arrays
     option: str  # of the config, which makes calls smaller
     uncounted: str = ""  # what else takes memory, and is not known

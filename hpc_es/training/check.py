@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.config.options import build_kind, warnings_of
+from hpc_es.config.options import warnings_of
 from hpc_es.config.registry import is_user_kind
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import closing
@@ -32,7 +32,6 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import ConfigError, Problems, RunError, failure_from_error, visible
 from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.interfaces import (
-    AnyAlgorithm,
     AnyProblem,
     ChecksMemory,
     DescribesItself,
@@ -56,7 +55,6 @@ from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.training.budget import budget_warning
 from hpc_es.training.build import cutting_of, preflight, unit_of
 from hpc_es.training.compatibility import (
-    algorithm_waits,
     device_warnings,
     evaluates_factors,
     factorisation_of,
@@ -64,7 +62,7 @@ from hpc_es.training.compatibility import (
     rounding_warnings,
 )
 from hpc_es.training.evaluating_ranks import idle_warning
-from hpc_es.training.generation_jobs import jobs_of_generation
+from hpc_es.training.generation_jobs import initial_state, jobs_of_generation
 from hpc_es.training.init_from import apply_optimizer, mismatches
 from hpc_es.training.sizes import with_sizes
 
@@ -307,21 +305,6 @@ def _check_space(config: Config, state: State, directory: Path) -> None:
                 )
             ]
         )
-
-
-def initial_state(config: Config, problem: AnyProblem) -> State | None:
-    """Return the first state of a search, without a noise table.
-
-    None for custom algorithms and those that only a run builds.
-    """
-    if algorithm_waits(config) or is_user_kind(config.algorithm.kind):
-        return None
-    unit = problem.chunk_size or unit_of(config)
-    algorithm: AnyAlgorithm = build_kind(
-        "algorithms", config.algorithm, problem, None, Keys(config.seed), unit
-    )
-    state: State = problem.carried().merge_into(algorithm.initial())
-    return state
 
 
 def _check_act(config: Config, task: Task, policy: Policy) -> None:

@@ -28,6 +28,7 @@ from hpc_es.training.chunk_sizes import (
     Cut,
     StepCosts,
     best_cut,
+    ceil_div,
     evenly,
     first_cut_at_once,
 )
@@ -129,7 +130,7 @@ def cut_by_time(jobs: int, job: float, ranks: int) -> Cut:
     timed = Cut(max(1, int(LARGEST_SECONDS / job)), max(1, round(SMALLEST_SECONDS / job)))
     if ranks == 1 or seconds < SHARED_SECONDS:
         return Cut(max(jobs, 1), max(jobs, 1)) if seconds < LARGEST_SECONDS else timed
-    return evenly(-(-jobs // ranks)) if seconds < FEW_SECONDS else timed
+    return evenly(ceil_div(jobs, ranks)) if seconds < FEW_SECONDS else timed
 
 
 def most_jobs(cutting: Cutting, candidate_bytes: int) -> int:
@@ -146,7 +147,7 @@ def evaluation_size(episodes: int, cutting: Cutting, chunk_size: ChunkSize, rank
     """Return the number of episodes per chunk of an evaluation."""
     if cutting == "fixed" or chunk_size != "auto":
         return USUAL_CHUNK
-    share = max(1, -(-episodes // ranks))
+    share = max(1, ceil_div(episodes, ranks))
     return share if cutting == "at once" else min(share, USUAL_CHUNK)
 
 

@@ -420,6 +420,12 @@ def fitness_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProbl
         yield "stop.patience", text
 
 
+def candidate_numbers(config: Config, layout: Layout) -> int:
+    """Return how many numbers a candidate has: parameters, or with low-rank noise factors."""
+    factorisation = factorisation_of(config, layout) if config.setup.needs.noise else None
+    return layout.size if factorisation is None else factorisation.compact.size
+
+
 def require_memory_for_calls(config: Config, policy: Policy) -> None:
     """Raise ConfigError if the candidates of a compiled call do not fit the memory of this machine.
 
@@ -428,8 +434,7 @@ def require_memory_for_calls(config: Config, policy: Policy) -> None:
     traits = Traits.of(policy)
     if traits.compiled_by is None or config.setup.offers.compiled:
         return
-    factorisation = factorisation_of(config, policy.layout)
-    numbers = policy.layout.size if factorisation is None else factorisation.compact.size
+    numbers = candidate_numbers(config, policy.layout)
     candidates, each, has = traits.candidates_per_call, 2 * 4 * numbers, machine.memory_bytes()
     if candidates * each <= has:
         return

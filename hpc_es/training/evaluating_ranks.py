@@ -8,6 +8,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.interfaces import Cutting, Problem
 from hpc_es.mpi.scheduler import evaluators
 from hpc_es.training.build import cutting_of
+from hpc_es.training.chunk_sizes import ceil_div
 from hpc_es.training.generation_jobs import jobs_of_generation, unit_before_build
 
 ChunkSize = int | Literal["auto"]  # mpi.chunk_size
@@ -23,7 +24,7 @@ def rank_0_saves_time(jobs: int, ranks: int, cutting: Cutting) -> bool:
     It also hands out chunks. A round ends earlier if the longest share then has one job less. Where
     rank 0 cannot answer during a job, each share must be a single job.
     """
-    share, without = -(-jobs // ranks), -(-jobs // max(ranks - 1, 1))
+    share, without = ceil_div(jobs, ranks), ceil_div(jobs, max(ranks - 1, 1))
     return share < without and share <= (1 if cutting == "one by one" else FEW_JOBS)
 
 
@@ -78,7 +79,7 @@ def idle_message(jobs: int, size: int, busy: int, ranks: int, is_free: bool = Tr
 
     Chunks have at least `size` jobs, and `busy` of the `ranks` ranks evaluate.
     """
-    chunks = -(-jobs // size)
+    chunks = ceil_div(jobs, size)
     if chunks >= busy:
         return None
     some_chunks = f"{chunks:,} chunk{'s' * (chunks != 1)}"
@@ -98,8 +99,10 @@ def fitting_jobs(jobs: int, size: int, busy: int) -> tuple[int, int]:
     They are in chunks of `size`, and even if `jobs` is, since mirrored perturbations come in pairs.
     The smaller one is 0 if there is none.
     """
-    chunks = -(-jobs // size)
-    smaller, larger = (busy * size * times for times in ((chunks - 1) // busy, -(-chunks // busy)))
+    chunks = ceil_div(jobs, size)
+    smaller, larger = (
+        busy * size * times for times in ((chunks - 1) // busy, ceil_div(chunks, busy))
+    )
     if jobs % 2 == 0:
         smaller, larger = smaller - smaller % 2, larger - larger % 2
     return smaller, larger
@@ -110,8 +113,8 @@ def division_message(jobs: int, size: int, busy: int) -> str | None:
 
     `busy` ranks evaluate.
     """
-    chunks = -(-jobs // size)
-    shares = -(-chunks // busy)
+    chunks = ceil_div(jobs, size)
+    shares = ceil_div(chunks, busy)
     if shares < 2 or chunks >= WELL_DIVIDED * busy * shares:
         return None
     smaller, larger = fitting_jobs(jobs, size, busy)

@@ -8,6 +8,7 @@ import numpy as np
 
 from hpc_es.algorithms.common.strategy import BaseStrategy
 from hpc_es.config.options import build_kind
+from hpc_es.config.registry import is_user_kind
 from hpc_es.config.schema import Config
 from hpc_es.core.data import NO_FITNESS, Chunk, State, row_dtype
 from hpc_es.core.interfaces import AnyAlgorithm, Problem, RepeatsJobs
@@ -21,16 +22,31 @@ def unit_before_build(config: Config, problem: Problem) -> int:
     return problem.chunk_size or unit_of(config)
 
 
+def initial_state(config: Config, problem: Problem) -> State | None:
+    """Return the first state of a search, without a noise table.
+
+    None for custom algorithms and those that only a run builds.
+    """
+    if algorithm_waits(config) or is_user_kind(config.algorithm.kind):
+        return None
+    return _begun(config, problem)[1]
+
+
+def _begun(config: Config, problem: Problem) -> tuple[AnyAlgorithm, State]:
+    """Return the algorithm, without noise, and its first state."""
+    unit = unit_before_build(config, problem)
+    algorithm: AnyAlgorithm = build_kind(
+        "algorithms", config.algorithm, problem, None, Keys(config.seed), unit
+    )
+    return algorithm, problem.carried().merge_into(algorithm.initial())
+
+
 def jobs_of_generation(config: Config, problem: Problem) -> int:
     """Return the number of training jobs of the first round before a run is built."""
-    unit = unit_before_build(config, problem)
     if algorithm_waits(config):  # the algorithm is not built, as that would use its library
         jobs = config.setup.needs.jobs or 0
     else:
-        algorithm = build_kind(
-            "algorithms", config.algorithm, problem, None, Keys(config.seed), unit
-        )
-        state = problem.carried().merge_into(algorithm.initial())
+        algorithm, state = _begun(config, problem)
         jobs = usual_jobs(algorithm, state, row_dtype())
         if isinstance(problem, RepeatsJobs) and problem.has_repeats:
             jobs *= problem.repeats(state.shared)

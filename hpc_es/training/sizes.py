@@ -15,7 +15,7 @@ from hpc_es.core.data import Json
 from hpc_es.core.interfaces import AutomaticSizes, SearchSize
 from hpc_es.devices.decision import current_decision
 from hpc_es.training.build import BuiltTask, build_task
-from hpc_es.training.compatibility import factorisation_of, vectors
+from hpc_es.training.compatibility import candidate_numbers, vectors
 from hpc_es.training.generation_jobs import jobs_of_generation
 
 
@@ -61,13 +61,7 @@ def sizes(config: Config, built: BuiltTask, directory: Path | None = None) -> Ma
         if searched is not None
         else None
     )
-    parameters = layout.size if layout is not None else 1
-    if (
-        layout is not None
-        and config.setup.needs.noise
-        and (factorisation := factorisation_of(config, layout))
-    ):
-        parameters = factorisation.compact.size
+    parameters = 1 if layout is None else candidate_numbers(config, layout)
     platform = "cpu" if decision is None else decision.kind
     chosen = options.automatic(
         SearchSize(platform, jobs_of_generation(config, built.problem), parameters)

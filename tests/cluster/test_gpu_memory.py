@@ -22,16 +22,17 @@ def status(*words: object) -> object:
 
 
 def test_the_table_names_what_is_where() -> None:
-    """10 million parameters: 40 MB, and with two arrays of adam 120 MB."""
-    arrays = {"theta": 40_000_000, "adam_m": 40_000_000, "adam_v": 40_000_000, "step": 8}
-    assert text("words", GpuMemory(10_000_000, CALL, arrays, 1_000_000_000)).splitlines() == [
-        "words: memory of a rank with a GPU of its own, as compiled on this machine",
-        "  theta float32[10,000,000]           40 MB",
-        "  a call of 8 candidates             592 MB"
-        "  of it candidates and data 100 MB; see task.jobs_per_call",
-        "  together                           632 MB",
-        "  rank 0, in the memory of its node  120 MB  the search: theta, adam_m, adam_v",
-        "  each node                            1 GB  the noise table",
+    """10 million parameters: 40 MB, and two arrays of adam on rank 0."""
+    master = {"adam_m": 40_000_000, "adam_v": 40_000_000, "step": 8}
+    memory = GpuMemory(CALL, 10_000_000, {"theta": 40_000_000}, master, 1_000_000_000)
+    assert text("words", memory).splitlines() == [
+        "words: 10,000,000 parameters; memory of a rank with a GPU of its own, its calls compiled "
+        "on this machine",
+        "  on the GPU                 592 MB"
+        "  a call of 8 candidates, of it parameters and data 100 MB; see task.jobs_per_call",
+        "  in main memory, each rank   40 MB  theta",
+        "  in main memory, rank 0      80 MB  adam_m, adam_v",
+        "  in main memory, each node    1 GB  the noise table",
     ]
 
 
@@ -47,14 +48,10 @@ def test_what_a_policy_needs_is_counted_without_a_gpu(
     assert status("plan", config, *words, "--gpu", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["parameters"] == 130
-    assert (found["theta_bytes"], found["call"]["total"]) == (520, 4 * 520)
-    assert found["device_bytes"] == 5 * 520
-    assert {name: found["search_bytes"][name] for name in ("theta", "adam_m", "adam_v")} == {
-        "theta": 520,
-        "adam_m": 520,
-        "adam_v": 520,
-    }
-    assert found["noise_table_bytes"] == 400_000
+    assert (found["call"]["jobs"], found["call"]["total"]) == (4, 4 * 520)
+    assert found["shared"]["theta"] == 520
+    assert (found["master"]["adam_m"], found["master"]["adam_v"]) == (520, 520)
+    assert found["noise_table"] == 400_000
     assert not list(tmp_path.glob("runs"))
 
 

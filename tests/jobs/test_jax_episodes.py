@@ -243,3 +243,4 @@ def test_plan_counts_the_candidates_of_a_call() -> None:
     )
     assert found.call.jobs == 4 and found.noise_table == 0
     assert found.call.total > found.call.arguments > 4 * 4 * found.parameters
+    assert found.shared["theta"] == 4 * found.parameters

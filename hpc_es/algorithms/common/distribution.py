@@ -19,7 +19,7 @@ import numpy as np
 
 from hpc_es.algorithms.common import learning_rates, stopping
 from hpc_es.algorithms.common.delay import needs_of_overlapping
-from hpc_es.algorithms.common.injection import INJECTED
+from hpc_es.algorithms.common.injection import INJECTED, without_injected
 from hpc_es.algorithms.common.noise_handling import (
     LEAST_CANDIDATES,
     Chosen,
@@ -494,8 +494,7 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
         if ranked.reason is None:
             new_shared, new_master = self.update(state, ranked.weights, results.blocks)
             shared, master = {**shared, **new_shared}, {**master, **new_master}
-        if INJECTED in shared:
-            shared = {**shared, INJECTED: shared[INJECTED][:0]}
+        shared = without_injected(shared)
         of_noise: dict[str, float] = {}
         evaluations = self.population(state)
         if (samples := ranked.samples) is not None:

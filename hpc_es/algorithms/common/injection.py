@@ -17,6 +17,7 @@ import math
 import numpy as np
 
 from hpc_es.core.data import Array, Arrays, Float64
+from hpc_es.core.interfaces import VectorProblem
 
 INJECTED = "injected"
 
@@ -30,6 +31,17 @@ def injected_in(shared: Arrays) -> Array | None:
     """
     vectors = shared.get(INJECTED)
     return vectors if vectors is not None and len(vectors) else None
+
+
+def with_first_candidates(shared: Arrays, problem: VectorProblem, population: int) -> Arrays:
+    """Return the first shared arrays, with the vectors that replace the problem's first samples."""
+    vectors = problem.first_candidates(population)
+    return shared if vectors is None else {**shared, INJECTED: vectors}
+
+
+def without_injected(shared: Arrays) -> Arrays:
+    """Return the shared arrays of the next generation, whose candidates are samples."""
+    return {**shared, INJECTED: shared[INJECTED][:0]} if INJECTED in shared else shared
 
 
 def with_injected(shared: Arrays, jobs: range, vectors: Array) -> Array:

@@ -178,8 +178,8 @@ class CompiledProblem(PolicyProblem):
 
     def call_memory(self) -> CallMemory:
         """Return the memory of the compiled call of training."""
-        arguments, total = self.program.memory()
-        return CallMemory(self.program.form.jobs, arguments, total, "task.jobs_per_call")
+        program = self.program
+        return CallMemory(program.form.jobs, *program.memory(), "task.jobs_per_call")
 
     def evaluate(
         self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll

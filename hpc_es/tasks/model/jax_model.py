@@ -585,10 +585,13 @@ class ScoreCall:
         These are arguments, results and intermediate arrays.
         """
         self.compile(poll)
-        in_libraries = (
-            library_bytes(self._compiled.as_text()) if jax.default_backend() == "cpu" else 0
-        )
-        return memory(self._compiled)[1] + in_libraries - self._bytes_of_theta()
+        return self.memory()[1] - self._bytes_of_theta()
+
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes of the compiled call's arguments, and of all its arrays."""
+        arguments, total = memory(self._compiled)
+        is_cpu = jax.default_backend() == "cpu"
+        return arguments, total + (library_bytes(self._compiled.as_text()) if is_cpu else 0)
 
     def largest_array(self) -> str:
         """Return shape and bytes of the compiled call's largest array, as "f32[8,64] 2.05 kB"."""

@@ -264,8 +264,8 @@ class ModelProblem(ScoredProblem):
     def call_memory(self) -> CallMemory:
         """Return the memory of the compiled call of training."""
         call = self._task.training_call()
-        total = call.total_bytes()
-        return CallMemory(call.jobs or 1, call.argument_bytes, total, "task.jobs_per_call")
+        call.compile(lambda: None)
+        return CallMemory(self._task.jobs_per_call, *call.memory(), "task.jobs_per_call")
 
     # Evaluation.
 
