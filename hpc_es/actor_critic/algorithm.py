@@ -147,8 +147,11 @@ class Options:
         """Yield mistakes that involve several options: (key, text)."""
         every = self.update_every
         if every is not None and self.unroll is not None and self.unroll > every:
-            text = f"is {self.unroll}, but gradients pass through at most the {every} steps of update_every"
-            yield "unroll", f"{text}: leave it out"
+            yield (
+                "unroll",
+                f"is {self.unroll}, but gradients pass through at most the {every} steps of "
+                "update_every: leave it out",
+            )
 
 
 def incompatibilities(options: Options, problem: TrajectoryProblem) -> Iterator[tuple[str, str]]:
@@ -161,8 +164,11 @@ def incompatibilities(options: Options, problem: TrajectoryProblem) -> Iterator[
             f"{problem.name} has {kind} actions, actor_critic needs Discrete ones: try algorithm.kind: es",
         )
     if problem.episodes_per_job != 1:
-        text = f"is {problem.episodes_per_job}, expected 1: actor_critic uses algorithm.batch_size episodes per update"
-        yield "task.episodes_per_job", text
+        yield (
+            "task.episodes_per_job",
+            f"is {problem.episodes_per_job}, expected 1: actor_critic uses "
+            "algorithm.batch_size episodes per update",
+        )
     yield from _segment_misfits(options, problem)
     yield from _policy_misfits(options, problem)
     if (
@@ -170,21 +176,27 @@ def incompatibilities(options: Options, problem: TrajectoryProblem) -> Iterator[
         and problem.time_limit is not None
         and options.unroll > problem.time_limit
     ):
-        text = f"is {options.unroll}, but an episode has at most {problem.time_limit} steps (try null, the whole episode)"
-        yield "algorithm.unroll", text
+        yield (
+            "algorithm.unroll",
+            f"is {options.unroll}, but an episode has at most {problem.time_limit} steps (try "
+            "null, the whole episode)",
+        )
 
 
 def _segment_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tuple[str, str]]:
     every = options.update_every
     if isinstance(problem.compiled, CompiledEpisodes):
         if every is None:
-            text = f"is null, but the compiled environment {problem.name} is played in segments"
-            yield "algorithm.update_every", f"{text}: expected a number of steps, such as 32"
+            yield (
+                "algorithm.update_every",
+                f"is null, but the compiled environment {problem.name} is played in segments: "
+                "expected a number of steps, such as 32",
+            )
     elif every is not None and problem.segments is not None and options.updates != "asynchronous":
-        text = "environments continue from update to update, so each rank needs its own updates"
         yield (
             "algorithm.update_every",
-            f"is {every}, but updates are {options.updates}: {text} (try updates: asynchronous)",
+            f"is {every}, but updates are {options.updates}: environments continue from update "
+            "to update, so each rank needs its own updates (try updates: asynchronous)",
         )
     if (
         every is not None
@@ -203,23 +215,38 @@ def _policy_misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tu
     policy = problem.policy
     network = differentiable(policy)
     if isinstance(policy, ReferencePolicy):
-        text = "is virtual_batch, which depends on the parameters in a way that actor_critic does not differentiate"
-        yield "policy.normalisation", f"{text}: expected none or layer"
+        yield (
+            "policy.normalisation",
+            "is virtual_batch, which depends on the parameters in a way that actor_critic does "
+            "not differentiate: expected none or layer",
+        )
     elif network is None and (library := Traits.of(policy).compiled_by) is not None:
         expected = " or ".join(map(repr, NEEDS.backends))
-        text = f"is {library}, in which actor_critic computes no gradients"
-        yield "policy.backend", f"{text}: expected {expected}, or another algorithm"
+        yield (
+            "policy.backend",
+            f"is {library}, in which actor_critic computes no gradients: expected {expected}, "
+            "or another algorithm",
+        )
     elif network is None:
-        text = f"is {type(policy).__name__}, which is not differentiable here: expected the kind"
-        yield "policy", f"{text} 'lstm', 'mlp', 'cnn' or 'network'"
+        yield (
+            "policy",
+            f"is {type(policy).__name__}, which is not differentiable here: expected the kind "
+            "'lstm', 'mlp', 'cnn' or 'network'",
+        )
     elif not network.is_recurrent and options.unroll is not None:
         yield "algorithm.unroll", f"is {options.unroll}, but the policy has no memory: leave it out"
     elif isinstance(problem.compiled, CompiledEpisodes) and not hasattr(network, "value_network"):
-        text = f"is {type(policy).__name__}, whose gradient TensorFlow computes, but the environment is compiled by JAX"
-        yield "policy.kind", f"{text}: expected 'cnn' or 'network'"
+        yield (
+            "policy.kind",
+            f"is {type(policy).__name__}, whose gradient TensorFlow computes, but the "
+            "environment is compiled by JAX: expected 'cnn' or 'network'",
+        )
     elif isinstance(problem.compiled, TabulatedEpisodes) and not hasattr(network, "tabulated"):
-        text = f"is not one of those that play {problem.name} in a compiled graph: expected the kind 'lstm' or 'mlp', or"
-        yield "policy.kind", f"{text} task: {problem.compiled.one_by_one}"
+        yield (
+            "policy.kind",
+            f"is not one of those that play {problem.name} in a compiled graph: expected the "
+            f"kind 'lstm' or 'mlp', or task: {problem.compiled.one_by_one}",
+        )
 
 
 NEEDS = Needs(

@@ -189,8 +189,10 @@ class SegmentPlayer:
         failed = np.isnan(outcome.rows["return_"])
         self._failures = self._failures + 1 if failed.all() else 0
         if self._failures == MAX_FAILURES:
-            text = f"every environment of a rank has failed in {self._failures} updates in a row, the last time by"
-            raise RunError(f"{text} {outcome.failures[-1].text}")
+            raise RunError(
+                f"every environment of a rank has failed in {self._failures} updates in a row, "
+                f"the last time by {outcome.failures[-1].text}"
+            )
         if self.memory:
             continues = ~failed & (outcome.rows[EPISODE_LENGTH.name] == 0)
             self.memory = [

@@ -72,11 +72,17 @@ class Options(DelayOptions):
         """Yield mistakes that involve several options: (key, text)."""
         jobs, top = self.population_size, self.top_directions
         if jobs % 2:
-            text = f"is {jobs}: a direction has two jobs, so it must be an even number (try {jobs + 1})"
-            yield "population_size", text
+            yield (
+                "population_size",
+                f"is {jobs}: a direction has two jobs, so it must be an even number (try "
+                f"{jobs + 1})",
+            )
         elif top is not None and top > jobs // 2:
-            text = f"is {top}, but a population_size of {jobs} has {jobs // 2} directions (try {jobs // 2})"
-            yield "top_directions", text
+            yield (
+                "top_directions",
+                f"is {top}, but a population_size of {jobs} has {jobs // 2} directions (try "
+                f"{jobs // 2})",
+            )
 
 
 @dataclass(frozen=True)

@@ -458,8 +458,11 @@ def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tupl
         size = problem.size - len(problem.mixed.choices if problem.mixed else ())
         yield from covariance.too_large("como_cma_es", size)
         if options.kernels * size**2 > MAX_NUMBERS:
-            text = f"is {options.kernels}, each with the square of {size:,} parameters"
-            yield "algorithm.kernels", f"{text}: expected fewer, or algorithm.covariance: diagonal"
+            yield (
+                "algorithm.kernels",
+                f"is {options.kernels}, each with the square of {size:,} parameters: expected "
+                "fewer, or algorithm.covariance: diagonal",
+            )
 
 
 build = COMOCMAES

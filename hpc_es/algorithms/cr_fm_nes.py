@@ -81,8 +81,11 @@ class Options(distribution.Options):
         """Yield mistakes that involve several options: (key, text)."""
         yield from super().problems()
         if self.population_size and self.population_size % 2:
-            text = f"is {self.population_size}: mirrored sampling needs an even number (try {self.population_size + 1})"
-            yield "population_size", text
+            yield (
+                "population_size",
+                f"is {self.population_size}: mirrored sampling needs an even number (try "
+                f"{self.population_size + 1})",
+            )
 
 
 # The covariance I + v v^T.
@@ -495,8 +498,14 @@ class CRFMNES(DistributionStrategy):
             or int(after.master["age"]) - int(after.master["least_age"]) < STALLED
         ):
             return lines
-        text = f"no better return in {STALLED} generations: a population of {self.population(state)} may be too small"
-        return [*lines, f"{text} for {self.problem.size:,} parameters, or sigma too large"]
+        return [
+            *lines,
+            (
+                f"no better return in {STALLED} generations: a population of "
+                f"{self.population(state)} may be too small for {self.problem.size:,} parameters, "
+                "or sigma too large"
+            ),
+        ]
 
 
 def needs(options: Options) -> Needs:

@@ -78,8 +78,11 @@ class Options:
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield mistakes that involve several options: (key, text)."""
         if self.parents is not None and self.parents > self.population_size:
-            text = f"is {self.parents}, but a generation has {self.population_size} children"
-            yield "parents", f"{text}: expected at most as many (try {self.population_size})"
+            yield (
+                "parents",
+                f"is {self.parents}, but a generation has {self.population_size} children: "
+                f"expected at most as many (try {self.population_size})",
+            )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield options without effect: (key, text)."""
@@ -450,8 +453,11 @@ def _centre_of(child: int) -> int:
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
     if (problem.changing_fitness or problem.relative_fitness) and options.validation_episodes == 0:
-        text = "is 0, so the elite keeps the fitness of an earlier generation, but with task.constraints it ranks jobs"
-        yield "algorithm.validation_episodes", f"{text} of one generation only: expected 1"
+        yield (
+            "algorithm.validation_episodes",
+            "is 0, so the elite keeps the fitness of an earlier generation, but with "
+            "task.constraints it ranks jobs of one generation only: expected 1",
+        )
 
 
 build = DeepGA

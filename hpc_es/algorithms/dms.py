@@ -88,8 +88,11 @@ class Options(EmitterOptions):
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield mistakes that involve several options: (key, text)."""
         if not self.threshold_min < self.threshold_max:
-            text = f"is {self.threshold_max:g}, but threshold_min is {self.threshold_min:g}"
-            yield "threshold_max", f"{text}: expected a higher number, the best objective"
+            yield (
+                "threshold_max",
+                f"is {self.threshold_max:g}, but threshold_min is {self.threshold_min:g}: "
+                "expected a higher number, the best objective",
+            )
 
 
 @dataclass(frozen=True)
@@ -208,8 +211,11 @@ def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tupl
     """Yield reasons why the problem does not fit the options: (key, text)."""
     yield from emitters.emitter_mistakes("dms", options.emitters, options.archive, problem)
     if options.archive.kind == "unstructured":
-        text = "is unstructured, which has no empty cells, but dms learns that these have a low threshold"
-        yield "algorithm.archive.kind", f"{text}: expected grid or cvt"
+        yield (
+            "algorithm.archive.kind",
+            "is unstructured, which has no empty cells, but dms learns that these have a low "
+            "threshold: expected grid or cvt",
+        )
 
 
 build = DiscountModelSearch

@@ -82,8 +82,11 @@ class Options(DelayOptions):
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield mistakes that involve several options: (key, text)."""
         if self.mirrored_sampling and self.population_size % 2:
-            text = f"is {self.population_size}: mirrored sampling needs an even number (try {self.population_size + 1})"
-            yield "population_size", text
+            yield (
+                "population_size",
+                f"is {self.population_size}: mirrored sampling needs an even number (try "
+                f"{self.population_size + 1})",
+            )
 
 
 @dataclass(frozen=True)
@@ -204,8 +207,11 @@ def needs(options: Options) -> Needs:
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
     if options.fitness_shaping in BY_SIGNS and SIGN_RETURN not in problem.columns:
-        text = f"is {options.fitness_shaping!r}, but the task has no rewards to take signs of: try 'centered_rank'"
-        yield "algorithm.fitness_shaping", text
+        yield (
+            "algorithm.fitness_shaping",
+            f"is {options.fitness_shaping!r}, but the task has no rewards to take signs of: "
+            "try 'centered_rank'",
+        )
 
 
 build = EvolutionStrategy

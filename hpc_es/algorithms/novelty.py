@@ -115,8 +115,11 @@ class Options:
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield mistakes that involve several options: (key, text)."""
         if self.population_size % 2:
-            text = f"is {self.population_size}: mirrored pairs need an even number (try {self.population_size + 1})"
-            yield "population_size", text
+            yield (
+                "population_size",
+                f"is {self.population_size}: mirrored pairs need an even number (try "
+                f"{self.population_size + 1})",
+            )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield options of another mode: (key, text)."""
@@ -433,17 +436,19 @@ def _behaviours(rows: Rows) -> Float32:
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
     if not _behaviour_size(problem):
-        text = (
-            "is 'novelty', which compares behaviours, but the task has none: expected task.behaviour, such as "
-            "{final_observation: true}, for episodes, task.vector_behaviour: true for a function or command, or "
-            "task.measures, such as {x: {from: observation.0, range: [-1, 1]}}"
-        )
-        yield "algorithm.kind", text
-    if problem.changing_fitness or problem.relative_fitness:
-        text = "is 'novelty', which compares returns of different generations, but with task.constraints the fitness "
         yield (
             "algorithm.kind",
-            f"{text}ranks jobs of one generation only: expected another algorithm, such as 'es'",
+            "is 'novelty', which compares behaviours, but the task has none: expected "
+            "task.behaviour, such as {final_observation: true}, for episodes, "
+            "task.vector_behaviour: true for a function or command, or task.measures, such as "
+            "{x: {from: observation.0, range: [-1, 1]}}",
+        )
+    if problem.changing_fitness or problem.relative_fitness:
+        yield (
+            "algorithm.kind",
+            "is 'novelty', which compares returns of different generations, but with "
+            "task.constraints the fitness ranks jobs of one generation only: expected another "
+            "algorithm, such as 'es'",
         )
 
 

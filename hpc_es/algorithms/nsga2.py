@@ -309,10 +309,10 @@ def too_many_points(population: int, problem: VectorProblem) -> Iterator[tuple[s
     """Yield (key, text) if not all initial points without a value are candidates."""
     unknown = problem.unknown_points() if isinstance(problem, StartsFromPoints) else None
     if unknown is not None and unknown > population:
-        text = f"has {unknown:,} points without a value, but the first generation has {population:,} candidates"
         yield (
             "task.initial_points",
-            f"{text}: remove points, or raise algorithm.population_size",
+            f"has {unknown:,} points without a value, but the first generation has "
+            f"{population:,} candidates: remove points, or raise algorithm.population_size",
         )
 
 

@@ -55,8 +55,9 @@ class Random(BaseStrategy[None]):
     def __post_init__(self) -> None:
         first, second = (self._vector(0, job) for job in (0, 1))
         if np.array_equal(first, second):
-            text = "is one vector: expected random, so that the candidates differ"
-            raise ConfigError([("task.initial", text)])
+            raise ConfigError(
+                [("task.initial", "is one vector: expected random, so that the candidates differ")]
+            )
 
     def initial(self) -> State:
         """Return the state before the first candidate."""

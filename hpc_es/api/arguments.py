@@ -91,8 +91,14 @@ def require_algorithm(kind: object) -> None:
             else ""
         )
         hint = nearest(kind, valid) + registry.unknown_hint(kind)
-        text = f"expected one of {', '.join(map(repr, valid))}, found {kind!r}{has}{hint}"
-        raise ConfigError([("algorithm", text)])
+        raise ConfigError(
+            [
+                (
+                    "algorithm",
+                    f"expected one of {', '.join(map(repr, valid))}, found {kind!r}{has}{hint}",
+                )
+            ]
+        )
 
 
 def _not_a_name(kind: object) -> str:
@@ -100,8 +106,10 @@ def _not_a_name(kind: object) -> str:
     if isinstance(kind, type):
         name = f"{kind.__module__}:{kind.__qualname__}"
         return f"expected a name, found the class {kind.__qualname__}: write {name!r}"
-    text = f"expected a name, such as 'cma_es', found {type(kind).__name__}"
-    return f"{text}: the first vector is the argument x0"
+    return (
+        f"expected a name, such as 'cma_es', found {type(kind).__name__}: the first vector is "
+        "the argument x0"
+    )
 
 
 BoundsInput: TypeAlias = Any  # None, two sides, or one of the forms of SciPy: see `read_bounds`
@@ -158,8 +166,7 @@ def _sides(bounds: BoundsInput, size: int) -> tuple[Any, Any]:
         ordered = [_is_ordered(*items), _is_ordered(*map(list, zip(*items, strict=True)))]
         if ordered[0] == ordered[1]:
             text = f"expected {FORMS}: for 2 coordinates {bounds} can mean both"
-            remedy = "write {'low': [...], 'high': [...]}"
-            raise ConfigError([("bounds", f"{text}; {remedy}")])
+            raise ConfigError([("bounds", f"{text}; write {{'low': [...], 'high': [...]}}")])
         is_pairs = ordered[1]
     if is_pairs:
         return [low for low, _ in items], [high for _, high in items]

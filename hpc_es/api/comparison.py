@@ -85,8 +85,10 @@ def _experiments(
         experiments.append({**config_message(config), "output": str(root / kind)})
     has_budget = own.stop.episodes is not None or own.stop.timesteps is not None
     if own.stop.generations is not None and not has_budget:
-        text = "limits generations, whose sizes differ between algorithms: prefer stop.episodes or stop.timesteps"
-        say_error(f"WARNING: stop.generations: {text}\n")
+        say_error(
+            "WARNING: stop.generations: limits generations, whose sizes differ between "
+            "algorithms: prefer stop.episodes or stop.timesteps\n"
+        )
     return {"experiments": experiments}
 
 

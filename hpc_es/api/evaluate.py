@@ -179,8 +179,10 @@ def _evaluate_answer(source: StoredAnswer, asked: EvaluationRequest) -> JsonObje
         problem = task.problem("vectors", None, Keys(asked.seed), USUAL_CHUNK)
         chunk_size: int = problem.chunk_size
         if not isinstance(problem, EvaluatesVectors):
-            text = f"task {config.task.kind}: expected a problem with evaluate_vectors(vectors, seeds, poll)"
-            raise UserError(f"{text}, found none: define it to evaluate its runs")
+            raise UserError(
+                f"task {config.task.kind}: expected a problem with evaluate_vectors(vectors, "
+                "seeds, poll), found none: define it to evaluate its runs"
+            )
 
         def evaluate_chunk(chunk: Chunk) -> Outcome:
             vectors = np.tile(source.vector, (chunk.jobs, 1))
@@ -262,12 +264,16 @@ def _evaluation_by_problem(
     if "vectors" in module("tasks", kind).OFFERS.problems:
         problem = task.problem("vectors", policy, Keys(asked.seed), USUAL_CHUNK)
     if not hasattr(problem, "evaluate"):
-        text = f"task {kind}: expected evaluate(actor, batch, poll) in the task, or a problem on vectors with "
-        text += "evaluate(population, jobs, carried, poll), found neither"
-        raise UserError(f"{text}: define one to evaluate its runs")
+        raise UserError(
+            f"task {kind}: expected evaluate(actor, batch, poll) in the task, or a problem on "
+            "vectors with evaluate(population, jobs, carried, poll), found neither: define one "
+            "to evaluate its runs"
+        )
     if asked.actions == "sampled":
-        text = f"task {kind}: expected evaluate(actor, batch, poll) in the task, which sampled actions need, found none"
-        raise UserError(f"{text}: use greedy actions, the default")
+        raise UserError(
+            f"task {kind}: expected evaluate(actor, batch, poll) in the task, which sampled "
+            "actions need, found none: use greedy actions, the default"
+        )
     return _measured_by(problem, source)
 
 
@@ -419,8 +425,12 @@ def prepare_repetitions(
         decisions += [check_snapshot(file, load(file), trust) for file in files]
         runs.append(absolute(run))
     if not runs:
-        text = f"{directory}: expected a repetition with a checkpoint, found none"
-        raise CheckpointError(f"{text}\n{repetitions_text(directory)}".rstrip())
+        raise CheckpointError(
+            (
+                f"{directory}: expected a repetition with a checkpoint, found none\n"
+                f"{repetitions_text(directory)}"
+            ).rstrip()
+        )
     code = combined(decisions)
     first = overridden(read_to_evaluate(runs[0], which, code))
     if first.config.setup.offers.compares_stepping:

@@ -85,21 +85,35 @@ def objective_options(
     named: dict[str, object]
     if isinstance(objectives, int):
         if objectives < 2:
-            text = f"is {objectives}: expected at least 2, or none for one value"
-            raise ConfigError([("objectives", text)])
+            raise ConfigError(
+                [("objectives", f"is {objectives}: expected at least 2, or none for one value")]
+            )
         named = {f"f{number}": "minimise" for number in range(1, objectives + 1)}
     elif isinstance(objectives, Mapping):
         named = dict(objectives)
     else:
         named = dict.fromkeys(objectives, "minimise")
         if len(named) < len(objectives):
-            text = f"has equal names, {', '.join(map(str, objectives))}: expected different ones"
-            raise ConfigError([("objectives", text)])
+            raise ConfigError(
+                [
+                    (
+                        "objectives",
+                        f"has equal names, {', '.join(map(str, objectives))}: expected different ones",
+                    )
+                ]
+            )
     if reference is not None:
         values = np.asarray(reference, np.float64)
         if values.shape != (len(named),):
-            text = f"expected {len(named)} numbers, one for each objective, found the shape {list(values.shape)}"
-            raise ConfigError([("reference", text)])
+            raise ConfigError(
+                [
+                    (
+                        "reference",
+                        f"expected {len(named)} numbers, one for each objective, found the shape "
+                        f"{list(values.shape)}",
+                    )
+                ]
+            )
         named = {
             name: {**(goal if isinstance(goal, Mapping) else {"goal": goal}), "reference": value}
             for (name, goal), value in zip(named.items(), values.tolist(), strict=True)

@@ -158,8 +158,11 @@ class Generator(StandardGenerator):  # type: ignore[misc]
         left = len(self._points) - self._suggested
         count = left if num_points is None else num_points
         if not 0 <= count <= left:
-            text = f"expected 0 to {left} points, those left of a generation of {len(self._points)}, found {count}"
-            raise ValueError(f"{text}: ask for fewer, or ingest the results of the others first")
+            raise ValueError(
+                f"expected 0 to {left} points, those left of a generation of "
+                f"{len(self._points)}, found {count}: ask for fewer, or ingest the results of "
+                "the others first"
+            )
         self._suggested += count
         return [dict(point) for point in self._points[self._suggested - count : self._suggested]]
 

@@ -152,16 +152,25 @@ class Repetitions:
 
         directory, config = self.directory, self.config
         if config.repetition_groups > self.world.size:
-            text = f"is {config.repetition_groups}, but the job has {self.world.size} ranks: each group needs one"
-            raise ConfigError([("repetition_groups", text)])
+            raise ConfigError(
+                [
+                    (
+                        "repetition_groups",
+                        f"is {config.repetition_groups}, but the job has {self.world.size} ranks: each "
+                        "group needs one",
+                    )
+                ]
+            )
         if (directory / "checkpoints").exists():
             raise UserError(
                 f"{directory} holds a single run, not repetitions: choose another --output"
             )
         is_used = (directory / results.SHARDS).exists() or any(directory.glob("repetition_*"))
         if resume == "never" and is_used:
-            text = "already holds repetitions, and --resume is never: choose another --output, or --resume auto"
-            raise UserError(f"{directory} {text}")
+            raise UserError(
+                f"{directory} already holds repetitions, and --resume is never: choose another "
+                "--output, or --resume auto"
+            )
         if resume == "require" and not is_used:
             raise UserError(f"--resume require: there are no repetitions in {directory}")
         with writing(directory):
@@ -187,9 +196,15 @@ class Repetitions:
                 budgets,
             ):
                 if before != now:
-                    text = f"is {json.dumps(now)}, but finished repetitions of {directory} have {json.dumps(before)}"
                     raise ConfigError(
-                        [(key, f"{text}: results would not be comparable; choose another --output")]
+                        [
+                            (
+                                key,
+                                f"is {json.dumps(now)}, but finished repetitions of {directory} have "
+                                f"{json.dumps(before)}: results would not be comparable; choose "
+                                "another --output",
+                            )
+                        ]
                     )
         write_text(file, dump(config))
         self._write_status("running")
@@ -244,8 +259,11 @@ class Repetitions:
     def give_up(self) -> NoReturn:
         """End all groups; what they have saved is kept."""
         if self.world.rank == 0:
-            text = "a second signal while other groups trained"
-            self._write_status("interrupted", exit_status=INTERRUPTED, reason=text)
+            self._write_status(
+                "interrupted",
+                exit_status=INTERRUPTED,
+                reason="a second signal while other groups trained",
+            )
         self.world.abort(INTERRUPTED)
 
     def _summarize(self, reason: ExitReason) -> None:
@@ -372,25 +390,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a job: the config, its overrides, and how to run it."""
     from hpc_es.core.arguments import config_source, expanded_path, whole_number
 
-    text = "YAML file of the experiment (hpc-es options lists the keys), or config string: env=c(...),agent=c(...)"
-    parser.add_argument("config", metavar="CONFIG", type=config_source, help=text)
-    text = "changed setting, such as algorithm.sigma=0.1; the value is YAML"
-    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
+    parser.add_argument(
+        "config",
+        metavar="CONFIG",
+        type=config_source,
+        help="YAML file of the experiment (hpc-es options lists the keys), or config string: "
+        "env=c(...),agent=c(...)",
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="changed setting, such as algorithm.sigma=0.1; the value is YAML",
+    )
     parser.add_argument(
         "--output", type=expanded_path, metavar="DIR", help="run directory (default: runs/<name>)"
     )
-    text = "auto: resume if DIR has a checkpoint; never: refuse a DIR with a run; require: refuse a DIR without one"
-    parser.add_argument("--resume", choices=("auto", "never", "require"), default="auto", help=text)
-    text = "run part i of n of the repetitions, i from 0 (default: the index in a SLURM job array, or all)"
-    parser.add_argument("--shard", metavar="i/n", help=text)
-    text = "without MPI: number of processes on this machine that evaluate"
-    parser.add_argument("--workers", type=whole_number, metavar="N", help=text)
-    text = "validate config, environment and policy; do not train"
-    parser.add_argument("--check", action="store_true", help=text)
-    text = "with --check: number of ranks; report whether all of them will have work"
-    parser.add_argument("--ranks", type=whole_number, metavar="N", help=text)
-    text = "with --check: do not call task.function"
-    parser.add_argument("--no-call", dest="call", action="store_false", help=text)
+    parser.add_argument(
+        "--resume",
+        choices=("auto", "never", "require"),
+        default="auto",
+        help="auto: resume if DIR has a checkpoint; never: refuse a DIR with a run; require: refuse "
+        "a DIR without one",
+    )
+    parser.add_argument(
+        "--shard",
+        metavar="i/n",
+        help="run part i of n of the repetitions, i from 0 (default: the index in a SLURM job "
+        "array, or all)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=whole_number,
+        metavar="N",
+        help="without MPI: number of processes on this machine that evaluate",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="validate config, environment and policy; do not train"
+    )
+    parser.add_argument(
+        "--ranks",
+        type=whole_number,
+        metavar="N",
+        help="with --check: number of ranks; report whether all of them will have work",
+    )
+    parser.add_argument(
+        "--no-call",
+        dest="call",
+        action="store_false",
+        help="with --check: do not call task.function",
+    )
 
 
 def has_workers(words: Sequence[str]) -> bool:

@@ -85,8 +85,10 @@ class Sampler(BaseSampler):
         self._space = None if space is None else _searched(space)
         self._seed, self._constraints = seed, tuple(constraints)
         if self._constraints and int(optuna.__version__.split(".")[0]) < 5:
-            text = f"expected Optuna 5 or later, whose trials have constraints, found {optuna.__version__}"
-            raise ValueError(f"constraints: {text}: pip install 'optuna>=5'")
+            raise ValueError(
+                "constraints: expected Optuna 5 or later, whose trials have constraints, found "
+                f"{optuna.__version__}: pip install 'optuna>=5'"
+            )
         limits = {"constraints": self._constraints} if self._constraints else {}
         self._objectives = objectives
         several = {"objectives": objectives} if objectives > 1 else {}
@@ -127,8 +129,10 @@ class Sampler(BaseSampler):
         {} if there is none.
         """
         if len(study.directions) != self._objectives:
-            text = f"objectives is {self._objectives}, but the study has {len(study.directions)} directions"
-            raise ValueError(f"{text}: expected Sampler(objectives={len(study.directions)})")
+            raise ValueError(
+                f"objectives is {self._objectives}, but the study has {len(study.directions)} "
+                f"directions: expected Sampler(objectives={len(study.directions)})"
+            )
         if not search_space or "fixed_params" in trial.system_attrs:  # enqueued
             return {}
         if self._replay is None or self._replay[0] != study.study_name:

@@ -82,8 +82,15 @@ def serial_parts(config: Config, task: Any, chunk_size: int) -> Parts:
     """
     requirements, keys = config.setup.needs, Keys(config.seed)
     if requirements.searches != "vectors":
-        text = f"is {config.algorithm.kind!r}, which searches {requirements.searches}: expected one for vectors"
-        raise ConfigError([("algorithm", text)])
+        raise ConfigError(
+            [
+                (
+                    "algorithm",
+                    f"is {config.algorithm.kind!r}, which searches {requirements.searches}: expected "
+                    "one for vectors",
+                )
+            ]
+        )
     problem: Any = task.problem("vectors", None, keys, chunk_size)
     if problems := list(algorithm_mismatches(config, problem)):
         raise ConfigError(problems)
@@ -156,8 +163,15 @@ def vector_options(
         try:
             first = np.asarray(as_list(x0), np.float64)
         except (ValueError, TypeError) as error:
-            text = f"expected a vector of numbers, found {x0!r} ('random' is for named parameters; otherwise use region)"
-            raise ConfigError([("x0", text)]) from error
+            raise ConfigError(
+                [
+                    (
+                        "x0",
+                        f"expected a vector of numbers, found {x0!r} ('random' is for named "
+                        "parameters; otherwise use region)",
+                    )
+                ]
+            ) from error
         _require_vector("x0", first)
         start = {"dimension": first.size, "initial": first.tolist()}
     else:
@@ -196,8 +210,15 @@ def algorithm_options(kind: str, sigma0: float | None, options: ConfigData) -> C
         section["sigma"] = plain(sigma0, "algorithm.sigma")
         if isinstance(section["sigma"], list):
             text = f"expected one number for all coordinates, found a list of {len(section['sigma'])}: with parameters"
-            remedy = "each coordinate has a scale of its own (low and high), or scale the coordinates in the function"
-            raise ConfigError([("algorithm.sigma", f"{text} {remedy}")])
+            raise ConfigError(
+                [
+                    (
+                        "algorithm.sigma",
+                        f"{text} each coordinate has a scale of its own (low and high), or scale the "
+                        "coordinates in the function",
+                    )
+                ]
+            )
     optimizer = {}
     for name, value in options.items():
         inner = name.removeprefix("optimizer_")
@@ -338,8 +359,15 @@ class Strategy:
             }
             config = validate(data)
             if line := DelayLine.of(config.algorithm):
-                text = f"is {line.delay}, but the caller evaluates one generation after the other: expected 0"
-                raise ConfigError([("algorithm.delay", text)])
+                raise ConfigError(
+                    [
+                        (
+                            "algorithm.delay",
+                            f"is {line.delay}, but the caller evaluates one generation after the "
+                            "other: expected 0",
+                        )
+                    ]
+                )
             self._start(config)
         for text in rounding_warnings(self.config, self._problem):
             warnings.warn(text.replace("algorithm.kind", "algorithm"), stacklevel=2)
@@ -572,8 +600,10 @@ class Strategy:
                 continue
             numbers = _numbers(given if given is not None else np.empty(0))
             if numbers.shape != (expected, len(names)):
-                text = f"expected the {group} {list(names)} of {expected} vectors, float64[{expected}, {len(names)}]"
-                raise ValueError(f"{text}, found shape {numbers.shape}")
+                raise ValueError(
+                    f"expected the {group} {list(names)} of {expected} vectors, "
+                    f"float64[{expected}, {len(names)}], found shape {numbers.shape}"
+                )
             columns.append(numbers)
         return np.column_stack(columns) if len(columns) > 1 else array
 

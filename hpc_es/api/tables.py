@@ -151,8 +151,10 @@ def _dense(path: Path, rows: Iterable[Mapping[str, object]]) -> Iterator[Mapping
         names.update(row)
         entries += len(row)
         if (cells := len(names) * count) > max(LARGEST_SPARSE, MOST_PADDING * entries):
-            text = f"{path}: the first {count:,} rows have {len(names):,} different columns"
-            raise UserError(f"{text}, {cells:,} cells for {entries:,} values: they are damaged")
+            raise UserError(
+                f"{path}: the first {count:,} rows have {len(names):,} different columns, "
+                f"{cells:,} cells for {entries:,} values: they are damaged"
+            )
         yield row
 
 

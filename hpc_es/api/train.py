@@ -228,16 +228,35 @@ def _source(source: str | Path) -> str | Path:
 
 def _config(source: ConfigSource, output: Path | None, overrides: Sequence[str]) -> Config:
     if isinstance(overrides, str) or not all(isinstance(item, str) for item in overrides):
-        text = f"expected a list of texts such as 'stop.generations=5', found {overrides!r}"
-        raise ConfigError([("overrides", text)])
+        raise ConfigError(
+            [
+                (
+                    "overrides",
+                    f"expected a list of texts such as 'stop.generations=5', found {overrides!r}",
+                )
+            ]
+        )
     if isinstance(source, str | Path):
         source = read(_source(source), overrides)
     elif not isinstance(source, Mapping | Config):
-        text = f"expected a path, a config string or a mapping, found {type(source).__name__}"
-        raise ConfigError([("config", text)])
+        raise ConfigError(
+            [
+                (
+                    "config",
+                    f"expected a path, a config string or a mapping, found {type(source).__name__}",
+                )
+            ]
+        )
     elif overrides:
-        text = "go with a YAML file or a config string: expected none, and the new values in config"
-        raise ConfigError([("overrides", text)])
+        raise ConfigError(
+            [
+                (
+                    "overrides",
+                    "go with a YAML file or a config string: expected none, and the new values in "
+                    "config",
+                )
+            ]
+        )
     else:
         user_code.make_importable()
     config = source if isinstance(source, Config) else valid_config(source, output)

@@ -25,13 +25,21 @@ def add_bandit_report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="seed of the episodes (default: 0)"
     )
-    text = "test distribution (default: that of training); may be repeated"
-    parser.add_argument("--test-distribution", action="append", metavar="NAME", help=text)
-    text = "pulls per episode (default: as in training)"
-    parser.add_argument("--num-trials", type=int, metavar="N", help=text)
+    parser.add_argument(
+        "--test-distribution",
+        action="append",
+        metavar="NAME",
+        help="test distribution (default: that of training); may be repeated",
+    )
+    parser.add_argument(
+        "--num-trials", type=int, metavar="N", help="pulls per episode (default: as in training)"
+    )
     parser.add_argument("--which", choices=("best", "last"), help=WHICH)
-    text = "how the policy acts (default: as in the evaluations of training)"
-    parser.add_argument("--actions", choices=("sampled", "greedy"), help=text)
+    parser.add_argument(
+        "--actions",
+        choices=("sampled", "greedy"),
+        help="how the policy acts (default: as in the evaluations of training)",
+    )
     parser.add_argument("--trust", action="store_true", help=TRUST)
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object instead of tables"

@@ -152,8 +152,14 @@ def eleven(non_target_reward: float = 1.1, target_reward: float = 5.0) -> Family
     """
     if not target_reward >= max(non_target_reward, 1.0):
         others = f"others {non_target_reward!r}, arm 10 up to 1"
-        text = f"is {target_reward!r}: the target must give the highest reward ({others})"
-        raise ConfigError([("family.target_reward", text)])
+        raise ConfigError(
+            [
+                (
+                    "family.target_reward",
+                    f"is {target_reward!r}: the target must give the highest reward ({others})",
+                )
+            ]
+        )
 
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
         targets = rng.integers(10, size=episodes)
@@ -182,8 +188,14 @@ def restless(
         )
     _at_least("num_trials", num_trials, 1)
     if not len(volatilities) or any(not 0 <= v < np.inf for v in volatilities):
-        text = f"expected a list of numbers of at least 0, not empty, found {volatilities!r}"
-        raise ConfigError([("family.volatilities", text)])
+        raise ConfigError(
+            [
+                (
+                    "family.volatilities",
+                    f"expected a list of numbers of at least 0, not empty, found {volatilities!r}",
+                )
+            ]
+        )
 
     def rescaled(rng: np.random.Generator, episodes: int) -> Arms:
         path = rng.uniform(-1.0, 1.0, (episodes, max(num_trials, 150))).cumsum(axis=1)
@@ -245,11 +257,24 @@ def gaussian(num_arms: int = 10) -> Family:
 def fixed(chances: Sequence[float] = (1.0, 0.0), values: Sequence[float] | float = 1.0) -> Family:
     """The same arms in every episode, with these chances and values."""
     if not len(chances) or any(not 0.0 <= chance <= 1.0 for chance in chances):
-        text = f"expected a list of numbers from 0 to 1, not empty, found {chances!r}"
-        raise ConfigError([("family.chances", text)])
+        raise ConfigError(
+            [
+                (
+                    "family.chances",
+                    f"expected a list of numbers from 0 to 1, not empty, found {chances!r}",
+                )
+            ]
+        )
     if not isinstance(values, int | float) and len(values) != len(chances):
-        text = f"expected a number, or one for each of the {len(chances)} chances, found {values!r}"
-        raise ConfigError([("family.values", text)])
+        raise ConfigError(
+            [
+                (
+                    "family.values",
+                    f"expected a number, or one for each of the {len(chances)} chances, found "
+                    f"{values!r}",
+                )
+            ]
+        )
     row, value_row = np.array(chances, np.float64), np.array(values, np.float64)
 
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
@@ -294,8 +319,14 @@ def family(distribution: str, **keywords: float) -> Family:
         ConfigError: for the keys `distribution` or `family.KEYWORD`.
     """
     if distribution not in FAMILIES:
-        text = f"expected one of {', '.join(map(repr, FAMILIES))}, found {distribution!r}"
-        raise ConfigError([("distribution", text)])
+        raise ConfigError(
+            [
+                (
+                    "distribution",
+                    f"expected one of {', '.join(map(repr, FAMILIES))}, found {distribution!r}",
+                )
+            ]
+        )
     known = inspect.signature(FAMILIES[distribution]).parameters
     takes = f"takes {', '.join(known)}" if known else "takes no keywords"
     unknown = [

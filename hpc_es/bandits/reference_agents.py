@@ -72,8 +72,10 @@ def optimal_reward(num_arms: int, num_trials: int) -> float:
         return num_trials / 2
     limit = MAX_TRIALS_TWO_ARMS if num_arms == 2 else MAX_TRIALS_MANY_ARMS
     if num_trials > limit:
-        text = f"num_trials is {num_trials}: the optimum of {num_arms} arms is computed for at most {limit} trials"
-        raise UserError(text)
+        raise UserError(
+            f"num_trials is {num_trials}: the optimum of {num_arms} arms is computed for at "
+            f"most {limit} trials"
+        )
     if num_arms == 2:
         *_, (values_0, values_1) = _two_arms(num_trials)
         return float(max(values_0[0][0, 0], values_1[0][0, 0]))

@@ -94,8 +94,11 @@ def regret_report(
             first.family.distribution,
             first.num_trials,
         ):
-            text = f"{source.path} was trained on {description(setting)}, {sources[0].path} on {description(first)}"
-            raise UserError(f"{text}: give a test distribution and a number of trials for both")
+            raise UserError(
+                f"{source.path} was trained on {description(setting)}, {sources[0].path} on "
+                f"{description(first)}: give a test distribution and a number of trials for "
+                "both"
+            )
         played = agent_score(
             str(source.config.name), True, play_learned(source, setting, held_out, seed, actions)
         )
@@ -144,8 +147,9 @@ def options_of(source: StoredPolicy, distribution: str | None) -> bandits.Option
     """
     options = source.config.task
     if not isinstance(options, bandits.Options):
-        text = f"{source.path}: was trained on the task {options.kind!r}, expected 'bandits'"
-        raise UserError(text)
+        raise UserError(
+            f"{source.path}: was trained on the task {options.kind!r}, expected 'bandits'"
+        )
     if distribution is None or distribution == options.distribution:
         return options
     return dataclasses.replace(options, distribution=distribution, family={})
@@ -168,8 +172,11 @@ def evaluation_setting(
     except ConfigError as error:
         raise UserError(f"the test distribution is not valid: {error}") from error
     if setting.family.arms != trained.family.arms:
-        text = f"{source.path}: was trained with {trained.family.arms} arms, {setting.family.distribution} bandits have"
-        raise UserError(f"{text} {setting.family.arms}: choose another test distribution")
+        raise UserError(
+            f"{source.path}: was trained with {trained.family.arms} arms, "
+            f"{setting.family.distribution} bandits have {setting.family.arms}: choose another "
+            "test distribution"
+        )
     return setting
 
 

@@ -199,8 +199,15 @@ def setting(
         )
     inputs = LastStepInputs(chosen.arms, num_trials, reward, action, time, reward_clip)
     if not inputs.width:
-        text = "is 'none', and so are action and time: the observation would be empty (try time: fraction)"
-        raise ConfigError([("reward", text)])
+        raise ConfigError(
+            [
+                (
+                    "reward",
+                    "is 'none', and so are action and time: the observation would be empty (try time: "
+                    "fraction)",
+                )
+            ]
+        )
     rng = Keys(arms_seed).generator(
         BanditPurpose.BANDITS, index=1
     )  # index 0 is used for the episodes

@@ -158,8 +158,15 @@ class Bandits:
             return PolicyProblem(self, policy, keys, normalization, unit, self._columns, "free")
         refuse_normalization(self.options.observation_normalization)
         if self.options.training_return != "reward":
-            text = "is for evolution strategies: algorithms that learn from trajectories learn from 'reward'"
-            raise ConfigError([("task.training_return", text)])
+            raise ConfigError(
+                [
+                    (
+                        "task.training_return",
+                        "is for evolution strategies: algorithms that learn from trajectories learn "
+                        "from 'reward'",
+                    )
+                ]
+            )
         return PolicyTrajectories(
             self, policy, self.setting.num_trials, compiled=self.setting, columns=self._columns
         )
@@ -191,8 +198,10 @@ class Bandits:
 
     def environment(self, render_mode: str | None = None) -> NoReturn:
         """Raise UserError: there is no environment to render."""
-        text = "bandits cannot be rendered: leave the video out, or plot their regret with hpc-es bandit-report"
-        raise UserError(f"{text}; to play, create the environment {ENVIRONMENT}")
+        raise UserError(
+            "bandits cannot be rendered: leave the video out, or plot their regret with hpc-es "
+            f"bandit-report; to play, create the environment {ENVIRONMENT}"
+        )
 
     def close(self) -> None:
         """Do nothing: bandits hold no resources."""

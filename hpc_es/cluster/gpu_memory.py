@@ -70,8 +70,10 @@ def _call(config: Config, built: BuiltTask) -> CallMemory:
         return built.problem.call_memory()
     if built.policy is not None and Traits.of(built.policy).compiled_by is not None:
         return _call_of_policy(config, built.policy)
-    text = "nothing of this config is computed on a GPU: its task and policy use NumPy"
-    raise UserError(f"--gpu: {text}; see docs/guides/gpus.md for those that a GPU can take")
+    raise UserError(
+        "--gpu: nothing of this config is computed on a GPU: its task and policy use NumPy; "
+        "see docs/guides/gpus.md for those that a GPU can take"
+    )
 
 
 def _call_of_policy(config: Config, policy: Policy) -> CallMemory:

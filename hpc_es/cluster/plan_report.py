@@ -73,8 +73,10 @@ def text(
         )
     if any(prediction.recommended_delay for prediction in predictions):
         factors = " and ".join(f"{factor} ({delay})" for delay, factor in DELAYED_TIMESTEPS.items())
-        text = f"algorithm.delay with the shortest time to a result, if learning needs {factors} times the timesteps"
-        lines.append(f"  delay: {text}; compare short runs first")
+        lines.append(
+            "  delay: algorithm.delay with the shortest time to a result, if learning needs "
+            f"{factors} times the timesteps; compare short runs first"
+        )
     return "\n".join([*lines, "", sbatch, ""])
 
 

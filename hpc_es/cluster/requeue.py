@@ -57,8 +57,11 @@ def decide(status: JsonObject | None, exit_status: int, before: Restarts | None)
     """
     again = "Submit the job again to resume the run"
     if status is None:
-        text = f"training never started, and srun ended with status {exit_status}; see the messages above"
-        return RequeueDecision(False, f"{text}. {again}")
+        return RequeueDecision(
+            False,
+            f"training never started, and srun ended with status {exit_status}; see the "
+            f"messages above. {again}",
+        )
     state, reason = status.get("status"), status.get("reason", "")
     if state == "finished":
         return RequeueDecision(False, f"the run is finished ({reason})")
@@ -174,8 +177,9 @@ def end_chain(
 
 def pending() -> str:
     """Return a line "ID DEPENDENCY" for each pending job of the user."""
-    user = f"--user={getpass.getuser()}"
-    return slurm.call("squeue", "--noheader", user, "--states=PENDING", "--format=%i %E")
+    return slurm.call(
+        "squeue", "--noheader", f"--user={getpass.getuser()}", "--states=PENDING", "--format=%i %E"
+    )
 
 
 def behind(job: str, lines: str) -> list[str]:

@@ -81,8 +81,11 @@ class Site:
         if isinstance(self.gpus_per_node, str) and not re.fullmatch(
             GPUS, self.gpus_per_node, re.ASCII
         ):
-            text = f"expected a number, or type and number such as a100:4, found {found_text(self.gpus_per_node)}"
-            yield "gpus_per_node", text
+            yield (
+                "gpus_per_node",
+                "expected a number, or type and number such as a100:4, found "
+                f"{found_text(self.gpus_per_node)}",
+            )
         for name, words in (
             ("scratch", [self.scratch or "/"]),
             ("python", self.python),

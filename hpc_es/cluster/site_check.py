@@ -260,11 +260,16 @@ def findings(measured: JsonObject, expected_ranks: int) -> list[Finding]:
 def _ranks(ranks: Sequence[JsonObject], expected: int) -> Finding:
     hosts = Counter(rank["host"] for rank in ranks)
     value = f"{len(ranks)}: " + ", ".join(f"{count} on {host}" for host, count in hosts.items())
-    advice = "start the ranks with the launcher of the MPI library: see launcher and mpi_plugin in the site profile"
     return (
         Finding("ranks", value)
         if len(ranks) == expected
-        else Finding("ranks", value, f"not {expected}", advice)
+        else Finding(
+            "ranks",
+            value,
+            f"not {expected}",
+            "start the ranks with the launcher of the MPI library: see launcher and mpi_plugin in "
+            "the site profile",
+        )
     )
 
 
@@ -294,8 +299,13 @@ def _threads(ranks: Sequence[JsonObject]) -> Finding:
         here = [rank for rank in ranks if rank["host"] == host]
         available = len({core for rank in here for core in rank["cores"]})
         if sum(rank["threads"] for rank in here) > available:
-            advice = f"{host} has {available} cores for these ranks: check --cpus-per-task and the binding of cores"
-            return Finding("threads", value, "shared cores", advice)
+            return Finding(
+                "threads",
+                value,
+                "shared cores",
+                f"{host} has {available} cores for these ranks: check --cpus-per-task and the "
+                "binding of cores",
+            )
     return Finding("threads", value)
 
 
@@ -304,8 +314,12 @@ def _gpus(ranks: Sequence[JsonObject]) -> Finding:
         return Finding("GPUs", "none requested")
     blind = [str(number) for number, rank in enumerate(ranks) if not rank["gpus"]]
     if blind:
-        advice = "request GPUs on every node: --gpus-per-node, or gpus_per_node in the site profile"
-        return Finding("GPUs", f"none on rank {', '.join(blind)}", "missing", advice)
+        return Finding(
+            "GPUs",
+            f"none on rank {', '.join(blind)}",
+            "missing",
+            "request GPUs on every node: --gpus-per-node, or gpus_per_node in the site profile",
+        )
     try:
         chosen = assign(
             [
@@ -339,8 +353,14 @@ def _files(files: JsonObject, ranks: Sequence[JsonObject]) -> list[Finding]:
         shared = Finding("run directory", f"not {value}: {', '.join(blind)}", "not shared", advice)
     advice = "put run directories on a faster file system: scratch in the site profile"
     is_slow = files["fsync"] > MOST_FSYNC or files["rename"] > MOST_RENAME
-    value = f"fsync {files['fsync'] * 1e3:.2f} ms, rename {files['rename'] * 1e3:.2f} ms"
-    return [shared, Finding("writing a checkpoint", value, *(("slow", advice) if is_slow else ()))]
+    return [
+        shared,
+        Finding(
+            "writing a checkpoint",
+            f"fsync {files['fsync'] * 1e3:.2f} ms, rename {files['rename'] * 1e3:.2f} ms",
+            *(("slow", advice) if is_slow else ()),
+        ),
+    ]
 
 
 def _startup(ranks: Sequence[JsonObject]) -> Finding:
@@ -373,10 +393,12 @@ def _clocks(offsets: Mapping[str, float]) -> Finding:
     value = f"{abs(skew) * 1e3:.1f} ms apart at most"
     if abs(skew) <= MOST_SKEW:
         return Finding("clocks", value)
-    advice = (
-        f"report it to the administrators: the times in logs and status files of {host} are wrong"
+    return Finding(
+        "clocks",
+        value,
+        "skewed",
+        f"report it to the administrators: the times in logs and status files of {host} are wrong",
     )
-    return Finding("clocks", value, "skewed", advice)
 
 
 def _range(numbers: Sequence[int]) -> str:
@@ -394,8 +416,11 @@ def table(lines: Sequence[Finding], measured: JsonObject) -> str:
     if "network" in measured["links"]:
         link, host = measured["links"]["network"], measured["ranks"][0]["host"]
         per_node = sum(rank["host"] == host for rank in measured["ranks"])
-        constants = f"--latency {link['latency']:.2g} --bandwidth {link['bandwidth']:.2g} --cores-per-node {per_node}"
-        advice.append(f"constants of this cluster for predictions: hpc-es plan CONFIG {constants}")
+        advice.append(
+            "constants of this cluster for predictions: hpc-es plan CONFIG --latency "
+            f"{link['latency']:.2g} --bandwidth {link['bandwidth']:.2g} --cores-per-node "
+            f"{per_node}"
+        )
     return "\n".join([*rows, "", *advice, ""]) if advice else "\n".join([*rows, ""])
 
 

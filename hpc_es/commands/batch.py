@@ -73,8 +73,12 @@ def add_slurm_arguments(parser: argparse.ArgumentParser, **defaults: str) -> Non
         concept = slurm.TABLE[name]
         text = concept.meaning + (f" (default: {defaults[name]})" if name in defaults else "")
         parser.add_argument(concept.option, dest=name, type=kind, metavar=metavar, help=text)
-    text = "site profile (default: ~/.config/hpc_es/site.yaml, if it exists)"
-    parser.add_argument("--site", type=expanded_path, metavar="FILE", help=text)
+    parser.add_argument(
+        "--site",
+        type=expanded_path,
+        metavar="FILE",
+        help="site profile (default: ~/.config/hpc_es/site.yaml, if it exists)",
+    )
     parser.set_defaults(passed_on=[])
 
 
@@ -83,31 +87,63 @@ def add_sbatch_arguments(parser: argparse.ArgumentParser) -> None:
     from hpc_es.cluster.sbatch import DEFAULTS
 
     parser.usage = "hpc-es sbatch CONFIG [key=value ...] [options] [-- options of sbatch]"
-    text = "YAML file of an experiment or tuning, or config string"
-    parser.add_argument("config", metavar="CONFIG", type=config_source, help=text)
-    text = "changed setting, such as seed=3; for a tuning a fixed setting"
-    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
+    parser.add_argument(
+        "config",
+        metavar="CONFIG",
+        type=config_source,
+        help="YAML file of an experiment or tuning, or config string",
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="changed setting, such as seed=3; for a tuning a fixed setting",
+    )
     of_gpus = {
         "ranks_per_node": f"{DEFAULTS['ranks_per_node']}; in a GPU job one per GPU",
         "cores_per_rank": f"{DEFAULTS['cores_per_rank']}; in a GPU job an equal share of cores_per_node in the profile",
         "gpus_per_node": "none; gpus_per_node in the profile, if the config has device: gpu",
     }
     add_slurm_arguments(parser, **{**DEFAULTS, **of_gpus, "job_name": "name of the config"})
-    text = "distribute the repetitions or trials over N array tasks (default: one task each)"
     parser.add_argument(
-        "--array", nargs="?", type=whole_number, const=ONE_EACH, metavar="N", help=text
+        "--array",
+        nargs="?",
+        type=whole_number,
+        const=ONE_EACH,
+        metavar="N",
+        help="distribute the repetitions or trials over N array tasks (default: one task each)",
     )
-    text = "submit N jobs that run one after the other, each resuming where the previous one ended; none is requeued"
-    parser.add_argument("--chain", type=whole_number, default=1, metavar="N", help=text)
-    text = "copy the virtual environment to the local disk of each node first; useful for hundreds of ranks"
-    parser.add_argument("--node-copy", action="store_true", help=text)
+    parser.add_argument(
+        "--chain",
+        type=whole_number,
+        default=1,
+        metavar="N",
+        help="submit N jobs that run one after the other, each resuming where the previous one "
+        "ended; none is requeued",
+    )
+    parser.add_argument(
+        "--node-copy",
+        action="store_true",
+        help="copy the virtual environment to the local disk of each node first; useful for "
+        "hundreds of ranks",
+    )
     parser.add_argument(
         "--output", type=expanded_path, metavar="DIR", help="run directory (default: runs/<name>)"
     )
-    text = "submit this script, which may be edited, instead of a new one; only the options of the command line change it"
-    parser.add_argument("--script", type=expanded_path, metavar="FILE", help=text)
-    text = "submit a config without a limit in stop; the job is requeued until it is cancelled or its algorithm ends"
-    parser.add_argument("--forever", action="store_true", help=text)
+    parser.add_argument(
+        "--script",
+        type=expanded_path,
+        metavar="FILE",
+        help="submit this script, which may be edited, instead of a new one; only the options of "
+        "the command line change it",
+    )
+    parser.add_argument(
+        "--forever",
+        action="store_true",
+        help="submit a config without a limit in stop; the job is requeued until it is cancelled or "
+        "its algorithm ends",
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the script; write and submit nothing"
     )
@@ -212,8 +248,10 @@ def resources(
         and not any("gpu" in line for line in passed_on)
     ):
         if site.gpus_per_node is None:
-            text = "device is gpu, but the job requests no GPUs: see --gpus-per-node, or gpus_per_node in a site profile"
-            sys.stderr.write(f"WARNING: {text}\n")
+            sys.stderr.write(
+                "WARNING: device is gpu, but the job requests no GPUs: see --gpus-per-node, or "
+                "gpus_per_node in a site profile\n"
+            )
         else:
             asked["gpus_per_node"] = str(site.gpus_per_node)
     if "gpus_per_node" in asked:
@@ -257,11 +295,25 @@ def _experiment_job(
         ranks = total_ranks(asked)
         check(config, ranks, arguments.output, call=False)
     if not config.stop.has_limit and not arguments.forever:
-        text = "has no limit, so the job would be requeued at each time limit until it is cancelled"
-        raise ConfigError([("stop", f"{text}: {LIMITS}, or use --forever")])
+        raise ConfigError(
+            [
+                (
+                    "stop",
+                    "has no limit, so the job would be requeued at each time limit until it is "
+                    f"cancelled: {LIMITS}, or use --forever",
+                )
+            ]
+        )
     if config.repetition_groups > ranks:
-        text = f"is {config.repetition_groups}, but the job has {ranks} ranks: each group needs one"
-        raise ConfigError([("repetition_groups", text)])
+        raise ConfigError(
+            [
+                (
+                    "repetition_groups",
+                    f"is {config.repetition_groups}, but the job has {ranks} ranks: each group needs "
+                    "one",
+                )
+            ]
+        )
     run = Path(arguments.output or site.scratch_directory() / str(config.output)).absolute()
     is_string = is_config_string(arguments.config)
     source = arguments.config if is_string else str(Path(arguments.config).absolute())
@@ -309,8 +361,10 @@ def total_ranks(asked: Mapping[str, str]) -> int:
 def _array_tasks(wanted: int, available: int, unit: str) -> int:
     """Return the number of array tasks; raise UserError if one would have no work."""
     if available == 1:
-        text = f"--array distributes {unit} over tasks, and there is 1"
-        raise UserError(f"{text}: set {unit} to more, or leave --array out")
+        raise UserError(
+            f"--array distributes {unit} over tasks, and there is 1: set {unit} to more, or "
+            "leave --array out"
+        )
     if wanted > available:
         raise UserError(
             f"--array: expected at most as many tasks as {unit}, {available}, found {wanted}"
@@ -332,9 +386,9 @@ def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
 
     before = script.read_text(encoding="utf-8", errors="replace") if script.exists() else None
     if before is not None and not untouched(before):
-        option = f"--script {shlex.quote(str(script))}"
         raise UserError(
-            f"{script} was changed by hand, or is something else: submit it with {option}, or remove it"
+            f"{script} was changed by hand, or is something else: submit it with --script "
+            f"{shlex.quote(str(script))}, or remove it"
         )
     write_text(script, batch.signed())
     try:
@@ -422,8 +476,11 @@ def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of sbatch and the scheduler."""
     add_sbatch_arguments(parser)
     parser.usage = "hpc-es submit CONFIG [key=value ...] [options] [-- options of the scheduler]"
-    text = "scheduler (default: that of the site profile, which is slurm unless it is set)"
-    parser.add_argument("--scheduler", choices=("slurm", "pbs"), help=text)
+    parser.add_argument(
+        "--scheduler",
+        choices=("slurm", "pbs"),
+        help="scheduler (default: that of the site profile, which is slurm unless it is set)",
+    )
 
 
 def run_submit(arguments: argparse.Namespace) -> int:
@@ -471,13 +528,22 @@ def add_site_arguments(parser: argparse.ArgumentParser) -> None:
     from hpc_es.cluster.sbatch import DEFAULTS
 
     parser.usage = "hpc-es site {init,check} [options] [-- options of sbatch]"
-    text = "init: write a site profile; check: submit a job of two minutes that measures, and print its table"
-    parser.add_argument("action", choices=("init", "check"), help=text)
+    parser.add_argument(
+        "action",
+        choices=("init", "check"),
+        help="init: write a site profile; check: submit a job of two minutes that measures, and "
+        "print its table",
+    )
     add_slurm_arguments(
         parser, **{**DEFAULTS, "nodes": NODES, "time": f"{TIME} minutes", "job_name": "site_check"}
     )
-    text = "directory of the report (default: runs/site_check, on the scratch directory of the profile)"
-    parser.add_argument("--output", type=expanded_path, metavar="DIR", help=text)
+    parser.add_argument(
+        "--output",
+        type=expanded_path,
+        metavar="DIR",
+        help="directory of the report (default: runs/site_check, on the scratch directory of the "
+        "profile)",
+    )
     parser.add_argument(
         "--dry-run",
         action="store_true",

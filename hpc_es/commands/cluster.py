@@ -24,30 +24,81 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         type=config_source,
         help="YAML file of an experiment, or config string",
     )
-    text = "changed setting, such as algorithm.population_size=1440"
-    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
-    text = "numbers of ranks (default: 8,64,512,1440)"
-    parser.add_argument("--ranks", type=_ranks, default=RANKS, metavar="N,N", help=text)
-    text = "seconds to measure for (default: 60)"
-    parser.add_argument("--seconds", type=positive, default=60.0, metavar="SECONDS", help=text)
-    text = "length of all episodes, if they will become longer or shorter (default: as measured)"
-    parser.add_argument("--length", type=whole_number, metavar="STEPS", help=text)
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="changed setting, such as algorithm.population_size=1440",
+    )
+    parser.add_argument(
+        "--ranks",
+        type=_ranks,
+        default=RANKS,
+        metavar="N,N",
+        help="numbers of ranks (default: 8,64,512,1440)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=positive,
+        default=60.0,
+        metavar="SECONDS",
+        help="seconds to measure for (default: 60)",
+    )
+    parser.add_argument(
+        "--length",
+        type=whole_number,
+        metavar="STEPS",
+        help="length of all episodes, if they will become longer or shorter (default: as measured)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    text = "print the memory that a rank needs on a GPU instead, without measuring"
-    parser.add_argument("--gpu", action="store_true", help=text)
-    text = "draw seconds per generation and efficiency: .png, .pdf or .svg"
-    parser.add_argument("--plot", type=written_file, metavar="FILE", help=text)
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="print the memory that a rank needs on a GPU instead, without measuring",
+    )
+    parser.add_argument(
+        "--plot",
+        type=written_file,
+        metavar="FILE",
+        help="draw seconds per generation and efficiency: .png, .pdf or .svg",
+    )
     cluster = parser.add_argument_group("the cluster")
-    text = "ranks per node (default: 48)"
-    cluster.add_argument("--cores-per-node", type=whole_number, default=48, metavar="N", help=text)
-    text = "latency of a small message (default: 2e-6)"
-    cluster.add_argument("--latency", type=positive, default=2e-6, metavar="SECONDS", help=text)
-    text = "bandwidth in bytes per second (default: 12e9)"
-    cluster.add_argument("--bandwidth", type=positive, default=12e9, metavar="BYTES", help=text)
-    text = "time of rank 0 per chunk (default: 15e-6)"
-    cluster.add_argument("--dispatch", type=positive, default=15e-6, metavar="SECONDS", help=text)
-    text = "speed of a core of the cluster relative to this machine (default: 1)"
-    cluster.add_argument("--speed", type=positive, default=1.0, metavar="FACTOR", help=text)
+    cluster.add_argument(
+        "--cores-per-node",
+        type=whole_number,
+        default=48,
+        metavar="N",
+        help="ranks per node (default: 48)",
+    )
+    cluster.add_argument(
+        "--latency",
+        type=positive,
+        default=2e-6,
+        metavar="SECONDS",
+        help="latency of a small message (default: 2e-6)",
+    )
+    cluster.add_argument(
+        "--bandwidth",
+        type=positive,
+        default=12e9,
+        metavar="BYTES",
+        help="bandwidth in bytes per second (default: 12e9)",
+    )
+    cluster.add_argument(
+        "--dispatch",
+        type=positive,
+        default=15e-6,
+        metavar="SECONDS",
+        help="time of rank 0 per chunk (default: 15e-6)",
+    )
+    cluster.add_argument(
+        "--speed",
+        type=positive,
+        default=1.0,
+        metavar="FACTOR",
+        help="speed of a core of the cluster relative to this machine (default: 1)",
+    )
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
@@ -135,10 +186,15 @@ def add_requeue_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chain", action="store_true", help="the job is one of a chain (hpc-es sbatch --chain)"
     )
-    text = "part of a job array (default: that of this array task)"
-    parser.add_argument("--shard", metavar="i/n", help=text)
-    text = "only decide, for scripts that requeue the job themselves, because SLURM's commands are not in the container"
-    parser.add_argument("--decide", action="store_true", help=text)
+    parser.add_argument(
+        "--shard", metavar="i/n", help="part of a job array (default: that of this array task)"
+    )
+    parser.add_argument(
+        "--decide",
+        action="store_true",
+        help="only decide, for scripts that requeue the job themselves, because SLURM's commands "
+        "are not in the container",
+    )
 
 
 def run_requeue(arguments: argparse.Namespace) -> int:

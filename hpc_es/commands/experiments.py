@@ -36,8 +36,12 @@ BASE = "_base.yaml"  # ending of the experiment that a tuning file names
 
 def add_new_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the kind of experiment and the file."""
-    text = f"{', '.join(STARTERS)}, or the name of an example config (default: list all)"
-    parser.add_argument("kind", nargs="?", metavar="KIND", help=text)
+    parser.add_argument(
+        "kind",
+        nargs="?",
+        metavar="KIND",
+        help=f"{', '.join(STARTERS)}, or the name of an example config (default: list all)",
+    )
     parser.add_argument(
         "file",
         nargs="?",
@@ -180,11 +184,19 @@ def _starter_files(kind: str, path: Path) -> Iterator[tuple[Path, str]]:
 
 def add_check_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the config and its overrides."""
-    text = "YAML file of an experiment or tuning, or config string"
-    parser.add_argument("config", metavar="CONFIG", type=config_source, help=text)
+    parser.add_argument(
+        "config",
+        metavar="CONFIG",
+        type=config_source,
+        help="YAML file of an experiment or tuning, or config string",
+    )
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
-    text = "number of ranks; report whether all of them will have work"
-    parser.add_argument("--ranks", type=whole_number, metavar="N", help=text)
+    parser.add_argument(
+        "--ranks",
+        type=whole_number,
+        metavar="N",
+        help="number of ranks; report whether all of them will have work",
+    )
     parser.add_argument(
         "--output",
         type=expanded_path,
@@ -244,10 +256,20 @@ def run_train(arguments: argparse.Namespace) -> int:
 
 def add_options_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the pattern and the config whose kinds matter."""
-    text = "part of a key, such as sigma or stop., or a pattern with * and ?; with --config also changed settings"
-    parser.add_argument("words", nargs="*", default=[], metavar="PATTERN|key=value", help=text)
-    text = "experiment, a YAML file: list only the keys of its kinds, custom kinds included"
-    parser.add_argument("--config", metavar="CONFIG", type=config_source, help=text)
+    parser.add_argument(
+        "words",
+        nargs="*",
+        default=[],
+        metavar="PATTERN|key=value",
+        help="part of a key, such as sigma or stop., or a pattern with * and ?; with --config also "
+        "changed settings",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="CONFIG",
+        type=config_source,
+        help="experiment, a YAML file: list only the keys of its kinds, custom kinds included",
+    )
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
 
 
@@ -308,10 +330,20 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
         "config", metavar="CONFIG", type=config_source, help="config of the task, with its limits"
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
-    text = "algorithms beside that of the config, such as random,cma_es,snes (default: random)"
-    parser.add_argument("--with", dest="kinds", metavar="KINDS", default="random", help=text)
-    text = "repetitions of each, with equal seeds (default: 3)"
-    parser.add_argument("--seeds", metavar="N", type=whole_number, default=3, help=text)
+    parser.add_argument(
+        "--with",
+        dest="kinds",
+        metavar="KINDS",
+        default="random",
+        help="algorithms beside that of the config, such as random,cma_es,snes (default: random)",
+    )
+    parser.add_argument(
+        "--seeds",
+        metavar="N",
+        type=whole_number,
+        default=3,
+        help="repetitions of each, with equal seeds (default: 3)",
+    )
     parser.add_argument(
         "--output",
         type=expanded_path,
@@ -363,12 +395,19 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="output directory (default: runs/<name of the file>)",
     )
-    text = "setting for all trials, which replaces the values in the space; the value is YAML"
     parser.add_argument(
-        "--fixed", nargs="+", action="extend", default=[], metavar="key=value", help=text
+        "--fixed",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="key=value",
+        help="setting for all trials, which replaces the values in the space; the value is YAML",
     )
-    text = "run part i of n concurrent parts, i from 0 (default: the index in a SLURM job array)"
-    parser.add_argument("--shard", metavar="i/n", help=text)
+    parser.add_argument(
+        "--shard",
+        metavar="i/n",
+        help="run part i of n concurrent parts, i from 0 (default: the index in a SLURM job array)",
+    )
 
 
 def run_tune(arguments: argparse.Namespace) -> int:

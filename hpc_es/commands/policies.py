@@ -38,9 +38,14 @@ def add_which(parser: argparse.ArgumentParser) -> None:
     """Add --which and --member, which exclude each other."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--which", choices=("best", "last"), help=WHICH)
-    text = "a member of the front or archive of a run, such as g12j7, as front.csv or archive.csv lists them; of an "
-    text += "archive also cell=3,4 or measures=0.2,0.5"
-    group.add_argument("--member", dest="which", type=member_name, metavar="NAME", help=text)
+    group.add_argument(
+        "--member",
+        dest="which",
+        type=member_name,
+        metavar="NAME",
+        help="a member of the front or archive of a run, such as g12j7, as front.csv or archive.csv "
+        "lists them; of an archive also cell=3,4 or measures=0.2,0.5",
+    )
 
 
 def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,19 +78,30 @@ def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object; everything else goes to stderr"
     )
-    text = "actions of a policy with probabilities: most probable or sampled (default: greedy)"
-    parser.add_argument("--actions", choices=("greedy", "sampled"), default="greedy", help=text)
+    parser.add_argument(
+        "--actions",
+        choices=("greedy", "sampled"),
+        default="greedy",
+        help="actions of a policy with probabilities: most probable or sampled (default: greedy)",
+    )
     parser.add_argument(
         "--all",
         action="store_true",
         help="evaluate every checkpoint of the run and best.h5, as CSV",
     )
-    text = (
-        "evaluate all members of the archive, as CSV; with --video, a grid of members such as 3x4"
+    parser.add_argument(
+        "--members",
+        metavar="all|ROWSxCOLUMNS",
+        type=members_text,
+        help="evaluate all members of the archive, as CSV; with --video, a grid of members such as "
+        "3x4",
     )
-    parser.add_argument("--members", metavar="all|ROWSxCOLUMNS", type=members_text, help=text)
-    text = "CSV file of --all or --members all (default: stdout), or of the repetitions"
-    parser.add_argument("--output", type=written_file, metavar="FILE", help=text)
+    parser.add_argument(
+        "--output",
+        type=written_file,
+        metavar="FILE",
+        help="CSV file of --all or --members all (default: stdout), or of the repetitions",
+    )
     parser.add_argument(
         "--video", type=written_file, metavar="FILE", help="record the first episode: .gif or .mp4"
     )
@@ -167,8 +183,10 @@ def _require_compatible_options(arguments: argparse.Namespace, is_several: bool)
     if arguments.members and not is_table:
         is_grid = True
         if not arguments.video:
-            text = f"--members {arguments.members} is a grid for a video: add --video FILE"
-            raise UserError(f"{text}, or use --members all")
+            raise UserError(
+                f"--members {arguments.members} is a grid for a video: add --video FILE, or "
+                "use --members all"
+            )
     given = {
         "--which or --member": arguments.which and (is_table or is_grid),
         "--json": arguments.json and (is_table or is_grid),
@@ -354,11 +372,21 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         type=expanded_path,
         help="run directory or checkpoint file",
     )
-    text = "file to write: .keras, .onnx, .pt, .safetensors, .py or .npz for a policy, .npy or .json for the best vector, such as its parameters"
-    parser.add_argument("output", metavar="OUTPUT", type=written_file, help=text)
+    parser.add_argument(
+        "output",
+        metavar="OUTPUT",
+        type=written_file,
+        help="file to write: .keras, .onnx, .pt, .safetensors, .py or .npz for a policy, .npy or "
+        ".json for the best vector, such as its parameters",
+    )
     add_which(parser)
-    text = "environment that the model acts in: unwrapped, or with the wrappers of training (default: unwrapped)"
-    parser.add_argument("--env", choices=("unwrapped", "wrapped"), default="unwrapped", help=text)
+    parser.add_argument(
+        "--env",
+        choices=("unwrapped", "wrapped"),
+        default="unwrapped",
+        help="environment that the model acts in: unwrapped, or with the wrappers of training "
+        "(default: unwrapped)",
+    )
     parser.add_argument(
         "--value", action="store_true", help="include the output of a policy's value function"
     )
@@ -422,8 +450,10 @@ def run_export(arguments: argparse.Namespace) -> int:
     if output.suffix not in (*policies, *VECTOR_SUFFIXES):
         vector = ", ".join(map(repr, VECTOR_SUFFIXES))
         policy = f"{', '.join(map(repr, policies[:-1]))} or {policies[-1]!r}"
-        expected = f"expected {policy}, or {vector} for a vector"
-        raise UserError(f"{output}: the suffix is {output.suffix!r}, {expected}")
+        raise UserError(
+            f"{output}: the suffix is {output.suffix!r}, expected {policy}, or {vector} for a "
+            "vector"
+        )
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no directory {output.parent}")
     note = ""

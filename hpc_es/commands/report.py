@@ -23,11 +23,20 @@ LEARNING_CURVES = 10  # trials of a tuning, the best ones
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs, the file and the title."""
-    text = "run, repetitions or tuning, or a directory that contains some"
-    parser.add_argument("directories", nargs="+", metavar="RUN|DIR", type=expanded_path, help=text)
-    text = "page to write (default: report.html)"
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=expanded_path, default=Path("report.html"), help=text
+        "directories",
+        nargs="+",
+        metavar="RUN|DIR",
+        type=expanded_path,
+        help="run, repetitions or tuning, or a directory that contains some",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=expanded_path,
+        default=Path("report.html"),
+        help="page to write (default: report.html)",
     )
     parser.add_argument(
         "--title", metavar="TEXT", help="title of the page (default: names of the directories)"
@@ -100,8 +109,13 @@ def report_page(
     name = title or ", ".join(
         directory.resolve().name for directory in directories[:3]
     ) + ", ..." * (len(directories) > 3)
-    subtitle = f"Written {time.strftime('%Y-%m-%d %H:%M %Z')} by hpc_es {__version__}"
-    return page(name, subtitle, sections, refresh_seconds, version)
+    return page(
+        name,
+        f"Written {time.strftime('%Y-%m-%d %H:%M %Z')} by hpc_es {__version__}",
+        sections,
+        refresh_seconds,
+        version,
+    )
 
 
 def _run_sections(paths: Sequence[Path], unreadable: dict[Path, str]) -> list[Section]:
@@ -169,15 +183,24 @@ def runs_below(directory: Path) -> list[Path]:
 
 def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directories, the port and the interval."""
-    text = "run, repetitions or tuning, or a directory that contains some (default: runs)"
     parser.add_argument(
-        "directories", nargs="*", metavar="DIR", type=expanded_path, default=[], help=text
+        "directories",
+        nargs="*",
+        metavar="DIR",
+        type=expanded_path,
+        default=[],
+        help="run, repetitions or tuning, or a directory that contains some (default: runs)",
     )
     parser.add_argument(
         "--port", metavar="N", type=int, default=0, help="port on 127.0.0.1 (default: a free one)"
     )
-    text = "seconds between two looks at the files (default: 15)"
-    parser.add_argument("--interval", metavar="N", type=whole_number, default=15, help=text)
+    parser.add_argument(
+        "--interval",
+        metavar="N",
+        type=whole_number,
+        default=15,
+        help="seconds between two looks at the files (default: 15)",
+    )
     parser.add_argument(
         "--text", action="store_true", help="show a table in the terminal instead of a page"
     )

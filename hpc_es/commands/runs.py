@@ -31,9 +31,13 @@ AGES = {"updated": "age_seconds", "checkpoint": "checkpoint_age_seconds"}  # col
 
 def add_list_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directories and the output format."""
-    text = "directory to search for runs, with its subdirectories (default: runs)"
     parser.add_argument(
-        "directories", nargs="*", default=[], metavar="DIR", type=expanded_path, help=text
+        "directories",
+        nargs="*",
+        default=[],
+        metavar="DIR",
+        type=expanded_path,
+        help="directory to search for runs, with its subdirectories (default: runs)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print a JSON list with one object per run"
@@ -463,15 +467,26 @@ COMPARED = (
 
 def add_results_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directories and the output format."""
-    text = (
-        "run directory or directory of repetitions (--output of the training); several are compared"
+    parser.add_argument(
+        "directories",
+        metavar="DIR",
+        nargs="+",
+        type=expanded_path,
+        help="run directory or directory of repetitions (--output of the training); several are "
+        "compared",
     )
-    parser.add_argument("directories", metavar="DIR", nargs="+", type=expanded_path, help=text)
     form = parser.add_mutually_exclusive_group()
-    text = "print a JSON object with the summary and the rows; for several DIR one object per directory"
-    form.add_argument("--json", action="store_true", help=text)
-    text = "print CSV with one line per repetition; for several DIR with a column directory"
-    form.add_argument("--csv", action="store_true", help=text)
+    form.add_argument(
+        "--json",
+        action="store_true",
+        help="print a JSON object with the summary and the rows; for several DIR one object per "
+        "directory",
+    )
+    form.add_argument(
+        "--csv",
+        action="store_true",
+        help="print CSV with one line per repetition; for several DIR with a column directory",
+    )
 
 
 def run_results(arguments: argparse.Namespace) -> int:
@@ -673,7 +688,6 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
         type=expanded_path,
         help="run directory or directory of repetitions",
     )
-    text = "picture to write: .png, .pdf or .svg, or .csv with the numbers in it; several times too"
     parser.add_argument(
         "-o",
         "--output",
@@ -681,31 +695,62 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="FILE",
         type=expanded_path,
-        help=text,
+        help="picture to write: .png, .pdf or .svg, or .csv with the numbers in it; several times "
+        "too",
     )
-    text = "horizontal axis (default: one panel per axis)"
-    parser.add_argument("--x", choices=PLOT_AXES, help=text)
-    text = (
-        "value, return or score (the name of what is drawn), population, or metrics such as sigma"
+    parser.add_argument(
+        "--x", choices=PLOT_AXES, help="horizontal axis (default: one panel per axis)"
     )
-    parser.add_argument("--panels", metavar="NAME,...", default="", help=text)
-    text = "what stands for several runs: mean, median or interquartile mean (default: mean)"
-    parser.add_argument("--centre", choices=list(CENTRE_WORDS), default="mean", help=text)
-    text = "the shade over runs: 95 %% bootstrap of the centre, standard deviation, quartiles, or range"
-    parser.add_argument("--interval", choices=list(INTERVAL_WORDS), default="bootstrap", help=text)
-    text = "draw each run as a thin line too (default: up to 20 runs of a task)"
-    parser.add_argument("--seeds", action=argparse.BooleanOptionalAction, help=text)
-    text = "width in inches, such as 3.25 for a column of a journal (default: for a screen)"
-    parser.add_argument("--width", type=_inches, metavar="INCHES", help=text)
+    parser.add_argument(
+        "--panels",
+        metavar="NAME,...",
+        default="",
+        help="value, return or score (the name of what is drawn), population, or metrics such as "
+        "sigma",
+    )
+    parser.add_argument(
+        "--centre",
+        choices=list(CENTRE_WORDS),
+        default="mean",
+        help="what stands for several runs: mean, median or interquartile mean (default: mean)",
+    )
+    parser.add_argument(
+        "--interval",
+        choices=list(INTERVAL_WORDS),
+        default="bootstrap",
+        help="the shade over runs: 95 %% bootstrap of the centre, standard deviation, quartiles, or "
+        "range",
+    )
+    parser.add_argument(
+        "--seeds",
+        action=argparse.BooleanOptionalAction,
+        help="draw each run as a thin line too (default: up to 20 runs of a task)",
+    )
+    parser.add_argument(
+        "--width",
+        type=_inches,
+        metavar="INCHES",
+        help="width in inches, such as 3.25 for a column of a journal (default: for a screen)",
+    )
     parser.add_argument(
         "--title", metavar="TEXT", help="title of the picture (default: the environment)"
     )
-    text = "compare methods on one task: performance profile, probability of improvement, --target"
-    parser.add_argument("--methods", action="store_true", help=text)
-    text = "with --methods, a return or value: when each method reaches it"
-    parser.add_argument("--target", type=float, metavar="VALUE", help=text)
-    text = "the archive of one run: a heat map of two measures, or parallel axes of more"
-    parser.add_argument("--archive", action="store_true", help=text)
+    parser.add_argument(
+        "--methods",
+        action="store_true",
+        help="compare methods on one task: performance profile, probability of improvement, --target",
+    )
+    parser.add_argument(
+        "--target",
+        type=float,
+        metavar="VALUE",
+        help="with --methods, a return or value: when each method reaches it",
+    )
+    parser.add_argument(
+        "--archive",
+        action="store_true",
+        help="the archive of one run: a heat map of two measures, or parallel axes of more",
+    )
 
 
 def _inches(text: str) -> float:

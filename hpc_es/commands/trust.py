@@ -19,8 +19,13 @@ CODE = (".py", ".pyc", ".so")
 
 def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs or files."""
-    text = "run directory, checkpoint file, or file of code that a run imports"
-    parser.add_argument("paths", nargs="+", metavar="PATH", type=expanded_path, help=text)
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        type=expanded_path,
+        help="run directory, checkpoint file, or file of code that a run imports",
+    )
     parser.add_argument(
         "--show", action="store_true", help="list the code that would run, and trust nothing"
     )

@@ -59,8 +59,10 @@ class CodeName:
     def require_inside(self, found: object, step: str) -> None:
         """Raise ValueError if a step has left the module: to another module, which it imports."""
         if isinstance(found, ModuleType) and not found.__name__.startswith(f"{self.module}."):
-            text = f"{step} of {self.module} is the module {found.__name__!r}"
-            raise ValueError(f"{text}: write that before the colon")
+            raise ValueError(
+                f"{step} of {self.module} is the module {found.__name__!r}: write that before "
+                "the colon"
+            )
 
 
 def is_module_name(text: str) -> bool:

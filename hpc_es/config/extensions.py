@@ -87,13 +87,22 @@ def _installed() -> tuple[Mapping[str, Installed], tuple[Unusable, ...]]:
             continue
         if not isinstance(extension, Extension):
             kind = type(extension).__name__
-            text = f"expected {value} to be an hpc_es.extend.Extension, found one of type {kind}"
-            unusable.append(Unusable(name, text))
+            unusable.append(
+                Unusable(
+                    name,
+                    f"expected {value} to be an hpc_es.extend.Extension, found one of type {kind}",
+                )
+            )
         elif name in {**own(), **usable}:
             unusable.append(Unusable(name, f"{value} has the name of another package's extension"))
         elif low := [key for key, number in extension.purposes.items() if number < FIRST_NUMBER]:
-            text = f"expected numbers of purpose_number(...) as purposes, found another one for {low[0]}"
-            unusable.append(Unusable(name, text))
+            unusable.append(
+                Unusable(
+                    name,
+                    "expected numbers of purpose_number(...) as purposes, found another one for "
+                    f"{low[0]}",
+                )
+            )
         else:
             usable[name] = Installed(extension, distribution.name, distribution.version)
     return usable, tuple(unusable)

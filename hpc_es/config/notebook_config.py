@@ -95,8 +95,14 @@ def converted(data: ConfigData) -> dict[str, Json]:
     )
     arguments = chosen("gradient_optimizer", "model_structure.optimizer_args", {}, {})
     if not isinstance(arguments, Mapping):
-        text = f"expected an object such as {{'stepsize': 0.01}}, found {arguments!r}"
-        raise ConfigError([("model_structure.optimizer_args", text)])
+        raise ConfigError(
+            [
+                (
+                    "model_structure.optimizer_args",
+                    f"expected an object such as {{'stepsize': 0.01}}, found {arguments!r}",
+                )
+            ]
+        )
     algorithm["optimizer"] |= {
         "learning_rate" if key == "stepsize" else key: arguments[key] for key in arguments
     }

@@ -174,8 +174,15 @@ def _load_extension_kind(package: Package, kind: str, name: str) -> Any:
     found = _load_user_kind(package, name)
     named = {field.name: field.default for field in dataclasses.fields(found.Options)}["kind"]
     if named != kind:
-        text = f"expected Options of {name!r} with {kind!r} as the default of kind, found {named!r}"
-        raise ConfigError([("kind", text)])
+        raise ConfigError(
+            [
+                (
+                    "kind",
+                    f"expected Options of {name!r} with {kind!r} as the default of kind, found "
+                    f"{named!r}",
+                )
+            ]
+        )
     return found
 
 
@@ -216,28 +223,60 @@ def _load_user_kind(package: str, kind: str) -> Any:
         last_line = traceback.format_exception_only(error)[-1].strip()
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = "" if "importlib" in frame.filename else f" ({frame.filename}, line {frame.lineno})"
-        text = f"expected a module to import, found {module_name!r}: {last_line}{where}"
-        raise ConfigError([("kind", f"{text}; looked in {search_path_text()}")]) from error
+        raise ConfigError(
+            [
+                (
+                    "kind",
+                    f"expected a module to import, found {module_name!r}: {last_line}{where}; looked "
+                    f"in {search_path_text()}",
+                )
+            ]
+        ) from error
     if name and not hasattr(module, name):
-        text = f"expected {name} in the module {module_name!r} ({getattr(module, '__file__', '')}), found no such name"
-        raise ConfigError([("kind", text)])
+        raise ConfigError(
+            [
+                (
+                    "kind",
+                    f"expected {name} in the module {module_name!r} "
+                    f"({getattr(module, '__file__', '')}), found no such name",
+                )
+            ]
+        )
     user_kind = getattr(module, name) if name else module
     required = REQUIRED.get(package, REQUIRED_ALWAYS)
     missing = [attribute for attribute in required if not hasattr(user_kind, attribute)]
     if missing:
-        text = f"expected {', '.join(required)} in {kind!r}, found no {' and no '.join(missing)}"
-        raise ConfigError([("kind", text)])
+        raise ConfigError(
+            [
+                (
+                    "kind",
+                    f"expected {', '.join(required)} in {kind!r}, found no {' and no '.join(missing)}",
+                )
+            ]
+        )
     options = user_kind.Options
     fields = dataclasses.fields(options) if dataclasses.is_dataclass(options) else ()
     names = {field.name for field in fields}
     if "kind" not in names:
-        text = "made with @options of hpc_es.extend, with a field kind"
         raise ConfigError(
-            [("kind", f"expected Options of {kind!r} to be {text}, found {options!r}")]
+            [
+                (
+                    "kind",
+                    f"expected Options of {kind!r} to be made with @options of hpc_es.extend, with a "
+                    f"field kind, found {options!r}",
+                )
+            ]
         )
     if wrong := METHODS & names:
-        text = f"{' and '.join(sorted(wrong))}, which are methods of options: give the field another name"
-        raise ConfigError([("kind", f"expected Options of {kind!r} without the field {text}")])
+        raise ConfigError(
+            [
+                (
+                    "kind",
+                    f"expected Options of {kind!r} without the field {' and '.join(sorted(wrong))}, "
+                    "which are methods of options: give the field another name",
+                )
+            ]
+        )
     return user_kind
 
 
@@ -285,15 +324,27 @@ def _import_module(module: str, key: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            text = f"the module {module!r} imports {error.name!r}, which is not installed"
-            raise ConfigError([(key, text)]) from error
-        searched = f"{current_directory()}, the config's directory and the installed packages"
+            raise ConfigError(
+                [(key, f"the module {module!r} imports {error.name!r}, which is not installed")]
+            ) from error
         raise ConfigError(
-            [(key, f"there is no module {module!r} (searched: {searched})")]
+            [
+                (
+                    key,
+                    f"there is no module {module!r} (searched: {current_directory()}, the config's "
+                    "directory and the installed packages)",
+                )
+            ]
         ) from None
     except (Exception, SystemExit) as error:  # of the user's code
-        text = f"the module {module!r} fails when it is imported: {type(error).__name__}: {error}"
-        raise ConfigError([(key, text)]) from error
+        raise ConfigError(
+            [
+                (
+                    key,
+                    f"the module {module!r} fails when it is imported: {type(error).__name__}: {error}",
+                )
+            ]
+        ) from error
 
 
 # The directory of the config, to which relative paths in it refer.

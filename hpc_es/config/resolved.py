@@ -113,11 +113,14 @@ def parse_resolved(text: str) -> Config:
 
 
 def _damaged(error: Exception) -> ConfigError:
-    came = (
-        f"{type(error).__name__}: {error} (it is damaged, or written by another version of hpc_es)"
-    )
     return ConfigError(
-        [("", f"expected the text of a resolved config, found one that gives {came}")]
+        [
+            (
+                "",
+                f"expected the text of a resolved config, found one that gives {type(error).__name__}: "
+                f"{error} (it is damaged, or written by another version of hpc_es)",
+            )
+        ]
     )
 
 

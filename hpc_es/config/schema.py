@@ -129,11 +129,12 @@ class Checkpoint:
     def warnings(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) if a killed job would start from the beginning."""
         if not self.interval and not self.interval_seconds:
-            text = (
-                "is 0, and interval_seconds too: checkpoints are written only at the end and on a signal, so a killed "
-                "job starts from the beginning"
+            yield (
+                "interval",
+                "is 0, and interval_seconds too: checkpoints are written only at the end and "
+                "on a signal, so a killed job starts from the beginning (try interval_seconds: "
+                "300)",
             )
-            yield "interval", f"{text} (try interval_seconds: 300)"
 
 
 @options
@@ -345,18 +346,27 @@ class Config:
     def problems(self) -> Iterator[ConfigProblem]:
         """Yield (key, text) for mistakes that concern several sections."""
         if self.stop.target_return is not None and not self.evaluation.interval:
-            text = "needs evaluations, but evaluation.interval is 0, so it would not stop (try evaluation.interval: 10)"
-            yield "stop.target_return", text
+            yield (
+                "stop.target_return",
+                "needs evaluations, but evaluation.interval is 0, so it would not stop (try "
+                "evaluation.interval: 10)",
+            )
         if self.mpi.fault_tolerance and self.repetition_groups > 1:
-            text = f"is {self.repetition_groups}: with mpi.fault_tolerance the ranks stay together (expected 1)"
-            yield "repetition_groups", text
+            yield (
+                "repetition_groups",
+                f"is {self.repetition_groups}: with mpi.fault_tolerance the ranks stay "
+                "together (expected 1)",
+            )
         needs, offers = self.setup.needs, self.setup.offers
         for requirement in (*needs.requires, *offers.requires):
             value = _value(self, requirement.key)
             if value not in requirement.values:
                 first = requirement.values[0]
-                expected = f"expected {first if isinstance(first, str) else as_yaml(first)}{requirement.remedy}"
-                yield requirement.key, f"is {as_yaml(value)}, but {requirement.because}: {expected}"
+                yield (
+                    requirement.key,
+                    f"is {as_yaml(value)}, but {requirement.because}: expected "
+                    f"{first if isinstance(first, str) else as_yaml(first)}{requirement.remedy}",
+                )
         if needs.in_flight is not None and offers.closes is not None:
             yield (
                 offers.closes.key,

@@ -96,6 +96,13 @@ def _declared(kind: Any, name: str, options: Any, constant: T) -> T:
     result = function(options)
     if not isinstance(result, type(constant)):
         expected, found = type(constant).__name__, type(result).__name__
-        text = f"{name}(options) of {options.kind!r} returns {found}: expected {expected} (hpc_es.extend.{expected})"
-        raise ConfigError([("kind", text)])
+        raise ConfigError(
+            [
+                (
+                    "kind",
+                    f"{name}(options) of {options.kind!r} returns {found}: expected {expected} "
+                    f"(hpc_es.extend.{expected})",
+                )
+            ]
+        )
     return result

@@ -345,9 +345,9 @@ def _require_allowed(path: str, content: bytes) -> None:
     """Raise UserError if only other files may run in the directory of this one."""
     limits, digest = _limits(str(Path(path).parent)), hashlib.sha256(content).hexdigest()
     if limits is not None and (refusal := limits.refusal(path, digest)):
-        text = f"code of a run would import {path}, which {refusal}"
         raise UserError(
-            f"{text}: read it, and run {as_command('hpc-es', 'trust', path)}, or give --trust (trust=True)"
+            f"code of a run would import {path}, which {refusal}: read it, and run "
+            f"{as_command('hpc-es', 'trust', path)}, or give --trust (trust=True)"
         )
     _executed[path] = digest
 

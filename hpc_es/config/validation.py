@@ -115,10 +115,14 @@ def _section(
     if not isinstance(data, Mapping):
         has_defaults = data is None and not any(map(required, fields.values()))
         remedy = f"; leave {key!r} out to have its defaults" if has_defaults else ""
-        names = (
-            f"a mapping with keys such as {'kind' if 'kind' in fields else next(iter(fields))!r}"
+        problems.append(
+            (
+                key,
+                "expected a mapping with keys such as "
+                f"{'kind' if 'kind' in fields else next(iter(fields))!r}, found "
+                f"{found_text(data)}{remedy}",
+            )
         )
-        problems.append((key, f"expected {names}, found {found_text(data)}{remedy}"))
         return _WRONG
     unknown = [name for name in data if name not in fields]
     problems += [

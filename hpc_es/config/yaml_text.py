@@ -35,8 +35,12 @@ class Loader(yaml.SafeLoader):
         names = set()
         for key, _ in node.value:
             if key.tag not in {TAG + "str", TAG + "merge"}:
-                text = f"expected text as a key, found {getattr(key, 'value', None)!r} (try quotes)"
-                raise yaml.composer.ComposerError(None, None, text, key.start_mark)
+                raise yaml.composer.ComposerError(
+                    None,
+                    None,
+                    f"expected text as a key, found {getattr(key, 'value', None)!r} (try quotes)",
+                    key.start_mark,
+                )
             if key.value in names:
                 raise yaml.composer.ComposerError(
                     None, None, f"the key {key.value!r} stands twice", key.start_mark
@@ -72,8 +76,12 @@ class Loader(yaml.SafeLoader):
         named: list[yaml.MappingNode] = []
         for mapping in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if not isinstance(mapping, yaml.MappingNode):
-                text = "expected a mapping or a list of mappings to merge, found something else"
-                raise yaml.constructor.ConstructorError(None, None, text, mapping.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    "expected a mapping or a list of mappings to merge, found something else",
+                    mapping.start_mark,
+                )
             named.append(mapping)
         return named
 

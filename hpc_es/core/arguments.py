@@ -157,6 +157,8 @@ def member_name(text: str) -> str:
     of_archives = text.startswith(("cell=", "measures="))
     of_fronts = text == "knee" or text.startswith("best ")
     if not MEMBER.fullmatch(text) and not of_archives and not of_fronts:
-        names = "of a front knee or 'best OBJECTIVE', of an archive cell=3,4 or measures=0.2,0.5"
-        raise argparse.ArgumentTypeError(f"expected a name such as g12j7, {names}, found {text!r}")
+        raise argparse.ArgumentTypeError(
+            "expected a name such as g12j7, of a front knee or 'best OBJECTIVE', of an archive "
+            f"cell=3,4 or measures=0.2,0.5, found {text!r}"
+        )
     return text

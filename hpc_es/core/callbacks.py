@@ -23,8 +23,9 @@ class CallbackErrors:
         trace: TracebackType | None,
     ) -> None:
         if error is not None and (failure := failure_of_called_code(error)):
-            text = f"Python code that a compiled call calls fails: {failure.text}"
-            raise EvaluationError(text, failure) from None
+            raise EvaluationError(
+                f"Python code that a compiled call calls fails: {failure.text}", failure
+            ) from None
 
 
 callback_errors = CallbackErrors()

@@ -396,8 +396,11 @@ def failure_of_called_code(error: BaseException) -> Failure | None:
     location = f"{Path(place['path']).name}:{place['line']} in {place['name']}"
     shown = [frame for frame in called if frame in of_user or frame is frames[-1]]
     details = "\n".join([_BEGIN, *map(_frame_text, shown or frames[-1:]), raised, ""])
-    kind = f"{raised.partition(':')[0]} at {location}"
-    return Failure(one_line(f"{raised} ({location})"), kind, shortened(details))
+    return Failure(
+        one_line(f"{raised} ({location})"),
+        f"{raised.partition(':')[0]} at {location}",
+        shortened(details),
+    )
 
 
 def _raised(after: str) -> str:

@@ -53,8 +53,10 @@ def _value(found: re.Match[str]) -> str:
         )
     if not (value := os.environ.get(name)):
         why = "which is not set" if value is None else "which is empty"
-        remedy = "export it, or write the directory itself ($$ is a dollar sign)"
-        raise ValueError(f"{found.string!r} has the variable ${name}, {why}: {remedy}")
+        raise ValueError(
+            f"{found.string!r} has the variable ${name}, {why}: export it, or write the "
+            "directory itself ($$ is a dollar sign)"
+        )
     return value
 
 
@@ -94,9 +96,9 @@ def current_directory() -> Path:
     try:
         return Path.cwd()
     except OSError as error:
-        remedy = "change to another one (cd), and start the command again"
         raise UserError(
-            f"the current directory cannot be used ({error.strerror}): {remedy}"
+            f"the current directory cannot be used ({error.strerror}): change to another one "
+            "(cd), and start the command again"
         ) from error
 
 

@@ -84,8 +84,13 @@ def _plain_array(value: Any, key: str, problems: Problems) -> Json:
     try:
         items = value.tolist() if hasattr(value, "tolist") else np.asarray(value).tolist()
     except Exception as error:  # of the library
-        text = f"expected numbers, found {_described(value)}, which cannot be read: {one_line(str(error))}"
-        problems.append((key, text))
+        problems.append(
+            (
+                key,
+                f"expected numbers, found {_described(value)}, which cannot be read: "
+                f"{one_line(str(error))}",
+            )
+        )
         return None
     if hasattr(items, "__array__") and not isinstance(items, np.generic):
         problems.append((key, f"{EXPECTED}, found {_described(value)}"))

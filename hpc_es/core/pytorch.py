@@ -43,10 +43,15 @@ def refuse_torch(key: str, subject: str, value: Any, remedy: str) -> None:
     what = f"{type(found).__module__}.{type(found).__name__}"
     is_tensor = any(cls.__name__ == "Tensor" for cls in type(found).__mro__)
     kind = "tensor" if is_tensor else "module" if hasattr(found, "state_dict") else "object"
-    text = (
-        f"{subject} returns a PyTorch {kind} ({what}), which neither JAX nor TensorFlow can compile"
+    raise ConfigError(
+        [
+            (
+                key,
+                f"{subject} returns a PyTorch {kind} ({what}), which neither JAX nor TensorFlow can "
+                f"compile: {remedy}",
+            )
+        ]
     )
-    raise ConfigError([(key, f"{text}: {remedy}")])
 
 
 def was_raised_by_torch(trace: TracebackType | None) -> bool:

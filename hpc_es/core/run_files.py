@@ -82,8 +82,9 @@ def _entered(directory: int, name: str, path: Path) -> int:
         os.close(item)
     if link.st_uid not in (os.geteuid(), 0) and os.fstat(target).st_uid != link.st_uid:
         os.close(target)
-        text = f"is below {name}, a link of user {link.st_uid} to a directory of others"
-        raise UnusualFileError(path, text)
+        raise UnusualFileError(
+            path, f"is below {name}, a link of user {link.st_uid} to a directory of others"
+        )
     return target
 
 

@@ -42,8 +42,10 @@ def settings_of_user(name: str, is_said: bool = True) -> Iterator[None]:
         yield
         return
     if is_said and os.path.lexists(name):
-        remedy = "change to a directory of your own (cd) if it has your settings"
-        say_error(f"WARNING: {name} of the current directory is not read ({reason}): {remedy}\n")
+        say_error(
+            f"WARNING: {name} of the current directory is not read ({reason}): change to a "
+            "directory of your own (cd) if it has your settings\n"
+        )
     with in_root_directory():
         yield
 

@@ -124,8 +124,15 @@ def backend(name: str) -> Backend:
     if name in _used:
         return _used[name]
     if name not in names():
-        expected = f"expected one of {', '.join(map(repr, names()))}, found {name!r}{nearest(name, names())}"
-        raise ConfigError([("policy.backend", expected)])
+        raise ConfigError(
+            [
+                (
+                    "policy.backend",
+                    f"expected one of {', '.join(map(repr, names()))}, found "
+                    f"{name!r}{nearest(name, names())}",
+                )
+            ]
+        )
     _used[name] = importlib.import_module(f"{FOLDER}.{name}").BACKEND
     return _used[name]
 

@@ -102,8 +102,10 @@ class DeviceDecision:
         ]
         models = sorted({device.model for device in devices})
         if len(models) > 1:
-            text = f"the ranks compute on different GPUs ({', '.join(models)}), so results depend on which rank"
-            lines.append(f"WARNING: {text} evaluates a candidate: request GPUs of one model")
+            lines.append(
+                f"WARNING: the ranks compute on different GPUs ({', '.join(models)}), so "
+                "results depend on which rank evaluates a candidate: request GPUs of one model"
+            )
         return lines
 
     def provenance(self, world: World) -> dict[str, Any]:
@@ -164,8 +166,15 @@ def decide(world: World, request: DeviceRequest, only_checks: bool = False) -> D
     elif request.device == "auto":
         kind = "cpu"
     elif kind == "gpu" and not only_checks:
-        remedy = "request GPUs, such as with --gpus-per-node, or set"
-        raise ConfigError([(request.key, f"is gpu, but {reason}: {remedy} {request.key}: cpu")])
+        raise ConfigError(
+            [
+                (
+                    request.key,
+                    f"is gpu, but {reason}: request GPUs, such as with --gpus-per-node, or set "
+                    f"{request.key}: cpu",
+                )
+            ]
+        )
     forget()
     if request.hides_others and (kind == "cpu" or index is not None):
         _hide_others(own, index)
@@ -282,9 +291,15 @@ def _set_up(world: World, request: DeviceRequest, own: _Offer, index: int) -> li
     messages = _exchange(world, {"device": asdict(device), "problem": problem})
     for rank, message in enumerate(messages):
         if message["problem"]:
-            text = f"{message['problem']} (rank {rank}, {message['device']['host']}, GPU {message['device']['gpu']})"
             raise ConfigError(
-                [(request.key, f"{text}; expected a GPU that {request.title} can use, or cpu")]
+                [
+                    (
+                        request.key,
+                        f"{message['problem']} (rank {rank}, {message['device']['host']}, GPU "
+                        f"{message['device']['gpu']}); expected a GPU that {request.title} can use, or "
+                        "cpu",
+                    )
+                ]
             )
     return [RankDevice(**message["device"]) for message in messages]
 

@@ -140,8 +140,15 @@ def _set_up(kind: Kind, index: int | None) -> None:
     if is_in_use:
         warn_of_use("JAX")
     if computes_on_gpu and device.platform != "gpu":  # JAX itself falls back to the CPU
-        text = f"is gpu, but JAX computes on the {device.platform}: its CUDA support is missing or cannot use the GPU"
-        raise ConfigError([("device", f"{text}, or JAX was used before in this process")])
+        raise ConfigError(
+            [
+                (
+                    "device",
+                    f"is gpu, but JAX computes on the {device.platform}: its CUDA support is missing "
+                    "or cannot use the GPU, or JAX was used before in this process",
+                )
+            ]
+        )
     if kind == "cpu":
         require_device(None, device.platform)
 
@@ -281,8 +288,11 @@ def tracing_text(error: Exception) -> str:
         is_of_torch = was_raised_by_torch(error.__traceback__)
         return f"{text}: PyTorch cannot compute with arrays of JAX {DOCS}" if is_of_torch else text
     first_line = str(error).strip().splitlines()[0].rstrip(".")
-    text = f"{type(error).__name__}: {first_line} ({location_of(error)}): Python and NumPy code cannot read the values"
-    return f"{text} of traced arrays: write it with jax.numpy, or let it be called by jax.pure_callback {DOCS}"
+    return (
+        f"{type(error).__name__}: {first_line} ({location_of(error)}): Python and NumPy code "
+        "cannot read the values of traced arrays: write it with jax.numpy, or let it be called "
+        f"by jax.pure_callback {DOCS}"
+    )
 
 
 def compile_in_turn(run: RunContext, compile: Callable[[], None]) -> None:

@@ -83,8 +83,15 @@ def _restrict(tf: Any, visible: list[Any]) -> None:
             tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError as error:
         if _chosen:
-            text = f"is {_chosen[0][0]}, but TensorFlow has been used before in this process on other devices"
-            raise ConfigError([("device", f"{text}: start the run in a new process")]) from error
+            raise ConfigError(
+                [
+                    (
+                        "device",
+                        f"is {_chosen[0][0]}, but TensorFlow has been used before in this process on "
+                        "other devices: start the run in a new process",
+                    )
+                ]
+            ) from error
 
 
 def usable_gpus() -> int:

@@ -119,8 +119,9 @@ def gpu_model() -> str:
         return str(torch.cuda.get_device_name(device()))
     except (RuntimeError, ValueError, AssertionError) as error:
         first_line = str(error).strip().splitlines()[0]
-        text = f"is gpu, but PyTorch cannot use the GPU of this rank: {first_line}"
-        raise ConfigError([("device", text)]) from error
+        raise ConfigError(
+            [("device", f"is gpu, but PyTorch cannot use the GPU of this rank: {first_line}")]
+        ) from error
 
 
 def computation_info() -> dict[str, Json]:

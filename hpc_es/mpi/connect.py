@@ -56,8 +56,14 @@ def _connect() -> World:
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         if count > 1:
-            problem = f"there is no MPI library here ({reason}); {install_command('mpich')} installs MPICH"
-            raise LaunchError(launch_error(count, variable, problem)) from error
+            raise LaunchError(
+                launch_error(
+                    count,
+                    variable,
+                    f"there is no MPI library here ({reason}); {install_command('mpich')} installs "
+                    "MPICH",
+                )
+            ) from error
         world = World(f"none: {reason}")
         world.notes.append(
             f"one rank, without MPI; for more ranks install MPICH: {install_command('mpich')}"

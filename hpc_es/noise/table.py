@@ -46,8 +46,15 @@ def fill(table: Float32, keys: Keys, worker: int, workers: int) -> None:
 def check_size(table_size: int, size: int) -> None:
     """Raise ConfigError if the table is smaller than a direction of `size` parameters."""
     if table_size < size:
-        text = f"is {table_size}, but the policy has {size} parameters: expected at least {size} (try {100 * size})"
-        raise ConfigError([("noise.table_size", text)])
+        raise ConfigError(
+            [
+                (
+                    "noise.table_size",
+                    f"is {table_size}, but the policy has {size} parameters: expected at least {size} "
+                    f"(try {100 * size})",
+                )
+            ]
+        )
 
 
 class TableNoise(BlockNoise):

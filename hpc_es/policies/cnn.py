@@ -118,8 +118,11 @@ class Options(PolicyOptions):
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) if there are no layers."""
         if self.preset is None and self.convolutions is None:
-            text = "is null: expected a list such as [{filters: 16, kernel: 3}], or policy.preset"
-            yield "convolutions", f"{text} ({', '.join(PRESETS)})"
+            yield (
+                "convolutions",
+                "is null: expected a list such as [{filters: 16, kernel: 3}], or policy.preset "
+                f"({', '.join(PRESETS)})",
+            )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) for each option that has no effect."""
@@ -233,13 +236,25 @@ def _image(observations: ObservationSpec) -> tuple[int, int, int]:
         text = f"is 'cnn', which takes images [height, width] or [height, width, channels], found {observations}"
         text += " observations" if observations.is_flat else ""
         if parts_of(observations):
-            remedy = (
-                "use the policy network, which gets all parts, or a gymnasium.ObservationWrapper of "
-                "your own in task.wrappers that returns the image"
+            raise ConfigError(
+                [
+                    (
+                        "policy.kind",
+                        f"{text}: use the policy network, which gets all parts, or a "
+                        "gymnasium.ObservationWrapper of your own in task.wrappers that returns the "
+                        "image",
+                    )
+                ]
             )
-            raise ConfigError([("policy.kind", f"{text}: {remedy}")])
-        remedy = "use mlp or lstm for other observations; compiled images need task.flatten_observations: false"
-        raise ConfigError([("policy.kind", f"{text}: {remedy}")])
+        raise ConfigError(
+            [
+                (
+                    "policy.kind",
+                    f"{text}: use mlp or lstm for other observations; compiled images need "
+                    "task.flatten_observations: false",
+                )
+            ]
+        )
     return shape[0], shape[1], (*shape, 1)[2]
 
 

@@ -234,8 +234,15 @@ def _built(options: Options, spaces: Spaces, has_value: bool) -> NetworkPolicy:
             for _ in range(2)
         )
         if network.backend != options.backend:
-            text = f"is {options.backend}, but {options.network} returns a network in {network.backend}"
-            raise ConfigError([("policy.backend", f"{text}: expected {network.backend}")])
+            raise ConfigError(
+                [
+                    (
+                        "policy.backend",
+                        f"is {options.backend}, but {options.network} returns a network in "
+                        f"{network.backend}: expected {network.backend}",
+                    )
+                ]
+            )
         text = _outputs_text(spaces, head) + (
             ", and the value of the observation" if has_value else ""
         )
@@ -260,8 +267,15 @@ def _prepared_backend(options: Options) -> NetworkBackend:
         os.environ["KERAS_BACKEND"] = options.backend
     elif options.network.endswith(FILE_SUFFIX) and keras.backend.backend() != options.backend:
         used = keras.backend.backend()
-        text = f"is {options.backend}, but Keras has one backend per process, here {used}: expected {used}"
-        raise ConfigError([("policy.backend", text)])
+        raise ConfigError(
+            [
+                (
+                    "policy.backend",
+                    f"is {options.backend}, but Keras has one backend per process, here {used}: "
+                    f"expected {used}",
+                )
+            ]
+        )
     return library
 
 

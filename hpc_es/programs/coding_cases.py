@@ -427,8 +427,10 @@ def cases_of_program(name: str) -> Callable[..., CaseList]:
         drawn = [reference.draw(rng) for _ in range(case_count)]
         results = [evaluate(reference.program, inputs) for inputs in drawn]
         if not all(result.success for result in results):
-            text = f"the program that defines {name} does not end on one of these inputs"
-            raise UserError(f"case_count is {case_count}: {text} (try fewer)")
+            raise UserError(
+                f"case_count is {case_count}: the program that defines {name} does not end on "
+                "one of these inputs (try fewer)"
+            )
         return [
             (tuple(inputs), tuple(result.output))
             for inputs, result in zip(drawn, results, strict=True)

@@ -30,12 +30,25 @@ def add_run_program_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--program", metavar="TEXT", help="program to execute instead, such as --program=',[.,]'"
     )
-    text = "input that ',' reads (default: none)"
-    parser.add_argument("--input", type=_whole_numbers, default=(), metavar="1,2,3", help=text)
-    text = "base of the numbers, which are 0 .. N - 1 (default: that of the task, or 256)"
-    parser.add_argument("--base", type=whole_number, metavar="N", help=text)
-    text = "step limit (default: that of the task, or 5000)"
-    parser.add_argument("--max-steps", type=whole_number, metavar="N", help=text)
+    parser.add_argument(
+        "--input",
+        type=_whole_numbers,
+        default=(),
+        metavar="1,2,3",
+        help="input that ',' reads (default: none)",
+    )
+    parser.add_argument(
+        "--base",
+        type=whole_number,
+        metavar="N",
+        help="base of the numbers, which are 0 .. N - 1 (default: that of the task, or 256)",
+    )
+    parser.add_argument(
+        "--max-steps",
+        type=whole_number,
+        metavar="N",
+        help="step limit (default: that of the task, or 5000)",
+    )
     parser.add_argument("--trace", action="store_true", help="print every step on stderr")
 
 
@@ -135,10 +148,19 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
 
 def add_program_table_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs and the form of the table."""
-    text = "run directory, directory of repetitions, or directory of these"
-    parser.add_argument("directories", nargs="+", metavar="DIR", type=expanded_path, help=text)
-    text = "count only successes within N executed programs (runs may have executed more)"
-    parser.add_argument("--npe-limit", metavar="N", type=int, help=text)
+    parser.add_argument(
+        "directories",
+        nargs="+",
+        metavar="DIR",
+        type=expanded_path,
+        help="run directory, directory of repetitions, or directory of these",
+    )
+    parser.add_argument(
+        "--npe-limit",
+        metavar="N",
+        type=int,
+        help="count only successes within N executed programs (runs may have executed more)",
+    )
     parser.add_argument(
         "--csv", metavar="FILE", type=expanded_path, help="also write the table as CSV"
     )
@@ -149,10 +171,14 @@ def add_program_table_arguments(parser: argparse.ArgumentParser) -> None:
         help="also draw a heat map: .png, .pdf or .svg",
     )
     instead = parser.add_mutually_exclusive_group()
-    text = "print the means of the best rewards instead"
-    instead.add_argument("--rewards", action="store_true", help=text)
-    text = "print the shortest correct programs instead, shortened and tested on new cases"
-    instead.add_argument("--shortest", action="store_true", help=text)
+    instead.add_argument(
+        "--rewards", action="store_true", help="print the means of the best rewards instead"
+    )
+    instead.add_argument(
+        "--shortest",
+        action="store_true",
+        help="print the shortest correct programs instead, shortened and tested on new cases",
+    )
 
 
 def run_program_table(arguments: argparse.Namespace) -> int:

@@ -240,8 +240,13 @@ def _task(settings: Settings, problems: list[ConfigProblem]) -> Settings:
     if name and cycle:
         problems.append(("env.task_cycle", "expected task or task_cycle, found both: remove one"))
     if not name and not cycle:
-        text = 'expected a coding task such as "reverse", or a task_cycle, or an override task.name=..., found none'
-        problems.append(("env.task", text))
+        problems.append(
+            (
+                "env.task",
+                'expected a coding task such as "reverse", or a task_cycle, or an override '
+                "task.name=..., found none",
+            )
+        )
     if not all(isinstance(name, str) for name in cycle):
         problems.append(
             ("env.task_cycle", f'expected a list of "texts", found {found_text(cycle)}')
@@ -282,9 +287,12 @@ def _kwargs(text: str, problems: list[ConfigProblem]) -> Settings:
         )
         return {}
     if kwargs.pop("reward_type", STATIC) != STATIC:
-        why = "the others draw new cases at each scoring, so that rewards could not be compared"
         problems.append(
-            ("env.task_kwargs", f"expected reward_type {STATIC!r}, found {text!r}: {why}")
+            (
+                "env.task_kwargs",
+                f"expected reward_type {STATIC!r}, found {text!r}: the others draw new cases at "
+                "each scoring, so that rewards could not be compared",
+            )
         )
     return {KWARGS[name]: value for name, value in kwargs.items()}
 

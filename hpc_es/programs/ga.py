@@ -213,8 +213,11 @@ class Options:
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield mistakes that involve several options: (key, text)."""
         if self.population_size <= self.hall_of_fame_size:
-            text = f"is {self.population_size}, but the hall of fame alone has {self.hall_of_fame_size}"
-            yield "population_size", f"{text}: expected more than that, such as 100"
+            yield (
+                "population_size",
+                f"is {self.population_size}, but the hall of fame alone has "
+                f"{self.hall_of_fame_size}: expected more than that, such as 100",
+            )
 
 
 @dataclass(frozen=True)

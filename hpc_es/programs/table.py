@@ -136,14 +136,16 @@ def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
             name = str(row["name"]).removesuffix(f"_{row['task']}")
             key = (row["task"], name, int(row["seed"]), int(row["repetition"]))
             if rows.setdefault(key, row) is not row:
-                text = f"repetition {key[3]} of {name} on {key[0]} with seed {key[2]} occurs twice"
-                raise UserError(f"{run_dir}: {text}: name each run only once")
+                raise UserError(
+                    f"{run_dir}: repetition {key[3]} of {name} on {key[0]} with seed {key[2]} "
+                    "occurs twice: name each run only once"
+                )
             budget = row["budget"]["episodes"]
             if limit is None and budgets.setdefault(name, budget) != budget:
-                text = (
-                    f"{name} may execute {budget} programs here, and {budgets[name]} in another run"
+                raise UserError(
+                    f"{run_dir}: {name} may execute {budget} programs here, and "
+                    f"{budgets[name]} in another run: give the configs different names"
                 )
-                raise UserError(f"{run_dir}: {text}: give the configs different names")
             if limit is not None:
                 budgets[name] = limit
             cells.setdefault(key[:2], []).append(
@@ -181,8 +183,10 @@ def _limited(limit: int, row: Result, run_dir: Path) -> Result:
     if row["npe"] <= limit and (row["success"] or row["npe"] == limit):
         return row
     if row["npe"] < limit:
-        text = f"repetition {row['repetition']} gave up after {row['npe']} programs: expected a limit of at most that"
-        raise UserError(f"{run_dir}: {text}")
+        raise UserError(
+            f"{run_dir}: repetition {row['repetition']} gave up after {row['npe']} programs: "
+            "expected a limit of at most that"
+        )
     return {**row, "success": False, "npe": limit, "code_solution": "", "best_correct": False}
 
 
@@ -212,8 +216,9 @@ def _program_results(directory: Path) -> Iterator[tuple[Path, Result, Sequence[s
             for name, hint in _ROW.items():
                 require_fit(hint, row[name], name)
         except (KeyError, TypeError) as error:
-            text = f"expected results of a search for programs: {unreadable_reason(error)}"
-            raise UserError(f"{run_dir}: {text}") from error
+            raise UserError(
+                f"{run_dir}: expected results of a search for programs: {unreadable_reason(error)}"
+            ) from error
     cycles = {
         run_dir: _cycle(run_dir)
         for run_dir in dict.fromkeys(run_dir for run_dir, _ in program_results)

@@ -77,8 +77,7 @@ def figure(archive: StoredArchive, grown: dict[str, tuple[Float64, Float64]], ti
     """Return the figure at 150 dots per inch."""
     result = Figure(figsize=(8.0, 4.8), dpi=150)
     result.set_layout_engine("constrained", wspace=0.06)
-    share = f"{len(archive):,} of {archive.division.count:,} cells"
-    result.suptitle(f"{title}: {share}", fontsize=11)
+    result.suptitle(f"{title}: {len(archive):,} of {archive.division.count:,} cells", fontsize=11)
     columns = (3, 1) if grown else (1,)
     grid = result.add_gridspec(max(len(grown), 1), len(columns), width_ratios=columns)
     ax = result.add_subplot(grid[:, 0])

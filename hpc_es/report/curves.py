@@ -282,8 +282,10 @@ def load(path: Path) -> RunCurves:
             f"{path / JSONL} has no metrics yet; plot the run after its first generation"
         )
     if not all(run.series(COLUMNS[x], run.measure.y)[0].size for x in run.measure.panels):
-        text = f"{path / JSONL} has {rows} row{'s' * (rows > 1)}, but no {run.measure.label}"
-        raise UserError(f"{text}: no episode has ended yet, or all jobs have failed")
+        raise UserError(
+            f"{path / JSONL} has {rows} row{'s' * (rows > 1)}, but no {run.measure.label}: no "
+            "episode has ended yet, or all jobs have failed"
+        )
     return run
 
 

@@ -212,11 +212,17 @@ def _parallel(designs: Sequence[Design], axes: Sequence[str]) -> Element:
     kept = element(
         "p", element("output", str(len(designs)), class_="kept"), f" of {len(designs)} shown"
     )
-    caption = (
-        "Parallel coordinates: orange is best, dashed are initial points; limits leave designs out"
-    )
     return element(
-        "div", element("h3", caption), scrolling(label, picture), kept, controls, class_="parallel"
+        "div",
+        element(
+            "h3",
+            "Parallel coordinates: orange is best, dashed are initial points; limits leave designs "
+            "out",
+        ),
+        scrolling(label, picture),
+        kept,
+        controls,
+        class_="parallel",
     )
 
 

@@ -97,8 +97,10 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
     policy = load_policy(path, **options.selected, trust=options.trust, env=options.env)
     kind = policy.config.policy.kind
     if not is_exportable(kind, policy.policy):
-        text = f"{path}: a policy of kind {kind!r} cannot be exported as a Keras model"
-        raise UserError(f"{text}: {ARRAYS_SUFFIX} writes its parameters by name")
+        raise UserError(
+            f"{path}: a policy of kind {kind!r} cannot be exported as a Keras model: "
+            f"{ARRAYS_SUFFIX} writes its parameters by name"
+        )
     require("export", *(("keras",) if kind == "network" else ("tensorflow", "keras")))
     value = _value_head(path, policy) if options.value else None
     transformations = (
@@ -234,8 +236,10 @@ def export_arrays(path: Path, output: Path, options: ExportOptions) -> None:
     if options.value:
         arrays["value"] = _value_head(path, policy)
         if not arrays["value"].size:
-            text = "the value is the last output of the network, whose parameters the file has: leave --value out"
-            raise UserError(f"{path}: {text}")
+            raise UserError(
+                f"{path}: the value is the last output of the network, whose parameters the "
+                "file has: leave --value out"
+            )
     _write_arrays(output, arrays)
 
 
@@ -256,8 +260,10 @@ def export_weights(path: Path, output: Path, options: ExportOptions) -> str:
     policy = load_policy(path, **options.selected, trust=options.trust, env="wrapped")
     network = policy.policy.network if isinstance(policy.policy, NetworkPolicy) else None
     if not isinstance(network, HasWeightFiles) or output.suffix not in network.weight_suffixes:
-        text = f"{path}: its policy is no module of PyTorch, so it has no {output.suffix} file"
-        raise UserError(f"{text}: {ARRAYS_SUFFIX} writes its parameters by name")
+        raise UserError(
+            f"{path}: its policy is no module of PyTorch, so it has no {output.suffix} file: "
+            f"{ARRAYS_SUFFIX} writes its parameters by name"
+        )
     with written(output) as temporary:
         network.save(temporary, policy.source.theta, output.suffix)
     if policy.source.normaliser is None:
@@ -311,9 +317,9 @@ def _environment_transformations(
             or shape is None
             or (layer.effect == "actions" and not isinstance(spaces.actions, Box))
         ):
-            text = f"{layer.name} (task.wrappers[{layer.index}]) cannot be written as Keras layers"
             raise UserError(
-                f"{text}: with --env wrapped the model acts in the environment with its wrappers"
+                f"{layer.name} (task.wrappers[{layer.index}]) cannot be written as Keras "
+                "layers: with --env wrapped the model acts in the environment with its wrappers"
             )
         steps[layer.effect] += transformations
     return EnvironmentTransformations(shape, steps["observations"], steps["actions"][::-1])

@@ -51,14 +51,17 @@ def _front(whole: SavedFront, name: str, color: int, index: int) -> Element:
         pictures.append(_parallel(front, shares))
     is_whole = len(front.members) == len(whole.members)
     shown = "" if is_whole else f", of which {len(front.members):,} are shown (front.csv has all)"
-    note = "The large dot or bold line is the knee, whose worst objective, scaled from the worst to the best of the front, is best. "
-    note += "Limits leave out members that are worse."
     return element(
         "figure",
         element("figcaption", f"{name}: {len(whole.members):,} members{shown}"),
         _limits(front),
         element("div", *pictures, class_="media"),
-        element("p", note, class_="note"),
+        element(
+            "p",
+            "The large dot or bold line is the knee, whose worst objective, scaled from the worst "
+            "to the best of the front, is best. Limits leave out members that are worse.",
+            class_="note",
+        ),
         details("Members", _members(front, shares)),
         class_="front",
         id=f"front-{index}",

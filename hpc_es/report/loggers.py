@@ -552,5 +552,7 @@ class Loggers:
         except Exception as error:
             self._running.pop(name, None)
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            text = "the run continues without it; metrics.jsonl has all rows, which the next start writes again"
-            self._warn(f"report.loggers: {name} has failed ({reason}); {text}")
+            self._warn(
+                f"report.loggers: {name} has failed ({reason}); the run continues without it; "
+                "metrics.jsonl has all rows, which the next start writes again"
+            )

@@ -122,8 +122,9 @@ def methods_of(groups: Sequence[RunGroup], x: X, target: float | None) -> list[M
         UserError: they have several tasks or measures.
     """
     if len(tasks := by_task(groups)) > 1:
-        text = f"the runs have {len(tasks)} tasks, {', '.join(tasks)}"
-        raise UserError(f"{text}: expected methods on one task")
+        raise UserError(
+            f"the runs have {len(tasks)} tasks, {', '.join(tasks)}: expected methods on one task"
+        )
     if len({group.measure.label for group in groups}) > 1:
         raise UserError("the runs have different measures: expected methods with one measure")
     return [_method(group, x, target) for group in groups]

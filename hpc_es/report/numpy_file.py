@@ -255,8 +255,7 @@ def add_parts(file: NumpyFile, parts: Sequence[Part]) -> str:
     for part in parts:
         value = "observation" + "".join(f"[{key!r}]" for key in part.path)
         if isinstance(part.spec, Choices):
-            arguments = f"{part.spec.counts!r}, {part.spec.starts!r}"
-            lines.append(f"one_hot({value}, {arguments})")
+            lines.append(f"one_hot({value}, {part.spec.counts!r}, {part.spec.starts!r})")
         else:
             lines.append(f"np.ravel(np.asarray({value}, np.float32))")
     if any(isinstance(part.spec, Choices) for part in parts):

@@ -156,8 +156,10 @@ def onnx_bytes(
                 verbose=False,
             )
     except Exception as error:  # of PyTorch there is no list
-        text = f"{path}: PyTorch cannot write the module as .onnx: {failure_from_error(error).text}"
-        raise UserError(f"{text}: .pt writes its weights") from error
+        raise UserError(
+            f"{path}: PyTorch cannot write the module as .onnx: "
+            f"{failure_from_error(error).text}: .pt writes its weights"
+        ) from error
     model = program.model_proto
     model.doc_string, model.producer_name = title, "hpc_es"
     onnx.checker.check_model(model, full_check=True)

@@ -187,8 +187,9 @@ def _write(picture: Figure, charts: Mapping[str, Chart], file: Path) -> None:
 def require_suffix(output: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
     """Raise UserError unless the file has one of the suffixes."""
     if output.suffix.lower() not in suffixes:
-        text = f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(suffixes)}"
-        raise UserError(text)
+        raise UserError(
+            f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(suffixes)}"
+        )
 
 
 def check_picture(output: Path) -> None:
@@ -240,8 +241,10 @@ def _panels(groups: Sequence[RunGroup], x: X | None, style: Style) -> Sequence[X
         x = "episodes"  # one is an evaluation of a policy
     if x is not None and x not in (*known, "generation", "episodes"):
         names = [*known, "generation"]
-        text = f"--x is {x}: expected {', '.join(names[:-1])} or {names[-1]}"
-        raise UserError(f"{text} for the {first.measure.label}")
+        raise UserError(
+            f"--x is {x}: expected {', '.join(names[:-1])} or {names[-1]} for the "
+            f"{first.measure.label}"
+        )
     if x is None and style.width is not None and style.width < NARROW:
         return known[:1]
     return (x,) if x else known
@@ -261,10 +264,10 @@ def _charts(groups: Sequence[RunGroup], axes: Sequence[X], style: Style) -> dict
     """Return the charts by task."""
     tasks = by_task(groups)
     if len(tasks) > MOST_CHARTS:
-        text = (
-            f"the runs have {len(tasks)} tasks, each with a chart: expected at most {MOST_CHARTS}"
+        raise UserError(
+            f"the runs have {len(tasks)} tasks, each with a chart: expected at most "
+            f"{MOST_CHARTS} in one picture"
         )
-        raise UserError(f"{text} in one picture")
     charts = {}
     for name, same in tasks.items():
         panels = panels_of(same, style)
@@ -511,8 +514,11 @@ def _key(chart: Chart, style: Style) -> list[Line2D | Patch]:
     key: list[Line2D | Patch] = []
     evaluated = [line for line in chart.lines if line.role == "centre" and line.is_evaluated]
     if evaluated:
-        text = f"evaluation of theta{over}"
-        key.append(Line2D([], [], marker="o", ms=4, mec="white", label=text, **BOLD))
+        key.append(
+            Line2D(
+                [], [], marker="o", ms=4, mec="white", label=f"evaluation of theta{over}", **BOLD
+            )
+        )
     elif "centre" in roles:
         text = "best value so far" if measure is VALUES else "best so far"
         text = "population mean" if measure.spread else text

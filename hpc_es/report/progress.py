@@ -268,9 +268,11 @@ class Progress:
             ("timesteps", number(row.get("timesteps_total"))),
             ("steps/s", number(row.get("steps_per_second"))),
         ]
-        population = f"{number(row.get('return_mean'))} ± {number(row.get('return_std'))}"
         return [
-            ("score" if self._scores else "return", population),
+            (
+                "score" if self._scores else "return",
+                f"{number(row.get('return_mean'))} ± {number(row.get('return_std'))}",
+            ),
             *self._declared_entries(row),
             ("score of centre" if self._scores else "evaluation", evaluation),
             *(self._evaluation_counts(row) if self._scores else timesteps),

@@ -145,12 +145,11 @@ def _alerts(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content
             )
         if run.failed_jobs and not is_summed:
             share = run.failed_jobs / max(float(counted(run.last_row, "episodes_total") or 0), 1)
-            text = f": {run.failed_jobs:,} failed jobs ({100 * share:.3g} % of all), see "
             items.append(
                 element(
                     "li",
                     link,
-                    text,
+                    f": {run.failed_jobs:,} failed jobs ({100 * share:.3g} % of all), see ",
                     element("a", "Failures", href="#failures") if run.failures else "the log",
                 )
             )
@@ -228,9 +227,15 @@ def _runs_table(
             ]
         )
     if copies:
-        text = "A copy has the config, the seed and the results of another run, and counts once with it."
         return element(
-            "div", table("Runs", head, rows, sortable=True), element("p", text, class_="note")
+            "div",
+            table("Runs", head, rows, sortable=True),
+            element(
+                "p",
+                "A copy has the config, the seed and the results of another run, and counts once "
+                "with it.",
+                class_="note",
+            ),
         )
     return table("Runs", head, rows, sortable=True)
 
@@ -373,8 +378,12 @@ def _failures(runs: Sequence[RunSummary]) -> list[Section]:
             element("p", f"{more} more kinds of failures are in the failures.log of the runs.")
         )
     if content:
-        note = "The first failure of each kind, and how many runs have it."
-        content.insert(0, element("p", note, class_="note"))
+        content.insert(
+            0,
+            element(
+                "p", "The first failure of each kind, and how many runs have it.", class_="note"
+            ),
+        )
     return [Section("failures", "Failures", content)] if content else []
 
 

@@ -95,8 +95,10 @@ def rendering(task: Any, output: Path) -> Iterator[tuple[Environment, float]]:
             yield environment, 1 / (environment.metadata.get("render_fps") or 1 / SECONDS_PER_FRAME)
     except Exception as error:  # renderers raise all kinds of errors
         if "rgb_array" not in modes:
-            text = f"{task.name} renders no images: 'rgb_array' is not among its metadata['render_modes'], {modes}"
-            raise UserError(f"{output}: {text}") from error
+            raise UserError(
+                f"{output}: {task.name} renders no images: 'rgb_array' is not among its "
+                f"metadata['render_modes'], {modes}"
+            ) from error
         message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         uses_gl = any(name.partition(".")[0] in {"mujoco", "OpenGL"} for name in sys.modules)
         backend = (

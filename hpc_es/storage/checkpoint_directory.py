@@ -201,5 +201,7 @@ def _set_aside(path: Path) -> Path:
 
 def _all_damaged(directory: Path, errors: list[DamagedError]) -> CheckpointError:
     lines = "\n  ".join(str(error) for error in errors)
-    remedy = "restore one from a backup, or remove them to start again from the beginning"
-    return CheckpointError(f"{directory}: every checkpoint is damaged: {remedy}\n  {lines}")
+    return CheckpointError(
+        f"{directory}: every checkpoint is damaged: restore one from a backup, or remove them "
+        f"to start again from the beginning\n  {lines}"
+    )

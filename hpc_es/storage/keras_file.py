@@ -39,8 +39,10 @@ def read_layers(path: Path) -> list[SavedLayer]:
     try:
         layers = _from_archive(path) if path.suffix == ".keras" else _from_hdf5(path)
     except Exception as error:  # of h5py, zipfile and zlib there is no list
-        text = f"{path}: expected a Keras model as written by model.save"
-        raise CheckpointError(f"{text}: {type(error).__name__}: {error}") from error
+        raise CheckpointError(
+            f"{path}: expected a Keras model as written by model.save: {type(error).__name__}: "
+            f"{error}"
+        ) from error
     return layers
 
 

@@ -177,9 +177,9 @@ class EvaluationsLog:
         if length and path.exists():
             with open_file(path) as file:
                 if file.readline(len(self._header) * 4 + 1) != self._header.encode():
-                    remedy = "restore it, or remove it to continue without the rows so far"
                     raise RunError(
-                        f"{path} has other columns than {self._header.strip()}: {remedy}"
+                        f"{path} has other columns than {self._header.strip()}: restore it, or "
+                        "remove it to continue without the rows so far"
                     )
         if not self._file.cut(length):
             self._recreate(length)
@@ -317,8 +317,9 @@ def read_programs(run_dir: Path, length: int | None = None) -> Iterator[JsonObje
                 }
             except (ValueError, KeyError, TypeError):
                 text = f"expected a program with its reward as JSON, found {line[:40]!r}"
-                remedy = "restore the file or remove the line"
-                raise RunError(f"{path}, line {number}: {text}; {remedy}") from None
+                raise RunError(
+                    f"{path}, line {number}: {text}; restore the file or remove the line"
+                ) from None
             yield entry
 
 

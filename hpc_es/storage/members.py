@@ -247,8 +247,10 @@ def read_archive(run: Path) -> StoredArchive:
     """Return the archive of a run; CheckpointError if it has none, or if it is damaged."""
     path = run / f"{STEMS['cells']}.npz"
     if not path.is_file():
-        text = "expected the directory of a run whose algorithm keeps an archive of cells, found no"
-        raise CheckpointError(f"{run}: {text} {path.name}")
+        raise CheckpointError(
+            f"{run}: expected the directory of a run whose algorithm keeps an archive of "
+            f"cells, found no {path.name}"
+        )
     try:
         arrays = load_arrays(path, leave_out=("vectors",), may_be_compressed=False)
         names = _names(arrays)
@@ -344,9 +346,9 @@ def read_member(run: Path, name: str) -> Member:
         path = run / f"{stem}.npz"
         if path.is_file():
             return _member(path, name)
-    expected = "expected the directory of a run whose algorithm keeps a front or an archive"
     raise CheckpointError(
-        f"{run}: {expected}, found no {' or '.join(f'{stem}.npz' for stem in STEMS.values())}"
+        f"{run}: expected the directory of a run whose algorithm keeps a front or an archive, "
+        f"found no {' or '.join(f'{stem}.npz' for stem in STEMS.values())}"
     )
 
 

@@ -92,8 +92,10 @@ class Shard:
         task, first, last, count = (int(text) if text.isdecimal() else -1 for text in found)
         if not 0 <= first <= task <= last or not 1 <= count <= last - first + 1:
             expected = "expected SLURM_ARRAY_TASK_ID, _MIN, _MAX and _COUNT of an array, whole numbers as set by SLURM"
-            remedy = "pass --shard i/n, or unset SLURM_ARRAY_TASK_ID outside of arrays"
-            raise UserError(f"{expected}, found {', '.join(map(repr, found))}: {remedy}")
+            raise UserError(
+                f"{expected}, found {', '.join(map(repr, found))}: pass --shard i/n, or unset "
+                "SLURM_ARRAY_TASK_ID outside of arrays"
+            )
         if count == 1:
             return Shard()
         step, uneven = divmod(last - first, count - 1)
@@ -427,10 +429,10 @@ def summary_text(summary: JsonObject) -> str:
                 f"{title}: mean {values['mean']:.6g}, median {values['median']:.6g}, {quartiles}"
             )
     if summary["infeasible"]:
-        text = (
-            f"{summary['infeasible']} of {summary['finished']} repetitions found no feasible vector"
+        lines.append(
+            f"{summary['infeasible']} of {summary['finished']} repetitions found no feasible "
+            "vector: their values are left out"
         )
-        lines.append(f"{text}: their values are left out")
     if best := summary["best"]:
         answer = found_in({"goal": summary["goal"], "answer": best}).answer
         where = f" at {x_text(answer.x, MOST_NUMBERS)}" if answer.x is not None else ""

@@ -189,8 +189,10 @@ def _names(value: object) -> Iterator[str]:
         module, colon, _ = text.partition(":")
         if colon and module not in found:
             if len(found) == MOST_MODULES:
-                many = f"more than {MOST_MODULES:,} texts that begin with different modules"
-                raise UserError(f"expected a config that names code, found {many} and a colon")
+                raise UserError(
+                    f"expected a config that names code, found more than {MOST_MODULES:,} "
+                    "texts that begin with different modules and a colon"
+                )
             found[module] = has_module(module)
         if not colon or found[module]:
             yield text
@@ -375,15 +377,19 @@ def _require_sources(path: Path, data: ConfigData, code: Code) -> None:
             if not is_in_main(name):
                 own = name.partition(":")[2].rpartition(".")[2].strip("<>")
                 text = f"{path} needs {name!r} of the script or notebook that trained it, which is not running here"
-                remedy = f"move it to a module, such as my_module.py, use it from there (my_module:{own})"
-                raise UserError(f"{text}: {remedy}, and train again")
+                raise UserError(
+                    f"{text}: move it to a module, such as my_module.py, use it from there "
+                    f"(my_module:{own}), and train again"
+                )
         elif not now:
             is_module = ":" in name or is_user_kind(name)
             if is_module and is_installed(name):  # such as what is built in
                 continue
             searched = user_code.search_path_text() if is_module else data.get("directory") or "."
-            text = f"expected the source of {name!r}, which {path} needs, found none in {searched}"
-            raise UserError(f"{text}: start this command in its directory")
+            raise UserError(
+                f"expected the source of {name!r}, which {path} needs, found none in "
+                f"{searched}: start this command in its directory"
+            )
 
 
 def _changed_text(path: Path, name: str, now: str, before: str) -> str:
@@ -402,8 +408,10 @@ def _remedy(checkpoint: Path) -> str:
 
 
 def _untrusted_lines(path: Path, reason: str, code: Code) -> Iterator[str]:
-    text = f"{path} names code that you have not trusted yet, and somebody else may have written it ({reason}):"
-    yield visible(text)
+    yield visible(
+        f"{path} names code that you have not trusted yet, and somebody else may have written "
+        f"it ({reason}):"
+    )
     yield from code.lines()
     yield f"read it, and {_remedy(path)}"
 

@@ -340,8 +340,15 @@ def random_observations(task: Episodic, keys: Keys, count: int) -> Array:
         )
         outcome = task.evaluate(actor, batch, lambda: None)
         if outcome.failures:
-            text = "is virtual_batch, which needs observations of random play, but an episode of random actions fails"
-            raise ConfigError([("policy.normalisation", f"{text}: {outcome.failures[0].text}")])
+            raise ConfigError(
+                [
+                    (
+                        "policy.normalisation",
+                        "is virtual_batch, which needs observations of random play, but an episode of "
+                        f"random actions fails: {outcome.failures[0].text}",
+                    )
+                ]
+            )
         observations += actor.observations
         steps, episode = actor.steps, episode + 1
     return np.stack(observations[:count]).astype(spec.dtype, copy=False)

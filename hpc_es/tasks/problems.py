@@ -109,8 +109,11 @@ class ProblemDefaults:
             RunError: there are several.
         """
         if len(parts) != 1:
-            text = f"{type(self).__name__}: expected 1 dict in Outcome.learned for each unit of jobs, found {len(parts)}"
-            raise RunError(f"{text}: return 1, or define unit(parts), which combines several")
+            raise RunError(
+                f"{type(self).__name__}: expected 1 dict in Outcome.learned for each unit of "
+                f"jobs, found {len(parts)}: return 1, or define unit(parts), which combines "
+                "several"
+            )
         return parts[0]
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
@@ -259,15 +262,25 @@ class ObservationNormalization:
                 self, ("probability", "clip", "deviation", "unit"), "enabled is false"
             )
         elif not self.probability:
-            text = "so mean and deviation stay 0 and 1, or those of policy.init_observations (try 0.01)"
-            yield "probability", f"is 0: no observations are added, {text}"
+            yield (
+                "probability",
+                "is 0: no observations are added, so mean and deviation stay 0 and 1, or those "
+                "of policy.init_observations (try 0.01)",
+            )
 
 
 def refuse_common_seeds(common_seeds: bool) -> None:
     """Raise ConfigError for common seeds of an algorithm that learns from trajectories."""
     if common_seeds:
-        text = "is true, but the algorithm learns from trajectories, and has no candidates to compare: expected false"
-        raise ConfigError([("task.common_seeds", text)])
+        raise ConfigError(
+            [
+                (
+                    "task.common_seeds",
+                    "is true, but the algorithm learns from trajectories, and has no candidates to "
+                    "compare: expected false",
+                )
+            ]
+        )
 
 
 def refuse_normalization(normalization: ObservationNormalization) -> None:
@@ -276,9 +289,14 @@ def refuse_normalization(normalization: ObservationNormalization) -> None:
     For algorithms that learn from trajectories.
     """
     if normalization.enabled:
-        text = "is true, but algorithms that differentiate trajectories do not support it: expected false"
         raise ConfigError(
-            [("task.observation_normalization.enabled", f"{text}, or algorithm.kind: es")]
+            [
+                (
+                    "task.observation_normalization.enabled",
+                    "is true, but algorithms that differentiate trajectories do not support it: "
+                    "expected false, or algorithm.kind: es",
+                )
+            ]
         )
 
 
@@ -289,12 +307,12 @@ def refuse_quantities(quantities: Quantities) -> None:
     """
     for group in (OBJECTIVES, CONSTRAINTS):
         if group in quantities.groups:
-            text = "is set, but algorithms that differentiate trajectories follow returns: expected null"
             raise ConfigError(
                 [
                     (
                         f"task.{group}",
-                        f"{text}, or an algorithm that ranks jobs, such as algorithm.kind: es",
+                        "is set, but algorithms that differentiate trajectories follow returns: "
+                        "expected null, or an algorithm that ranks jobs, such as algorithm.kind: es",
                     )
                 ]
             )
@@ -342,8 +360,14 @@ class PolicyProblem(ProblemDefaults):
             bool(quantities.constraints),
         )
         if normalization.enabled and Traits.of(policy).scales_observations:
-            text = "is true, but the policy scales observations itself: expected false"
-            raise ConfigError([("task.observation_normalization.enabled", text)])
+            raise ConfigError(
+                [
+                    (
+                        "task.observation_normalization.enabled",
+                        "is true, but the policy scales observations itself: expected false",
+                    )
+                ]
+            )
         self._reference_info: dict[str, str] = {}
         if isinstance(policy, ReferencePolicy) and policy.reference_frames:
             observations = random_observations(task, keys, policy.reference_frames)
@@ -496,9 +520,9 @@ def _open_library(policy: Policy, run: RunContext) -> Backend | None:
         return None
     parts = str(dict(policy.layout.shapes))
     if run.call_on_rank_0(lambda: parts) != parts:
-        text = f"rank {run.rank} has other parameters than rank 0, or the same in another order"
         raise RunError(
-            f"policy.network: {text}: expected a fixed order of layers, such as that of a list"
+            f"policy.network: rank {run.rank} has other parameters than rank 0, or the same in "
+            "another order: expected a fixed order of layers, such as that of a list"
         )
     library = backend(name)
     library.use_cache(run)

@@ -73,8 +73,10 @@ def load_model(
         task = build_kind("tasks", source.config.task)
     layout = task.model.layout
     if layout.size != source.theta.size:
-        text = f"it has {source.theta.size} parameters, but {task.name} returns a model with {layout.size}"
-        raise CheckpointError(f"{source.path}: {text}; has the model changed since the training?")
+        raise CheckpointError(
+            f"{source.path}: it has {source.theta.size} parameters, but {task.name} returns a "
+            f"model with {layout.size}; has the model changed since the training?"
+        )
     arrays = {name: array.copy() for name, array in layout.split(source.theta).items()}
     return LoadedModel(
         task.restored(source.theta),

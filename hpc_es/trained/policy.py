@@ -125,8 +125,10 @@ class LoadedPolicy:
         spec = self.spaces.observations
         array = spec.array(observation)
         if spec.shape not in (array.shape, array.shape[1:]):
-            shapes = f"{spec.shape}, or (n, {', '.join(map(str, spec.shape))})"
-            raise ValueError(f"expected an observation of shape {shapes}, found {array.shape}")
+            raise ValueError(
+                f"expected an observation of shape {spec.shape}, or (n, "
+                f"{', '.join(map(str, spec.shape))}), found {array.shape}"
+            )
         actions = self._act(array.reshape(-1, *spec.shape))
         if array.shape != spec.shape:
             return actions
@@ -274,5 +276,7 @@ def _applied_wrappers(source: StoredPolicy) -> AppliedWrappers | None:
     try:
         return applied_wrappers(options)
     except ConfigError as error:
-        text = f"{source.path}: {error}; use env='wrapped' (hpc-es export: --env wrapped), with which the policy acts in"
-        raise UserError(f"{text} the wrapped environment, policy.make_env()") from error
+        raise UserError(
+            f"{source.path}: {error}; use env='wrapped' (hpc-es export: --env wrapped), with "
+            "which the policy acts in the wrapped environment, policy.make_env()"
+        ) from error

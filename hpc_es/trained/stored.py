@@ -66,9 +66,12 @@ class ReferenceBatch:
         finally:
             close("the task", task.close)
         if (now := sha256(observations)) != self.sha256:
-            text = f"random play gives other reference observations now (SHA-256 {now[:12]}) than in training "
-            text += f"({self.sha256[:12]}), on which virtual batch normalisation depends: install the versions of the"
-            raise CheckpointError(f"{path}: {text} training, which hpc-es inspect shows")
+            raise CheckpointError(
+                f"{path}: random play gives other reference observations now (SHA-256 "
+                f"{now[:12]}) than in training ({self.sha256[:12]}), on which virtual batch "
+                "normalisation depends: install the versions of the training, which hpc-es "
+                "inspect shows"
+            )
         return observations
 
 
@@ -101,8 +104,10 @@ class StoredPolicy:
             return None
         limit = self.config.setup.offers.observation_limit
         if limit is None:
-            text = f"the task {self.config.task.kind!r} declares no Offers.observation_limit of normalised observations"
-            raise CheckpointError(f"{self.path}: {text}")
+            raise CheckpointError(
+                f"{self.path}: the task {self.config.task.kind!r} declares no "
+                "Offers.observation_limit of normalised observations"
+            )
         return self.shared["observation_mean"], self.shared["observation_std"], limit
 
     def policy(self, spaces: Spaces, in_numpy: bool = False) -> Policy:
@@ -117,21 +122,24 @@ class StoredPolicy:
             build = policy_builder(options.kind, self.config.algorithm.kind)
             policy: Policy = build(with_paths(options, "policy"), spaces)
         if policy.layout.size != self.theta.size:
-            sizes = f"it has {self.theta.size} parameters, but its config describes a policy with {policy.layout.size}"
             raise CheckpointError(
-                f"{self.path}: {sizes}; has the environment changed since the training?"
+                f"{self.path}: it has {self.theta.size} parameters, but its config describes a "
+                f"policy with {policy.layout.size}; has the environment changed since the "
+                "training?"
             )
         if (normaliser := self.normaliser) and normaliser[0].size != (
             size := spaces.observations.statistics
         ):
-            sizes = f"it has statistics of {normaliser[0].size} observations, but its environment has {size}"
             raise CheckpointError(
-                f"{self.path}: {sizes}; has the environment changed since the training?"
+                f"{self.path}: it has statistics of {normaliser[0].size} observations, but its "
+                f"environment has {size}; has the environment changed since the training?"
             )
         if isinstance(policy, ReferencePolicy) and policy.reference_frames:
             if self.reference is None:
-                text = "expected the SHA-256 of the reference observations of the training run, found none"
-                raise CheckpointError(f"{self.path}: {text}")
+                raise CheckpointError(
+                    f"{self.path}: expected the SHA-256 of the reference observations of the "
+                    "training run, found none"
+                )
             return policy.with_reference(
                 self.reference.observations(self.path, policy.reference_frames)
             )
@@ -153,8 +161,10 @@ def read_policy(path: Path, which: Selected | None = None, trust: Consent = Fals
     """
     stored = read_evaluated(path, which, trust)
     if stored.config.policy is None:
-        text = "holds a model and no policy: hpc_es.load_model loads it, hpc-es eval evaluates it"
-        raise CheckpointError(f"{stored.path}: {text}")
+        raise CheckpointError(
+            f"{stored.path}: holds a model and no policy: hpc_es.load_model loads it, hpc-es "
+            "eval evaluates it"
+        )
     return stored
 
 
@@ -165,8 +175,10 @@ def read_evaluated(
     file, snapshot, which = read_theta(path, which, trust)
     config = parsed(file, snapshot)
     if config.policy is None and not config.setup.offers.measures_centre:
-        see = "hpc-es inspect shows its contents, hpc-es export RUN best.npy writes its best vector"
-        raise CheckpointError(f"{file}: holds no policy; {see}")
+        raise CheckpointError(
+            f"{file}: holds no policy; hpc-es inspect shows its contents, hpc-es export RUN "
+            "best.npy writes its best vector"
+        )
     return stored_policy(file, snapshot, which)
 
 
@@ -184,9 +196,10 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Selected) -> StoredPoli
                 f"{path}: expected {name} to be a vector of floats, found {form_of(shared[name])}"
             )
     if wrong := not_finite(shared):
-        text = f"{path}: expected finite observation statistics, found {wrong} with infinity or NaN, from an infinite"
         raise CheckpointError(
-            f"{text} observation in training: use an earlier checkpoint of the run"
+            f"{path}: expected finite observation statistics, found {wrong} with infinity or "
+            "NaN, from an infinite observation in training: use an earlier checkpoint of the "
+            "run"
         )
     reference = None
     if sha256 := snapshot.provenance.get(REFERENCE_HASH):
@@ -206,13 +219,16 @@ def single_episodes(config: Config) -> Any:
                 "tasks", dataclasses.replace(config.task, **config.setup.offers.single_episodes)
             )
     except READING as error:
-        text = f"expected a task that can be built, found {unreadable_reason(error)}"
-        raise ConfigError([("task", text)]) from error
+        raise ConfigError(
+            [("task", f"expected a task that can be built, found {unreadable_reason(error)}")]
+        ) from error
 
 
 def require_stochastic(config: Config) -> None:
     """Raise UserError if actions cannot be sampled, because the policy is deterministic."""
     kind = config.algorithm.kind
     if not config.setup.needs.stochastic:
-        text = f"actions cannot be sampled: policies trained by {kind} are deterministic"
-        raise UserError(f"{text}; use greedy actions, the default")
+        raise UserError(
+            f"actions cannot be sampled: policies trained by {kind} are deterministic; use "
+            "greedy actions, the default"
+        )

@@ -85,8 +85,10 @@ def _of_member(path: Path, name: str, trust: Consent) -> tuple[Path, Snapshot, S
     It is a member of its front or archive.
     """
     if not path.is_dir():
-        text = f"{path}: expected the directory of a run, which has the file of the members, for member {name!r}"
-        raise CheckpointError(f"{text}; a checkpoint has the best and the last theta")
+        raise CheckpointError(
+            f"{path}: expected the directory of a run, which has the file of the members, for "
+            f"member {name!r}; a checkpoint has the best and the last theta"
+        )
     file = find(path)
     snapshot = load(file)
     check_snapshot(file, snapshot, trust)

@@ -260,8 +260,10 @@ def _noise_lines(
         lines.append(f"  noise table {megabytes:,.0f} MB per node")
     if factorisation is not None:
         full = [name for name in problem.layout.shapes if name not in factorisation.matrices]
-        matrices = f"{', '.join(factorisation.matrices)}; full noise: {', '.join(full) or 'none'}"
-        lines.append(f"  noise of rank {factorisation.rank}: {matrices}")
+        lines.append(
+            f"  noise of rank {factorisation.rank}: {', '.join(factorisation.matrices)}; full "
+            f"noise: {', '.join(full) or 'none'}"
+        )
         factored: Sequence[str] | None = None
         if evaluates_factors(config, problem):
             factored = problem.factored()  # type: ignore[attr-defined]
@@ -317,11 +319,25 @@ def _check_act(config: Config, task: Task, policy: Policy) -> None:
         actor = policy.bind(unperturbed(policy.layout, theta, ROWS), None)
         actions = actor.act(np.stack([_observation(task, spaces.observations)] * ROWS))
     except Exception as error:  # custom code
-        text = f"{kind} fails when it acts on an observation of {task.name}: {failure_from_error(error).text}"
-        raise ConfigError([("policy", text)]) from error
+        raise ConfigError(
+            [
+                (
+                    "policy",
+                    f"{kind} fails when it acts on an observation of {task.name}: "
+                    f"{failure_from_error(error).text}",
+                )
+            ]
+        ) from error
     if wrong := _wrong_actions(actions, spaces.actions):
-        text = f"expected {wrong[0]} of {kind} for {ROWS} observations of {task.name}, found {wrong[1]}"
-        raise ConfigError([("policy", text)])
+        raise ConfigError(
+            [
+                (
+                    "policy",
+                    f"expected {wrong[0]} of {kind} for {ROWS} observations of {task.name}, found "
+                    f"{wrong[1]}",
+                )
+            ]
+        )
 
 
 def _wrong_actions(actions: object, space: Actions) -> tuple[str, str] | None:
@@ -375,8 +391,15 @@ def _check_call(config: Config, problem: VectorProblem) -> None:
     except RunError as error:  # task.on_failed_evaluation: abort
         failed = [str(error)]
     if failed:
-        text = f"the call of {name} with the first vector fails: {failed[0]} (--no-call leaves this call out)"
-        raise ConfigError([("task.function", text)])
+        raise ConfigError(
+            [
+                (
+                    "task.function",
+                    f"the call of {name} with the first vector fails: {failed[0]} (--no-call leaves "
+                    "this call out)",
+                )
+            ]
+        )
 
 
 def chunks(config: Config, problem: Problem) -> str:

@@ -322,8 +322,10 @@ class FailureReport:
 
         It has the number of the generation that progress lines show, from 1.
         """
-        job = f"{LABELS[self.purpose]} {self.job}"
-        return f"[rank {self.rank}] generation {self.generation + 1}: {job}: {self.failure.text}"
+        return (
+            f"[rank {self.rank}] generation {self.generation + 1}: {LABELS[self.purpose]} "
+            f"{self.job}: {self.failure.text}"
+        )
 
 
 class FailureReports:

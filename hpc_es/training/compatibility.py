@@ -81,8 +81,14 @@ def require_gradient(config: Config, name: str) -> None:
         others = [
             kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.gradients
         ]
-        text = f"is {config.algorithm.kind!r}, which has no loss: {name} is for {_either(others)}"
-        raise ConfigError([("algorithm.kind", text)])
+        raise ConfigError(
+            [
+                (
+                    "algorithm.kind",
+                    f"is {config.algorithm.kind!r}, which has no loss: {name} is for {_either(others)}",
+                )
+            ]
+        )
 
 
 def learning_from_samples() -> str:
@@ -152,8 +158,10 @@ def target_mismatches(config: Config) -> Iterator[ConfigProblem]:
             f"the task {task!r} has no returns of evaluation episodes: expected null",
         )
     if not offered.values and config.stop.target_value is not None:
-        text = f"the task {task!r} has no objective value: expected null, or set stop.target_return"
-        yield "stop.target_value", text
+        yield (
+            "stop.target_value",
+            f"the task {task!r} has no objective value: expected null, or set stop.target_return",
+        )
 
 
 def patience_mismatches(config: Config) -> Iterator[ConfigProblem]:
@@ -165,19 +173,28 @@ def patience_mismatches(config: Config) -> Iterator[ConfigProblem]:
     if config.stop.patience is None or offered.values or config.setup.needs.objectives:
         return
     if offered.problems == ("programs",):
-        text = f"the task {config.task.kind!r} has neither evaluations nor an objective value: expected null"
-        yield "stop.patience", f"{text}, or another limit such as stop.episodes"
+        yield (
+            "stop.patience",
+            f"the task {config.task.kind!r} has neither evaluations nor an objective value: "
+            "expected null, or another limit such as stop.episodes",
+        )
     elif not config.evaluation.interval:
-        text = "needs evaluations, but evaluation.interval is 0, so it would not stop (try evaluation.interval: 10)"
-        yield "stop.patience", text
+        yield (
+            "stop.patience",
+            "needs evaluations, but evaluation.interval is 0, so it would not stop (try "
+            "evaluation.interval: 10)",
+        )
 
 
 def info_mismatches(config: Config) -> Iterator[ConfigProblem]:
     """Yield a problem if `report.info` has keys and the task has no infos."""
     if config.report.info and not config.setup.offers.info:
         others = [kind for kind in kinds("tasks") if module("tasks", kind).OFFERS.info]
-        text = f"has keys, but the task {config.task.kind!r} has no infos: expected none"
-        yield "report.info", f"{text}, or task.kind: {_either(others)}"
+        yield (
+            "report.info",
+            f"has keys, but the task {config.task.kind!r} has no infos: expected none, or "
+            f"task.kind: {_either(others)}",
+        )
 
 
 def rank_mismatches(config: Config) -> Iterator[ConfigProblem]:
@@ -190,16 +207,22 @@ def rank_mismatches(config: Config) -> Iterator[ConfigProblem]:
     if rank is not None and rank > most and config.setup.needs.noise:
         algorithm = config.algorithm.kind
         if most:
-            text = f"is {rank}, but {algorithm!r} sums squares of perturbations, which only rank 1 allows"
-            yield "noise.rank", f"{text}: expected 1, or null for full noise"
+            yield (
+                "noise.rank",
+                f"is {rank}, but {algorithm!r} sums squares of perturbations, which only rank "
+                "1 allows: expected 1, or null for full noise",
+            )
         else:
             able = [
                 kind
                 for kind in kinds("algorithms")
                 if module("algorithms", kind).NEEDS.max_rank >= rank
             ]
-            text = f"is {rank}, but {algorithm!r} does not support low-rank perturbations: expected null"
-            yield "noise.rank", f"{text}, or algorithm.kind: {_either(able)}"
+            yield (
+                "noise.rank",
+                f"is {rank}, but {algorithm!r} does not support low-rank perturbations: "
+                f"expected null, or algorithm.kind: {_either(able)}",
+            )
     setting = config.setup.computes.low_rank_only
     if setting is not None and (rank is None or not most):
         yield (
@@ -219,9 +242,12 @@ def device_mismatches(config: Config) -> Iterator[ConfigProblem]:
             if computes.backends
             else ""
         )
-        remedy = "policy.backend: tensorflow, task.kind: jax_episodes or model, task.uses_gpu: true of a function or "
-        remedy += "command whose own code uses a GPU, or device: auto"
-        yield "device", f"{text} compute with NumPy on the CPU: expected {remedy}"
+        yield (
+            "device",
+            f"{text} compute with NumPy on the CPU: expected policy.backend: tensorflow, "
+            "task.kind: jax_episodes or model, task.uses_gpu: true of a function or command "
+            "whose own code uses a GPU, or device: auto",
+        )
 
 
 def device_warnings(config: Config) -> Iterator[str]:
@@ -313,12 +339,18 @@ def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPro
     mixed = None if searched is None else searched.mixed
     if mixed is not None and mixed.choices and not config.setup.needs.mixed:
         text = f"is {config.algorithm.kind!r}, which cannot sample choices and booleans"
-        remedy = "or {integer: true, low: 0, high: 1} in place of a boolean, which is rounded"
-        yield "algorithm.kind", f"{text}: expected {_either(mixed_strategies())}, {remedy}"
+        yield (
+            "algorithm.kind",
+            f"{text}: expected {_either(mixed_strategies())}, or {{integer: true, low: 0, "
+            "high: 1} in place of a boolean, which is rounded",
+        )
     if searched is not None and searched.changing_fitness and config.setup.needs.side_by_side:
-        text = "is true, but searches side by side would share what changes the fitness of this task, such as the "
-        text += "coefficients of task.constraint_handling: augmented_lagrangian"
-        yield "algorithm.side_by_side", f"{text}: expected false"
+        yield (
+            "algorithm.side_by_side",
+            "is true, but searches side by side would share what changes the fitness of this "
+            "task, such as the coefficients of task.constraint_handling: augmented_lagrangian: "
+            "expected false",
+        )
     yield from closing_mismatches(config, problem)
     yield from quantity_mismatches(config, problem)
     yield from _injection_mismatches(config, problem)
@@ -326,10 +358,11 @@ def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPro
         yield from algorithm.incompatibilities(config.algorithm, problem)
     yield from factorisation_mismatches(config, problem)
     if config.setup.needs.gradients and problem.derives_fitness:
-        text = f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task derives its own fitness"
         yield (
             "algorithm.kind",
-            f"{text}: expected an algorithm that ranks jobs, such as 'es' or 'cma_es'",
+            f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task "
+            "derives its own fitness: expected an algorithm that ranks jobs, such as 'es' or "
+            "'cma_es'",
         )
 
 
@@ -338,17 +371,23 @@ def quantity_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProb
     needs, quantities, kind = config.setup.needs, problem.quantities, config.algorithm.kind
     count = len(quantities.objectives)
     if count > 1 and not needs.objectives:
-        text = f"has {count} objectives, but {kind!r} ranks by one number: expected one objective"
         yield (
             "task.objectives",
-            f"{text}, or algorithm.kind: {_either(of_several_objectives())}",
+            f"has {count} objectives, but {kind!r} ranks by one number: expected one "
+            f"objective, or algorithm.kind: {_either(of_several_objectives())}",
         )
     if needs.objectives and count < 2:
-        text = f"is {kind!r}, which needs several objectives, but the task has {count or 'none'}: expected "
-        yield "algorithm.kind", f"{text}task.objectives, such as {{cost: minimise, mass: minimise}}"
+        yield (
+            "algorithm.kind",
+            f"is {kind!r}, which needs several objectives, but the task has {count or 'none'}: "
+            "expected task.objectives, such as {cost: minimise, mass: minimise}",
+        )
     if needs.measures and not quantities.measures:
-        text = f"is {kind!r}, which needs measures, but the task has none: expected task.measures, such as "
-        yield "algorithm.kind", f"{text}{{x: [0, 1], y: [0, 1]}}"
+        yield (
+            "algorithm.kind",
+            f"is {kind!r}, which needs measures, but the task has none: expected "
+            "task.measures, such as {x: [0, 1], y: [0, 1]}",
+        )
     yield from _limit_mismatches(config, problem)
     yield from repeat_mismatches(config, problem)
 
@@ -359,8 +398,10 @@ def repeat_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProble
     """
     why = config.setup.needs.asynchronous
     if isinstance(problem, RepeatsJobs) and problem.has_repeats and why is not None:
-        text = f"is more than 1, but {why}: each worker then has generations of its own"
-        yield "task.repeats.at_most", f"{text}, expected 1"
+        yield (
+            "task.repeats.at_most",
+            f"is more than 1, but {why}: each worker then has generations of its own, expected 1",
+        )
 
 
 def _limit_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
@@ -370,22 +411,33 @@ def _limit_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProble
     if len(quantities.objectives) > 1:
         other = "stop.hypervolume or stop.patience" if has_volume else "another limit"
         if stop.target_value is not None:
-            text = "compares one number, but there are several objectives: expected null"
-            yield "stop.target_value", f"{text}, or {other}"
+            yield (
+                "stop.target_value",
+                f"compares one number, but there are several objectives: expected null, or {other}",
+            )
         if stop.patience is not None and not has_volume:
-            text = f"needs a hypervolume, which {config.algorithm.kind!r} does not compute"
-            yield "stop.patience", f"{text}: expected null"
+            yield (
+                "stop.patience",
+                f"needs a hypervolume, which {config.algorithm.kind!r} does not compute: "
+                "expected null",
+            )
     if stop.hypervolume is None:
         return
     if not has_volume:
-        text = f"is {stop.hypervolume:g}, but {config.algorithm.kind!r} has no front: expected null"
-        yield "stop.hypervolume", f"{text}, or algorithm.kind: {_either(of_several_objectives())}"
+        yield (
+            "stop.hypervolume",
+            f"is {stop.hypervolume:g}, but {config.algorithm.kind!r} has no front: expected "
+            f"null, or algorithm.kind: {_either(of_several_objectives())}",
+        )
     elif missing := [name for name in quantities.objectives if name not in quantities.references]:
         text = (
             f"is measured from the references of the objectives, but {', '.join(missing)} has none"
         )
-        example = f"task.objectives.{missing[0]}: {{goal: minimise, reference: 10}}"
-        yield "stop.hypervolume", f"{text}: expected one for each, such as {example}"
+        yield (
+            "stop.hypervolume",
+            f"{text}: expected one for each, such as task.objectives.{missing[0]}: {{goal: "
+            "minimise, reference: 10}",
+        )
 
 
 def of_several_objectives() -> list[str]:
@@ -399,10 +451,11 @@ def closing_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProbl
     These are methods of its problem.
     """
     if config.setup.offers.close_at is not None and not isinstance(problem, ClosableProblem):
-        text = f"is {config.task.kind!r}, which declares Offers.close_at, but {type(problem).__name__} lacks may_close "
         yield (
             "task.kind",
-            f"{text}and close_generation: define them (hpc_es.extend.ClosableProblem)",
+            f"is {config.task.kind!r}, which declares Offers.close_at, but "
+            f"{type(problem).__name__} lacks may_close and close_generation: define them "
+            "(hpc_es.extend.ClosableProblem)",
         )
 
 
@@ -416,8 +469,11 @@ def fitness_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProbl
     if problem.evaluation_episodes == 0:
         yield "stop.patience", f"the task {config.task.kind!r} has no evaluations: expected null"
     elif problem.derives_fitness:
-        text = f"compares mean returns, but the task {config.task.kind!r} derives its own fitness: expected null"
-        yield "stop.patience", text
+        yield (
+            "stop.patience",
+            f"compares mean returns, but the task {config.task.kind!r} derives its own "
+            "fitness: expected null",
+        )
 
 
 def candidate_numbers(config: Config, layout: Layout) -> int:
@@ -458,8 +514,11 @@ def factorisation_mismatches(config: Config, problem: Problem) -> Iterator[Confi
     wrong = [name for name in factorisation.full if name not in matrices]
     if not matrices:
         sizes = ", ".join(f"{name} {list(shape)}" for name, shape in layout.shapes.items())
-        text = f"is {factorisation.rank}, but no part of the parameters is a matrix with more elements than factors"
-        yield "noise.rank", f"{text} ({sizes}): expected null"
+        yield (
+            "noise.rank",
+            f"is {factorisation.rank}, but no part of the parameters is a matrix with more "
+            f"elements than factors ({sizes}): expected null",
+        )
     elif wrong:
         names = ", ".join(map(repr, matrices))
         yield "noise.full", f"expected some of {names}, found {', '.join(map(repr, wrong))}"
@@ -481,18 +540,19 @@ def _injection_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPr
     if not config.setup.needs.injects:
         needs = {kind: module("algorithms", kind).NEEDS for kind in kinds("algorithms")}
         others = [kind for kind, of in needs.items() if of.injects and not of.objectives]
-        text = (
-            f"is set, but the candidates of {config.algorithm.kind!r} are perturbations of its own"
-        )
         yield (
             "task.initial_points",
-            f"{text}: expected algorithm.kind: {_either(others)}, or task.initial_points: null",
+            f"is set, but the candidates of {config.algorithm.kind!r} are perturbations of its "
+            f"own: expected algorithm.kind: {_either(others)}, or task.initial_points: null",
         )
         return
     population = _first_population(config, problem)
     if population is not None and unknown > population:
-        text = f"has {unknown:,} points without a value, but the first generation has {population:,} candidates"
-        yield "task.initial_points", f"{text}: remove points, or raise algorithm.population_size"
+        yield (
+            "task.initial_points",
+            f"has {unknown:,} points without a value, but the first generation has "
+            f"{population:,} candidates: remove points, or raise algorithm.population_size",
+        )
 
 
 def mixed_strategies() -> list[str]:
@@ -527,8 +587,12 @@ def rounding_warnings(config: Config, problem: Problem) -> list[str]:
     needs = config.setup.needs
     if searched is None or searched.mixed is None or needs.mixed or needs.objectives:
         return []
-    text = f"algorithm.kind: is {config.algorithm.kind!r}, which only rounds discrete parameters"
-    return [f"{text} and often ends far from the optimum: try {_either(mixed_strategies())}"]
+    return [
+        (
+            f"algorithm.kind: is {config.algorithm.kind!r}, which only rounds discrete parameters "
+            f"and often ends far from the optimum: try {_either(mixed_strategies())}"
+        )
+    ]
 
 
 def policy_option_mismatches(
@@ -541,12 +605,18 @@ def policy_option_mismatches(
     if policy is not None and task.spaces is not None and policy.action_noise_std:
         actions = task.spaces.actions
         if not isinstance(actions, Box):
-            text = f"is {policy.action_noise_std:g}, but noise cannot be added to actions {actions}: remove it"
-            yield "policy.action_noise_std", text
+            yield (
+                "policy.action_noise_std",
+                f"is {policy.action_noise_std:g}, but noise cannot be added to actions "
+                f"{actions}: remove it",
+            )
     computes, offers = config.setup.computes, config.setup.offers
     if (ignored := ignored_backend(computes, offers)) and NUMPY not in computes.backends:
-        text = f"is {ignored}, but the task {config.task.kind} compiles policies in {backend(offers.compiler).title}"
-        yield "policy.backend", f"{text}: expected {offers.compiler}"
+        yield (
+            "policy.backend",
+            f"is {ignored}, but the task {config.task.kind} compiles policies in "
+            f"{backend(offers.compiler).title}: expected {offers.compiler}",
+        )
     interval = config.report.export_interval
     if not interval:
         return
@@ -555,11 +625,16 @@ def policy_option_mismatches(
     if not is_installed():  # reported by `missing_for_report`
         return
     if policy is None:
-        text = f"is {interval}, but the task {config.task.kind} has no policy to export: expected 0"
-        yield "report.export_interval", text
+        yield (
+            "report.export_interval",
+            f"is {interval}, but the task {config.task.kind} has no policy to export: expected 0",
+        )
     elif not is_exportable(config.policy.kind, policy):
-        text = f"is {interval}, but a policy of kind {config.policy.kind!r} cannot be exported as a Keras model"
-        yield "report.export_interval", f"{text}: expected 0"
+        yield (
+            "report.export_interval",
+            f"is {interval}, but a policy of kind {config.policy.kind!r} cannot be exported as "
+            "a Keras model: expected 0",
+        )
 
 
 def require_contract(key: str, kind: str, part: object, contract: type) -> None:
@@ -651,8 +726,11 @@ def lacking_in_strategy(key: str, algorithm: Any) -> Iterator[ConfigProblem]:
             f"{cls.__name__} lacks candidates(state, chunk), or an evaluate(state, chunk, poll): define one",
         )
     if cls.partial_update is BaseStrategy.partial_update and _has_blocks(algorithm):
-        text = "lacks partial_update(state, prepared, block): define it, since the update has blocks, or blocks(state)"
-        yield key, f"{cls.__name__} {text} that returns 0"
+        yield (
+            key,
+            f"{cls.__name__} lacks partial_update(state, prepared, block): define it, since "
+            "the update has blocks, or blocks(state) that returns 0",
+        )
 
 
 @contextlib.contextmanager

@@ -236,10 +236,10 @@ class Executor(ABC):
         self._elapsed[chunk.index] = time.perf_counter() - since
         # launchers send SIGTERM to child processes too
         if outcome.failures and has_forked() and self._signals():
-            text = (
-                "an evaluation failed after a signal, which may have ended a process that it needs"
+            raise GiveUp(
+                "an evaluation failed after a signal, which may have ended a process that it "
+                f"needs: {outcome.failures[0].text}"
             )
-            raise GiveUp(f"{text}: {outcome.failures[0].text}")
         if outcome.failures and self.reports is not None:
             self.reports.add(generation.number, chunk, outcome.failures)
         self._last_chunk_ended = time.perf_counter()

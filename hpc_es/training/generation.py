@@ -328,22 +328,26 @@ def require_learned(parts: Parts, chunk: Chunk, learned: Sequence[Sequence[Array
     may_divide, combines = parts.cutting != "fixed" and parts.unit > 1, problem.combines_units
     if may_divide and not combines and any(map(any, learned)):
         text = f"Outcome.learned has items, but cutting {parts.cutting!r} divides units of {parts.unit} jobs among chunks"
-        remedy = (
-            f"define unit(parts) in {type(problem).__name__}, which combines the parts of a unit"
+        raise RunError(
+            f"task {parts.task.name}: {text}: set cutting = 'fixed', or define unit(parts) in "
+            f"{type(problem).__name__}, which combines the parts of a unit"
         )
-        raise RunError(f"task {parts.task.name}: {text}: set cutting = 'fixed', or {remedy}")
     starts = range(-chunk.offset, chunk.jobs, parts.unit)
     if len(learned) > len(starts):
-        text = f"expected at most {_count(len(starts), 'item')} in Outcome.learned for a chunk of {chunk.jobs} jobs, "
-        text += f"one for each unit of {parts.unit} jobs, found {len(learned)}"
-        raise RunError(f"task {parts.task.name}: {text}")
+        raise RunError(
+            f"task {parts.task.name}: expected at most {_count(len(starts), 'item')} in "
+            f"Outcome.learned for a chunk of {chunk.jobs} jobs, one for each unit of "
+            f"{parts.unit} jobs, found {len(learned)}"
+        )
     for number, (start, items) in enumerate(zip(starts, learned, strict=False)):
         jobs = min(start + parts.unit, chunk.jobs) - max(start, 0)
         most = 1 if jobs == parts.unit else jobs
         if len(items) > most:
             which = "this unit is whole" if most == 1 else f"one for each of its {jobs} jobs"
-            text = f"expected at most {_count(most, 'dict')} in Outcome.learned[{number}], {which}, found {len(items)}"
-            raise RunError(f"task {parts.task.name}: {text}")
+            raise RunError(
+                f"task {parts.task.name}: expected at most {_count(most, 'dict')} in "
+                f"Outcome.learned[{number}], {which}, found {len(items)}"
+            )
 
 
 def _count(number: int, noun: str) -> str:
@@ -374,8 +378,10 @@ def derived_fitness(problem: Problem, carried: ProblemState, rows: Rows) -> Floa
     """
     values = np.array(problem.fitness(rows, carried), np.float64)
     if values.shape != rows.shape:
-        expected = f"expected one number per job, float64[{len(rows)}]"
-        raise RunError(f"the fitness of the task: {expected}, got shape {list(values.shape)}")
+        raise RunError(
+            f"the fitness of the task: expected one number per job, float64[{len(rows)}], got "
+            f"shape {list(values.shape)}"
+        )
     values[np.isnan(rows["return_"])] = np.nan
     return values
 

@@ -68,9 +68,14 @@ def load_source(
         other = _statistics_of(observations)
         source = State(0, {**source.shared, **other.shared}, {**source.master, **other.master})
     if wrong := not_finite(source.shared, source.master):
-        text = f"expected finite observation statistics, found infinity or NaN in {wrong} of the source"
         raise ConfigError(
-            [("policy.init_observations", f"{text}: set false to begin with new ones")]
+            [
+                (
+                    "policy.init_observations",
+                    f"expected finite observation statistics, found infinity or NaN in {wrong} of the "
+                    "source: set false to begin with new ones",
+                )
+            ]
         )
     if optimizer is not True:
         source = _without(source, *SLOTS)
@@ -193,10 +198,15 @@ def _weights(path: Path, policy: Policy, kind: str) -> Float32:
     """
     network = policy.network if isinstance(policy, NetworkPolicy) else None
     if not isinstance(network, HasWeightFiles) or path.suffix not in network.weight_suffixes:
-        text = (
-            f"a policy of kind {kind!r} cannot start from {path.name}: expected a module of PyTorch"
+        raise ConfigError(
+            [
+                (
+                    "policy.init_from",
+                    f"a policy of kind {kind!r} cannot start from {path.name}: expected a module of "
+                    "PyTorch (policy.backend: torch)",
+                )
+            ]
         )
-        raise ConfigError([("policy.init_from", f"{text} (policy.backend: torch)")])
     if not path.exists():
         raise ConfigError([("policy.init_from", f"expected a file of weights, there is no {path}")])
     try:
@@ -236,8 +246,14 @@ def _statistics_of(path: str) -> State:
         return State(0, carried.shared, carried.master)
     state = _read("policy.init_observations", path, None)
     if "observation_mean" not in state.shared:
-        text = f"{path} has no observation statistics: its policy was trained on raw observations"
-        raise ConfigError([("policy.init_observations", text)])
+        raise ConfigError(
+            [
+                (
+                    "policy.init_observations",
+                    f"{path} has no observation statistics: its policy was trained on raw observations",
+                )
+            ]
+        )
     shared, master = (
         {name: array for name, array in arrays.items() if name.startswith(STATISTICS)}
         for arrays in (state.shared, state.master)
@@ -271,8 +287,14 @@ def _arrays_of(key: str, path: str, *names: str) -> Arrays:
             raise KeyError(f"there is no {missing[0]!r}")
         return arrays
     except (OSError, ValueError, KeyError) as error:
-        text = f"{path}: expected arrays {', '.join(names)}, as the notebook saves them: {error}"
-        raise ConfigError([(key, text)]) from error
+        raise ConfigError(
+            [
+                (
+                    key,
+                    f"{path}: expected arrays {', '.join(names)}, as the notebook saves them: {error}",
+                )
+            ]
+        ) from error
 
 
 def apply_source(state: State, source: State, carried: ProblemState) -> State:
@@ -330,8 +352,15 @@ def mismatches(options: PolicyOptions, source: State, carried: ProblemState) -> 
     had, has = "observation_mean" in source.shared, "observation_mean" in carried.shared
     path, enabled = options.init_from, "task.observation_normalization.enabled"
     if had and not has and isinstance(options.init_observations, str):
-        text = f"names observation statistics, but {enabled} is false: set that to true, or this to true or false"
-        raise ConfigError([("policy.init_observations", text)])
+        raise ConfigError(
+            [
+                (
+                    "policy.init_observations",
+                    f"names observation statistics, but {enabled} is false: set that to true, or this "
+                    "to true or false",
+                )
+            ]
+        )
     if had and not has:
         yield (
             f"policy.init_from: {path} was trained with normalised observations, but {enabled} is false: its policy "
@@ -373,8 +402,15 @@ def apply_optimizer(state: State, source: State) -> State:
             f"{name}: expected {_shape_text(state.master.get(name))}, found {_shape_text(source.master.get(name))}"
             for name in wrong
         )
-        text = f"the optimizer of policy.init_from does not match ({differences}): use the same kind, or false"
-        raise ConfigError([("policy.init_optimizer", text)])
+        raise ConfigError(
+            [
+                (
+                    "policy.init_optimizer",
+                    f"the optimizer of policy.init_from does not match ({differences}): use the same "
+                    "kind, or false",
+                )
+            ]
+        )
     return replace(state, master={**state.master, **{name: source.master[name] for name in slots}})
 
 

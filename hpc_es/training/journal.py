@@ -81,8 +81,10 @@ class UpdateJournal:
             try:
                 self._base, self._inputs = (path.name, image_sha256(path), generation), []
             except OSError as error:
-                text = f"{path} cannot be written: it could not be read back ({error.strerror})"
-                raise RunError(f"{text}; the previous checkpoints are unchanged") from error
+                raise RunError(
+                    f"{path} cannot be written: it could not be read back ({error.strerror}); "
+                    "the previous checkpoints are unchanged"
+                ) from error
 
     def add(self, results: Results[object], units: Sequence[Arrays], seconds: float = 0.0) -> None:
         """Add the inputs of an update, which one rank would compute in so many seconds.

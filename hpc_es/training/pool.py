@@ -167,8 +167,15 @@ def alone(workers: object) -> World:
         isinstance(workers, Integral) and not isinstance(workers, bool) and int(workers) >= 1
     )
     if not is_number and not callable(workers):
-        text = f"is {workers!r}: expected a number of processes, or a callable such as the map of a pool"
-        raise ConfigError([("workers", text)])
+        raise ConfigError(
+            [
+                (
+                    "workers",
+                    f"is {workers!r}: expected a number of processes, or a callable such as the map of "
+                    "a pool",
+                )
+            ]
+        )
     count, variable = tasks_started(os.environ)
     if count > 1 and is_number:
         raise UserError(
@@ -204,5 +211,6 @@ def require_pool(config: Config) -> None:
             f"{why}: start the config with MPI instead of workers (mpiexec or srun hpc-es train)"
         )
     if config.mpi.fault_tolerance:
-        text = "is true, which needs MPI: expected false with workers"
-        raise ConfigError([("mpi.fault_tolerance", text)])
+        raise ConfigError(
+            [("mpi.fault_tolerance", "is true, which needs MPI: expected false with workers")]
+        )

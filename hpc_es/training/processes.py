@@ -65,8 +65,11 @@ class Processes:
                     deaths[position] += 1
                     if deaths[position] == MOST_DEATHS:
                         jobs = items[position].chunk.job_numbers
-                        text = f"{MOST_DEATHS} workers died while they evaluated the jobs {jobs[0]} to {jobs[-1]}"
-                        raise RunError(f"{text} ({worker.end()}): see what your code wrote before")
+                        raise RunError(
+                            f"{MOST_DEATHS} workers died while they evaluated the jobs "
+                            f"{jobs[0]} to {jobs[-1]} ({worker.end()}): see what your code "
+                            "wrote before"
+                        )
                     worker.end()
                     left.appendleft(position)
                 while following in replies:
@@ -153,8 +156,11 @@ def _start_method(recipe: Recipe) -> str:
     if is_known_elsewhere:
         return "forkserver"
     if loaded := [name for name in THREADED if name in sys.modules]:
-        text = f"the function exists in this process only, which cannot be copied once {loaded[0]} is imported"
-        raise UserError(f"{text}: put it into a module, or call with workers before that import")
+        raise UserError(
+            "the function exists in this process only, which cannot be copied once "
+            f"{loaded[0]} is imported: put it into a module, or call with workers before that "
+            "import"
+        )
     return "fork"
 
 

@@ -83,8 +83,10 @@ def open_run(
             (directory / name).exists() for name in ("metrics.jsonl", "checkpoints", CONFIG)
         )
         if resume == "never" and is_used:
-            text = f"{directory} already holds a run, and --resume is never: choose another --output, or --resume auto"
-            raise UserError(text)
+            raise UserError(
+                f"{directory} already holds a run, and --resume is never: choose another "
+                "--output, or --resume auto"
+            )
         if any(directory.glob("repetition_*")):
             raise UserError(
                 f"{directory} holds repetitions, not a single run: choose another --output"
@@ -126,9 +128,9 @@ def _require_base(directory: Path, snapshot: Snapshot, info: Mapping[str, Json])
     """Raise CheckpointError if the task has other base weights than at the start of the run."""
     before, now = snapshot.provenance.get(BASE_HASH), info.get(BASE_HASH)
     if before != now:
-        text = f"{directory} was started from base weights with SHA-256 {before}, found {now}"
         raise CheckpointError(
-            f"{text}: restore their files, or choose another --output for a run from these weights"
+            f"{directory} was started from base weights with SHA-256 {before}, found {now}: "
+            "restore their files, or choose another --output for a run from these weights"
         )
 
 
@@ -151,8 +153,10 @@ def require_own_entries(directory: Path, depth: int = 2) -> None:
         if depth > 1 and stat.S_ISDIR(status.st_mode):
             require_own_entries(Path(entry.path), depth - 1)
         if stat.S_ISLNK(status.st_mode) and status.st_uid not in (os.geteuid(), 0):
-            text = f"{entry.path} is a link of another user (uid {status.st_uid}), through which the run would write"
-            raise UserError(f"{text}: remove it, or choose another --output")
+            raise UserError(
+                f"{entry.path} is a link of another user (uid {status.st_uid}), through which "
+                "the run would write: remove it, or choose another --output"
+            )
         if (
             not stat.S_ISLNK(status.st_mode)
             and not stat.S_ISREG(status.st_mode)

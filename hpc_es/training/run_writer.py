@@ -549,10 +549,10 @@ class RunWriter:
         path = self._opened.store.path(max(self._saved_generation, state.generation))
         is_saved = state.generation == self._saved_generation and (not whole or is_full(path))
         if not self.state_is_whole:
-            text = (
-                f"the update of generation {state.generation + 1} failed while it changed the state"
+            raise RunError(
+                f"the update of generation {state.generation + 1} failed while it changed the "
+                "state, which cannot be saved: resume from the last checkpoint"
             )
-            raise RunError(f"{text}, which cannot be saved: resume from the last checkpoint")
         if self.replay is None and not is_saved:
             snapshot = self._snapshot(None if whole else self._journal.since(state))
             self._opened.store.save(snapshot)

@@ -69,8 +69,10 @@ def objective(rows: Sequence[ConfigData], wanted: Any) -> float:
             if not one.answer.is_comparable
         ]
         if lacking:
-            text = f"no evaluation was successful and feasible in repetition {', '.join(map(str, lacking))}"
-            raise ValueError(f"there is no {wanted.replace('_', ' ')}: {text}")
+            raise ValueError(
+                f"there is no {wanted.replace('_', ' ')}: no evaluation was successful and "
+                f"feasible in repetition {', '.join(map(str, lacking))}"
+            )
         value = fmean(comparable_values(found))
     else:
         weight = float(wanted[WEIGHT])
@@ -210,8 +212,11 @@ class Tuning:
             )
         if isinstance(self.objective, dict) and not _is_weight(self.objective):
             names = ", ".join(map(repr, BY_NAME))
-            text = f"expected {names} or {{{WEIGHT}: w}} with w from 0 to 1, found {as_text(self.objective)}"
-            yield "objective", text
+            yield (
+                "objective",
+                f"expected {names} or {{{WEIGHT}: w}} with w from 0 to 1, found "
+                f"{as_text(self.objective)}",
+            )
 
 
 def _is_weight(objective: ConfigData) -> bool:
@@ -289,10 +294,13 @@ def load(path: Path, fixed: Iterable[str] = ()) -> TuningPlan:
     problems += [*space_problems, *unread]
     size = grid_size(space)
     if search == "grid" and size > LARGEST_GRID:
-        text = (
-            f"the grid has {size:,} trials, expected at most {LARGEST_GRID:,}: take search: random"
+        problems.append(
+            (
+                "space",
+                f"the grid has {size:,} trials, expected at most {LARGEST_GRID:,}: take search: "
+                "random",
+            )
         )
-        problems.append(("space", text))
     if problems or tuning is None:
         tried = problems_of(lambda h: validate(varied(base, h)), probes(space)) if base else []
         raise ConfigError([*problems, *tried])
@@ -369,10 +377,11 @@ def _unfit(
     programs = config.setup.needs.searches == "programs"
     has_centre = config.policy is not None or config.setup.offers.measures_centre
     if objective == FINAL_RETURN and not has_centre:
-        others = f"{BEST_REWARD if programs else ANSWER!r} or {{{WEIGHT}: w}}"
         yield (
             "objective",
-            f"a task without a policy has no final return: expected {others}, found {FINAL_RETURN!r}",
+            "a task without a policy has no final return: expected "
+            f"{BEST_REWARD if programs else ANSWER!r} or {{{WEIGHT}: w}}, found "
+            f"{FINAL_RETURN!r}",
         )
     elif objective == BEST_REWARD and not programs:
         other = FINAL_RETURN if has_centre else ANSWER

@@ -155,8 +155,10 @@ class Master:
             try:
                 require_in_space(self._plan.space, hyperparameters)
             except ValueError as error:
-                text = f"{self._directory / TABLE_FILE}: trial {number}: {error}"
-                raise UserError(f"{text}; choose another --output") from None
+                raise UserError(
+                    f"{self._directory / TABLE_FILE}: trial {number}: {error}; choose another "
+                    "--output"
+                ) from None
         return trials
 
     # The next trial.

@@ -135,8 +135,10 @@ def require_in_space(space: Space, hyperparameters: Hyperparameters) -> None:
         raise ValueError(f"expected values of {', '.join(space)}, found or missing: {other[0]}")
     for key, entry in space.items():
         if not entry.has(hyperparameters[key]):
-            text = f"expected a value of {key} from the space, found"
-            raise ValueError(f"{text} {found_text(hyperparameters[key])}")
+            raise ValueError(
+                f"expected a value of {key} from the space, found "
+                f"{found_text(hyperparameters[key])}"
+            )
 
 
 def parse_space(data: ConfigData, search: str) -> tuple[Space, list[ConfigProblem]]:

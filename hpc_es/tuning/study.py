@@ -159,8 +159,9 @@ class Study:
             require_in_space(self._space, suggested)
         except ValueError as error:
             journal = self._directory / JOURNAL
-            text = f"{journal}: trial {trial.number}: {error}"
-            raise UserError(f"{text}; choose another --output") from None
+            raise UserError(
+                f"{journal}: trial {trial.number}: {error}; choose another --output"
+            ) from None
         return suggested
 
     def report(self, value: float, share: float, sign: float = 1.0) -> str | None:
@@ -224,8 +225,10 @@ def _damage_named(journal: Path) -> Iterator[None]:
     except (*READING, AssertionError) as error:
         if isinstance(error, OSError):
             raise
-        text = f"{journal}: expected a journal of Optuna, but it cannot be read: {unreadable_reason(error)}"
-        raise UserError(f"{text}; choose another --output") from error
+        raise UserError(
+            f"{journal}: expected a journal of Optuna, but it cannot be read: "
+            f"{unreadable_reason(error)}; choose another --output"
+        ) from error
 
 
 def _distribution(entry: SpaceEntry) -> BaseDistribution:

@@ -76,8 +76,10 @@ class Trial:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            text = f"{path}: expected a trial as JSON, but it cannot be read: {error}"
-            raise UserError(f"{text}; remove it to resume the trial") from error
+            raise UserError(
+                f"{path}: expected a trial as JSON, but it cannot be read: {error}; remove it "
+                "to resume the trial"
+            ) from error
 
     @property
     def over(self) -> bool:
@@ -106,8 +108,12 @@ class Trial:
         """
         starts = self.fruitless_starts()
         if starts >= MAX_FRUITLESS_STARTS:
-            text = f"started {starts} times without a new generation: it seems to end the whole job; see its log.txt"
-            self.end(hyperparameters, FAILED, reason=text)
+            self.end(
+                hyperparameters,
+                FAILED,
+                reason=f"started {starts} times without a new generation: it seems to end the whole "
+                "job; see its log.txt",
+            )
             return False
         furthest = max(self.generations(), int(self.record().get("generation", 0)))
         self._write(hyperparameters, STARTED, begun=starts + 1, generation=furthest)
@@ -230,8 +236,10 @@ def read_table(directory: Path) -> JsonObject | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        text = f"{path}: expected the trials of a tuning, but it cannot be read: {error}"
-        raise UserError(f"{text}; choose another --output") from error
+        raise UserError(
+            f"{path}: expected the trials of a tuning, but it cannot be read: {error}; choose "
+            "another --output"
+        ) from error
     return dict(table)
 
 

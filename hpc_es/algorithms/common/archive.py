@@ -376,10 +376,11 @@ def archive_mistakes(options: ArchiveOptions, problem: VectorProblem) -> Iterato
     needed = ELITE_COPIES * options.count * problem.size * problem.dtype.itemsize
     memory = memory_bytes()
     if needed > memory:
-        text = f"has {options.count:,} cells for vectors of {problem.size:,} parameters, which need {needed:,} bytes"
         yield (
             "algorithm.archive.cells",
-            f"{text} on rank 0, but this machine has {memory:,}: expected fewer cells, or a smaller policy",
+            f"has {options.count:,} cells for vectors of {problem.size:,} parameters, which "
+            f"need {needed:,} bytes on rank 0, but this machine has {memory:,}: expected fewer "
+            "cells, or a smaller policy",
         )
     if problem.changing_fitness:
         yield (

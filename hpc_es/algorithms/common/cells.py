@@ -290,8 +290,9 @@ def cell_mistakes(options: CellOptions, quantities: Quantities) -> Iterator[tupl
     axes = len(options.axes)
     names, count = ", ".join(quantities.measures), len(quantities.measures)
     if options.kind == "grid" and axes != count:
-        text = f"has {axes} number{'s' * (axes != 1)}, but the task has {count} measure{'s' * (count != 1)} ({names})"
         yield (
             "algorithm.archive.cells",
-            f"{text}: expected a number of cells for each, such as {[10] * count}, or archive.kind: cvt",
+            f"has {axes} number{'s' * (axes != 1)}, but the task has {count} "
+            f"measure{'s' * (count != 1)} ({names}): expected a number of cells for each, such "
+            f"as {[10] * count}, or archive.kind: cvt",
         )

@@ -96,10 +96,10 @@ def root_of(covariance: Float64) -> tuple[Float64, Float64, Float64]:
 def too_large(kind: str, size: int) -> Iterator[tuple[str, str]]:
     """Yield a message if the covariance of this number of parameters is too large: (key, text)."""
     if size > MAX_PARAMETERS:
-        text = f"is {kind!r}, whose covariance has the square of {size:,} parameters"
         yield (
             "algorithm.kind",
-            f"{text}: expected at most {MAX_PARAMETERS:,}; try sep_cma_es, snes or cr_fm_nes",
+            f"is {kind!r}, whose covariance has the square of {size:,} parameters: expected at "
+            f"most {MAX_PARAMETERS:,}; try sep_cma_es, snes or cr_fm_nes",
         )
 
 

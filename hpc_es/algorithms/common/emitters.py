@@ -427,8 +427,9 @@ def emitter_mistakes(
     needed = MATRICES * emitters * problem.size**2 * np.dtype(np.float64).itemsize
     memory = memory_bytes()
     if needed > memory:
-        text = f"are {emitters:,} with {problem.size:,} parameters, whose covariances need {needed:,} bytes"
         yield (
             "algorithm.emitters",
-            f"{text}, but this machine has {memory:,}: expected fewer emitters, or algorithm.kind: map_elites",
+            f"are {emitters:,} with {problem.size:,} parameters, whose covariances need "
+            f"{needed:,} bytes, but this machine has {memory:,}: expected fewer emitters, or "
+            "algorithm.kind: map_elites",
         )

@@ -46,8 +46,11 @@ class Options(distribution.Options):
         """Yield (key, text) for each mistake that involves several options."""
         yield from super().problems()
         if self.side_by_side and self.noise_handling in ("reevaluate", "learning_rate"):
-            text = f"is {self.noise_handling}, which searches side by side do not have"
-            yield "noise_handling", f"{text}: expected none, or side_by_side: false"
+            yield (
+                "noise_handling",
+                f"is {self.noise_handling}, which searches side by side do not have: expected "
+                "none, or side_by_side: false",
+            )
 
 
 def needs_of_handling(needs: Needs, options: Options) -> Needs:
@@ -71,8 +74,11 @@ def mismatches(options: Options, problem: VectorProblem) -> Iterator[tuple[str, 
     if mode not in ("reevaluate", "learning_rate"):
         return
     if isinstance(problem, DeclaresNoise) and problem.is_noisy is False:
-        text = f"is {mode}, but task.deterministic is true, or task.close_at or task.repeats is set"
-        yield key, f"{text}: expected none, or none of them"
+        yield (
+            key,
+            f"is {mode}, but task.deterministic is true, or task.close_at or task.repeats is "
+            "set: expected none, or none of them",
+        )
     population = options.population_size or default_population(problem.size)
     if mode == "reevaluate" and population < LEAST_CANDIDATES:
         yield (
@@ -81,5 +87,8 @@ def mismatches(options: Options, problem: VectorProblem) -> Iterator[tuple[str, 
             f"expected algorithm.population_size: {2 * LEAST_CANDIDATES}, or none with task.repeats",
         )
     if mode == "learning_rate" and problem.mixed is not None:
-        text = "is learning_rate, which is not defined for integers, steps, choices and booleans"
-        yield key, f"{text}: expected auto, reevaluate or none"
+        yield (
+            key,
+            "is learning_rate, which is not defined for integers, steps, choices and booleans: "
+            "expected auto, reevaluate or none",
+        )

@@ -80,12 +80,11 @@ class Options:
             and speed is not None
             and speed * (1 - self.momentum) >= rate
         ):
-            text = (
-                f"no step is that long with learning_rate {rate:g} and momentum {self.momentum:g}"
-            )
             yield (
                 "max_speed",
-                f"is {speed:g}, but does nothing: {text} (try learning_rate {speed / 2:g}, half of it)",
+                f"is {speed:g}, but does nothing: no step is that long with learning_rate "
+                f"{rate:g} and momentum {self.momentum:g} (try learning_rate {speed / 2:g}, "
+                "half of it)",
             )
 
 

@@ -128,11 +128,19 @@ class Head:
             if value == default:
                 continue
             if not isinstance(space, Box):
-                text = f"is {value}, but the actions are {space}: leave it out"
-                raise ConfigError([(f"policy.{name}", text)])
+                raise ConfigError(
+                    [(f"policy.{name}", f"is {value}, but the actions are {space}: leave it out")]
+                )
             if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-                text = "requires finite action bounds: leave it out, or use a RescaleAction wrapper"
-                raise ConfigError([(f"policy.{name}", text)])
+                raise ConfigError(
+                    [
+                        (
+                            f"policy.{name}",
+                            "requires finite action bounds: leave it out, or use a RescaleAction "
+                            "wrapper",
+                        )
+                    ]
+                )
         if not isinstance(space, Box):
             return Head(space.n if isinstance(space, Discrete) else sum(space.counts), space)
         return Head(len(space.low) * (bins or 1), space, bins, bounds)
@@ -209,8 +217,15 @@ def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int])
             else ""
         )
         remedy = "use the policy network, which gets the parts, or add wrappers to task.wrappers"
-        flat = f"'gymnasium.wrappers:FlattenObservation' makes {observations.size:,} observations"
-        raise ConfigError([("policy.kind", f"{text}: {remedy}: {flat}{filtered}")])
+        raise ConfigError(
+            [
+                (
+                    "policy.kind",
+                    f"{text}: {remedy}: 'gymnasium.wrappers:FlattenObservation' makes "
+                    f"{observations.size:,} observations{filtered}",
+                )
+            ]
+        )
     if observations.is_flat:
         return
     count = parameters(Spaces(flat_observations(observations.size), spaces.actions))

@@ -98,10 +98,15 @@ class TreeNetwork:
         tree = _call(self._name, "init", self._functions.init, int(rng.integers(2**31)))
         arrays = named_arrays(KEY, self._name, tree)
         if {path: array.shape for path, array in arrays.items()} != self.layout.shapes:
-            text = (
-                f"{self._name} returns parameters of other names or shapes when it is called again"
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{self._name} returns parameters of other names or shapes when it is called "
+                        "again: expected the same for every random key",
+                    )
+                ]
             )
-            raise ConfigError([(KEY, f"{text}: expected the same for every random key")])
         return self.layout.join(arrays)
 
     def memory(self) -> Tree:
@@ -171,8 +176,15 @@ def _call_apply(
     except ConfigError:
         raise
     except Exception as error:  # of the user's code
-        text = f"apply of {name} fails for an observation {array_text(observations)}: {tracing_text(error)}"
-        raise ConfigError([(KEY, f"{text}: {ONE_OBSERVATION}")]) from error
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"apply of {name} fails for an observation {array_text(observations)}: "
+                    f"{tracing_text(error)}: {ONE_OBSERVATION}",
+                )
+            ]
+        ) from error
 
 
 # Adapters
@@ -310,8 +322,15 @@ def _from_nnx(
             does = (
                 "draws random numbers" if isinstance(value, nnx.RngState) else f"changes {changed}"
             )
-            text = f"{name} {does} when it acts: expected a model whose outputs depend on its inputs only"
-            raise ConfigError([(KEY, text)])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{name} {does} when it acts: expected a model whose outputs depend on its "
+                        "inputs only",
+                    )
+                ]
+            )
     return TreeFunctions(init, apply)
 
 
@@ -330,8 +349,15 @@ def _from_equinox(build: Build, built: Any, name: str, frozen: bool) -> TreeFunc
         built, is_leaf=lambda node: isinstance(node, special)
     )[0]:
         if isinstance(layer, equinox.nn.StateIndex):
-            text = f"{_path_text(path)!r} of {name} is state, such as that of BatchNorm, which calls would return"
-            raise ConfigError([(KEY, f"{text}: expected a layer without it, such as LayerNorm")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{_path_text(path)!r} of {name} is state, such as that of BatchNorm, which "
+                        "calls would return: expected a layer without it, such as LayerNorm",
+                    )
+                ]
+            )
         if isinstance(layer, equinox.nn.Dropout) and layer.p and not layer.inference and not frozen:
             raise stochastic_error(name, _path_text(path), "Dropout")
 
@@ -383,8 +409,15 @@ def check(
             [(KEY, f"{expected}, found {actual} for an observation {array_text(observations)}")]
         )
     if _memory_text(after) != _memory_text(memory):
-        text = f"expected {name} to return a memory like its memory(), {_memory_text(memory)}"
-        raise ConfigError([(KEY, f"{text}, found {_memory_text(after)}")])
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"expected {name} to return a memory like its memory(), {_memory_text(memory)}, "
+                    f"found {_memory_text(after)}",
+                )
+            ]
+        )
     require_same_network(name, network, again)
     parameters = network.layout.split(network.initial(np.random.default_rng(0)))
     ones = np.ones(observations.shape, observations.dtype)

@@ -274,8 +274,11 @@ def network_model(
 
 def _part_input(keras: Any, part: Part) -> Any:
     """Return the input of a part of the observation."""
-    name = f"observation_{'_'.join(map(str, part.path))}"
-    return keras.Input(part.spec.shape, dtype=part.spec.dtype.name, name=name)
+    return keras.Input(
+        part.spec.shape,
+        dtype=part.spec.dtype.name,
+        name=f"observation_{'_'.join(map(str, part.path))}",
+    )
 
 
 def _normalised_part(keras: Any, part: Part, values: Any, normaliser: Normaliser | None) -> Any:

@@ -104,12 +104,21 @@ class KerasNetwork:
                     if "seed_generator" in variable.path
                     else f"changes {variable.path}"
                 )
-                text = f"{self._name} {does} when it acts: expected a model whose outputs depend on its inputs only"
-                raise ConfigError([(KEY, text)])
+                raise ConfigError(
+                    [
+                        (
+                            KEY,
+                            f"{self._name} {does} when it acts: expected a model whose outputs depend "
+                            "on its inputs only",
+                        )
+                    ]
+                )
 
     def _failure_text(self, error: Exception) -> str:
-        text = f"{self._name} fails for an observation {array_text(self._observations)}"
-        return f"{text}: {failure_from_error(error).text}: expected a model of a batch of one observation"
+        return (
+            f"{self._name} fails for an observation {array_text(self._observations)}: "
+            f"{failure_from_error(error).text}: expected a model of a batch of one observation"
+        )
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return the weights of a newly built model, float32[layout.size]."""
@@ -206,8 +215,15 @@ def _only(result: Any) -> Any:
     if isinstance(result, Sequence) and len(result) == 1:
         return result[0]
     if isinstance(result, Sequence | Mapping):
-        text = f"expected a model with one output, found {len(result)}: a recurrent model has an input for each of its"
-        raise ConfigError([(KEY, f"{text} outputs, [observation, *memory] and [outputs, *memory]")])
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"expected a model with one output, found {len(result)}: a recurrent model has an "
+                    "input for each of its outputs, [observation, *memory] and [outputs, *memory]",
+                )
+            ]
+        )
     if not hasattr(result, "shape"):
         raise ConfigError(
             [(KEY, f"expected a model that returns its outputs, found {type(result).__name__}")]
@@ -236,9 +252,16 @@ def _refuse_state(model: Any, name: str, frozen: bool) -> None:
     """Raise ConfigError if a layer keeps state between calls, or training updates statistics."""
     layer = stateful_layer(model)
     if layer is not None:
-        text = f"the layer {layer!r} of {name} is stateful, which compiled calls cannot keep: expected a model"
-        text += " with inputs [observation, *memory] and outputs [outputs, *memory], such as LSTMCell returns"
-        raise ConfigError([(KEY, text)])
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"the layer {layer!r} of {name} is stateful, which compiled calls cannot keep: "
+                    "expected a model with inputs [observation, *memory] and outputs [outputs, "
+                    "*memory], such as LSTMCell returns",
+                )
+            ]
+        )
     layers = model._flatten_layers()
     stochastic = [layer for layer in layers if any(_number(layer, rate) for rate in RATES)]
     if stochastic and not frozen:
@@ -272,12 +295,13 @@ def parameters_by_path(key: str, name: str, model: Any) -> dict[str, Any]:
     variables: dict[str, Any] = {}
     for variable in model.trainable_variables:
         if variable.path in variables:
-            text = f"{name} returns a Keras model with two variables of the path {variable.path!r}: expected different"
             raise ConfigError(
                 [
                     (
                         key,
-                        f"{text} names of layers and their weights, since paths name the parameters",
+                        f"{name} returns a Keras model with two variables of the path "
+                        f"{variable.path!r}: expected different names of layers and their weights, "
+                        "since paths name the parameters",
                     )
                 ]
             )
@@ -299,10 +323,24 @@ def load_model(path: Path, key: str = KEY) -> Any:
 
     if tuple(map(int, keras.__version__.split(".")[:2])) < SAFE_KERAS:
         wanted = ".".join(map(str, SAFE_KERAS))
-        text = f"expected Keras {wanted} or newer, as older ones run programs that a file names (CVE-2025-1550), found"
-        raise ConfigError([(key, f"{text} {keras.__version__}: pip install 'keras>={wanted}'")])
+        raise ConfigError(
+            [
+                (
+                    key,
+                    f"expected Keras {wanted} or newer, as older ones run programs that a file names "
+                    f"(CVE-2025-1550), found {keras.__version__}: pip install 'keras>={wanted}'",
+                )
+            ]
+        )
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:  # of any kind
-        text = f"expected a Keras file of standard layers, but {path} cannot be read: {failure_from_error(error).text}"
-        raise ConfigError([(key, text)]) from error
+        raise ConfigError(
+            [
+                (
+                    key,
+                    f"expected a Keras file of standard layers, but {path} cannot be read: "
+                    f"{failure_from_error(error).text}",
+                )
+            ]
+        ) from error

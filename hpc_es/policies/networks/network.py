@@ -179,15 +179,28 @@ def require_parameters(key: str, name: str, arrays: Mapping[str, Array]) -> None
     `key` and `name` are the config key and the function that the message names.
     """
     if not arrays:
-        text = f"expected at least one parameter, a floating-point array, from {name}, found none"
-        raise ConfigError([(key, text)])
+        raise ConfigError(
+            [
+                (
+                    key,
+                    f"expected at least one parameter, a floating-point array, from {name}, found none",
+                )
+            ]
+        )
     if wrong := {part: array for part, array in arrays.items() if "float" not in str(array.dtype)}:
         actual = ", ".join(
             f"{part!r} {array_text(array)} ({_bytes(array):,} bytes)"
             for part, array in wrong.items()
         )
-        text = f"expected floating-point parameters from {name}, found {actual}"
-        raise ConfigError([(key, f"{text}: keep other arrays outside of the parameters")])
+        raise ConfigError(
+            [
+                (
+                    key,
+                    f"expected floating-point parameters from {name}, found {actual}: keep other "
+                    "arrays outside of the parameters",
+                )
+            ]
+        )
 
 
 def _bytes(array: Array) -> int:
@@ -203,15 +216,29 @@ def stochastic_error(name: str, layer: str, kind: str) -> ConfigError:
 
     A frozen network may have one.
     """
-    text = f"the layer {layer!r} of {name} ({kind}) does nothing outside of training: expected a model without it, or"
-    return ConfigError([(KEY, f"{text} policy.frozen: true, which leaves it without effect")])
+    return ConfigError(
+        [
+            (
+                KEY,
+                f"the layer {layer!r} of {name} ({kind}) does nothing outside of training: expected a "
+                "model without it, or policy.frozen: true, which leaves it without effect",
+            )
+        ]
+    )
 
 
 def require_deterministic(name: str, first: Sequence[Array], second: Sequence[Array]) -> None:
     """Raise ConfigError if two calls of a network with the same arguments differ in a bit."""
     if any(one.tobytes() != other.tobytes() for one, other in zip(first, second, strict=True)):
-        text = f"two calls of {name} with the same arguments differ: expected a network without random numbers, such"
-        raise ConfigError([(KEY, f"{text} as dropout, and without state of its own")])
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"two calls of {name} with the same arguments differ: expected a network without "
+                    "random numbers, such as dropout, and without state of its own",
+                )
+            ]
+        )
 
 
 def require_same_network(name: str, network: Network, again: Network) -> None:
@@ -227,8 +254,11 @@ def require_same_network(name: str, network: Network, again: Network) -> None:
                 name, f"{names[0]} in the first one, {names[1]} in the second one"
             )
         if shapes[one] != others[one]:
-            text = f"the parameter {one!r} is {list(shapes[one])} in the first one, {list(others[one])} in the second"
-            raise different_builds(name, text)
+            raise different_builds(
+                name,
+                f"the parameter {one!r} is {list(shapes[one])} in the first one, "
+                f"{list(others[one])} in the second",
+            )
     first, second = (item.initial(np.random.default_rng(0)) for item in (network, again))
     for part, (start, stop) in network.layout.spans.items():
         if first[start:stop].tobytes() != second[start:stop].tobytes():
@@ -248,12 +278,13 @@ def require_same_outputs(name: str, first: Sequence[Array], second: Sequence[Arr
 
 def different_builds(name: str, difference: str) -> ConfigError:
     """Return the error for a builder that returns another network when it is called again."""
-    text = f"{name} returns different networks in two calls with the same arguments: {difference}. Every rank calls it:"
     return ConfigError(
         [
             (
                 KEY,
-                f"{text} expected a fixed order of layers, and random numbers from its argument seed",
+                f"{name} returns different networks in two calls with the same arguments: "
+                f"{difference}. Every rank calls it: expected a fixed order of layers, and random "
+                "numbers from its argument seed",
             )
         ]
     )

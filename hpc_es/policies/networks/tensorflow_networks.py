@@ -60,8 +60,15 @@ def tensorflow_network(
         return KerasNetwork(build, built, name, observations, frozen)
     refuse_torch(KEY, name, built, f"expected {EXPECTED}; policy.backend: torch takes modules")
     actual = f"{type(built).__module__}.{type(built).__name__}".removeprefix("builtins.")
-    text = f"expected {name} to return {EXPECTED}, found {actual}, or policy.backend: jax for networks in JAX"
-    raise ConfigError([(KEY, text)])
+    raise ConfigError(
+        [
+            (
+                KEY,
+                f"expected {name} to return {EXPECTED}, found {actual}, or policy.backend: jax for "
+                "networks in JAX",
+            )
+        ]
+    )
 
 
 def _ops(tf: ModuleType) -> PartOps:
@@ -93,11 +100,25 @@ def check(
     what = f"for an observation {array_text(observations)}"
     first, memory = _called(network, name, parameters, observation, what)
     if first[0].shape != (outputs,) or first[0].dtype.kind != "f":
-        text = f"expected outputs float32[{outputs}] of {name} ({why}), found {array_text(first[0])} {what}"
-        raise ConfigError([(KEY, text)])
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"expected outputs float32[{outputs}] of {name} ({why}), found "
+                    f"{array_text(first[0])} {what}",
+                )
+            ]
+        )
     if (after := [array_text(leaf) for leaf in first[1:]]) != memory:
-        text = f"expected {name} to return a memory like its memory(), [{', '.join(memory)}], found [{', '.join(after)}]"
-        raise ConfigError([(KEY, text)])
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"expected {name} to return a memory like its memory(), [{', '.join(memory)}], "
+                    f"found [{', '.join(after)}]",
+                )
+            ]
+        )
     second, _ = _called(network, name, parameters, observation, what)
     require_deterministic(name, first, second)
     require_same_network(name, network, again)
@@ -124,7 +145,13 @@ def _called(
     except ConfigError:
         raise
     except Exception as error:  # of the user's code
-        text = f"apply of {name} fails {what}: {failure_from_error(error).text}: {ONE_OBSERVATION}"
-        raise ConfigError([(KEY, text)]) from error
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"apply of {name} fails {what}: {failure_from_error(error).text}: {ONE_OBSERVATION}",
+                )
+            ]
+        ) from error
     before = [array_text(np.asarray(leaf)) for leaf in tf.nest.flatten(memory)]
     return [np.asarray(leaf) for leaf in leaves], before

@@ -160,12 +160,12 @@ def _bytes(tensor: Any) -> Array:
 
 def _place_error(size: int) -> ConfigError:
     name, value = MKL
-    text = f"is {size}, but results of a candidate depend on its place in such a call: start Python with {name}={value}"
     return ConfigError(
         [
             (
                 "policy.candidates_per_call",
-                f"{text} in its environment, before it imports PyTorch, or set 1",
+                f"is {size}, but results of a candidate depend on its place in such a call: start "
+                f"Python with {name}={value} in its environment, before it imports PyTorch, or set 1",
             )
         ]
     )

@@ -54,8 +54,15 @@ def check(
     )
     if tuple(first[0].shape) != (outputs,) or not first[0].is_floating_point():
         expected = f"expected outputs float32[{outputs}] of {name} ({why})"
-        actual = f"{tensor_text(first[0])} for an observation {array_text(observations)}"
-        raise ConfigError([(KEY, f"{expected}, found {actual}")])
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"{expected}, found {tensor_text(first[0])} for an observation "
+                    f"{array_text(observations)}",
+                )
+            ]
+        )
     _require_memory(network, name, first[1:])
     require_deterministic(name, _bits(first), _bits(second))
     require_same_outputs(name, _bits(first), _bits(other))
@@ -104,8 +111,15 @@ def _require_memory(network: Network, name: str, after: list[Any]) -> None:
         raise ConfigError([(KEY, f"expected {name} to return a memory of tensors: {MEMORY}")])
     actual = [tensor_text(leaf) for leaf in after]
     if actual != expected:
-        text = f"expected {name} to return a memory like its memory(), [{', '.join(expected)}]"
-        raise ConfigError([(KEY, f"{text}, found [{', '.join(actual)}]: keep its shapes")])
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"expected {name} to return a memory like its memory(), [{', '.join(expected)}], "
+                    f"found [{', '.join(actual)}]: keep its shapes",
+                )
+            ]
+        )
 
 
 def _attributes(network: Network) -> dict[str, Any]:
@@ -131,5 +145,12 @@ def _require_no_state(before: dict[str, Any], after: dict[str, Any], name: str) 
         else:
             is_same = one is other
         if not is_same:
-            text = f"{name} changes its {path!r} when it acts, so that it has state of its own"
-            raise ConfigError([(KEY, f"{text}: {MEMORY}")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{name} changes its {path!r} when it acts, so that it has state of its own: "
+                        f"{MEMORY}",
+                    )
+                ]
+            )

@@ -39,13 +39,17 @@ def read_weights(path: Path, elements: int) -> dict[str, Any]:
     with open_file(path.resolve()) as file:
         size, most = os.fstat(file.fileno()).st_size, MOST_ELEMENT * elements + MOST_OTHER
         if size > most:
-            text = f"found {size:,} bytes, expected the weights of {elements:,} elements"
-            raise ValueError(f"{text}, at most {most:,} bytes")
+            raise ValueError(
+                f"found {size:,} bytes, expected the weights of {elements:,} elements, at most "
+                f"{most:,} bytes"
+            )
         tensors = _safetensors(path, file) if path.suffix == SAFETENSORS else _state_dict(file)
     for name, tensor in tensors.items():
         if tensor.is_complex() or tensor.layout != torch.strided or tensor.device.type != "cpu":
-            kind = f"{tensor.dtype}, {tensor.layout}, {tensor.device}"
-            raise ValueError(f"expected {name!r} to have real numbers, found a tensor of {kind}")
+            raise ValueError(
+                f"expected {name!r} to have real numbers, found a tensor of {tensor.dtype}, "
+                f"{tensor.layout}, {tensor.device}"
+            )
     return tensors
 
 
@@ -64,8 +68,10 @@ def _state_dict(file: BinaryIO) -> dict[str, Any]:
     if _version(torch.__version__) < SAFE_TORCH:
         wanted = ".".join(map(str, SAFE_TORCH))
         text = f"expected PyTorch {wanted} or later, with which such a file cannot run code, found"
-        remedy = f"pip install 'torch>={wanted}', or use a file of safetensors"
-        raise ValueError(f"{text} {torch.__version__}: {remedy}")
+        raise ValueError(
+            f"{text} {torch.__version__}: pip install 'torch>={wanted}', or use a file of "
+            "safetensors"
+        )
     try:
         with zipfile.ZipFile(file) as archive:  # older formats are no archives
             require_plain_archive(archive)
@@ -113,8 +119,10 @@ def with_one_name(tensors: Mapping[str, Any], others: Mapping[str, str]) -> dict
     for other, name in others.items():
         tensor = tensors.get(other)
         if tensor is not None and not torch.equal(found.setdefault(name, tensor), tensor):
-            text = f"{other!r} of the file differs from {name!r}, which is the same parameter"
-            raise ValueError(f"{text} of the module")
+            raise ValueError(
+                f"{other!r} of the file differs from {name!r}, which is the same parameter of "
+                "the module"
+            )
     return found
 
 
@@ -137,6 +145,8 @@ def mapped(
                 f"expected {name!r} of the shape {list(wanted)}, found {list(tensor.shape)}"
             )
         if name in constants and not torch.equal(tensor, constants[name]):
-            text = f"{name!r} of the file differs from that of the module, where it is a constant"
-            raise ValueError(f"{text}: load the file in the function that builds the module")
+            raise ValueError(
+                f"{name!r} of the file differs from that of the module, where it is a "
+                "constant: load the file in the function that builds the module"
+            )
     return {name: tensors[name] for name in shapes}

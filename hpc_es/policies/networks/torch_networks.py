@@ -110,9 +110,14 @@ def torch_network(
         network: Network = built
         return taking_parts(network, observations, OPS)
     actual = f"{type(built).__module__}.{type(built).__name__}".removeprefix("builtins.")
-    remedy = "or policy.backend: jax for networks in JAX and Keras"
     raise ConfigError(
-        [(KEY, f"expected {name} to return {EXPECTED}, found {actual}: return one, {remedy}")]
+        [
+            (
+                KEY,
+                f"expected {name} to return {EXPECTED}, found {actual}: return one, or policy.backend: "
+                "jax for networks in JAX and Keras",
+            )
+        ]
     )
 
 
@@ -140,8 +145,14 @@ class TorchNetwork:
         _refuse(self.module, name, frozen)
         parameters = trained(self.module)
         if not parameters:
-            text = f"expected at least one parameter with requires_grad from {name}, found none"
-            raise ConfigError([(KEY, text)])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"expected at least one parameter with requires_grad from {name}, found none",
+                    )
+                ]
+            )
         self.shapes = {path: tuple(tensor.shape) for path, tensor in parameters.items()}
         self.dtypes = {path: tensor.dtype for path, tensor in parameters.items()}
         kernels = _kernels(self.module)
@@ -170,15 +181,27 @@ class TorchNetwork:
         leaves, tree = trees.tree_flatten(found[0])
         wrong = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
         if wrong:
-            text = (
-                f"expected tensors from memory() of {self._name}, found {type(wrong[0]).__name__}"
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"expected tensors from memory() of {self._name}, found "
+                        f"{type(wrong[0]).__name__}: {MEMORY}",
+                    )
+                ]
             )
-            raise ConfigError([(KEY, f"{text}: {MEMORY}")])
         try:
             arrays = [leaf.detach().cpu().numpy().copy() for leaf in leaves]
         except TypeError as error:  # of dtypes that NumPy lacks
-            text = f"expected a memory() of {self._name} of dtypes that NumPy has, such as float32"
-            raise ConfigError([(KEY, f"{text}: {error}")]) from error
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"expected a memory() of {self._name} of dtypes that NumPy has, such as "
+                        f"float32: {error}",
+                    )
+                ]
+            ) from error
         memory: Tree = trees.tree_unflatten(arrays, tree)
         return memory
 
@@ -186,10 +209,15 @@ class TorchNetwork:
         """Return the parameters of a newly built module, float32[layout.size]."""
         parameters = trained(self._prepared(self._build(int(rng.integers(2**31)))))
         if {path: tuple(tensor.shape) for path, tensor in parameters.items()} != self.shapes:
-            text = (
-                f"{self._name} returns parameters of other names or shapes when it is called again"
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{self._name} returns parameters of other names or shapes when it is called "
+                        "again: expected the same for every seed",
+                    )
+                ]
             )
-            raise ConfigError([(KEY, f"{text}: expected the same for every seed")])
         return self.joined(parameters)
 
     def joined(self, tensors: Mapping[str, Any]) -> Float32:
@@ -264,8 +292,15 @@ class TorchNetwork:
         if not has_memory:
             return self._only(result)[0], ()
         if not isinstance(result, tuple | list) or len(result) != 2:
-            text = f"expected {self._name}, which has memory(), to return (outputs, memory), found"
-            raise ConfigError([(KEY, f"{text} {_type_text(result)}")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"expected {self._name}, which has memory(), to return (outputs, memory), "
+                        f"found {_type_text(result)}",
+                    )
+                ]
+            )
         outputs, after = result
         return self._only(outputs)[0], after
 
@@ -287,8 +322,15 @@ class TorchNetwork:
                 raise
             except Exception as error:  # of the user's code
                 where = f" in its layer {entered[-1]!r}" if entered and entered[-1] else ""
-                text = f"{self._name} fails for an observation {array_text(self._observations)}"
-                raise ConfigError([(KEY, f"{text}{where}: {cause_text(error)}")]) from error
+                raise ConfigError(
+                    [
+                        (
+                            KEY,
+                            f"{self._name} fails for an observation "
+                            f"{array_text(self._observations)}{where}: {cause_text(error)}",
+                        )
+                    ]
+                ) from error
 
 
 def cause_text(error: Exception) -> str:
@@ -350,8 +392,15 @@ def _refuse(module: Any, name: str, frozen: bool) -> None:
     for path, layer in module.named_modules():
         kind = type(layer).__name__
         if isinstance(layer, torch.jit.ScriptModule):
-            text = f"the layer {path!r} of {name} is compiled by TorchScript ({kind}), so that its parameters cannot be"
-            raise ConfigError([(KEY, f"{text} replaced: expected the module that it was made of")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"the layer {path!r} of {name} is compiled by TorchScript ({kind}), so that "
+                        "its parameters cannot be replaced: expected the module that it was made of",
+                    )
+                ]
+            )
         if _is_stochastic(layer) and not frozen:
             raise stochastic_error(name, path, kind)
         if isinstance(layer, STATISTICAL) and layer.track_running_stats and not frozen:

@@ -171,8 +171,11 @@ class Options:
                 "is 0, but the weight that entropy_target adapts starts there: expected more than 0 (try 0.01)",
             )
         if self.alpha and not self.replays:
-            text = f"is {self.alpha:g}: no program of a batch of {self.batch_size} is replayed"
-            yield "alpha", f"{text} (try {1 / self.batch_size:g} or more, or 0)"
+            yield (
+                "alpha",
+                f"is {self.alpha:g}: no program of a batch of {self.batch_size} is replayed "
+                f"(try {1 / self.batch_size:g} or more, or 0)",
+            )
         if self.alpha and self.learns_values:
             yield (
                 "ema_baseline_decay",
@@ -194,5 +197,8 @@ class Options:
                 self, ("replay_temperature", "replay_capacity"), "alpha is 0: nothing is replayed"
             )
         if not self.learns_values:
-            why = "ema_baseline_decay is not 0, so no values are learned"
-            yield from unused(self, ("value_lstm_sizes", "vf_loss_hparam"), why)
+            yield from unused(
+                self,
+                ("value_lstm_sizes", "vf_loss_hparam"),
+                "ema_baseline_decay is not 0, so no values are learned",
+            )

@@ -118,8 +118,14 @@ def _from_observation(indices: bool | tuple[int, ...], width: int) -> Behaviour:
         return Behaviour(lambda end: end.observation, width)
     wrong = [index for index in indices if index >= width]
     if wrong:
-        text = f"has {wrong[0]}, but an observation has {width} numbers: expected 0 to {width - 1}"
-        raise ConfigError([(f"{KEY}.final_observation", text)])
+        raise ConfigError(
+            [
+                (
+                    f"{KEY}.final_observation",
+                    f"has {wrong[0]}, but an observation has {width} numbers: expected 0 to {width - 1}",
+                )
+            ]
+        )
     chosen = list(indices)
     return Behaviour(lambda end: end.observation.ravel()[chosen], len(chosen))
 
@@ -150,8 +156,9 @@ def _from_random_episode(
     except ConfigError:
         raise
     except Exception as error:
-        text = f"the environment fails under random actions: {one_line(error_text(error))}"
-        raise ConfigError([(key, text)]) from error
+        raise ConfigError(
+            [(key, f"the environment fails under random actions: {one_line(error_text(error))}")]
+        ) from error
     try:
         size = len(_flat(measure(end)))
     except Exception as error:  # of the user's function

@@ -97,8 +97,14 @@ def _require_id(env_id: str) -> None:
         try:
             CodeName.of(env_id).require_environment()
         except ValueError as error:
-            text = f"expected a Gymnasium id or module:Name-v0, found {env_id!r}: {error}"
-            raise ConfigError([("task.env_id", text)]) from None
+            raise ConfigError(
+                [
+                    (
+                        "task.env_id",
+                        f"expected a Gymnasium id or module:Name-v0, found {env_id!r}: {error}",
+                    )
+                ]
+            ) from None
 
 
 @contextlib.contextmanager
@@ -182,8 +188,10 @@ def _unknown_id_message(env_id: str, error: Exception) -> str:
     text = f"expected a registered Gymnasium id, found {env_id!r}{hint} ({str(error).strip()})"
     if module:
         return text
-    prefix = f"its name precedes the id, such as 'package_name:{name}'"
-    return f"{text}. If a package or a module of yours registers the environment, {prefix}"
+    return (
+        f"{text}. If a package or a module of yours registers the environment, its name "
+        f"precedes the id, such as 'package_name:{name}'"
+    )
 
 
 def _is_of(spec: gymnasium.envs.registration.EnvSpec, module: str) -> bool:
@@ -237,11 +245,23 @@ def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment
     try:
         wrapped: Environment = with_tuples(partial(cls, environment), keywords)
     except Exception as error:
-        text = f"{path} cannot be applied: {one_line(error_text(error))}"
-        raise ConfigError([(f"task.wrappers[{number}]", text)]) from error
+        raise ConfigError(
+            [
+                (
+                    f"task.wrappers[{number}]",
+                    f"{path} cannot be applied: {one_line(error_text(error))}",
+                )
+            ]
+        ) from error
     if not isinstance(wrapped, gymnasium.Env):
-        text = f"expected {path} to return an environment, found {type(wrapped).__name__}"
-        raise ConfigError([(f"task.wrappers[{number}]", text)])
+        raise ConfigError(
+            [
+                (
+                    f"task.wrappers[{number}]",
+                    f"expected {path} to return an environment, found {type(wrapped).__name__}",
+                )
+            ]
+        )
     return wrapped
 
 
@@ -281,8 +301,9 @@ def _import_wrapper(
     except (Exception, SystemExit) as error:  # the module may raise anything
         is_import = isinstance(error, ImportError | AttributeError | ValueError)
         reason = str(error) if is_import else f"{type(error).__name__}: {error}"
-        text = f"expected 'module:Class', found {path!r}, which cannot be imported: {reason}"
-        raise ConfigError([(key, text)]) from error
+        raise ConfigError(
+            [(key, f"expected 'module:Class', found {path!r}, which cannot be imported: {reason}")]
+        ) from error
 
 
 def entry_point(env_id: str) -> str:
@@ -323,8 +344,15 @@ def make_vector(
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         name = env_id.rpartition(":")[2]
         if name in gymnasium.registry and gymnasium.registry[name].vector_entry_point is None:
-            text = f"is vector, but {env_id} has no vector_entry_point: expected auto, native or gymnasium"
-            raise ConfigError([("task.stepping", text)]) from error
+            raise ConfigError(
+                [
+                    (
+                        "task.stepping",
+                        f"is vector, but {env_id} has no vector_entry_point: expected auto, native or "
+                        "gymnasium",
+                    )
+                ]
+            ) from error
         raise ConfigError([("task.env_id", _unknown_id_message(env_id, error))]) from error
     except Exception as error:
         raise _construction_error(env_id, error) from error

@@ -427,12 +427,12 @@ class VectorEnvironments:
                 options.behaviour
                 and first.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
             ):
-                text = f"needs the last observation, which {options.env_id} replaces by the first of the next episode"
                 raise ConfigError(
                     [
                         (
                             "task.behaviour",
-                            f"{text}: expected an environment without same-step autoreset",
+                            f"needs the last observation, which {options.env_id} replaces by the first "
+                            "of the next episode: expected an environment without same-step autoreset",
                         )
                     ]
                 )
@@ -483,9 +483,17 @@ class VectorEnvironments:
                     raise ConfigError([(KEY, text + OTHERS)]) from error
                 for seed, episode in episodes.items():
                     if played.setdefault(seed, episode) != episode:
-                        text = f"is vector, but with {env_id} the episode of a seed depends on its position in the "
-                        text += "vector, or changes when it is repeated: results would depend on the number of ranks; "
-                        raise ConfigError([(KEY, f"{text}expected{OTHERS.removeprefix(', or')}")])
+                        raise ConfigError(
+                            [
+                                (
+                                    KEY,
+                                    f"is vector, but with {env_id} the episode of a seed depends on "
+                                    "its position in the vector, or changes when it is repeated: "
+                                    "results would depend on the number of ranks; "
+                                    f"expected{OTHERS.removeprefix(', or')}",
+                                )
+                            ]
+                        )
 
 
 def check_options(options: Any) -> None:

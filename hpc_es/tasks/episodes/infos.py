@@ -152,8 +152,9 @@ def check_info_keys(
     except ConfigError:
         raise
     except Exception as error:
-        text = f"{name} fails under random actions: {one_line(error_text(error))}"
-        raise ConfigError([(option, text)]) from error
+        raise ConfigError(
+            [(option, f"{name} fails under random actions: {one_line(error_text(error))}")]
+        ) from error
     message = _missing_key_message(missing[0], merged_infos, name)
     if steps < LONGEST:
         raise ConfigError([(option, message)])
@@ -165,7 +166,9 @@ def _missing_key_message(key: str, merged_infos: Mapping[str, object], environme
         str(name) for name, value in merged_infos.items() if not np.isnan(as_number(value))
     )
     if key in merged_infos:
-        value = f"{type(merged_infos[key]).__name__} {merged_infos[key]!r:.60}"
-        return f"expected numbers, but {key!r} in the infos of {environment} is {value}"
+        return (
+            f"expected numbers, but {key!r} in the infos of {environment} is "
+            f"{type(merged_infos[key]).__name__} {merged_infos[key]!r:.60}"
+        )
     has = f"numbers: {', '.join(known)}" if known else "no numbers"
     return f"no info of a step of {environment} has {key!r} (it has {has}){nearest(key, known)}"

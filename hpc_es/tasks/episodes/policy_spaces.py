@@ -99,11 +99,24 @@ def observation_spec(space: gymnasium.Space) -> ObservationSpec:
     if (parts := _parts(space)) is not None:
         return StructuredObservations.of(parts)
     if not isinstance(space, gymnasium.spaces.Box) or not space.shape:
-        text = f"expected observations that are one array (a Box), or a Dict or Tuple of arrays, found {_shortened(space)}"
-        raise ConfigError([("task.env_id", f"{text}: {_observation_remedy(space)}")])
+        raise ConfigError(
+            [
+                (
+                    "task.env_id",
+                    "expected observations that are one array (a Box), or a Dict or Tuple of arrays, "
+                    f"found {_shortened(space)}: {_observation_remedy(space)}",
+                )
+            ]
+        )
     if 0 in space.shape:
-        text = f"expected observations of at least one number, found {_shortened(space)}"
-        raise ConfigError([("task.env_id", text)])
+        raise ConfigError(
+            [
+                (
+                    "task.env_id",
+                    f"expected observations of at least one number, found {_shortened(space)}",
+                )
+            ]
+        )
     keeps_dtype = len(space.shape) > 1 and space.dtype.kind in "iu"
     return ObservationSpec(space.shape, space.dtype if keeps_dtype else np.dtype(np.float32))
 
@@ -153,8 +166,10 @@ def _observation_remedy(space: gymnasium.Space) -> str:
         parts = dict(_items(space))
     widths = {key: width for key, part in parts.items() if (width := _flat_width(part))}
     if not widths:
-        text = "add a gymnasium.ObservationWrapper of your own to task.wrappers, whose observations are one array"
-        return f"{text} (docs/guides/environments.md shows one)"
+        return (
+            "add a gymnasium.ObservationWrapper of your own to task.wrappers, whose "
+            "observations are one array (docs/guides/environments.md shows one)"
+        )
     left_out = ", ".join(
         f"{key!r} ({type(part).__name__})" for key, part in parts.items() if key not in widths
     )
@@ -189,16 +204,34 @@ def action_space(space: gymnasium.Space) -> Actions:
             actions = Box(_round_inwards(space.low, np.inf), _round_inwards(space.high, -np.inf))
             size = len(actions.low)
     if actions is None:
-        text = "expected Discrete or MultiDiscrete actions, or a Box of floats in one dimension"
         raise ConfigError(
-            [("task.env_id", f"{text}, found {_shortened(space)}: {_action_remedy(space)}")]
+            [
+                (
+                    "task.env_id",
+                    "expected Discrete or MultiDiscrete actions, or a Box of floats in one dimension, "
+                    f"found {_shortened(space)}: {_action_remedy(space)}",
+                )
+            ]
         )
     if size < 1:
-        text = f"expected at least one action to choose from, found {_shortened(space)}"
-        raise ConfigError([("task.env_id", text)])
+        raise ConfigError(
+            [
+                (
+                    "task.env_id",
+                    f"expected at least one action to choose from, found {_shortened(space)}",
+                )
+            ]
+        )
     if isinstance(actions, Box) and (np.isnan(actions.low).any() or np.isnan(actions.high).any()):
-        text = f"expected numbers as bounds of the actions, or infinity, found NaN in {_shortened(space)}"
-        raise ConfigError([("task.env_id", text)])
+        raise ConfigError(
+            [
+                (
+                    "task.env_id",
+                    "expected numbers as bounds of the actions, or infinity, found NaN in "
+                    f"{_shortened(space)}",
+                )
+            ]
+        )
     return actions
 
 
@@ -207,8 +240,10 @@ def _action_remedy(space: gymnasium.Space) -> str:
 
     if flat_space(space) is not None:
         return f"use an action wrapper: add {FLAT_ACTION!r} to task.wrappers"
-    text = "use an action wrapper: a gymnasium.ActionWrapper of your own in task.wrappers"
-    return f"{text} (docs/guides/environments.md shows one)"
+    return (
+        "use an action wrapper: a gymnasium.ActionWrapper of your own in task.wrappers "
+        "(docs/guides/environments.md shows one)"
+    )
 
 
 def _round_inwards(bounds: Array, direction: float) -> Float32:

@@ -93,8 +93,11 @@ class EpisodeQuantityOptions(QuantityOptions):
                         f"is {item.reduce}, but {source} is one number: remove it",
                     )
                 if not _is_valid(source):
-                    known = "return, length, info.KEY, observation.INDEX or behaviour.INDEX"
-                    yield f"{group}.{name}.from", f"is {source!r}: expected {known}"
+                    yield (
+                        f"{group}.{name}.from",
+                        f"is {source!r}: expected return, length, info.KEY, observation.INDEX "
+                        "or behaviour.INDEX",
+                    )
 
 
 Item = EpisodeObjective | EpisodeMeasure | EpisodeConstraint
@@ -166,8 +169,13 @@ class EpisodeQuantities:
                         )
                     )
             if source.startswith(INFO) and not infos:
-                text = f"is {source}, but episodes of this task have no infos: expected return, length or observation."
-                problems.append((key, f"{text}INDEX"))
+                problems.append(
+                    (
+                        key,
+                        f"is {source}, but episodes of this task have no infos: expected return, "
+                        "length or observation.INDEX",
+                    )
+                )
         if problems:
             raise ConfigError(problems)
         sources = tuple(_source(name, item) for _, name, item in items)

@@ -205,9 +205,15 @@ class Rollout:
             (flat := self._observations.ravel()).dot(flat)
         ):
             for row in _rows_not_finite(self._observations, self._live):
-                at = f"at step {self._steps - self._first_step[row]}"
                 self._fail(
-                    row, ValueError(not_finite_text("the observation", self._observations[row], at))
+                    row,
+                    ValueError(
+                        not_finite_text(
+                            "the observation",
+                            self._observations[row],
+                            f"at step {self._steps - self._first_step[row]}",
+                        )
+                    ),
                 )
         if self._batch.on_step is not None:
             self._batch.on_step(self._jobs, self._live, self._observations, rewards, self._cut)
@@ -220,9 +226,15 @@ class Rollout:
         """
         failed = _rows_not_finite(actions, self._live)
         for row in failed:
-            at = f"at step {self._steps - self._first_step[row] + 1}; {DIVERGED}"
             self._fail(
-                row, ValueError(not_finite_text("the action of the policy", actions[row], at))
+                row,
+                ValueError(
+                    not_finite_text(
+                        "the action of the policy",
+                        actions[row],
+                        f"at step {self._steps - self._first_step[row] + 1}; {DIVERGED}",
+                    )
+                ),
             )
         if failed:
             self._live = [row for row in self._live if row not in failed]
@@ -315,8 +327,10 @@ class Rollout:
         failure = failure_from_error(error, job)
         self._failures.append(failure)
         if self._task.options.on_failed_episode == "abort":
-            text = f"an episode failed and task.on_failed_episode is abort: job {job} of the chunk: {failure.text}"
-            raise RunError(text) from error
+            raise RunError(
+                f"an episode failed and task.on_failed_episode is abort: job {job} of the "
+                f"chunk: {failure.text}"
+            ) from error
         self._total_return[job] = np.nan
 
     def _retire_finished_rows(self) -> None:

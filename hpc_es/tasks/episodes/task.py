@@ -172,8 +172,15 @@ class Episodes:
             return native_backend.backend_factory(first)
         except NotNativeError as error:
             if stepping == "native":
-                text = f"is native, which is not possible here: {error}; expected auto or gymnasium"
-                raise ConfigError([("task.stepping", text)]) from error
+                raise ConfigError(
+                    [
+                        (
+                            "task.stepping",
+                            f"is native, which is not possible here: {error}; expected auto or "
+                            "gymnasium",
+                        )
+                    ]
+                ) from error
             slower = f"is stepped by Gymnasium, which is slower ({native_backend.kind_of(first).SLOWDOWN})"
             self.notices = (f"task.stepping: {self.name} {slower}: {error}; {error.remedy}",)
             return None
@@ -255,8 +262,14 @@ class Episodes:
             ConfigError: it cannot be created.
         """
         if self._vectors is not None:
-            text = "is vector: expected auto, native or gymnasium for a single environment"
-            raise ConfigError([("task.stepping", text)])
+            raise ConfigError(
+                [
+                    (
+                        "task.stepping",
+                        "is vector: expected auto, native or gymnasium for a single environment",
+                    )
+                ]
+            )
         options = self.options
         wrappers = options.wrappers if wrapped else ()
         return environments.make(

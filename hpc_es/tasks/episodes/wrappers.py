@@ -191,8 +191,15 @@ def _compare(layers: Sequence[WrapperLayer], options: WrappedEnvironment) -> Non
     try:
         _play(recorders[-1])
     except Exception as error:
-        text = f"{options.env_id} fails under random actions, with which wrappers are compared with their methods"
-        raise ConfigError([("task.wrappers", f"{text}: {one_line(error_text(error))}")]) from error
+        raise ConfigError(
+            [
+                (
+                    "task.wrappers",
+                    f"{options.env_id} fails under random actions, with which wrappers are compared "
+                    f"with their methods: {one_line(error_text(error))}",
+                )
+            ]
+        ) from error
     finally:
         recorders[-1].close()
     for layer, below, above in zip(layers, recorders, recorders[1:], strict=False):

@@ -170,8 +170,15 @@ def _find_program(word: str, directory: Path) -> Path:
     except ValueError as error:
         raise ConfigError([("task.command", str(error))]) from error
     if path is None:
-        text = f"there is no program {word!r} in PATH (write './{word}' for one in the config's directory)"
-        raise ConfigError([("task.command", text)])
+        raise ConfigError(
+            [
+                (
+                    "task.command",
+                    f"there is no program {word!r} in PATH (write './{word}' for one in the config's "
+                    "directory)",
+                )
+            ]
+        )
     if not path.is_file():
         raise ConfigError(
             [("task.command", f"there is no program {path} ({word!r} is relative to the config)")]

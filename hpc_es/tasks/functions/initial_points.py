@@ -273,8 +273,10 @@ def _listed_points(items: object, names: Sequence[str]) -> Iterator[Item]:
     for number, listed in enumerate(items):
         where, item = f"point {number}", {X: listed} if isinstance(listed, list) else listed
         if not isinstance(item, dict):
-            text = "expected an object {parameter: value, ...} or a list of numbers"
-            raise ValueError(f"{where}: {text}, found {_text(item)}")
+            raise ValueError(
+                f"{where}: expected an object {{parameter: value, ...}} or a list of numbers, "
+                f"found {_text(item)}"
+            )
         values = {
             name: value
             for name, value in item.items()
@@ -359,8 +361,10 @@ def _of_mean(result: Mapping[str, object]) -> dict[str, Any]:
     count: Any = result.get(REPEATS.name, 1)
     error: Any = result.get(ERROR.name, math.nan)
     if not is_number(count) or count < 1 or count != int(count):
-        text = "expected the number of evaluations whose mean the value is, at least 1"
-        raise ValueError(f"{REPEATS.name} is {_text(count)}: {text}")
+        raise ValueError(
+            f"{REPEATS.name} is {_text(count)}: expected the number of evaluations whose mean "
+            "the value is, at least 1"
+        )
     if not _is_number_or_nan(error) or error < 0:
         raise ValueError(f"{ERROR.name} is {_text(error)}: expected a number that is at least 0")
     found: dict[str, Any] = {"evaluations": int(count), "standard_error": float(error)}

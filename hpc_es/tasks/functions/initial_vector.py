@@ -98,17 +98,19 @@ def _initial_region(search: SearchOptions, coordinates: Coordinates) -> Bounds:
     except ValueError as error:
         raise ConfigError([("task.initial_region", str(error))]) from error
     if not (np.isfinite(low) & np.isfinite(high)).all():
-        text = "is random, but not every coordinate has a lower and an upper limit: set task.initial_region"
-        raise _error(f"{text} or task.bounds")
+        raise _error(
+            "is random, but not every coordinate has a lower and an upper limit: set "
+            "task.initial_region or task.bounds"
+        )
     wrong = (low > high) | (low < bounds.low) | (high > bounds.high)
     if wrong.any():
         index = int(wrong.argmax())
-        text = f"is {low[index]:g} to {high[index]:g} in coordinate {index}: expected low <= high"
         raise ConfigError(
             [
                 (
                     "task.initial_region",
-                    f"{text}, within {bounds.low[index]:g} to {bounds.high[index]:g}",
+                    f"is {low[index]:g} to {high[index]:g} in coordinate {index}: expected low <= "
+                    f"high, within {bounds.low[index]:g} to {bounds.high[index]:g}",
                 )
             ]
         )
@@ -127,8 +129,10 @@ def _read_vector(path: Path) -> Float64:
                     io.StringIO(read_text(path.resolve())), ndmin=1, encoding="utf-8"
                 )
             case _:
-                text = f"expected a number, a list, {RANDOM!r} or a file ({', '.join(SUFFIXES)}), found {path.name!r}"
-                raise _error(text)
+                raise _error(
+                    f"expected a number, a list, {RANDOM!r} or a file ({', '.join(SUFFIXES)}), "
+                    f"found {path.name!r}"
+                )
         if array.dtype.kind not in "iuf":
             raise ValueError(f"it contains {array.dtype} instead of numbers")
         numbers: Float64 = array.astype(np.float64)

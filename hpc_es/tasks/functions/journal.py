@@ -123,11 +123,9 @@ class EvaluationJournal:
                 os.fsync(file.fileno())
                 self._synced = time.monotonic()
         except OSError as error:
-            remedy = (
-                "free space there, or set task.journal: false, then start the same command again"
-            )
             raise RunError(
-                f"{self._folder} could not be written ({error.strerror}): {remedy}"
+                f"{self._folder} could not be written ({error.strerror}): free space there, or "
+                "set task.journal: false, then start the same command again"
             ) from error
 
     def close_generation(self, generation: int, jobs: Sequence[int]) -> None:
@@ -147,9 +145,9 @@ class EvaluationJournal:
                 )
                 os.fsync(file.fileno())
         except OSError as error:
-            remedy = "free space there, then start the same command again"
             raise RunError(
-                f"{self._folder} could not be written ({error.strerror}): {remedy}"
+                f"{self._folder} could not be written ({error.strerror}): free space there, "
+                "then start the same command again"
             ) from error
         self.closed[generation] = frozenset(jobs)
 

@@ -536,8 +536,11 @@ def _parameter_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
     further = repeats.recorded_names(search.quantities) if search.repeats.are_used else ()
     for name in (search.parameters or {}) if search.record_evaluations else ():
         if name in (*RESULT_COLUMNS, *further):
-            text = "is also a column of evaluations.csv: choose another name, or set record_evaluations: false"
-            yield f"parameters.{name}", text
+            yield (
+                f"parameters.{name}",
+                "is also a column of evaluations.csv: choose another name, or set "
+                "record_evaluations: false",
+            )
     if search.initial not in (None, "random"):
         yield (
             "initial",
@@ -559,11 +562,17 @@ def _quantity_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
         search, quantities, taken | dict.fromkeys(of_file, "a column of evaluations.csv")
     )
     if len(search.objectives or ()) > 1 and search.bounds.keep == "penalty":
-        text = "is penalty, but there are several objectives, to which a penalty cannot be added"
-        yield "bounds.keep", f"{text}: expected reflect, clip or transform"
+        yield (
+            "bounds.keep",
+            "is penalty, but there are several objectives, to which a penalty cannot be added: "
+            "expected reflect, clip or transform",
+        )
     if len(search.objectives or ()) > 1 and search.constraint_handling != "feasible_first":
-        text = f"is {search.constraint_handling}, but there are several objectives: expected feasible_first"
-        yield "constraint_handling", text
+        yield (
+            "constraint_handling",
+            f"is {search.constraint_handling}, but there are several objectives: expected "
+            "feasible_first",
+        )
     if search.objectives and search.goal != "minimise":
         yield "goal", f"is {search.goal}, but objectives have directions of their own: remove it"
     for group, named in (("objectives", search.objectives), ("measures", search.measures)):
@@ -617,8 +626,11 @@ def _constraint_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
         item.integer or item.boolean or item.values is not None or item.choices is not None
         for item in parameters
     ):
-        text = f"is {search.constraint_handling}, but there are discrete parameters: expected feasible_first"
-        yield "constraint_handling", text
+        yield (
+            "constraint_handling",
+            f"is {search.constraint_handling}, but there are discrete parameters: expected "
+            "feasible_first",
+        )
 
 
 def _bounds_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
@@ -661,10 +673,10 @@ def _width_problem(bounds: Bounds) -> str | None:
         return None
     index = int(wrong.argmax())
     high, low = float(bounds.high[index]), float(bounds.low[index])
-    expected = (
-        f"expected {NARROWEST:g} to {WIDEST:g} more than low, which is {low:g}; null is no bound"
+    return (
+        f"is {high:g} in coordinate {index}: expected {NARROWEST:g} to {WIDEST:g} more than "
+        f"low, which is {low:g}; null is no bound"
     )
-    return f"is {high:g} in coordinate {index}: {expected}"
 
 
 def offers_of_search(offers: Offers, options: SearchOptions) -> Offers:

@@ -299,8 +299,11 @@ class Parameter:
         # evaluations.csv and front.csv have texts without quotation marks
         for text in texts:
             if json.dumps(text) in texts:
-                remedy = "expected values that differ in evaluations.csv too"
-                yield "choices", f"has {text} and the text {json.dumps(text)}: {remedy}"
+                yield (
+                    "choices",
+                    f"has {text} and the text {json.dumps(text)}: expected values that differ "
+                    "in evaluations.csv too",
+                )
 
 
 def scale_of(parameter: Parameter) -> Scale:

@@ -432,8 +432,10 @@ class ObjectiveProblem(ProblemDefaults):
     def _failures(self, jobs: Jobs, results: Sequence[EvaluationResult]) -> list[Failure]:
         failures = _positioned(results)
         if failures and self._search.on_failed_evaluation == "abort":
-            first = f"job {jobs.numbers[failures[0].position]}: {failures[0].text}"
-            raise RunError(f"an evaluation failed and task.on_failed_evaluation is abort: {first}")
+            raise RunError(
+                "an evaluation failed and task.on_failed_evaluation is abort: job "
+                f"{jobs.numbers[failures[0].position]}: {failures[0].text}"
+            )
         return failures
 
     def carried(self) -> ProblemState:

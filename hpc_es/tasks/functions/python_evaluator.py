@@ -128,8 +128,14 @@ def objective(
         what = f"{', '.join(scales)} as keywords" if scales else "the vector"
         more = f" and the arguments {', '.join(arguments)}" if arguments else ""
         name = text or repr(function)
-        message = f"{name} has the signature {signature}, which does not take {what}{more}: {error}"
-        raise ConfigError([(KEY, message)]) from None
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"{name} has the signature {signature}, which does not take {what}{more}: {error}",
+                )
+            ]
+        ) from None
     return result
 
 

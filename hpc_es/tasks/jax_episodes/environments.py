@@ -112,8 +112,15 @@ def traced(environment: Environment, name: str) -> Traced:
         ConfigError: it cannot be traced.
     """
     if missing := [member for member in MEMBERS if not hasattr(environment, member)]:
-        text = f"expected an environment with {', '.join(MEMBERS)}, but what {name} gives has no {missing[0]}"
-        raise ConfigError([("task.env_id", text)])
+        raise ConfigError(
+            [
+                (
+                    "task.env_id",
+                    f"expected an environment with {', '.join(MEMBERS)}, but what {name} gives has no "
+                    f"{missing[0]}",
+                )
+            ]
+        )
     key = jax.eval_shape(lambda: jax.random.key(0, impl=KEY))
     try:
         template, first = jax.eval_shape(environment.reset, key)
@@ -126,11 +133,19 @@ def traced(environment: Environment, name: str) -> Traced:
     except ConfigError:
         raise
     except Exception as error:
-        text = f"{name} cannot be traced: {tracing_text(error)}"
-        raise ConfigError([("task.env_id", text)]) from error
+        raise ConfigError(
+            [("task.env_id", f"{name} cannot be traced: {tracing_text(error)}")]
+        ) from error
     if observation.shape != spec.shape:
-        text = f"{name} says {spec} observations, but reset gives {ObservationSpec(observation.shape, observation.dtype)}"
-        raise ConfigError([("task.env_id", text)])
+        raise ConfigError(
+            [
+                (
+                    "task.env_id",
+                    f"{name} says {spec} observations, but reset gives "
+                    f"{ObservationSpec(observation.shape, observation.dtype)}",
+                )
+            ]
+        )
     return result
 
 
@@ -144,8 +159,15 @@ def require_array(observation: JaxArray, name: str) -> None:
         else ""
     )
     text = f"expected an environment whose observation is one array, but that of {name} is a"
-    remedy = "write 'my_module:factory', whose environment gives the part to see"
-    raise ConfigError([("task.env_id", f"{text} {type(observation).__name__}{keys}: {remedy}")])
+    raise ConfigError(
+        [
+            (
+                "task.env_id",
+                f"{text} {type(observation).__name__}{keys}: write 'my_module:factory', whose "
+                "environment gives the part to see",
+            )
+        ]
+    )
 
 
 def single(value: JaxArray, name: str) -> JaxArray:
@@ -156,9 +178,14 @@ def single(value: JaxArray, name: str) -> JaxArray:
     """
     array = jnp.asarray(value)
     if array.size != 1:
-        text = f"the {name} of a step is {array.dtype}{list(array.shape)}: expected one number"
         raise ConfigError(
-            [("task.env_id", f"{text} (write 'my_module:factory', whose environment adds them up)")]
+            [
+                (
+                    "task.env_id",
+                    f"the {name} of a step is {array.dtype}{list(array.shape)}: expected one number "
+                    "(write 'my_module:factory', whose environment adds them up)",
+                )
+            ]
         )
     return array.reshape(())
 
@@ -279,16 +306,26 @@ def playground(name: str, keywords: Keywords) -> Adapted:
     require_known(name, library.ALL_ENVS, "playground")
     known = sorted(library.get_default_config(name))
     for wrong in [key for key in keywords if key.partition(".")[0] not in known]:
-        text = f"the config of playground:{name} has no {wrong!r} (it has {', '.join(known)}){nearest(wrong, known)}"
-        raise ConfigError([("task.env_kwargs", text)])
+        raise ConfigError(
+            [
+                (
+                    "task.env_kwargs",
+                    f"the config of playground:{name} has no {wrong!r} (it has "
+                    f"{', '.join(known)}){nearest(wrong, known)}",
+                )
+            ]
+        )
     try:  # impl: warp compiles for minutes on CPUs
         inner = library.load(name, config_overrides={"impl": "jax", **keywords})
     except CalledProcessError as error:
-        text = (
-            f"playground:{name} needs MuJoCo Menagerie, which Playground downloads by git: {error}"
-        )
         raise ConfigError(
-            [("task.env_id", f"{text} (run --check once with a network connection)")]
+            [
+                (
+                    "task.env_id",
+                    f"playground:{name} needs MuJoCo Menagerie, which Playground downloads by git: "
+                    f"{error} (run --check once with a network connection)",
+                )
+            ]
         ) from error
     return _stateful(inner, name, int(inner._config.episode_length))
 
@@ -393,8 +430,15 @@ def require_known(name: str, known: LibraryObject, library: str) -> None:
     """Raise ConfigError, with the most similar name, unless the library has this environment."""
     names = sorted(map(str, known))
     if name not in names:
-        text = f"expected an environment of {library}, such as {names[0]!r}, found {name!r}{nearest(name, names)}"
-        raise ConfigError([("task.env_id", text)])
+        raise ConfigError(
+            [
+                (
+                    "task.env_id",
+                    f"expected an environment of {library}, such as {names[0]!r}, found "
+                    f"{name!r}{nearest(name, names)}",
+                )
+            ]
+        )
 
 
 def observation_spec(observation: Callable[[JaxArray], JaxArray], name: str) -> ObservationSpec:
@@ -438,8 +482,15 @@ def _of_spec(spec: LibraryObject, name: str) -> Box | Discrete:
         return Box(low.ravel().copy(), high.ravel().copy())
     of = "" if counts is None else f", of {np.ravel(counts).tolist()} values"
     text = f"an action of {name} is {np.dtype(spec.dtype)}{list(spec.shape)}{of}: expected one whole number"
-    remedy = "write 'my_module:factory', whose environment takes one of them"
-    raise ConfigError([("task.env_id", f"{text}, or real numbers between bounds ({remedy})")])
+    raise ConfigError(
+        [
+            (
+                "task.env_id",
+                f"{text}, or real numbers between bounds (write 'my_module:factory', whose environment "
+                "takes one of them)",
+            )
+        ]
+    )
 
 
 def make(env_id: str, keywords: Keywords, flatten: bool = True) -> Environment:
@@ -453,8 +504,15 @@ def make(env_id: str, keywords: Keywords, flatten: bool = True) -> Environment:
     library, colon, name = env_id.partition(":")
     if not colon or not name:
         known = ", ".join(map(repr, LIBRARIES))
-        text = f"expected 'library:name' with a library of {known}, or 'my_module:factory', found {env_id!r}"
-        raise ConfigError([("task.env_id", text)])
+        raise ConfigError(
+            [
+                (
+                    "task.env_id",
+                    f"expected 'library:name' with a library of {known}, or 'my_module:factory', found "
+                    f"{env_id!r}",
+                )
+            ]
+        )
     try:
         if library in LIBRARIES:
             adapted = LIBRARIES[library](name, keywords)
@@ -472,12 +530,14 @@ def make(env_id: str, keywords: Keywords, flatten: bool = True) -> Environment:
             if missing in EXTRAS
             else f"pip install {PACKAGES.get(missing, missing)}"
         )
-        text = f"{env_id} needs {missing}, which is not installed: {remedy}"
-        raise ConfigError([("task.env_id", text)]) from error
+        raise ConfigError(
+            [("task.env_id", f"{env_id} needs {missing}, which is not installed: {remedy}")]
+        ) from error
     except TypeError as error:
         raise ConfigError(
             [("task.env_kwargs", f"{env_id} does not take these keywords: {error}")]
         ) from error
     except Exception as error:
-        text = f"{env_id} cannot be created: {one_line(error_text(error))}"
-        raise ConfigError([("task.env_id", text)]) from error
+        raise ConfigError(
+            [("task.env_id", f"{env_id} cannot be created: {one_line(error_text(error))}")]
+        ) from error

@@ -112,8 +112,14 @@ class EpisodesCall:
         except ConfigError:
             raise
         except Exception as error:  # of the user's code
-            text = f"episodes of this environment cannot be traced: {tracing_text(error)}"
-            raise ConfigError([("task.env_id", text)]) from error
+            raise ConfigError(
+                [
+                    (
+                        "task.env_id",
+                        f"episodes of this environment cannot be traced: {tracing_text(error)}",
+                    )
+                ]
+            ) from error
 
     def compile(self, poll: Poll) -> None:
         """Compile the call, or read it from the persistent cache; ConfigError as for `trace`."""
@@ -343,8 +349,11 @@ class ChunkResults:
         wrong = ~np.isfinite(last).all(axis=(1, 2)) & ~np.isnan(rows["return_"])
         rows["return_"][wrong] = np.nan
         for row in np.flatnonzero(wrong).tolist():
-            text = f"the behaviour is {rows[BEHAVIOUR][row].tolist()}"
-            self.failures.append(failure_from_text(text, position=jobs[row]))
+            self.failures.append(
+                failure_from_text(
+                    f"the behaviour is {rows[BEHAVIOUR][row].tolist()}", position=jobs[row]
+                )
+            )
 
     def _set_quantities(self, rows: Rows, at_ends: Float64, jobs: range) -> None:
         """Set the quantities to the means over episodes of `at_ends`.
@@ -377,9 +386,12 @@ class ChunkResults:
                 squared += squares[play] + 2 * shift * total[play] + count * np.square(shift)
             if not np.isfinite(squared).all() and not np.isnan(self.rows["return_"][jobs[row]]):
                 self.rows["return_"][jobs[row]] = np.nan
-                text = "the sum of the squares of its observations exceeds the numbers of float32"
                 self.failures.append(
-                    failure_from_text(f"{text}, for observation_normalization", position=jobs[row])
+                    failure_from_text(
+                        "the sum of the squares of its observations exceeds the numbers of "
+                        "float32, for observation_normalization",
+                        position=jobs[row],
+                    )
                 )
             self.sums.set_job(jobs[row], sums, squared, float(lengths[row].sum()), origin)
 

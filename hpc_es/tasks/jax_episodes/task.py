@@ -219,8 +219,15 @@ class CompiledTrajectories(PolicyTrajectories):
         refuse_normalization(o.observation_normalization)
         refuse_quantities(task.quantities.quantities)
         if o.behaviour is not None:
-            text = "describes episodes for novelty search, which algorithms that differentiate trajectories do not use"
-            raise ConfigError([("task.behaviour", f"{text}: leave it out")])
+            raise ConfigError(
+                [
+                    (
+                        "task.behaviour",
+                        "describes episodes for novelty search, which algorithms that differentiate "
+                        "trajectories do not use: leave it out",
+                    )
+                ]
+            )
         any_task: Any = task  # it takes the policy's BoundPolicy, which is not an Actor
         compiled = CompiledEpisodes(task.segments, acting, o.on_failed_episode == "abort")
         super().__init__(any_task, policy, task.time_limit, compiled=compiled)
@@ -340,10 +347,10 @@ class Options(EpisodeQuantityOptions):
             return
         plays = self.jobs_per_call * self.episodes_per_job
         if plays < self.lanes:
-            text = f"is {self.lanes}, but a call has {plays} episodes: the other lanes are unused"
             yield (
                 "lanes",
-                f"{text} (try jobs_per_call: {-(-4 * self.lanes // self.episodes_per_job)})",
+                f"is {self.lanes}, but a call has {plays} episodes: the other lanes are unused "
+                f"(try jobs_per_call: {-(-4 * self.lanes // self.episodes_per_job)})",
             )
 
     def automatic(self, search: SearchSize) -> Mapping[str, int]:
@@ -396,12 +403,25 @@ class JaxEpisodes:
         self.spaces = self.traced.spaces
         limit = options.max_episode_steps or environment.limit
         if limit is None:
-            text = f"is null, but {options.env_id} has no time limit: expected a number of steps"
-            raise ConfigError([("task.max_episode_steps", text)])
+            raise ConfigError(
+                [
+                    (
+                        "task.max_episode_steps",
+                        f"is null, but {options.env_id} has no time limit: expected a number of steps",
+                    )
+                ]
+            )
         self.time_limit = limit
         if options.observation_normalization.enabled and not self.spaces.observations.is_flat:
-            text = f"is true, but observations are {self.spaces.observations}: expected false unless they are flat"
-            raise ConfigError([("task.observation_normalization.enabled", text)])
+            raise ConfigError(
+                [
+                    (
+                        "task.observation_normalization.enabled",
+                        f"is true, but observations are {self.spaces.observations}: expected false "
+                        "unless they are flat",
+                    )
+                ]
+            )
         self.behaviour_indices = behaviour_indices(options.behaviour, self.spaces.observations.size)
         behaviours = 0 if self.behaviour_indices is None else len(self.behaviour_indices)
         self.quantities = EpisodeQuantities.of(
@@ -432,13 +452,25 @@ class JaxEpisodes:
     def compiled(self, policy: Policy) -> CompiledPolicy:
         """Return the policy for this task; ConfigError if it cannot be compiled."""
         if isinstance(policy, ReferencePolicy):
-            text = "is virtual_batch, but compiled episodes of many candidates start all the time, and each start would"
             raise ConfigError(
-                [("policy.normalisation", f"{text} compute its statistics: expected layer or none")]
+                [
+                    (
+                        "policy.normalisation",
+                        "is virtual_batch, but compiled episodes of many candidates start all the "
+                        "time, and each start would compute its statistics: expected layer or none",
+                    )
+                ]
             )
         if not isinstance(policy, PurePolicy):
-            text = f"expected a policy with a method `pure`, like mlp, lstm and cnn, found {type(policy).__name__}"
-            raise ConfigError([("policy.kind", text)])
+            raise ConfigError(
+                [
+                    (
+                        "policy.kind",
+                        "expected a policy with a method `pure`, like mlp, lstm and cnn, found "
+                        f"{type(policy).__name__}",
+                    )
+                ]
+            )
         return CompiledPolicy(policy)
 
     def use_what_is_compiled(self, checkpoint: Path) -> None:
@@ -510,8 +542,10 @@ class JaxEpisodes:
                 chunk.add(results, played)
                 steps += call_steps
         if chunk.failures and self.options.on_failed_episode == "abort":
-            first = f"job {chunk.failures[0].position} of the chunk: {chunk.failures[0].text}"
-            raise RunError(f"an episode failed and task.on_failed_episode is abort: {first}")
+            raise RunError(
+                "an episode failed and task.on_failed_episode is abort: job "
+                f"{chunk.failures[0].position} of the chunk: {chunk.failures[0].text}"
+            )
         seconds = {
             "environment": time.perf_counter() - since,
             "policy": 0.0,
@@ -522,8 +556,10 @@ class JaxEpisodes:
 
     def environment(self, render_mode: str | None = None) -> Any:
         """Raise UserError: there is no Gymnasium environment."""
-        text = f"{self.name} is compiled and cannot be rendered: leave the video out"
-        raise UserError(f"{text}; it is not available as a Gymnasium environment")
+        raise UserError(
+            f"{self.name} is compiled and cannot be rendered: leave the video out; it is not "
+            "available as a Gymnasium environment"
+        )
 
     def environment_info(self) -> dict[str, Any]:
         """Return device, lanes and XLA's flags.
@@ -553,8 +589,14 @@ def behaviour_indices(
         return tuple(range(width))
     wrong = [index for index in options.final_observation if index >= width]
     if wrong:
-        text = f"has {wrong[0]}, but an observation has {width} numbers: expected 0 to {width - 1}"
-        raise ConfigError([("task.behaviour.final_observation", text)])
+        raise ConfigError(
+            [
+                (
+                    "task.behaviour.final_observation",
+                    f"has {wrong[0]}, but an observation has {width} numbers: expected 0 to {width - 1}",
+                )
+            ]
+        )
     return options.final_observation
 
 

@@ -96,17 +96,24 @@ class Engine:
         forms = {}
         for path, value in found.items():
             if not isinstance(path, str) or not hasattr(value, "shape"):
-                text = f"expected parameters() of {self.name} to return arrays by name, found"
-                raise ConfigError([(KEY, f"{text} {type(value).__name__} as {path!r}")])
-            dtype, shape = _dtype_name(value.dtype), tuple(map(int, value.shape))
-            if dtype not in FLOATS:
-                text = f"the parameter {path!r} of {self.name} is {dtype}{list(shape)}"
-                remedy = "return it by constants(), or leave it out"
                 raise ConfigError(
                     [
                         (
                             KEY,
-                            f"{text}: expected {', '.join(FLOATS)}; if it is not searched, {remedy}",
+                            f"expected parameters() of {self.name} to return arrays by name, found "
+                            f"{type(value).__name__} as {path!r}",
+                        )
+                    ]
+                )
+            dtype, shape = _dtype_name(value.dtype), tuple(map(int, value.shape))
+            if dtype not in FLOATS:
+                text = f"the parameter {path!r} of {self.name} is {dtype}{list(shape)}"
+                raise ConfigError(
+                    [
+                        (
+                            KEY,
+                            f"{text}: expected {', '.join(FLOATS)}; if it is not searched, return it "
+                            "by constants(), or leave it out",
                         )
                     ]
                 )
@@ -146,8 +153,15 @@ class Engine:
             "missing" if path not in forms else f"{forms[path][0]}{list(forms[path][1])}"
             for forms in (self.forms, now)
         )
-        text = f"the parameter {path!r} of {self.name} was {before} and is now {after}"
-        raise ConfigError([(KEY, f"{text}: expected parameters() with the same names and shapes")])
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"the parameter {path!r} of {self.name} was {before} and is now {after}: expected "
+                    "parameters() with the same names and shapes",
+                )
+            ]
+        )
 
     def first_weights(self) -> Float32:
         """Return the weights that the engine was made with, float32[layout.size]."""
@@ -201,24 +215,42 @@ class Engine:
         score, metrics = result if is_pair else (result, {})
         expected = f"expected score of {self.name} to return a number, or a number and a dict"
         if not isinstance(metrics, Mapping):
-            text = f"{expected}, found a pair with {type(metrics).__name__} as the second item"
-            raise ConfigError([(KEY, text)])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{expected}, found a pair with {type(metrics).__name__} as the second item",
+                    )
+                ]
+            )
         number = _number(score)
         if number is None:
-            text = f"{expected}, found {_described(score)}: take its mean, or count what is right"
-            raise ConfigError([(KEY, text)])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{expected}, found {_described(score)}: take its mean, or count what is right",
+                    )
+                ]
+            )
         values = []
         for name in self.metrics:
             if name not in metrics:
                 has = ", ".join(map(repr, metrics)) or "none"
-                text = (
-                    f"has {name!r}, which score of {self.name} does not return (it returns: {has})"
+                raise ConfigError(
+                    [
+                        (
+                            self._asked[name],
+                            f"has {name!r}, which score of {self.name} does not return (it returns: "
+                            f"{has}){nearest(name, metrics)}",
+                        )
+                    ]
                 )
-                raise ConfigError([(self._asked[name], f"{text}{nearest(name, metrics)}")])
             value = _number(metrics[name])
             if value is None:
-                text = f"{expected} of numbers, found {_described(metrics[name])} as {name!r}"
-                raise ConfigError([(KEY, text)])
+                raise ConfigError(
+                    [(KEY, f"{expected} of numbers, found {_described(metrics[name])} as {name!r}")]
+                )
             values.append(value)
         return number, values
 
@@ -233,8 +265,15 @@ def _members(created: Any, name: str) -> dict[str, Any]:
     if lacking or wrong:
         text = f"expected {name} to return an engine with the methods {', '.join(REQUIRED)}, found"
         what = f"{type(created).__name__} without {' and '.join([*lacking, *wrong])}"
-        remedy = "write them; TorchEngine and HuggingFaceEngine of hpc_es.extend.engines have them"
-        raise ConfigError([(KEY, f"{text} {what}: {remedy} ({DOCS})")])
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"{text} {what}: write them; TorchEngine and HuggingFaceEngine of "
+                    f"hpc_es.extend.engines have them ({DOCS})",
+                )
+            ]
+        )
     return members
 
 
@@ -242,8 +281,7 @@ def _called(function: Callable[[], Any], what: str) -> Any:
     try:
         return function()
     except Exception as error:  # of the user's code
-        text = f"{what} fails: {failure_from_error(error).text}"
-        raise ConfigError([(KEY, text)]) from error
+        raise ConfigError([(KEY, f"{what} fails: {failure_from_error(error).text}")]) from error
 
 
 def _dtype_name(dtype: Any) -> str:
@@ -358,9 +396,11 @@ class EngineTask:
         """Lines of --check about parameters and memory."""
         model = self.model
         dtypes = ", ".join(dict.fromkeys(dtype for dtype, _ in model.forms.values()))
-        count = f"{model.layout.size:,} parameters in {len(model.forms)} arrays"
         return [
-            f"engine {self.name}: {count} ({dtypes}, {bytes_text(model.bytes)})",
+            (
+                f"engine {self.name}: {model.layout.size:,} parameters in {len(model.forms)} "
+                f"arrays ({dtypes}, {bytes_text(model.bytes)})"
+            ),
             f"base weights SHA-256 {self._base}",
         ]
 
@@ -479,8 +519,10 @@ class EngineProblem(ScoredProblem):
         for what, text in own:
             if run.call_on_rank_0(lambda text=text: text) != text:  # type: ignore[misc]
                 problem = f"rank {run.rank} has other {what} than rank 0"
-                remedy = f"expected {engine.name} to give every rank the same, from the same files"
-                raise RunError(f"{KEY}: {problem}: {remedy}")
+                raise RunError(
+                    f"{KEY}: {problem}: expected {engine.name} to give every rank the same, "
+                    "from the same files"
+                )
 
     def environment_info(self) -> Mapping[str, Json]:
         """Return the digest of the base weights, without which the run is not resumed."""
@@ -501,8 +543,15 @@ class EngineProblem(ScoredProblem):
         self._engine.require_same_forms()
         if self._engine.base_sha256 != base:
             text = f"{self._engine.name} returns other weights when it is called again"
-            remedy = "read them from files, or draw them from a generator with a fixed seed"
-            raise ConfigError([(KEY, f"{text}, as every rank does: {remedy}")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{text}, as every rank does: read them from files, or draw them from a "
+                        "generator with a fixed seed",
+                    )
+                ]
+            )
 
     def call_memory(self) -> CallMemory:
         """Return the memory of the engine's weights, and of a candidate that is written there."""
@@ -531,8 +580,15 @@ class EngineProblem(ScoredProblem):
         texts.append(f"three copies of the largest weight {bytes_text(3 * engine.largest_bytes)}")
         text = f"expected a search that fits the memory of this machine, {bytes_text(has)}, found"
         remedy = "choose a smaller model, or an optimizer with fewer arrays, such as none or sgd"
-        weights = f"beside the {bytes_text(engine.bytes)} of the engine"
-        raise ConfigError([(KEY, f"{text} {', '.join(texts)}, {weights}: {remedy}")])
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"{text} {', '.join(texts)}, beside the {bytes_text(engine.bytes)} of the engine: "
+                    f"{remedy}",
+                )
+            ]
+        )
 
     def _require_same_batches(self) -> None:
         engine = self._engine
@@ -545,8 +601,9 @@ class EngineProblem(ScoredProblem):
                 )
                 if first != second:
                     remedy = "from the seed only, such as np.random.default_rng(seed)"
-                    text = f"two calls of {what} differ: expected random numbers {remedy}"
-                    raise ConfigError([(KEY, text)])
+                    raise ConfigError(
+                        [(KEY, f"two calls of {what} differ: expected random numbers {remedy}")]
+                    )
 
     def _require_same_score(self) -> None:
         """Score the first weights, again, and once more after another candidate."""
@@ -565,30 +622,54 @@ class EngineProblem(ScoredProblem):
             except ConfigError:
                 raise
             except Exception as error:  # of the user's code
-                text = (
-                    f"score of {engine.name} fails on {source}(0): {failure_from_error(error).text}"
-                )
-                raise ConfigError([(KEY, text)]) from error
+                raise ConfigError(
+                    [
+                        (
+                            KEY,
+                            f"score of {engine.name} fails on {source}(0): "
+                            f"{failure_from_error(error).text}",
+                        )
+                    ]
+                ) from error
 
         first, again = scored(centre), scored(None)
         if not math.isfinite(first[0]):
             text = f"expected a finite score of the first weights, found {first[0]} on {source}(0)"
-            remedy = (
-                "look for overflow, division by 0 and logarithms in score, and for such weights"
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{text} of {engine.name}: look for overflow, division by 0 and logarithms in "
+                        "score, and for such weights",
+                    )
+                ]
             )
-            raise ConfigError([(KEY, f"{text} of {engine.name}: {remedy}")])
         name = f"score of {engine.name}"
         if not _same(first, again):
             text = (
                 f"two calls of {name} with the same weights and batch {_difference(first, again)}"
             )
-            remedy = "expected no random numbers, unless from a seed in the batch, and no memory"
-            raise ConfigError([(KEY, f"{text}: {remedy} of earlier calls")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{text}: expected no random numbers, unless from a seed in the batch, and no "
+                        "memory of earlier calls",
+                    )
+                ]
+            )
         scored(other)
         if not _same(first, back := scored(centre)):
             text = f"{name} with the first weights, before and after another candidate,"
-            remedy = "expected load to replace the weight, and no cache of what depends on it"
-            raise ConfigError([(KEY, f"{text} {_difference(first, back)}: {remedy}")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{text} {_difference(first, back)}: expected load to replace the weight, and "
+                        "no cache of what depends on it",
+                    )
+                ]
+            )
 
 
 def _same(first: tuple[float, list[float]], second: tuple[float, list[float]]) -> bool:

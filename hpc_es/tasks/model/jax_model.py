@@ -108,8 +108,15 @@ class TreeParameters:
     def initial(self, seed: int) -> Mapping[str, Array]:
         arrays = named_arrays(KEY, self._name, self._create(seed))
         if {path: array.shape for path, array in arrays.items()} != self.layout.shapes:
-            text = f"{self._name} returns parameters of other names or shapes for the seed {seed} than for 0"
-            raise ConfigError([(KEY, f"{text}: expected the same for every seed")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{self._name} returns parameters of other names or shapes for the seed {seed} "
+                        "than for 0: expected the same for every seed",
+                    )
+                ]
+            )
         return arrays
 
     def candidate(self, parts: Mapping[str, Array]) -> Any:
@@ -142,17 +149,36 @@ class KerasParameters:
 
         self._create, self._name, model = create, name, create(0)
         if keras.backend.backend() != "jax":
-            text = f"{name} returns a Keras model on the backend {keras.backend.backend()}: expected jax"
             raise ConfigError(
-                [(KEY, f"{text}, which hpc_es sets unless Keras was imported before")]
+                [
+                    (
+                        KEY,
+                        f"{name} returns a Keras model on the backend {keras.backend.backend()}: "
+                        "expected jax, which hpc_es sets unless Keras was imported before",
+                    )
+                ]
             )
         if not model.built:
-            text = f"{name} returns a Keras model without variables: call it once on an input in {name}"
-            raise ConfigError([(KEY, text)])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{name} returns a Keras model without variables: call it once on an input in "
+                        f"{name}",
+                    )
+                ]
+            )
         layer = stateful_layer(model)
         if layer is not None:
-            text = f"the layer {layer!r} of {name} is stateful, which compiled calls cannot keep"
-            raise ConfigError([(KEY, f"{text}: expected stateful=False")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"the layer {layer!r} of {name} is stateful, which compiled calls cannot keep: "
+                        "expected stateful=False",
+                    )
+                ]
+            )
         variables = {
             path: variable.value for path, variable in parameters_by_path(KEY, name, model).items()
         }
@@ -203,10 +229,15 @@ class KerasParameters:
                 continue
             action = "draws random numbers" if "seed_generator" in path else f"changes {path}"
             text = f"a call of the model in score of {self._name} {action}, which compiled calls cannot keep"
-            remedy = (
-                "expected no training=True, and layers whose outputs depend on their inputs only"
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{text}: expected no training=True, and layers whose outputs depend on their "
+                        "inputs only",
+                    )
+                ]
             )
-            raise ConfigError([(KEY, f"{text}: {remedy}")])
 
     def restored(self, theta: Float32) -> Any:
         for variable, array in zip(
@@ -281,8 +312,10 @@ class Model:
         expected = self._shapes.setdefault(source, shapes)
         if shapes != expected:
             text = f"{source}({seed}) of {self.name} returns {sized_text(shapes)}, but an earlier call returned"
-            remedy = "expected batches of one shape, since calls are compiled: pad them, or drop an incomplete one"
-            raise RunError(f"{text} {sized_text(expected)}: {remedy}")
+            raise RunError(
+                f"{text} {sized_text(expected)}: expected batches of one shape, since calls "
+                "are compiled: pad them, or drop an incomplete one"
+            )
         return batch
 
     def shapes(self, source: Source) -> Any:
@@ -339,8 +372,15 @@ class Model:
         missing = [name for name in self.metrics if name not in metrics]
         if missing:
             has = ", ".join(map(repr, metrics)) or "none"
-            text = f"has {missing[0]!r}, which score of {self.name} does not return (it returns: {has})"
-            raise ConfigError([(self._asked[missing[0]], f"{text}{nearest(missing[0], metrics)}")])
+            raise ConfigError(
+                [
+                    (
+                        self._asked[missing[0]],
+                        f"has {missing[0]!r}, which score of {self.name} does not return (it returns: "
+                        f"{has}){nearest(missing[0], metrics)}",
+                    )
+                ]
+            )
         return fitness, metrics
 
     def data_digest(self, source: Source, seed: int) -> str:
@@ -384,13 +424,27 @@ def _members(created: Any, name: str) -> dict[str, Any]:
     if not isinstance(created, Mapping):
         refuse_torch(KEY, name, created, WITHOUT_TORCH)
         if callable(getattr(created, "load", None)):
-            text = f"{name} returns an engine ({type(created).__name__}), which JAX cannot compile"
-            raise ConfigError([(KEY, f"{text}: set task.call: each (docs/guides/models.md)")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{name} returns an engine ({type(created).__name__}), which JAX cannot "
+                        "compile: set task.call: each (docs/guides/models.md)",
+                    )
+                ]
+            )
     if isinstance(created, Mapping):
         unknown = [key for key in created if key not in known]
         if unknown:
-            text = f"{expected}, and optionally validation, found {unknown[0]!r}{nearest(str(unknown[0]), known)}"
-            raise ConfigError([(KEY, text)])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{expected}, and optionally validation, found "
+                        f"{unknown[0]!r}{nearest(str(unknown[0]), known)}",
+                    )
+                ]
+            )
         members = {key: created.get(key) for key in known}
     else:
         members = {key: getattr(created, key, None) for key in known}
@@ -401,8 +455,15 @@ def _members(created: Any, name: str) -> dict[str, Any]:
         )
     for key in ("score", "batch", "validation"):
         if members[key] is not None and not callable(members[key]):
-            text = f"expected {key} of {name} to be a function, found {type(members[key]).__name__}"
-            raise ConfigError([(KEY, text)])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"expected {key} of {name} to be a function, found "
+                        f"{type(members[key]).__name__}",
+                    )
+                ]
+            )
     return members
 
 
@@ -422,8 +483,14 @@ def _parameters(value: Any, name: str) -> Parameters:
             try:
                 parameters = value(seed)
             except Exception as error:  # of the user's code
-                text = f"the function parameters of {name} fails: {failure_from_error(error).text}"
-                raise ConfigError([(KEY, text)]) from error
+                raise ConfigError(
+                    [
+                        (
+                            KEY,
+                            f"the function parameters of {name} fails: {failure_from_error(error).text}",
+                        )
+                    ]
+                ) from error
         refuse_torch(KEY, name, parameters, WITHOUT_TORCH)
         return parameters
 
@@ -576,8 +643,9 @@ class ScoreCall:
         except ConfigError:
             raise
         except Exception as error:  # of the user's code
-            text = f"score fails on a batch {tree_text(self._batch)}: {tracing_text(error)}"
-            raise ConfigError([(KEY, text)]) from error
+            raise ConfigError(
+                [(KEY, f"score fails on a batch {tree_text(self._batch)}: {tracing_text(error)}")]
+            ) from error
 
     def total_bytes(self, poll: Poll = lambda: None) -> int:
         """Return the bytes that the compiled call needs beside theta.

@@ -134,8 +134,10 @@ class ScoredProblem(VectorProblemDefaults):
             for row in failed
         ]
         if failures and self._scoring.aborts:
-            text = f"job {jobs.numbers[failed[0]]}: {failures[0].text}"
-            raise RunError(f"an evaluation failed and task.on_failed_evaluation is abort: {text}")
+            raise RunError(
+                "an evaluation failed and task.on_failed_evaluation is abort: job "
+                f"{jobs.numbers[failed[0]]}: {failures[0].text}"
+            )
         return failures
 
     def all_failed(self, rows: range, failure: Failure) -> Scores:

@@ -378,9 +378,10 @@ class ModelProblem(ScoredProblem):
         batches = "".join(model.data_digest(source, 0) for source in model.sources)
         for what, text in (("parameters", model.layout_digest()), ("batches", batches)):
             if run.call_on_rank_0(lambda text=text: text) != text:  # type: ignore[misc]
-                problem = f"rank {run.rank} has other {what} than rank 0: expected {model.name} to give every rank"
                 raise RunError(
-                    f"{KEY}: {problem} the same, for example with files and keys in a fixed order"
+                    f"{KEY}: rank {run.rank} has other {what} than rank 0: expected "
+                    f"{model.name} to give every rank the same, for example with files and "
+                    "keys in a fixed order"
                 )
         if self._task.options.compilation_cache:
             jax_setup.use_cache(run.call_on_rank_0(lambda: jax_setup.prepare_cache(run.directory)))
@@ -432,9 +433,14 @@ class ModelProblem(ScoredProblem):
             for seed in CHECKED_SEEDS:
                 first, second = (model.data_digest(source, seed) for _ in range(2))
                 if first != second:
-                    text = f"two calls of {source}({seed}) of {model.name} differ: expected random numbers from the"
                     raise ConfigError(
-                        [(KEY, f"{text} seed only, such as np.random.default_rng(seed)")]
+                        [
+                            (
+                                KEY,
+                                f"two calls of {source}({seed}) of {model.name} differ: expected "
+                                "random numbers from the seed only, such as np.random.default_rng(seed)",
+                            )
+                        ]
                     )
 
     def _require_deterministic_score(self) -> None:
@@ -504,8 +510,15 @@ class ModelProblem(ScoredProblem):
         )
         if state > machine_has:
             text = f"expected a search that fits the memory of this machine, {bytes_text(machine_has)}, found"
-            remedy = "choose a smaller model, or an optimizer with fewer arrays, such as sgd"
-            raise ConfigError([(KEY, f"{text} {', '.join(texts)}: {remedy}")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{text} {', '.join(texts)}: choose a smaller model, or an optimizer with "
+                        "fewer arrays, such as sgd",
+                    )
+                ]
+            )
         if device_has is None and jax_setup.configured_kind() != "cpu":
             return
         has = machine_has - state if device_has is None else device_has
@@ -529,8 +542,15 @@ class ModelProblem(ScoredProblem):
         seed = 1
         if self._task.created().digest(seed) != self._task.model.digest(seed):
             text = f"{self._task.name} returns other parameters or batches when it is called again, as every rank does"
-            remedy = "expected random numbers from a fixed seed, and parameters from a function of a seed"
-            raise ConfigError([(KEY, f"{text}: {remedy}")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{text}: expected random numbers from a fixed seed, and parameters from a "
+                        "function of a seed",
+                    )
+                ]
+            )
 
 
 def offers(options: Options) -> Offers:

@@ -87,8 +87,15 @@ class TorchEngine:
         torch = _library("torch")
 
         if not isinstance(module, torch.nn.Module):
-            text = f"expected a torch.nn.Module, found {type(module).__name__}"
-            raise ConfigError([(KEY, f"TorchEngine: {text}: pass the model itself")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"TorchEngine: expected a torch.nn.Module, found {type(module).__name__}: pass "
+                        "the model itself",
+                    )
+                ]
+            )
         set_up_torch(threads)
         self.module = module.to(device).eval()
         self._torch = torch
@@ -102,8 +109,15 @@ class TorchEngine:
             **dict(module.named_buffers()),
         }
         if not self._searched:
-            text = f"expected parameters with requires_grad in {type(module).__name__}, found none"
-            raise ConfigError([(KEY, f"TorchEngine: {text}: call requires_grad_(True) on them")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        "TorchEngine: expected parameters with requires_grad in "
+                        f"{type(module).__name__}, found none: call requires_grad_(True) on them",
+                    )
+                ]
+            )
 
     def parameters(self) -> Mapping[str, Any]:
         """Return the weights that are searched, by name; their arrays are float32."""
@@ -174,8 +188,15 @@ class HuggingFaceEngine(TorchEngine):
         directory = Path(directory)
         found = directory_sha256(directory)
         if sha256 is not None and found != sha256:
-            text = f"expected base weights with SHA-256 {sha256} in {directory}, found {found}"
-            raise ConfigError([(KEY, f"{text}: restore the files, or name the new digest")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"expected base weights with SHA-256 {sha256} in {directory}, found {found}: "
+                        "restore the files, or name the new digest",
+                    )
+                ]
+            )
         _require_self_contained(directory)
         own = {"local_files_only": True, "trust_remote_code": False}
         try:
@@ -185,8 +206,15 @@ class HuggingFaceEngine(TorchEngine):
         except (OSError, ValueError, ImportError) as error:
             first = str(error).strip().splitlines()[0]
             text = f"{directory} cannot be loaded as {model_class}: {first}"
-            remedy = "expected config.json and weights in safetensors, as save_pretrained writes"
-            raise ConfigError([(KEY, f"{text}: {remedy}")]) from error
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{text}: expected config.json and weights in safetensors, as save_pretrained "
+                        "writes",
+                    )
+                ]
+            ) from error
         super().__init__(model, score, batch, validation=validation, device=device, threads=threads)
         self.tokenizer: Any = None
         if (directory / "tokenizer_config.json").is_file():
@@ -288,8 +316,15 @@ def directory_sha256(directory: str | Path) -> str:
     directory, total = Path(directory), hashlib.sha256()
     files = sorted(path for path in directory.glob("*") if path.suffix in MODEL_FILES)
     if not any(path.suffix == ".safetensors" for path in files):
-        text = f"expected a directory with weights in safetensors, found none in {directory}"
-        raise ConfigError([(KEY, f"{text}: copy the base weights there")])
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"expected a directory with weights in safetensors, found none in {directory}: "
+                    "copy the base weights there",
+                )
+            ]
+        )
     for path in files:
         digest = hashlib.sha256()
         try:
@@ -306,8 +341,15 @@ def _require_self_contained(directory: Path) -> None:
     """Raise ConfigError if a model names weights or code of elsewhere, which its digest lacks."""
     text = f"expected a model whose files are all in {directory}, found"
     if (directory / "adapter_config.json").exists():
-        remedy = "merge it into its model, and save that"
-        raise ConfigError([(KEY, f"{text} adapter_config.json, of a part of a model: {remedy}")])
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"{text} adapter_config.json, of a part of a model: merge it into its model, and "
+                    "save that",
+                )
+            ]
+        )
     for path in (directory / "config.json", *sorted(directory.glob("*.index.json"))):
         try:
             content = read_json(path.resolve())
@@ -320,8 +362,14 @@ def _require_self_contained(directory: Path) -> None:
         if path.name == "config.json":  # a / stands for compiled code of the Hub
             names |= {name for name in _implementations(content) if "/" in name}
         if wrong := [name for name in sorted(names) if Path(name).name != name]:
-            remedy = "save the model again with save_pretrained"
-            raise ConfigError([(KEY, f"{text} {wrong[0]!r} in {path.name}: {remedy}")])
+            raise ConfigError(
+                [
+                    (
+                        KEY,
+                        f"{text} {wrong[0]!r} in {path.name}: save the model again with save_pretrained",
+                    )
+                ]
+            )
 
 
 def _implementations(config: Any) -> Iterator[str]:
@@ -338,5 +386,11 @@ def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        text = f"the engine needs {name}, which cannot be imported ({error})"
-        raise ConfigError([(KEY, f"{text}: pip install {name}")]) from error
+        raise ConfigError(
+            [
+                (
+                    KEY,
+                    f"the engine needs {name}, which cannot be imported ({error}): pip install {name}",
+                )
+            ]
+        ) from error

@@ -41,8 +41,7 @@ def call_of_user(name: str, keywords: ConfigData) -> Any:
         except ConfigError:
             raise
         except Exception as error:  # of the user's code
-            text = f"{name} fails: {failure_from_error(error).text}"
-            raise ConfigError([(KEY, text)]) from error
+            raise ConfigError([(KEY, f"{name} fails: {failure_from_error(error).text}")]) from error
 
 
 @contextlib.contextmanager
