@@ -165,8 +165,15 @@ def _sides(bounds: BoundsInput, size: int) -> tuple[Any, Any]:
     if is_pairs and is_sides:
         ordered = [_is_ordered(*items), _is_ordered(*map(list, zip(*items, strict=True)))]
         if ordered[0] == ordered[1]:
-            text = f"expected {FORMS}: for 2 coordinates {bounds} can mean both"
-            raise ConfigError([("bounds", f"{text}; write {{'low': [...], 'high': [...]}}")])
+            raise ConfigError(
+                [
+                    (
+                        "bounds",
+                        f"expected {FORMS}: for 2 coordinates {bounds} can mean both; write {{'low': "
+                        "[...], 'high': [...]}",
+                    )
+                ]
+            )
         is_pairs = ordered[1]
     if is_pairs:
         return [low for low, _ in items], [high for _, high in items]

@@ -209,13 +209,13 @@ def algorithm_options(kind: str, sigma0: float | None, options: ConfigData) -> C
     if sigma0 is not None:
         section["sigma"] = plain(sigma0, "algorithm.sigma")
         if isinstance(section["sigma"], list):
-            text = f"expected one number for all coordinates, found a list of {len(section['sigma'])}: with parameters"
             raise ConfigError(
                 [
                     (
                         "algorithm.sigma",
-                        f"{text} each coordinate has a scale of its own (low and high), or scale the "
-                        "coordinates in the function",
+                        "expected one number for all coordinates, found a list of "
+                        f"{len(section['sigma'])}: with parameters each coordinate has a scale of its "
+                        "own (low and high), or scale the coordinates in the function",
                     )
                 ]
             )

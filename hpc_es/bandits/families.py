@@ -151,12 +151,12 @@ def eleven(non_target_reward: float = 1.1, target_reward: float = 5.0) -> Family
     code; the text of the paper says 1.
     """
     if not target_reward >= max(non_target_reward, 1.0):
-        others = f"others {non_target_reward!r}, arm 10 up to 1"
         raise ConfigError(
             [
                 (
                     "family.target_reward",
-                    f"is {target_reward!r}: the target must give the highest reward ({others})",
+                    f"is {target_reward!r}: the target must give the highest reward (others "
+                    f"{non_target_reward!r}, arm 10 up to 1)",
                 )
             ]
         )

@@ -384,7 +384,14 @@ def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
     from hpc_es.cluster.sbatch import untouched
     from hpc_es.storage.files import write_text
 
-    before = script.read_text(encoding="utf-8", errors="replace") if script.exists() else None
+    try:
+        before = _script_text(script)
+    except FileNotFoundError:
+        before = None
+    except OSError as error:
+        raise UserError(
+            f"{script}: expected a batch script, which cannot be read: {error.strerror}"
+        ) from None
     if before is not None and not untouched(before):
         raise UserError(
             f"{script} was changed by hand, or is something else: submit it with --script "
@@ -402,6 +409,13 @@ def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
     sys.stderr.write(f"{script} written\n")
 
 
+def _script_text(script: Path) -> str:
+    """Return the text of a script; OSError if it is no file, or too large for a script."""
+    from hpc_es.core.run_files import LARGEST_CONFIG, named_by_user, read_text
+
+    return read_text(named_by_user(script), "replace", LARGEST_CONFIG)
+
+
 def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> list[str]:
     """Return the arguments of sbatch for the script of --script.
 
@@ -412,7 +426,7 @@ def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> list[st
 
     script: Path = arguments.script
     try:
-        text = script.read_text(encoding="utf-8", errors="replace")
+        text = _script_text(script)
     except OSError as error:
         raise UserError(
             f"--script: expected a batch script, found {script}, which cannot be read: {error.strerror}"

@@ -449,9 +449,9 @@ def run_export(arguments: argparse.Namespace) -> int:
     policies = (SUFFIX, NUMPY_SUFFIX, ONNX_SUFFIX, ARRAYS_SUFFIX, *WEIGHT_SUFFIXES)
     if output.suffix not in (*policies, *VECTOR_SUFFIXES):
         vector = ", ".join(map(repr, VECTOR_SUFFIXES))
-        policy = f"{', '.join(map(repr, policies[:-1]))} or {policies[-1]!r}"
         raise UserError(
-            f"{output}: the suffix is {output.suffix!r}, expected {policy}, or {vector} for a "
+            f"{output}: the suffix is {output.suffix!r}, expected "
+            f"{', '.join(map(repr, policies[:-1]))} or {policies[-1]!r}, or {vector} for a "
             "vector"
         )
     if not output.parent.is_dir():

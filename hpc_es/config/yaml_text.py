@@ -19,6 +19,7 @@ from hpc_es.core.errors import (
     nearest,
     printable_values,
 )
+from hpc_es.core.run_files import LARGEST_CONFIG, named_by_user, read_text
 
 
 class Loader(yaml.SafeLoader):
@@ -148,7 +149,7 @@ def read_config(path: Path) -> ConfigData:
     data = read_yaml(path)
     if not has_dotted_keys(data):
         return data
-    return nested(data, _lines(yaml.compose(path.read_text(encoding="utf-8"), Loader=Loader)))
+    return nested(data, _lines(yaml.compose(_text(path), Loader=Loader)))
 
 
 def has_dotted_keys(data: ConfigData) -> bool:
@@ -233,7 +234,9 @@ def read_yaml(path: Path, may_be_empty: bool = False) -> ConfigData:
         ConfigError: there is none, unless the file may be empty.
     """
     try:
-        data = parse(path.read_text(encoding="utf-8"))
+        if path.is_dir():
+            raise IsADirectoryError
+        data = parse(_text(path))
     except FileNotFoundError:
         near = nearest(path.name, [file.name for file in path.parent.glob("*.y*ml")])
         raise ConfigError(
@@ -255,6 +258,10 @@ def read_yaml(path: Path, may_be_empty: bool = False) -> ConfigData:
             [(str(path), f"expected a mapping of keys, such as 'task:', found {came}")]
         )
     return data
+
+
+def _text(path: Path) -> str:
+    return read_text(named_by_user(path), most=LARGEST_CONFIG)
 
 
 def parse(text: str) -> Json:

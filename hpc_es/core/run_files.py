@@ -198,6 +198,30 @@ def each_line(file: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
+def named_by_user(path: Path) -> Path:
+    """Return where the path of a file leads that the user names, such as a config or a dataset.
+
+    Links lead anywhere, but those of another user only to files of that user: beside a config of
+    somebody else they could lead to any file. A circle of links leads to one of them, which
+    `open_file` refuses.
+
+    Raises:
+        UnusualFileError: a link of another user leads to a file of others.
+    """
+    target = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a circle
+    whole = path.absolute()
+    for place in (whole, *list(whole.parents)[:LINKED_LEVELS]):
+        link = place.lstat() if os.path.lexists(place) else None
+        if link is None or not stat.S_ISLNK(link.st_mode) or link.st_uid in (os.geteuid(), 0):
+            continue
+        if os.path.lexists(target) and target.lstat().st_uid != link.st_uid:
+            raise UnusualFileError(
+                path,
+                f"{place.name} is a link of user {link.st_uid} to what others own: name {target}",
+            )
+    return target
+
+
 def exists(path: Path) -> bool:
     """Whether there is anything at this path.
 
@@ -239,7 +263,7 @@ def sha256_of(path: Path) -> str:
     if not path.is_file():
         return ""
     digest = hashlib.sha256()
-    with open_file(path.resolve()) as file:
+    with open_file(Path(os.path.realpath(path))) as file:
         for piece in iter(lambda: file.read(1 << 20), b""):
             digest.update(piece)
     return digest.hexdigest()

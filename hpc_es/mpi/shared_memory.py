@@ -91,10 +91,10 @@ class Windows:
         world.wait(self._node.Ibcast(free, 0))
         if free[0] < wanted + SPARE_BYTES:
             sizes = f"has {free[0] / 2**20:.0f} MiB free, but {wanted / 2**20:.0f} MiB are needed"
-            copies = f"each of the {self._node.size} ranks there keeps its own copy"
             world.notes.append(
-                f"{SHM_PATH} on {world.host} {sizes}: {copies}. Enlarge {SHM_PATH} (in a "
-                "container: --shm-size), or share less"
+                f"{SHM_PATH} on {world.host} {sizes}: each of the {self._node.size} ranks "
+                f"there keeps its own copy. Enlarge {SHM_PATH} (in a container: --shm-size), "
+                "or share less"
             )
             return np.empty(count, dtype)
         own_bytes = wanted if self._node.rank == 0 else 0  # all on one rank: contiguous

@@ -18,7 +18,7 @@ import numpy as np
 from hpc_es.core.array_files import require_plain_archive
 from hpc_es.core.data import Array, JsonObject
 from hpc_es.core.errors import CheckpointError
-from hpc_es.core.run_files import open_file, parse_json
+from hpc_es.core.run_files import named_by_user, open_file, parse_json
 from hpc_es.policies.networks.keras_models import SavedLayer
 from hpc_es.storage.plain_hdf5 import require_plain
 
@@ -30,7 +30,7 @@ def is_keras_file(path: Path) -> bool:
     """Whether a file is a `.keras` archive or plain HDF5, which checkpoints are not."""
     if not path.is_file():
         return False
-    with open_file(path.resolve()) as file:
+    with open_file(named_by_user(path)) as file:
         return path.suffix == ".keras" or file.read(len(_HDF5)) == _HDF5
 
 
@@ -51,7 +51,7 @@ def _from_archive(path: Path) -> list[SavedLayer]:
 
     The groups of the latter have the names of layers.
     """
-    with open_file(path.resolve()) as opened, zipfile.ZipFile(opened) as archive:
+    with open_file(named_by_user(path)) as opened, zipfile.ZipFile(opened) as archive:
         require_plain_archive(archive)
         if archive.getinfo("config.json").file_size > MOST_CONFIG_BYTES:
             raise ValueError("its config.json is too large")
@@ -75,7 +75,7 @@ def _from_hdf5(path: Path) -> list[SavedLayer]:
     the weights are groups by layer.
     """
     # opened once: a pipe that takes its place would be waited for
-    with open_file(path.resolve()) as opened, h5py.File(opened) as file:
+    with open_file(named_by_user(path)) as opened, h5py.File(opened) as file:
         require_plain(file, os.fstat(opened.fileno()).st_size)
         config = parse_json(file.attrs["model_config"])
         groups = file["model_weights"]

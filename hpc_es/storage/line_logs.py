@@ -316,9 +316,9 @@ def read_programs(run_dir: Path, length: int | None = None) -> Iterator[JsonObje
                     "reward": float(program["reward"]),
                 }
             except (ValueError, KeyError, TypeError):
-                text = f"expected a program with its reward as JSON, found {line[:40]!r}"
                 raise RunError(
-                    f"{path}, line {number}: {text}; restore the file or remove the line"
+                    f"{path}, line {number}: expected a program with its reward as JSON, found "
+                    f"{line[:40]!r}; restore the file or remove the line"
                 ) from None
             yield entry
 

@@ -91,10 +91,10 @@ class Shard:
             return None
         task, first, last, count = (int(text) if text.isdecimal() else -1 for text in found)
         if not 0 <= first <= task <= last or not 1 <= count <= last - first + 1:
-            expected = "expected SLURM_ARRAY_TASK_ID, _MIN, _MAX and _COUNT of an array, whole numbers as set by SLURM"
             raise UserError(
-                f"{expected}, found {', '.join(map(repr, found))}: pass --shard i/n, or unset "
-                "SLURM_ARRAY_TASK_ID outside of arrays"
+                "expected SLURM_ARRAY_TASK_ID, _MIN, _MAX and _COUNT of an array, whole "
+                f"numbers as set by SLURM, found {', '.join(map(repr, found))}: pass --shard "
+                "i/n, or unset SLURM_ARRAY_TASK_ID outside of arrays"
             )
         if count == 1:
             return Shard()

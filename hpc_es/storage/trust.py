@@ -376,10 +376,10 @@ def _require_sources(path: Path, data: ConfigData, code: Code) -> None:
         if name.startswith(f"{MAIN}:"):
             if not is_in_main(name):
                 own = name.partition(":")[2].rpartition(".")[2].strip("<>")
-                text = f"{path} needs {name!r} of the script or notebook that trained it, which is not running here"
                 raise UserError(
-                    f"{text}: move it to a module, such as my_module.py, use it from there "
-                    f"(my_module:{own}), and train again"
+                    f"{path} needs {name!r} of the script or notebook that trained it, which "
+                    "is not running here: move it to a module, such as my_module.py, use it "
+                    f"from there (my_module:{own}), and train again"
                 )
         elif not now:
             is_module = ":" in name or is_user_kind(name)

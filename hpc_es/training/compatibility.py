@@ -338,11 +338,11 @@ def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPro
     searched = vectors(config, problem)
     mixed = None if searched is None else searched.mixed
     if mixed is not None and mixed.choices and not config.setup.needs.mixed:
-        text = f"is {config.algorithm.kind!r}, which cannot sample choices and booleans"
         yield (
             "algorithm.kind",
-            f"{text}: expected {_either(mixed_strategies())}, or {{integer: true, low: 0, "
-            "high: 1} in place of a boolean, which is rounded",
+            f"is {config.algorithm.kind!r}, which cannot sample choices and booleans: expected "
+            f"{_either(mixed_strategies())}, or {{integer: true, low: 0, high: 1}} in place of "
+            "a boolean, which is rounded",
         )
     if searched is not None and searched.changing_fitness and config.setup.needs.side_by_side:
         yield (
@@ -430,12 +430,10 @@ def _limit_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProble
             f"null, or algorithm.kind: {_either(of_several_objectives())}",
         )
     elif missing := [name for name in quantities.objectives if name not in quantities.references]:
-        text = (
-            f"is measured from the references of the objectives, but {', '.join(missing)} has none"
-        )
         yield (
             "stop.hypervolume",
-            f"{text}: expected one for each, such as task.objectives.{missing[0]}: {{goal: "
+            f"is measured from the references of the objectives, but {', '.join(missing)} has "
+            f"none: expected one for each, such as task.objectives.{missing[0]}: {{goal: "
             "minimise, reference: 10}",
         )
 

@@ -327,10 +327,11 @@ def require_learned(parts: Parts, chunk: Chunk, learned: Sequence[Sequence[Array
     problem = parts.problem
     may_divide, combines = parts.cutting != "fixed" and parts.unit > 1, problem.combines_units
     if may_divide and not combines and any(map(any, learned)):
-        text = f"Outcome.learned has items, but cutting {parts.cutting!r} divides units of {parts.unit} jobs among chunks"
         raise RunError(
-            f"task {parts.task.name}: {text}: set cutting = 'fixed', or define unit(parts) in "
-            f"{type(problem).__name__}, which combines the parts of a unit"
+            f"task {parts.task.name}: Outcome.learned has items, but cutting {parts.cutting!r} "
+            f"divides units of {parts.unit} jobs among chunks: set cutting = 'fixed', or "
+            f"define unit(parts) in {type(problem).__name__}, which combines the parts of a "
+            "unit"
         )
     starts = range(-chunk.offset, chunk.jobs, parts.unit)
     if len(learned) > len(starts):

@@ -21,6 +21,7 @@ from hpc_es.core.data import Array, Arrays, Float32, ProblemState, Spaces, State
 from hpc_es.core.errors import CheckpointError, ConfigError, Problems
 from hpc_es.core.paths import current_directory, expanded, shown
 from hpc_es.core.policy import Policy
+from hpc_es.core.run_files import named_by_user
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.policies.networks.keras_models import MODELS, SavedLayer, normaliser_of, value_of
 from hpc_es.policies.networks.keras_networks import KerasNetwork
@@ -282,7 +283,7 @@ def _slots_of(path: str) -> Arrays:
 def _arrays_of(key: str, path: str, *names: str) -> Arrays:
     """Return the arrays of a file, these names among them; ConfigError if it has no such."""
     try:
-        arrays = load_arrays(Path(path).resolve())
+        arrays = load_arrays(named_by_user(Path(path)))
         if missing := [name for name in names if name not in arrays]:
             raise KeyError(f"there is no {missing[0]!r}")
         return arrays

@@ -350,7 +350,7 @@ class Master:
             states[record.get("state", "missing")] += 1
             if self._running is None or trial != self._running.trial:
                 generations += (
-                    int(record["generation"])
+                    int(record.get("generation", 0))
                     if record.get("state") in OVER
                     else trial.generations()
                 )

@@ -27,7 +27,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
 from hpc_es.api.optuna_sampler import Sampler
-from hpc_es.core.errors import READING, InUseError, UserError, unreadable_reason
+from hpc_es.core.errors import READING, InUseError, UserError, found_text, unreadable_reason
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.run_files import UnusualFileError, open_file
 from hpc_es.storage.files import writing
@@ -96,7 +96,8 @@ class Study:
         self._cma_es = Sampler(distributions, seed=seed) if sampler == "cma_es" else None
         backend = JournalFileBackend(str(directory / JOURNAL), lock_obj=JournalLock(directory))
         pruner = optuna.pruners.MedianPruner(FINISHED_FIRST, FIRST_STEP)
-        with holding(lock(directory, "choice")), _damage_named(directory / JOURNAL):
+        _require_size(directory / JOURNAL)
+        with holding(lock(directory, "choice")), self._damage_named():
             self._study = optuna.create_study(
                 storage=JournalStorage(backend),
                 study_name="tuning",
@@ -114,7 +115,11 @@ class Study:
 
         A trial that was started and that no process runs comes before a new one.
         """
-        with writing(self._directory / JOURNAL), holding(lock(self._directory, "choice")):
+        with (
+            writing(self._directory / JOURNAL),
+            holding(lock(self._directory, "choice")),
+            self._damage_named(),
+        ):
             trials = self._study.get_trials(deepcopy=False)
             for frozen in trials:
                 trial = Trial(self._directory, frozen.number)
@@ -144,6 +149,8 @@ class Study:
         """
         frozen = self._study.get_trials(deepcopy=False)[trial.number]
         known = frozen.intermediate_values
+        if wrong := [step for step in known if not 0 <= step <= STEPS]:
+            raise ValueError(f"trial {trial.number} has the step {found_text(wrong[0])}")
         self._trial, self._best, self._step = (
             trial,
             max(known.values(), default=None),
@@ -175,23 +182,28 @@ class Study:
         """
         assert self._trial
         step = int(share * STEPS)
-        if self._best is not None:
-            for missed in range(self._step + 1, step):
-                self._trial.report(self._best, missed)
-        best = value if self._best is None else max(self._best, value)
-        self._best = best
-        if step <= self._step:
-            return None
-        self._trial.report(best, step)
-        self._step = step
-        if not self._trial.should_prune():
-            return None
+        with self._damage_named():
+            if self._best is not None:
+                for missed in range(self._step + 1, step):
+                    self._trial.report(self._best, missed)
+            best = value if self._best is None else max(self._best, value)
+            self._best = best
+            if step <= self._step:
+                return None
+            self._trial.report(best, step)
+            self._step = step
+            if not self._trial.should_prune():
+                return None
         side = "above" if sign < 0 else "below"
         return f"its best evaluation {sign * best:.6g} after {share:.0%} of the budget is {side} the median"
 
     def tell(self, trial: Trial) -> None:
         """Inform the study how a trial ended, from its record."""
-        with writing(self._directory / JOURNAL), holding(lock(self._directory, "choice")):
+        with (
+            writing(self._directory / JOURNAL),
+            holding(lock(self._directory, "choice")),
+            self._damage_named(),
+        ):
             self._tell(trial)
 
     def _tell(self, trial: Trial) -> None:
@@ -207,28 +219,31 @@ class Study:
         value = sign * record["objective"] if state == TrialState.COMPLETE else None
         self._study.tell(trial.number, value, state, skip_if_finished=True)
 
+    @contextlib.contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        """Raise an error in one line if Optuna cannot work with what the journal says.
 
-@contextlib.contextmanager
-def _damage_named(journal: Path) -> Iterator[None]:
-    """Raise an error in one line for a damaged journal.
+        It reads most values without a check, and fails where they are used.
+        """
+        try:
+            yield
+        except (*READING, AssertionError) as error:
+            if isinstance(error, OSError):
+                raise
+            text = (
+                f"{self._directory / JOURNAL}: expected a journal of Optuna, but it cannot be read"
+            )
+            reason = unreadable_reason(error)
+            raise UserError(f"{text}: {reason}; choose another --output") from error
 
-    It is too large, or has lines that are not of Optuna.
-    """
+
+def _require_size(journal: Path) -> None:
     if journal.exists():
         with open_file(journal) as file:
             if (size := file.seek(0, os.SEEK_END)) > LARGEST_JOURNAL:
                 raise UnusualFileError(
                     journal, f"has {size:,} bytes, more than {LARGEST_JOURNAL:,}"
                 )
-    try:
-        yield
-    except (*READING, AssertionError) as error:
-        if isinstance(error, OSError):
-            raise
-        raise UserError(
-            f"{journal}: expected a journal of Optuna, but it cannot be read: "
-            f"{unreadable_reason(error)}; choose another --output"
-        ) from error
 
 
 def _distribution(entry: SpaceEntry) -> BaseDistribution:

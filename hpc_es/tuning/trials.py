@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from hpc_es.config.options import Hint, Limits, require_fit
 from hpc_es.core.data import ConfigData, Json, JsonObject
@@ -72,6 +72,11 @@ class Trial:
         path = self.path / TRIAL_FILE
         try:
             record = read_json(path)
+            for name, hint in _RECORD.items():
+                if name in record:
+                    require_fit(hint, record[name], name)
+            if record["state"] == COMPLETE:
+                require_fit(float, record["objective"], "objective")
             return {"state": record["state"], **record}
         except FileNotFoundError:
             return {}
@@ -151,7 +156,7 @@ class Trial:
         """Return why the trial should end early, or None."""
         try:
             return str(read_json(self.path / PRUNED_FILE)["reason"])
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def claim(self) -> RunLock:
@@ -209,6 +214,16 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 MOST_TRIALS = 100_000
+# of what a task needs of trial.json
+_RECORD: Mapping[str, Hint] = {
+    "state": Literal["begun", "complete", "pruned", "failed"],
+    "hyperparameters": ConfigData,
+    "objective": float | None,
+    "goal": str,
+    "begun": Annotated[int, Limits(ge=0)],
+    "generation": Annotated[int, Limits(ge=0)],
+    "reason": str | None,
+}
 # the types of what reports need: a table may come from somebody else
 _IDENTITY: Mapping[str, Hint] = {
     "search": str,

@@ -21,6 +21,7 @@ from hpc_es.cluster.sbatch import BatchScript, Kind, committed, untouched
 from hpc_es.cluster.site import Site
 from hpc_es.core import slurm
 from tests.helpers.harness import ROOT, python
+from tests.helpers.time_limit import time_limit
 
 KINDS = get_args(Kind)
 TOY = "task: {env_id: 'tests.helpers.toys:Survival-v0'}\nnoise: {kind: counter}\nrepetitions: 4\nstop: {generations: 2}\n"
@@ -187,6 +188,33 @@ def test_edited_script_is_submitted_with_the_options_of_the_command_line(
     assert "written with --chain" in refused(
         capsys, toy, "--script", edited, "--chain", "2", "--dry-run"
     )
+
+
+@pytest.mark.parametrize("kind", ["pipe", "circle", "large", "link to nothing"])
+def test_script_that_is_no_file_of_text_is_neither_read_nor_replaced(
+    kind: str, toy: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    script = toy.with_suffix(".sbatch")
+    if kind == "pipe":
+        os.mkfifo(script)
+    elif kind == "large":
+        script.touch()
+        os.truncate(script, 1 << 40)
+    else:
+        script.symlink_to(script.name if kind == "circle" else "nothing")
+    with time_limit(60):
+        text = refused(capsys, toy, "--script", script, "--dry-run")
+    assert "expected a batch script" in text
+    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/sbatch")
+    monkeypatch.setattr("hpc_es.commands.batch._submit", lambda *_: "17")
+    before = script.lstat()
+    if kind == "link to nothing":
+        assert cli.run(["sbatch", str(toy)]) == 0
+        assert not script.is_symlink()
+        return
+    with time_limit(60):
+        assert "expected a batch script, which cannot be read" in refused(capsys, toy)
+    assert script.lstat() == before
 
 
 def test_script_copies_the_virtual_environment_if_requested(toy: Path, capsys: Any) -> None:

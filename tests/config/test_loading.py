@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from hpc_es.config.yaml_text import override, parse, read_config, read_yaml
 from hpc_es.core.declarations import Needs, Offers
 from hpc_es.core.errors import ConfigError
 from hpc_es.noise.table import Options as TableOptions
+from tests.helpers.time_limit import time_limit
 
 MINIMAL = "task: {env_id: CartPole-v1}\n"
 
@@ -217,6 +219,32 @@ def test_missing_config_file_names_the_nearest_one(tmp_path: Path) -> None:
         read_yaml(tmp_path)
     with pytest.raises(ConfigError, match=r"expected a YAML file, found no such file$"):
         read_yaml(tmp_path / "none" / "zzz")
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("pipe", "found a directory, a pipe or a device"),
+        ("device", "found a directory, a pipe or a device"),
+        ("circle", "found a link"),
+        ("large", "has 1,099,511,627,776 bytes, more than 4,194,304"),
+    ],
+)
+def test_config_that_is_no_file_of_text_is_refused(kind: str, found: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "circle":
+            path.symlink_to(path)
+        case _:
+            path.touch()
+            os.truncate(path, 1 << 40)
+    for function in (read_yaml, read_config):
+        with time_limit(20), pytest.raises(ConfigError, match=f"cannot be read: .*{found}"):
+            function(path)
 
 
 # Overrides.

@@ -13,6 +13,7 @@ import pytest
 from hpc_es.core.run_files import (
     UnusualFileError,
     each_line,
+    named_by_user,
     open_file,
     read_bytes,
     read_json,
@@ -73,6 +74,26 @@ def test_code_may_be_reached_by_links(tmp_path: Path) -> None:
         == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     )
     assert sha256_of(tmp_path / "missing") == ""
+
+
+def test_file_that_the_user_names_may_be_reached_by_links_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "points").write_text("1")
+    (tmp_path / "link").symlink_to("data")
+    (tmp_path / "link" / "latest").symlink_to("points")
+    assert read_text(named_by_user(tmp_path / "link" / "latest")) == "1"
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(UnusualFileError, match="expected a regular file, found a link"):
+        read_text(named_by_user(tmp_path / "circle"))
+    if os.geteuid() == 0:
+        for link in (tmp_path / "data" / "latest", tmp_path / "link"):
+            os.lchown(link, 12001, 12001)
+            with pytest.raises(UnusualFileError, match=f"{link.name} is a link of user 12001"):
+                named_by_user(tmp_path / "link" / "latest")
+            os.lchown(link, 0, 0)
+        os.lchown(tmp_path / "data" / "latest", 12001, 12001)
+        os.chown(tmp_path / "data" / "points", 12001, 12001)
+        assert read_text(named_by_user(tmp_path / "link" / "latest")) == "1"
 
 
 def test_links_of_others_lead_to_no_files_of_the_user(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ trials without prospect are pruned.
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hpc_es.tuning.plan import SamplerName
 from hpc_es.tuning.space import parse_space
 from hpc_es.tuning.study import JOURNAL, Study
 from hpc_es.tuning.trials import Trial
+from tests.helpers.time_limit import time_limit
 
 SPACE = {
     "a": {"log_uniform": [1e-4, 1e-1]},
@@ -194,6 +196,37 @@ def test_journal_of_somebody_else(kind: str, tmp_path: Path) -> None:
     ) as found:
         study(tmp_path)
     assert JOURNAL in str(found.value) and "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("step", "value", "said"),
+    [
+        (-(10**12), 1.0, "the step -1000000000000"),
+        (10**12, 1.0, "the step 1000000000000"),
+        ("x", 1.0, "not supported between"),
+        (3, "x", "is of type"),
+        (3, 10**400, "too large"),
+    ],
+)
+def test_evaluations_in_the_journal_of_somebody_else(
+    step: object, value: object, said: str, tmp_path: Path
+) -> None:
+    """The steps between the last one and the next are written, so their number is limited."""
+    first = study(tmp_path)
+    _, claim, _ = chosen(first)
+    first.report(1.0, 0.1)
+    claim.release()
+    records = [json.loads(line) for line in (tmp_path / JOURNAL).read_text().splitlines()]
+    for record in records:
+        if "intermediate_value" in record:
+            record |= {"step": step, "intermediate_value": value}
+    (tmp_path / JOURNAL).write_text("".join(json.dumps(record) + "\n" for record in records))
+    later = study(tmp_path)
+    with time_limit(20), pytest.raises(UserError, match=f"expected a journal.*{said}"):
+        trial, claim, values = chosen(later)
+        later.report(1.0, 0.5)
+        trial.end(values, "complete", 1.0)
+        later.tell(trial)
 
 
 def test_trial_below_the_median_is_pruned(tmp_path: Path) -> None:

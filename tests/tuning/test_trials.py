@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,42 @@ def test_damaged_record_of_a_trial_is_reported(tmp_path: Path) -> None:
     (trial.path / "trial.json").write_text("{")
     with pytest.raises(UserError, match=r"trial_0000/trial\.json: expected a trial as JSON"):
         trial.begin(VALUES)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("state", ["begun"]),
+        ("state", "done"),
+        ("begun", "2"),
+        ("begun", []),
+        ("begun", -1),
+        ("generation", None),
+        ("generation", 1e400),
+        ("objective", "x"),
+        ("objective", None),
+        ("objective", math.nan),
+        ("objective", 10**400),
+        ("goal", 3),
+        ("hyperparameters", "x"),
+        ("reason", {}),
+    ],
+)
+def test_record_with_wrong_types_is_damaged(name: str, value: object, tmp_path: Path) -> None:
+    trial = Trial(tmp_path, 0)
+    trial.end(VALUES, "complete", 1.0)
+    file = trial.path / "trial.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
+    with pytest.raises(UserError, match=rf"expected a trial as JSON, .* {name}: expected"):
+        trial.begin(VALUES)
+
+
+def test_request_to_end_a_trial_without_a_reason_is_none(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, 0)
+    trial.begin(VALUES)
+    for text in ("[]", "3", "{}", "x"):
+        (trial.path / "pruned.json").write_text(text)
+        assert trial.pruned() is None
 
 
 def test_trials_are_listed_by_number(tmp_path: Path) -> None:

@@ -216,12 +216,12 @@ def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int])
             if others and all(isinstance(key, str) for key in others)
             else ""
         )
-        remedy = "use the policy network, which gets the parts, or add wrappers to task.wrappers"
         raise ConfigError(
             [
                 (
                     "policy.kind",
-                    f"{text}: {remedy}: 'gymnasium.wrappers:FlattenObservation' makes "
+                    f"{text}: use the policy network, which gets the parts, or add wrappers to "
+                    "task.wrappers: 'gymnasium.wrappers:FlattenObservation' makes "
                     f"{observations.size:,} observations{filtered}",
                 )
             ]

@@ -53,13 +53,12 @@ def check(
         _called(one, parameters, memory, observation) for one in (network, network, again)
     )
     if tuple(first[0].shape) != (outputs,) or not first[0].is_floating_point():
-        expected = f"expected outputs float32[{outputs}] of {name} ({why})"
         raise ConfigError(
             [
                 (
                     KEY,
-                    f"{expected}, found {tensor_text(first[0])} for an observation "
-                    f"{array_text(observations)}",
+                    f"expected outputs float32[{outputs}] of {name} ({why}), found "
+                    f"{tensor_text(first[0])} for an observation {array_text(observations)}",
                 )
             ]
         )

@@ -15,7 +15,7 @@ import torch
 
 from hpc_es.core.array_files import require_plain_archive
 from hpc_es.core.errors import require
-from hpc_es.core.run_files import open_file
+from hpc_es.core.run_files import named_by_user, open_file
 
 SAFETENSORS = ".safetensors"
 SUFFIXES = (".pt", ".pth", SAFETENSORS)
@@ -36,7 +36,7 @@ def read_weights(path: Path, elements: int) -> dict[str, Any]:
         OSError: it cannot be read, or is a pipe or a device.
         UserError: safetensors is not installed.
     """
-    with open_file(path.resolve()) as file:
+    with open_file(named_by_user(path)) as file:
         size, most = os.fstat(file.fileno()).st_size, MOST_ELEMENT * elements + MOST_OTHER
         if size > most:
             raise ValueError(
@@ -67,9 +67,9 @@ def _safetensors(path: Path, file: BinaryIO) -> dict[str, Any]:
 def _state_dict(file: BinaryIO) -> dict[str, Any]:
     if _version(torch.__version__) < SAFE_TORCH:
         wanted = ".".join(map(str, SAFE_TORCH))
-        text = f"expected PyTorch {wanted} or later, with which such a file cannot run code, found"
         raise ValueError(
-            f"{text} {torch.__version__}: pip install 'torch>={wanted}', or use a file of "
+            f"expected PyTorch {wanted} or later, with which such a file cannot run code, "
+            f"found {torch.__version__}: pip install 'torch>={wanted}', or use a file of "
             "safetensors"
         )
     try:

@@ -11,7 +11,7 @@ from hpc_es.config.registry import config_path
 from hpc_es.core.array_files import load_array
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.run_files import read_json, read_text
+from hpc_es.core.run_files import named_by_user, read_json, read_text
 from hpc_es.tasks.functions.options import (
     Bounds,
     Coordinates,
@@ -121,12 +121,12 @@ def _read_vector(path: Path) -> Float64:
     try:
         match path.suffix:
             case ".npy":
-                array = load_array(path.resolve())
+                array = load_array(named_by_user(path))
             case ".json":
-                array = np.array(read_json(path.resolve()))
+                array = np.array(read_json(named_by_user(path)))
             case ".txt":
                 array = np.loadtxt(
-                    io.StringIO(read_text(path.resolve())), ndmin=1, encoding="utf-8"
+                    io.StringIO(read_text(named_by_user(path))), ndmin=1, encoding="utf-8"
                 )
             case _:
                 raise _error(

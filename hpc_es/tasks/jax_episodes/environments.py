@@ -158,13 +158,13 @@ def require_array(observation: JaxArray, name: str) -> None:
         if isinstance(observation, dict)
         else ""
     )
-    text = f"expected an environment whose observation is one array, but that of {name} is a"
     raise ConfigError(
         [
             (
                 "task.env_id",
-                f"{text} {type(observation).__name__}{keys}: write 'my_module:factory', whose "
-                "environment gives the part to see",
+                f"expected an environment whose observation is one array, but that of {name} is a "
+                f"{type(observation).__name__}{keys}: write 'my_module:factory', whose environment "
+                "gives the part to see",
             )
         ]
     )
@@ -481,13 +481,13 @@ def _of_spec(spec: LibraryObject, name: str) -> Box | Discrete:
         )
         return Box(low.ravel().copy(), high.ravel().copy())
     of = "" if counts is None else f", of {np.ravel(counts).tolist()} values"
-    text = f"an action of {name} is {np.dtype(spec.dtype)}{list(spec.shape)}{of}: expected one whole number"
     raise ConfigError(
         [
             (
                 "task.env_id",
-                f"{text}, or real numbers between bounds (write 'my_module:factory', whose environment "
-                "takes one of them)",
+                f"an action of {name} is {np.dtype(spec.dtype)}{list(spec.shape)}{of}: expected one "
+                "whole number, or real numbers between bounds (write 'my_module:factory', whose "
+                "environment takes one of them)",
             )
         ]
     )

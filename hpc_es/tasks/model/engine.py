@@ -107,13 +107,13 @@ class Engine:
                 )
             dtype, shape = _dtype_name(value.dtype), tuple(map(int, value.shape))
             if dtype not in FLOATS:
-                text = f"the parameter {path!r} of {self.name} is {dtype}{list(shape)}"
                 raise ConfigError(
                     [
                         (
                             KEY,
-                            f"{text}: expected {', '.join(FLOATS)}; if it is not searched, return it "
-                            "by constants(), or leave it out",
+                            f"the parameter {path!r} of {self.name} is {dtype}{list(shape)}: expected "
+                            f"{', '.join(FLOATS)}; if it is not searched, return it by constants(), or "
+                            "leave it out",
                         )
                     ]
                 )
@@ -264,13 +264,13 @@ def _members(created: Any, name: str) -> dict[str, Any]:
     wrong = [key for key in OPTIONAL if members[key] is not None and not callable(members[key])]
     if lacking or wrong:
         text = f"expected {name} to return an engine with the methods {', '.join(REQUIRED)}, found"
-        what = f"{type(created).__name__} without {' and '.join([*lacking, *wrong])}"
         raise ConfigError(
             [
                 (
                     KEY,
-                    f"{text} {what}: write them; TorchEngine and HuggingFaceEngine of "
-                    f"hpc_es.extend.engines have them ({DOCS})",
+                    f"{text} {type(created).__name__} without {' and '.join([*lacking, *wrong])}: "
+                    "write them; TorchEngine and HuggingFaceEngine of hpc_es.extend.engines have them "
+                    f"({DOCS})",
                 )
             ]
         )
@@ -518,10 +518,9 @@ class EngineProblem(ScoredProblem):
         )
         for what, text in own:
             if run.call_on_rank_0(lambda text=text: text) != text:  # type: ignore[misc]
-                problem = f"rank {run.rank} has other {what} than rank 0"
                 raise RunError(
-                    f"{KEY}: {problem}: expected {engine.name} to give every rank the same, "
-                    "from the same files"
+                    f"{KEY}: rank {run.rank} has other {what} than rank 0: expected "
+                    f"{engine.name} to give every rank the same, from the same files"
                 )
 
     def environment_info(self) -> Mapping[str, Json]:
@@ -542,13 +541,13 @@ class EngineProblem(ScoredProblem):
         self._task.create_again()
         self._engine.require_same_forms()
         if self._engine.base_sha256 != base:
-            text = f"{self._engine.name} returns other weights when it is called again"
             raise ConfigError(
                 [
                     (
                         KEY,
-                        f"{text}, as every rank does: read them from files, or draw them from a "
-                        "generator with a fixed seed",
+                        f"{self._engine.name} returns other weights when it is called again, as every "
+                        "rank does: read them from files, or draw them from a generator with a fixed "
+                        "seed",
                     )
                 ]
             )
@@ -579,13 +578,12 @@ class EngineProblem(ScoredProblem):
             texts.append(f"other arrays of the search {bytes_text(state - theta)}")
         texts.append(f"three copies of the largest weight {bytes_text(3 * engine.largest_bytes)}")
         text = f"expected a search that fits the memory of this machine, {bytes_text(has)}, found"
-        remedy = "choose a smaller model, or an optimizer with fewer arrays, such as none or sgd"
         raise ConfigError(
             [
                 (
                     KEY,
                     f"{text} {', '.join(texts)}, beside the {bytes_text(engine.bytes)} of the engine: "
-                    f"{remedy}",
+                    "choose a smaller model, or an optimizer with fewer arrays, such as none or sgd",
                 )
             ]
         )
@@ -600,9 +598,14 @@ class EngineProblem(ScoredProblem):
                     for _ in range(2)
                 )
                 if first != second:
-                    remedy = "from the seed only, such as np.random.default_rng(seed)"
                     raise ConfigError(
-                        [(KEY, f"two calls of {what} differ: expected random numbers {remedy}")]
+                        [
+                            (
+                                KEY,
+                                f"two calls of {what} differ: expected random numbers from the seed "
+                                "only, such as np.random.default_rng(seed)",
+                            )
+                        ]
                     )
 
     def _require_same_score(self) -> None:
@@ -634,39 +637,37 @@ class EngineProblem(ScoredProblem):
 
         first, again = scored(centre), scored(None)
         if not math.isfinite(first[0]):
-            text = f"expected a finite score of the first weights, found {first[0]} on {source}(0)"
             raise ConfigError(
                 [
                     (
                         KEY,
-                        f"{text} of {engine.name}: look for overflow, division by 0 and logarithms in "
-                        "score, and for such weights",
+                        f"expected a finite score of the first weights, found {first[0]} on "
+                        f"{source}(0) of {engine.name}: look for overflow, division by 0 and "
+                        "logarithms in score, and for such weights",
                     )
                 ]
             )
         name = f"score of {engine.name}"
         if not _same(first, again):
-            text = (
-                f"two calls of {name} with the same weights and batch {_difference(first, again)}"
-            )
             raise ConfigError(
                 [
                     (
                         KEY,
-                        f"{text}: expected no random numbers, unless from a seed in the batch, and no "
-                        "memory of earlier calls",
+                        f"two calls of {name} with the same weights and batch "
+                        f"{_difference(first, again)}: expected no random numbers, unless from a seed "
+                        "in the batch, and no memory of earlier calls",
                     )
                 ]
             )
         scored(other)
         if not _same(first, back := scored(centre)):
-            text = f"{name} with the first weights, before and after another candidate,"
             raise ConfigError(
                 [
                     (
                         KEY,
-                        f"{text} {_difference(first, back)}: expected load to replace the weight, and "
-                        "no cache of what depends on it",
+                        f"{name} with the first weights, before and after another candidate, "
+                        f"{_difference(first, back)}: expected load to replace the weight, and no "
+                        "cache of what depends on it",
                     )
                 ]
             )

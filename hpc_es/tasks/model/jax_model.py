@@ -228,13 +228,13 @@ class KerasParameters:
             if value is before:
                 continue
             action = "draws random numbers" if "seed_generator" in path else f"changes {path}"
-            text = f"a call of the model in score of {self._name} {action}, which compiled calls cannot keep"
             raise ConfigError(
                 [
                     (
                         KEY,
-                        f"{text}: expected no training=True, and layers whose outputs depend on their "
-                        "inputs only",
+                        f"a call of the model in score of {self._name} {action}, which compiled calls "
+                        "cannot keep: expected no training=True, and layers whose outputs depend on "
+                        "their inputs only",
                     )
                 ]
             )
@@ -311,10 +311,10 @@ class Model:
         shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), batch)
         expected = self._shapes.setdefault(source, shapes)
         if shapes != expected:
-            text = f"{source}({seed}) of {self.name} returns {sized_text(shapes)}, but an earlier call returned"
             raise RunError(
-                f"{text} {sized_text(expected)}: expected batches of one shape, since calls "
-                "are compiled: pad them, or drop an incomplete one"
+                f"{source}({seed}) of {self.name} returns {sized_text(shapes)}, but an earlier "
+                f"call returned {sized_text(expected)}: expected batches of one shape, since "
+                "calls are compiled: pad them, or drop an incomplete one"
             )
         return batch
 

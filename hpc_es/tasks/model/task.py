@@ -509,13 +509,13 @@ class ModelProblem(ScoredProblem):
             [f"other arrays of the search {bytes_text(state - theta)}"] if state > theta else []
         )
         if state > machine_has:
-            text = f"expected a search that fits the memory of this machine, {bytes_text(machine_has)}, found"
             raise ConfigError(
                 [
                     (
                         KEY,
-                        f"{text} {', '.join(texts)}: choose a smaller model, or an optimizer with "
-                        "fewer arrays, such as sgd",
+                        "expected a search that fits the memory of this machine, "
+                        f"{bytes_text(machine_has)}, found {', '.join(texts)}: choose a smaller model, "
+                        "or an optimizer with fewer arrays, such as sgd",
                     )
                 ]
             )
@@ -541,13 +541,13 @@ class ModelProblem(ScoredProblem):
         """Raise ConfigError if a second call of the user's function returns another model."""
         seed = 1
         if self._task.created().digest(seed) != self._task.model.digest(seed):
-            text = f"{self._task.name} returns other parameters or batches when it is called again, as every rank does"
             raise ConfigError(
                 [
                     (
                         KEY,
-                        f"{text}: expected random numbers from a fixed seed, and parameters from a "
-                        "function of a seed",
+                        f"{self._task.name} returns other parameters or batches when it is called "
+                        "again, as every rank does: expected random numbers from a fixed seed, and "
+                        "parameters from a function of a seed",
                     )
                 ]
             )

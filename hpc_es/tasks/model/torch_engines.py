@@ -20,7 +20,7 @@ import numpy as np
 
 from hpc_es.core.data import Array, Float32
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.run_files import open_file, read_json
+from hpc_es.core.run_files import named_by_user, open_file, read_json
 
 KEY = "task.model"
 # of the files of a model that it is made from
@@ -205,13 +205,12 @@ class HuggingFaceEngine(TorchEngine):
             )
         except (OSError, ValueError, ImportError) as error:
             first = str(error).strip().splitlines()[0]
-            text = f"{directory} cannot be loaded as {model_class}: {first}"
             raise ConfigError(
                 [
                     (
                         KEY,
-                        f"{text}: expected config.json and weights in safetensors, as save_pretrained "
-                        "writes",
+                        f"{directory} cannot be loaded as {model_class}: {first}: expected config.json "
+                        "and weights in safetensors, as save_pretrained writes",
                     )
                 ]
             ) from error
@@ -328,7 +327,7 @@ def directory_sha256(directory: str | Path) -> str:
     for path in files:
         digest = hashlib.sha256()
         try:
-            with open_file(path.resolve()) as file:  # the cache of Hugging Face has links
+            with open_file(named_by_user(path)) as file:  # the cache of Hugging Face has links
                 while piece := file.read(PIECE_BYTES):
                     digest.update(piece)
         except OSError as error:
@@ -352,7 +351,7 @@ def _require_self_contained(directory: Path) -> None:
         )
     for path in (directory / "config.json", *sorted(directory.glob("*.index.json"))):
         try:
-            content = read_json(path.resolve())
+            content = read_json(named_by_user(path))
         except (OSError, ValueError):  # transformers says what it needs
             continue
         if not isinstance(content, Mapping):

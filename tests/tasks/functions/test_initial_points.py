@@ -170,7 +170,11 @@ def test_hostile_files_are_config_errors(
 def test_pipes_and_devices_are_no_files_of_points(name: str, tmp_path: Path) -> None:
     """A link of the user's own may lead to a file."""
     path = tmp_path / name
-    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+    for make in (
+        os.mkfifo,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to(path),
+    ):
         make(path)
         with pytest.raises(ConfigError, match="expected a regular file"):
             initial_points(config(path).task)
