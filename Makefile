@@ -10,6 +10,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 MINUTES ?= 10
 SEED    ?= 1
+SHARE   ?= 0/1# of the tests of test-long, test-jax and test-torch: 2/6 runs the third of six shares
 WORKERS ?= 4# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
 MARKED  ?= not long# which tests make test-torch runs; the others: make test-torch MARKED=long
 TORCH_EXAMPLES := $(patsubst %,'tests/jobs/test_examples.py::test_example_is_identical_on_three_ranks_killed_and_resumed[%]',$(wildcard examples/torch_*/*.yaml))
@@ -37,7 +38,7 @@ test: venv      ## all tests but the long ones and those with a target of their 
 	$(PYTEST) --numprocesses $(WORKERS) -m 'not long'
 
 test-long: venv ## the tests marked long
-	$(PYTEST) --numprocesses $(WORKERS) -m long
+	$(PYTEST) --numprocesses $(WORKERS) --share $(SHARE) -m long
 
 test-gym:       ## the tests of old gym environments, in a virtual environment of their own
 	@test -x $(VENV)-gym/bin/pip || $(PYTHON) -m venv $(VENV)-gym
@@ -52,9 +53,9 @@ test-loggers:   ## the tests of MLflow and Weights & Biases, in a virtual enviro
 test-jax:       ## the tests of compiled environments, in a virtual environment of their own
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
 	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' jumanji craftax flax equinox keras scikit-learn onnx onnxruntime pytest pytest-xdist wheel
-	$(VENV)-jax/bin/python -m pytest --numprocesses $(JAX_WORKERS) -m 'not tensorflow' tests/tasks/jax_episodes tests/tasks/model tests/jobs/test_model.py tests/jobs/test_jax_episodes.py tests/jobs/test_jax_episodes_strategies.py tests/policies/networks/test_jax_functions.py tests/policies/networks/test_jax_convolutional.py tests/policies/networks/test_jax_convolutions.py tests/policies/networks/test_jax_low_rank.py tests/policies/test_cnn.py tests/policies/test_network.py tests/actor_critic/test_jax_gradient.py tests/jobs/test_actor_critic_networks.py tests/jobs/test_actor_critic_compiled.py tests/jobs/test_cnn.py tests/jobs/test_structured_observations.py tests/jobs/test_low_rank_compiled.py tests/jobs/test_networks.py tests/jobs/test_networks_strategies.py tests/devices/test_jax_setup.py tests/noise/test_portable_jax.py tests/report/test_export_arrays.py tests/report/test_export_numpy.py tests/report/test_export_onnx.py
-	$(VENV)-jax/bin/python -m pytest tests/test_contracts.py -k 'jax_episodes or network or cnn or model'
-	$(VENV)-jax/bin/python -m pytest --numprocesses $(JAX_WORKERS) tests/jobs/test_examples.py -k _jax
+	$(VENV)-jax/bin/python -m pytest --numprocesses $(JAX_WORKERS) --share $(SHARE) -m 'not tensorflow' tests/tasks/jax_episodes tests/tasks/model tests/jobs/test_model.py tests/jobs/test_jax_episodes.py tests/jobs/test_jax_episodes_strategies.py tests/policies/networks/test_jax_functions.py tests/policies/networks/test_jax_convolutional.py tests/policies/networks/test_jax_convolutions.py tests/policies/networks/test_jax_low_rank.py tests/policies/test_cnn.py tests/policies/test_network.py tests/actor_critic/test_jax_gradient.py tests/jobs/test_actor_critic_networks.py tests/jobs/test_actor_critic_compiled.py tests/jobs/test_cnn.py tests/jobs/test_structured_observations.py tests/jobs/test_low_rank_compiled.py tests/jobs/test_networks.py tests/jobs/test_networks_strategies.py tests/devices/test_jax_setup.py tests/noise/test_portable_jax.py tests/report/test_export_arrays.py tests/report/test_export_numpy.py tests/report/test_export_onnx.py
+	$(VENV)-jax/bin/python -m pytest --share $(SHARE) tests/test_contracts.py -k 'jax_episodes or network or cnn or model'
+	$(VENV)-jax/bin/python -m pytest --numprocesses $(JAX_WORKERS) --share $(SHARE) tests/jobs/test_examples.py -k _jax
 
 test-torch:     ## the tests of PyTorch, in a virtual environment of their own
 	@test -x $(VENV)-torch/bin/pip || $(PYTHON) -m venv $(VENV)-torch
@@ -63,7 +64,7 @@ test-torch:     ## the tests of PyTorch, in a virtual environment of their own
 	  $(VENV)-torch/bin/pip install --quiet --disable-pip-version-check $$version && break; \
 	done
 	$(VENV)-torch/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,torch,video]' transformers onnx onnxruntime onnxscript pytest pytest-xdist wheel
-	$(VENV)-torch/bin/python -m pytest --numprocesses $(WORKERS) -m '$(MARKED)' $$(ls tests/*/test_torch_*.py tests/*/*/test_torch_*.py) $(TORCH_EXAMPLES)
+	$(VENV)-torch/bin/python -m pytest --numprocesses $(WORKERS) --share $(SHARE) -m '$(MARKED)' $$(ls tests/*/test_torch_*.py tests/*/*/test_torch_*.py) $(TORCH_EXAMPLES)
 
 test-gpu:       ## the tests on the GPU of this machine, in a virtual environment of their own; without a GPU it says so
 	@if [ -z "$$(ls /proc/driver/nvidia/gpus 2>/dev/null)" ]; then \
