@@ -254,7 +254,7 @@ def _repetitions_output(rows: Sequence[JsonObject], is_json: bool) -> str:
     summary = over_repetitions(rows)
     if is_json:
         return json.dumps({"repetitions": rows, "over_repetitions": summary}) + "\n"
-    beside = ("return_std", "standard_error", "recorded_value", "failed", "generation")
+    beside = ("return_std", "score_std", "standard_error", "recorded_value", "failed", "generation")
     names = ["repetition", *summary, *(name for name in beside if name in rows[0])]
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
     lines = [*aligned([names, *cells], range(1, len(names))), ""]
