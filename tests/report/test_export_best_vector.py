@@ -348,7 +348,12 @@ def test_check_describes_the_search_space(
         "algorithm: {kind: es}\nnoise: {kind: counter}\n"
     )
     assert cli.run(["check", str(config)]) == 0
-    assert "objective report_model:power, of 7 numbers" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:4] == [
+        "  objective report_model:power, of 7 numbers",
+        "  numbers without bounds",
+        "  an evaluation returns value (minimise)",
+    ]
 
 
 def test_repetitions_are_listed_instead_of_an_export(tmp_path: Path) -> None:
