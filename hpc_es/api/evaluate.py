@@ -155,13 +155,17 @@ def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObjec
     info_means = {
         f"info_{name}": float(np.nanmean(rows[INFO][:, column])) for column, name in enumerate(info)
     }
-    end = {
-        "episodes": episodes,
+    scores = dict(statistics(rows))
+    del scores["length_mean"]  # a score has no steps
+    return {
+        **config.setup.vocabulary.public(scores),
+        **quantity_statistics(config, rows),
+        **info_means,
+        "evaluations": episodes,
         "generation": source.generation,
         "model": task.name,
         "which": source.which,
     }
-    return {**statistics(rows), **quantity_statistics(config, rows), **info_means, **end}
 
 
 def _evaluate_answer(source: StoredAnswer, asked: EvaluationRequest) -> JsonObject:
@@ -472,7 +476,7 @@ def evaluate_all(
     return [rows[index] for index in range(len(paths))]
 
 
-SUMMARISED = ("return_mean", "value_mean", "length_mean", "feasible_share")
+SUMMARISED = ("return_mean", "value_mean", "score_mean", "length_mean", "feasible_share")
 
 
 def over_repetitions(rows: Sequence[JsonObject]) -> dict[str, JsonObject]:

@@ -37,6 +37,8 @@ from hpc_es.tasks.episodes.stepping import stepping_differences
 from hpc_es.trained.stored import StoredPolicy, read_evaluated, single_episodes
 from hpc_es.trained.theta import check_snapshot
 
+FITNESSES = ("return_mean", "score_mean")  # of rows
+
 
 def prepare_members(run: Path, overridden: Changed, trust: bool = False) -> JsonObject:
     """Return, on rank 0, the argument of `evaluate_members`; CheckpointError for a run without an
@@ -114,8 +116,9 @@ def scores(run: Path, rows: Sequence[Mapping[str, object]]) -> tuple[ArchiveScor
     archive = read_archive(run)
     before = score_of(archive.division, archive.measures, archive.sign * archive.values)
     names = [f"measure_{name}" for name in archive.measure_names]
-    # the first objective, if the task has one, else the return
-    objective = next((name for name in rows[0] if name.startswith("objective_")), "return_mean")
+    # the first objective, if the task has one, else the return or score
+    means = [name for name in rows[0] if name.startswith("objective_")]
+    objective = next(iter([*means, *(name for name in FITNESSES if name in rows[0])]))
     measured = [
         row for row in rows if all(row.get(name) is not None for name in (*names, objective))
     ]

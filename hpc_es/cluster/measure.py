@@ -173,7 +173,7 @@ class MeasuredGeneration:
     unit: int
     cutting: Cutting
     failed: float = 0.0  # fraction of all jobs
-    is_objective: bool = False  # a job is an evaluation of a function or a command, not an episode
+    has_evaluations: bool = False  # a job is an evaluation of a function or model, not an episode
 
     def faster(self, speed: float) -> MeasuredGeneration:
         """Return the costs on cores that are faster by this factor."""
@@ -200,7 +200,8 @@ def measure(config: Config, seconds: float) -> MeasuredGeneration:
     decide_device(config, world)
     config, searched, _ = with_sizes(config, build_task(config))
     try:
-        return _measured(build_parts(config, world, searched), seconds)
+        measured = _measured(build_parts(config, world, searched), seconds)
+        return replace(measured, has_evaluations=not config.setup.vocabulary.has_episodes)
     finally:
         close(searched.task.name, searched.task.close)
 
@@ -252,7 +253,6 @@ def _measured(parts: Parts, seconds: float) -> MeasuredGeneration:
         unit=parts.unit,
         cutting=parts.cutting,
         failed=sum(timed.failed for timed in timings.chunks) / max(evaluated, 1),
-        is_objective=bool(getattr(parts.problem, "is_objective", False)),
     )
 
 

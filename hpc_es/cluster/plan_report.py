@@ -46,7 +46,7 @@ def text(
     costs = measured.costs
     lines = [
         f"{config_name}: {measured.generations} generations measured on one rank",
-        *(_evaluations(measured) if measured.is_objective else _episodes(measured)),
+        *(_evaluations(measured) if measured.has_evaluations else _episodes(measured)),
         f"  update: every rank {_time(costs.prepare)}, shared {_time(costs.partial_update * measured.jobs)} in "
         f"{costs.blocks} blocks, rank 0 {_time(costs.tell)}",
         f"  theta {bytes_text(costs.theta)} to all, rows {costs.row} bytes per job, sums {bytes_text(costs.sums)} "
@@ -73,9 +73,10 @@ def text(
         )
     if any(prediction.recommended_delay for prediction in predictions):
         factors = " and ".join(f"{factor} ({delay})" for delay, factor in DELAYED_TIMESTEPS.items())
+        counted = "evaluations" if measured.has_evaluations else "timesteps"
         lines.append(
             "  delay: algorithm.delay with the shortest time to a result, if learning needs "
-            f"{factors} times the timesteps; compare short runs first"
+            f"{factors} times the {counted}; compare short runs first"
         )
     return "\n".join([*lines, "", sbatch, ""])
 
@@ -95,7 +96,7 @@ def _episodes(measured: MeasuredGeneration) -> list[str]:
 
 
 def _evaluations(measured: MeasuredGeneration) -> list[str]:
-    """Return the measurements of an objective, whose jobs have no steps."""
+    """Return the measurements of a function or model, whose jobs have no steps."""
     costs = measured.costs
     seconds = np.sort(np.asarray(costs.extras or (0.0,)) + costs.job)
     middle, longest = float(np.median(seconds)), float(seconds[-1])

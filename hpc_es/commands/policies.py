@@ -120,7 +120,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
     Of a function or program it evaluates the answer of the run again, with random numbers that the
     run has not had, and prints the mean with its standard error beside the value that the run has
     recorded. Of a directory of repetitions it evaluates each of them, and prints their mean with a
-    95 %% bootstrap interval over repetitions.
+    95 % bootstrap interval over repetitions.
 
     The same checkpoint, seed and number of episodes give the same numbers. Returns do not include
     `task.reward_offset`. Overrides change the task, such as task.max_episode_steps=200 or
@@ -137,6 +137,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
 
     is_several = holds_repetitions(arguments.path) and not (arguments.all or arguments.members)
     _require_compatible_options(arguments, is_several)
+    require_overrides(arguments.overrides)
     if arguments.all or arguments.members == "all" or is_several:
         return _eval_all(arguments, is_several)
     if arguments.members:
@@ -272,7 +273,7 @@ def _repetitions_output(rows: Sequence[JsonObject], is_json: bool) -> str:
     summary = over_repetitions(rows)
     if is_json:
         return json.dumps({"repetitions": rows, "over_repetitions": summary}) + "\n"
-    beside = ("return_std", "standard_error", "recorded_value", "failed", "generation")
+    beside = ("return_std", "score_std", "standard_error", "recorded_value", "failed", "generation")
     names = ["repetition", *summary, *(name for name in beside if name in rows[0])]
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
     lines = [*aligned([names, *cells], range(1, len(names))), ""]
@@ -322,12 +323,28 @@ def _record_members(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def require_overrides(overrides: Sequence[str]) -> None:
+    """Raise UserError unless these are settings of the task, such as for a second run."""
+    for item in overrides:
+        if item.startswith("task.") and "=" in item:
+            continue
+        if Path(item).exists():
+            raise UserError(
+                f"expected one run, or the directory of its repetitions, found a second one, {item!r}: evaluate each by a "
+                "command of its own; hpc-es results compares what several runs have found"
+            )
+        raise UserError(
+            f"expected task.key=value, found {item!r}: the policy itself cannot be changed"
+        )
+
+
 def with_overrides(source: SourceT, overrides: Sequence[str]) -> SourceT:
     """Return the policy or vector with settings of its task changed.
 
     Raises:
         ConfigError: an override is wrong; or UserError.
     """
+    require_overrides(overrides)
     if not overrides:
         return source
     from hpc_es.config.loading import validate
@@ -335,11 +352,6 @@ def with_overrides(source: SourceT, overrides: Sequence[str]) -> SourceT:
     from hpc_es.config.yaml_text import override
     from hpc_es.storage.trust import own_files
 
-    for item in overrides:
-        if not item.startswith("task.") or "=" not in item:
-            raise UserError(
-                f"expected task.key=value, found {item!r}: the policy itself cannot be changed"
-            )
     config = validate(override(resolved(source.config), overrides), own_files())
     return dataclasses.replace(source, config=config)
 

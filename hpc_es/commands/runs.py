@@ -18,6 +18,7 @@ from hpc_es.core.text_table import aligned
 
 if TYPE_CHECKING:
     from hpc_es.core.data import JsonObject
+    from hpc_es.core.vocabulary import Vocabulary
     from hpc_es.report.curves import X
     from hpc_es.storage.answers import Found
     from hpc_es.storage.checkpoint import Increment, Snapshot
@@ -333,15 +334,13 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
     Nothing that it names is imported.
     """
     from hpc_es.config.resolved import plain_data
-    from hpc_es.core.vocabulary import Vocabulary
     from hpc_es.report.export import describe_best
-    from hpc_es.storage.answers import stated_goal
     from hpc_es.storage.results import digest, theta_digest
-    from hpc_es.training.found import best_member, found_in_checkpoint
+    from hpc_es.training.found import best_member, found_in_checkpoint, stated_vocabulary
 
     state, since = snapshot.state, snapshot.increment
     config = plain_data(snapshot.config_text)
-    found = found_in_checkpoint(snapshot, config)
+    found, vocabulary = found_in_checkpoint(snapshot, config), stated_vocabulary(config)
     arrays = {f"shared/{name}": array for name, array in state.shared.items()}
     arrays |= {f"master/{name}": array for name, array in state.master.items()}
     member = best_member(config, snapshot.outcome)
@@ -349,12 +348,16 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
         "path": str(path),
         "generation": snapshot.generation,
         **({"since": _base_checkpoint(since)} if since else {}),
-        "counters": Vocabulary(stated_goal(config) is not None).public(snapshot.counters),
+        "counters": vocabulary.public(snapshot.counters),
         "parameters": int(state.theta.size),
         "theta_sha256": since.theta_sha256 if since else theta_digest(state),
         "state_sha256": since.state_sha256 if since else digest({**state.shared, **state.master}),
         **found.data(),
-        **({"best": _best_of_training(snapshot)} if found.answer.kind == "centre" else {}),
+        **(
+            {"best": _best_of_training(snapshot, vocabulary)}
+            if found.answer.is_evaluated_centre
+            else {}
+        ),
         **({"found": {**member.facts, **_solution_count(path, snapshot)}} if member else {}),
         **describe_best(snapshot.outcome, config),
         "arrays": [
@@ -372,13 +375,15 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
     }
 
 
-def _best_of_training(snapshot: Snapshot) -> JsonObject | None:
+def _best_of_training(snapshot: Snapshot, vocabulary: Vocabulary) -> JsonObject | None:
     """Return the best evaluation that a checkpoint stores, whose parameters it has.
 
     The final one is not among them.
     """
     best = snapshot.best
-    return None if best is None else {"return": best.return_, "generation": best.generation}
+    if best is None:
+        return None
+    return {vocabulary.noun: best.return_, "generation": best.generation}
 
 
 def _base_checkpoint(since: Increment) -> JsonObject:
@@ -456,6 +461,8 @@ COMPARED = (
         "success_rate",
         "final_return",
         "best_return",
+        "final_score",
+        "best_score",
         "best_value",
         "best_reward",
         "npe",
@@ -582,16 +589,17 @@ def _read_results(directory: Path, unreadable: list[str]) -> tuple[list[JsonObje
 def _result_line(row: JsonObject) -> str:
     """Return the line of a repetition."""
     from hpc_es.storage.answers import NAMES, answer_text, found_in
-    from hpc_es.storage.results import identity_digest
+    from hpc_es.storage.results import FINAL_NAMES, identity_digest
 
     answer = found_in(row).answer
     values = {name: row.get(name) for name in ("repetition", "task", "success", "npe")}
-    if answer.kind == "centre":
-        values["final_return"] = row.get("final_return")
+    if name := FINAL_NAMES.get(answer.kind):
+        values[name] = row.get(name)
     values[NAMES[answer.kind].replace(" ", "_")] = (
         None if answer.value is None else answer_text(answer)
     )
-    values |= {name: row.get(name) for name in ("generations", "timesteps", "seconds")}
+    used = "timesteps" if row.get("evaluations") is None else "evaluations"
+    values |= {name: row.get(name) for name in ("generations", used, "seconds")}
     cells = [f"{name} {_short(value)}" for name, value in values.items() if value is not None]
     if digest := identity_digest(row):
         cells.append(f"{digest[0]} {_short(digest[1][:12])}")
@@ -627,8 +635,9 @@ def _copied(contents: Mapping[str, Sequence[JsonObject]]) -> dict[str, str]:
 def _comparison(summaries: Mapping[str, JsonObject]) -> str:
     """Return a table with one line per directory: medians, and quartiles of several repetitions."""
     names = {name: name.replace("_", " ") for name in COMPARED}
-    # of functions and programs a timestep is an evaluation, as everywhere else
-    if all(summary["best_value"] is not None for summary in summaries.values()):
+    # of functions, programs and models a timestep is an evaluation, as everywhere else
+    evaluated = ("best_value", "best_score")
+    if all(any(summary[name] for name in evaluated) for summary in summaries.values()):
         names = {name: text.replace("timesteps", "evaluations") for name, text in names.items()}
     table = [["directory", "finished", *names.values()]]
     for name, summary in summaries.items():

@@ -136,6 +136,20 @@ def module(package: Package, kind: str) -> Any:
     return built_in
 
 
+def built_in(package: Package, section: object) -> Any:
+    """Return the module of the kind in a section of a config as plain data.
+
+    None if it is not built in, or cannot be imported. Nothing else is imported.
+    """
+    kind = section.get("kind") if isinstance(section, dict) else None
+    if not isinstance(kind, str) or kind not in kinds(package):
+        return None
+    try:
+        return module(package, kind)
+    except UserError:
+        return None
+
+
 def policy_builder(policy: str, algorithm: str) -> Any:
     """Return the function that builds a policy of this kind, from options and spaces.
 

@@ -164,6 +164,8 @@ class Offers:
         # says
         False
     )
+    # the same, if code of the user's imports a library with a device; otherwise it is not logged
+    may_use_device: bool = False
     # whether evaluations measure vectors without a policy: `hpc-es eval`, target_return
     measures_centre: bool = False
     automatic_sizes: bool = False  # whether its options are `AutomaticSizes`

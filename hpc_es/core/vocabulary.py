@@ -1,16 +1,16 @@
-"""What files, progress lines and callers call the results of a task: returns or values.
+"""What files, progress lines and callers call the results of a task: returns, values or scores.
 
 Inside, every job has a return, which is maximised, and is counted as an episode. A function or a
-program returns a value, with the sign that its user gave it, and is evaluated. `Vocabulary.public`
-translates a row of metrics, a result or a status at the place where it leaves the program, and
-`Vocabulary.internal` what is read back:
+program returns a value, with the sign that its user gave it, a model has a score, and both are
+evaluated. `Vocabulary.public` translates a row of metrics, a result or a status at the place where
+it leaves the program, and `Vocabulary.internal` what is read back:
 
-| inside, and for episodes | functions, programs, and custom tasks with values |
-|---|---|
-| `return_mean` | `value_mean`, with the user's sign, as the others |
-| `evaluation_return_mean` | `centre_value_mean`: of the centre of the search |
-| `final_return`, `best_return` | `final_value`, `best_centre_value` |
-| `episodes_total`, `failed_episodes` | `evaluations_total`, `failed_evaluations` |
+| inside, and for episodes | functions, programs, custom tasks with values | models |
+|---|---|---|
+| `return_mean` | `value_mean`, with the user's sign, as the others | `score_mean` |
+| `evaluation_return_mean` | `centre_value_mean`: of the search's centre | `centre_score_mean` |
+| `final_return`, `best_return` | final_value, best_centre_value | final_score, ... |
+| `episodes_total`, `failed_episodes` | `evaluations_total`, `failed_evaluations` | the same |
 """
 
 from __future__ import annotations
@@ -18,27 +18,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from hpc_es.core.declarations import Offers
 from hpc_es.core.quantities import Goal
 
-# Numbers in the unit of returns, which change their sign if values are minimised.
+Noun = Literal["return", "value", "score"]  # what a job yields
+
+# Numbers in the unit of returns, which change their sign if values are minimised. The braces stand
+# for the noun.
 SIGNED = {
-    "return_mean": "value_mean",
-    "return_min": "value_min",
-    "return_max": "value_max",
-    "evaluation_return_mean": "centre_value_mean",
-    "evaluation_return_min": "centre_value_min",
-    "evaluation_return_max": "centre_value_max",
-    "final_return": "final_value",
-    "final_return_mean": "final_value_mean",
-    "best_return": "best_centre_value",
+    "return_mean": "{}_mean",
+    "return_min": "{}_min",
+    "return_max": "{}_max",
+    "evaluation_return_mean": "centre_{}_mean",
+    "evaluation_return_min": "centre_{}_min",
+    "evaluation_return_max": "centre_{}_max",
+    "final_return": "final_{}",
+    "final_return_mean": "final_{}_mean",
+    "best_return": "best_centre_{}",
 }
 UNSIGNED = {
-    "return_std": "value_std",
-    "evaluation_return_std": "centre_value_std",
-    "final_return_std": "final_value_std",
+    "return_std": "{}_std",
+    "evaluation_return_std": "centre_{}_std",
+    "final_return_std": "final_{}_std",
+}
+COUNTED = {
     "evaluation_length_mean": "centre_length_mean",
     "evaluation_episodes": "centre_evaluations",
     "episodes": "evaluations",
@@ -54,19 +59,40 @@ GROUPS = tuple(f"{group}_" for group in ("objective", "constraint", "measure", "
 class Vocabulary:
     """The names and signs of the results of a task."""
 
-    has_values: bool = False  # whether a job yields a value rather than the return of an episode
+    noun: Noun = "return"
     goal: Goal = "maximise"  # of values
+
+    @property
+    def has_values(self) -> bool:
+        """Whether a job yields the value of an objective."""
+        return self.noun == "value"
+
+    @property
+    def has_episodes(self) -> bool:
+        """Whether a job is an episode with a return, rather than an evaluation."""
+        return self.noun == "return"
 
     @property
     def sign(self) -> int:
         """The factor between returns and what the user sees."""
         return -1 if self.has_values and self.goal == "minimise" else 1
 
+    def activities(self, seconds: Mapping[str, float]) -> dict[str, str]:
+        """Return what to call the activities that ranks have spent these seconds on.
+
+        A function or model is evaluated, without an environment, and usually without a policy.
+        """
+        if self.has_episodes:
+            return {name: name for name in seconds}
+        names = [name for name in seconds if name != "policy" or seconds[name]]
+        return {name: "evaluation" if name == "environment" else name for name in names}
+
     @cached_property
     def _names(self) -> dict[str, str]:
-        if not self.has_values:
+        if self.has_episodes:
             return {}
-        names = {**SIGNED, **UNSIGNED}
+        named = {name: text.format(self.noun) for name, text in {**SIGNED, **UNSIGNED}.items()}
+        names = {**named, **COUNTED}
         if self.sign < 0:
             # the lowest return is the highest value
             for low in ("return_min", "evaluation_return_min"):
@@ -89,7 +115,7 @@ class Vocabulary:
 
     def public(self, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Return entries with the names and signs of users; others stay as they are."""
-        if not self.has_values:
+        if self.has_episodes:
             return dict(entries)
         # rows have some 60 entries, and a generation of a cheap function takes microseconds
         known, result = self._known, {}
@@ -114,7 +140,7 @@ class Vocabulary:
 
     def _of_group(self, name: str, prefix: str, other: str) -> str:
         rest = name.removeprefix(prefix)
-        is_one = self.has_values and rest != name and rest.startswith(GROUPS)
+        is_one = not self.has_episodes and rest != name and rest.startswith(GROUPS)
         return f"{other}{rest}" if is_one else name
 
 
@@ -128,14 +154,16 @@ RETURNS = Vocabulary()
 def inside(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of status.json or result.json, which state the goal, by `internal`."""
     goal: Goal = "minimise" if status.get("goal") == "minimise" else "maximise"
-    return Vocabulary(True, goal).internal(status)
+    return Vocabulary("value", goal).internal(Vocabulary("score").internal(status))
 
 
 def counted(row: Mapping[str, Any], name: str) -> Any:
     """Return a count of a row of metrics by its name inside, whichever vocabulary the row has."""
-    return row.get(name, row.get(UNSIGNED[name]))
+    return row.get(name, row.get(COUNTED[name]))
 
 
 def vocabulary_of(offers: Offers) -> Vocabulary:
     """Return the vocabulary of the tasks with these capabilities."""
-    return Vocabulary(offers.values or offers.goal is not None, offers.goal or "maximise")
+    if offers.values or offers.goal is not None:
+        return Vocabulary("value", offers.goal or "maximise")
+    return Vocabulary("score" if offers.measures_centre else "return")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -140,6 +141,12 @@ def backend(name: str) -> Backend:
 def used() -> Sequence[Backend]:
     """Return the backends that this process has asked for; the others have no device."""
     return [*_used.values()]
+
+
+def is_one_imported() -> bool:
+    """Return whether this process has imported a library that computes on devices."""
+    known = (importlib.import_module(f"{FOLDER}.{name}").BACKEND for name in names())
+    return any(one.has_device and one.package in sys.modules for one in known)
 
 
 def names() -> tuple[str, ...]:

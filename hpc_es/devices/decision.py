@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpc_es.core.errors import CheckpointError, ConfigError
-from hpc_es.devices.backend import backend, used
+from hpc_es.devices.backend import backend, is_one_imported, used
 from hpc_es.devices.placement import (
     CUDA,
     Kind,
@@ -49,6 +49,8 @@ class DeviceRequest:
     key: str = "device"  # key of the config that sets `device`
     # whether a process sees no other GPU than its own, for code that names no library
     hides_others: bool = False
+    # whether something computes on a device: code of the user's may use NumPy alone
+    is_certain: bool = True
 
     @property
     def title(self) -> str:
@@ -91,9 +93,12 @@ class DeviceDecision:
         return [known.get((host, pid), RankDevice(host, pid)) for _, host, pid in world.table()]
 
     def lines(self, world: World) -> list[str]:
-        """Return lines for the log of a world."""
+        """Return lines for the log of a world, once the code that computes has been imported."""
         library = self.request.title
         if self.kind == "cpu":
+            is_idle = self.request.device == "auto" and not self.request.is_certain
+            if is_idle and not is_one_imported():
+                return []
             return [f"{library} computes on the CPU: {self.reason}"]
         devices = self.of(world)
         lines = [f"{library} computes on GPUs: {_listed(devices)}"]

@@ -90,9 +90,9 @@ class Windows:
         # also a barrier: all ranks enter the blocking allocation together
         world.wait(self._node.Ibcast(free, 0))
         if free[0] < wanted + SPARE_BYTES:
-            sizes = f"has {free[0] / 2**20:.0f} MiB free, but {wanted / 2**20:.0f} MiB are needed"
             world.notes.append(
-                f"{SHM_PATH} on {world.host} {sizes}: each of the {self._node.size} ranks "
+                f"{SHM_PATH} on {world.host} has {free[0] / 2**20:.0f} MiB free, but "
+                f"{wanted / 2**20:.0f} MiB are needed: each of the {self._node.size} ranks "
                 f"there keeps its own copy. Enlarge {SHM_PATH} (in a container: --shm-size), "
                 "or share less"
             )

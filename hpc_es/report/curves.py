@@ -19,6 +19,7 @@ from hpc_es.core.data import ConfigData, Float64
 from hpc_es.core.declarations import Metric
 from hpc_es.core.errors import UserError
 from hpc_es.core.run_files import LARGEST_CONFIG, read_text
+from hpc_es.core.vocabulary import Noun
 from hpc_es.report.declared import declared_metrics
 from hpc_es.report.labels import config_labels, flat
 from hpc_es.report.statistics import CENTRES, DEFAULT, Summary
@@ -57,6 +58,9 @@ DRAWN = (
     "value_mean",
     "value_std",
     "centre_value_mean",
+    "score_mean",
+    "score_std",
+    "centre_score_mean",
     "restarts",
     "best_violation",
     "hypervolume",
@@ -67,6 +71,7 @@ MOST_POINTS = 2000  # per line; a panel is about 500 pixels wide
 FINAL = {
     "final_return_mean": "evaluation_return_mean",
     "final_value_mean": "centre_value_mean",
+    "final_score_mean": "centre_score_mean",
 }
 LARGEST = 1e150  # of numbers in a picture: the square is still a number
 # keys of `policy` that may name files, as init_from does
@@ -90,26 +95,49 @@ class Measure:
     spread: str | None  # column with the standard deviation over the population
     panels: tuple[X, ...]
     centre: str = "evaluation_return_mean"  # column with the mean of the unperturbed parameters
+    noun: Noun = "return"  # of the vocabulary
 
 
 RETURNS = Measure(
     "return", "return per episode", "return_mean", "return_std", ("timesteps", "seconds")
 )
-SCORES = Measure("score", "score", "return_mean", "return_std", ("evaluations", "seconds"))
+SCORES = Measure(
+    "score",
+    "score",
+    "score_mean",
+    "score_std",
+    ("evaluations", "seconds"),
+    "centre_score_mean",
+    "score",
+)
 VALUES = Measure(
-    "value", "best value", "best_value", None, ("evaluations", "seconds"), "centre_value_mean"
+    "value",
+    "best value",
+    "best_value",
+    None,
+    ("evaluations", "seconds"),
+    "centre_value_mean",
+    "value",
 )
 # of a custom task with values that does not record its best one
 MEANS = Measure(
-    "value", "value", "value_mean", "value_std", ("evaluations", "seconds"), "centre_value_mean"
+    "value",
+    "value",
+    "value_mean",
+    "value_std",
+    ("evaluations", "seconds"),
+    "centre_value_mean",
+    "value",
 )
-FRONTS = Measure("hypervolume", "hypervolume", "hypervolume", None, ("evaluations", "seconds"))
+FRONTS = Measure(
+    "hypervolume", "hypervolume", "hypervolume", None, ("evaluations", "seconds"), noun="value"
+)
 FRONT_SIZES = Measure(
-    "front_size", "members of the front", "front_size", None, ("evaluations", "seconds")
+    "front_size", "members of the front", "front_size", None, FRONTS.panels, noun="value"
 )
 # of episodes, whose rows count timesteps
-EPISODE_FRONTS = replace(FRONTS, panels=("timesteps", "seconds"))
-EPISODE_FRONT_SIZES = replace(FRONT_SIZES, panels=("timesteps", "seconds"))
+EPISODE_FRONTS = replace(FRONTS, panels=("timesteps", "seconds"), noun="return")
+EPISODE_FRONT_SIZES = replace(FRONT_SIZES, panels=EPISODE_FRONTS.panels, noun="return")
 REWARDS = Measure("reward", "best reward", "best_reward", None, ("programs", "seconds"))
 
 
@@ -155,10 +183,10 @@ class RunCurves:
         """The measure to draw: only program searches have a best reward,
         only objectives a best value, and several of them a hypervolume.
         """
-        for measure in (REWARDS, FRONTS, FRONT_SIZES, VALUES, MEANS):
+        for measure in (REWARDS, FRONTS, FRONT_SIZES, VALUES, MEANS, SCORES):
             if np.isfinite(self.columns[measure.y]).any():
                 return EPISODES.get(measure, measure) if self._counts_timesteps else measure
-        return SCORES if (self.config.get("task") or {}).get("kind") == "model" else RETURNS
+        return RETURNS
 
     @property
     def _counts_timesteps(self) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from hpc_es.config import registry
 from hpc_es.core.data import ConfigData
 from hpc_es.core.declarations import Metric
-from hpc_es.core.errors import UserError, one_line
+from hpc_es.core.errors import one_line
 from hpc_es.storage.answers import read_object
 from hpc_es.storage.status import STATUS
 
@@ -26,7 +25,8 @@ def declared_metrics(run: Path, config: ConfigData) -> dict[str, Metric]:
         return {
             one_line(name)[:LONGEST]: metric for name, metric in known.items() if metric is not None
         }
-    algorithm, task = _built_in("algorithms", config), _built_in("tasks", config)
+    algorithm = registry.built_in("algorithms", config.get("algorithm"))
+    task = registry.built_in("tasks", config.get("task"))
     return {
         **(algorithm.NEEDS.metrics if algorithm else {}),
         **(task.OFFERS.metrics if task else {}),
@@ -37,25 +37,9 @@ def _metric(values: object) -> Metric | None:
     """Return a metric from its entry; None for an entry of another form."""
     if not isinstance(values, dict) or not isinstance(values.get("label"), str):
         return None
-    unit = values.get("unit")
-    label = one_line(values["label"])[:LONGEST]
-    return Metric(
-        label,
-        one_line(unit)[:LONGEST] if isinstance(unit, str) else "",
-        values.get("is_log") is True,
-    )
-
-
-def _built_in(package: registry.Package, config: ConfigData) -> Any:
-    """Return the module of the kind in a config if it is a built-in one, else None.
-
-    Nothing else is imported.
-    """
-    section = config.get("algorithm" if package == "algorithms" else "task")
-    kind = section.get("kind") if isinstance(section, dict) else None
-    if not isinstance(kind, str) or kind not in registry.kinds(package):
-        return None
-    try:
-        return registry.module(package, kind)
-    except UserError:
-        return None
+    texts = {name: values.get(name) for name in ("label", "unit", "short")}
+    lines = {
+        name: one_line(text)[:LONGEST] if isinstance(text, str) else ""
+        for name, text in texts.items()
+    }
+    return Metric(is_log=values.get("is_log") is True, **lines)

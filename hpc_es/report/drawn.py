@@ -32,10 +32,9 @@ from hpc_es.report.curves import (
 from hpc_es.report.statistics import DEFAULT, Summary
 
 # A panel has the name of what it shows: of the measure, of the mean of the population, or of a
-# metric. Unless panels are chosen, MAIN has measure and population, and DIAGNOSTICS below it all
-# metrics with a logarithmic axis.
+# metric. Unless panels are chosen, MAIN has measure and population.
 POPULATION = "population"
-MAIN, DIAGNOSTICS = "main", "diagnostics"
+MAIN = "main"
 MOST_SEEDS = 20  # runs of a chart up to which each is a line of its own, unless `seeds` says it
 NARROW = 5.0  # inches below which a picture has one column of panels
 Role: TypeAlias = Literal["centre", "population", "metric", "seed", "final"]
@@ -46,7 +45,7 @@ class Style:
     """How runs are summed up and which panels there are.
 
     Attributes:
-        panels: names of panels, from top to bottom; () is all of them.
+        panels: names of panels, from top to bottom; (): see `panels_of`.
         seeds: whether each run is a thin line too; None: if they are few.
         width: of the picture in inches; None: that of a screen.
     """
@@ -89,6 +88,9 @@ class DrawnLine:
 def panels_of(groups: Sequence[RunGroup], style: Style) -> tuple[str, ...]:
     """Return the panels of the groups on one task, from top to bottom.
 
+    By default there is one below MAIN, unless the picture is narrow: that of the first metric with
+    a logarithmic axis which progress lines show too, such as the step size.
+
     Raises:
         UserError: the style names a panel that these groups do not have.
     """
@@ -101,8 +103,14 @@ def panels_of(groups: Sequence[RunGroup], style: Style) -> tuple[str, ...]:
                 )
         return style.panels
     is_narrow = style.width is not None and style.width < NARROW
-    has_diagnostics = any(drawn_metrics(group) for group in groups)
-    return (MAIN, DIAGNOSTICS) if has_diagnostics and not is_narrow else (MAIN,)
+    shown = (
+        name
+        for group in groups
+        for name, metric in group.metrics.items()
+        if metric.is_log and metric.short and _is_drawn(group, name)
+    )
+    first = None if is_narrow else next(shown, None)
+    return (MAIN,) if first is None else (MAIN, first)
 
 
 def _panel_names(groups: Sequence[RunGroup]) -> list[str]:
@@ -112,13 +120,6 @@ def _panel_names(groups: Sequence[RunGroup]) -> list[str]:
         names.append(POPULATION)
     names += [name for group in groups for name in group.metrics if _is_drawn(group, name)]
     return list(dict.fromkeys(names))
-
-
-def drawn_metrics(group: RunGroup) -> list[str]:
-    """Return the metrics of the lower row, which has one logarithmic axis."""
-    return [
-        name for name, metric in group.metrics.items() if metric.is_log and _is_drawn(group, name)
-    ]
 
 
 def metric_of(panel: str, groups: Sequence[RunGroup]) -> Metric | None:
@@ -132,7 +133,7 @@ def _is_drawn(group: RunGroup, name: str) -> bool:
 
 def lines_of(panel: str, groups: Sequence[RunGroup], x: X, style: Style) -> Iterator[DrawnLine]:
     """Yield the lines of a panel; single runs come first, so that the others are above them."""
-    shows_seeds = style.shows_seeds(groups) and panel != DIAGNOSTICS
+    shows_seeds = style.shows_seeds(groups)
     for index, group in enumerate(groups):
         for role, curve, column in _curves(panel, group, x, style.summary):
             metric = column if role == "metric" else ""
@@ -150,11 +151,9 @@ RoleCurve: TypeAlias = tuple[Role, Curve, str]
 def _curves(panel: str, group: RunGroup, x: X, summary: Summary) -> Iterator[RoleCurve]:
     measure = group.measure
     if panel not in (MAIN, POPULATION, measure.name):
-        names = drawn_metrics(group) if panel == DIAGNOSTICS else [panel]
-        for name in names:
-            curve = diagnostic(group, name, x, summary)
-            if curve is not None:
-                yield "metric", curve, name
+        curve = diagnostic(group, panel, x, summary)
+        if curve is not None:
+            yield "metric", curve, panel
     elif measure is VALUES:
         yield "centre", best_values(group, x, summary), measure.y
     elif panel == POPULATION:

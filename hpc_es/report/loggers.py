@@ -42,6 +42,7 @@ GROUPS = (
     "return",
     "centre",
     "value",
+    "score",
     "length",
     "info",
     "time",

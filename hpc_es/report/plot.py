@@ -7,20 +7,17 @@ of a group (`curves.grouped`) are summed up by a centre and an interval, the sha
 (`statistics.Summary`), with each run as a thin line; of a single run the shade is the standard
 deviation over the population. A diamond is the final evaluation of all runs of a group.
 
-If the runs have such metrics, a lower row shows diagnostics of the search on a logarithmic axis:
-step size, axis ratio of the distribution, length of the step-size path, archive size, and with
-constraints the violation of the best vector and the share of feasible vectors, with vertical lines
-at restarts; for programs, the entropy per token and the number of distinct programs per batch.
-Metrics that never change are left out.
+A lower row shows the first metric of the search that has a logarithmic axis and is in progress
+lines, such as the step size, with vertical lines at restarts; for programs, the entropy per token.
+Each of the other metrics is a panel that can be chosen. Metrics that never change are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -49,13 +46,11 @@ from hpc_es.report.curves import (
     task_name,
 )
 from hpc_es.report.drawn import (
-    DIAGNOSTICS,
     MAIN,
     NARROW,
     DrawnLine,
     Style,
     csv_text,
-    drawn_metrics,
     lines_of,
     metric_of,
     panels_of,
@@ -102,17 +97,6 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,  # text stays text
     "svg.hashsalt": "hpc_es",  # the same runs give the same file
 }
-# a name, or offset and lengths of dashes and gaps
-LineStyle: TypeAlias = str | tuple[int, tuple[int, ...]]
-# Of the metrics that a group declares, in their order.
-DIAGNOSTIC_DASHES: Sequence[LineStyle] = (
-    "-",
-    ":",
-    "--",
-    "-.",
-    (0, (5, 1, 1, 1, 1, 1)),
-    (0, (1, 3)),
-)
 
 
 def plot(
@@ -281,7 +265,7 @@ def figure(
 ) -> Figure:
     """Return the figure at 150 dots per inch, with a chart for each task below each other.
 
-    Without a width a chart has 1200 x 500 pixels, or 1200 x 750 with a lower row of diagnostics.
+    Without a width a chart has 1200 x 500 pixels, or 1200 x 750 with a metric below.
     """
     return _picture(_charts(groups, axes, style), axes, title, style)
 
@@ -307,7 +291,7 @@ def _height(chart: Chart, columns: int, style: Style) -> float:
     """Return the height of a chart in inches."""
     fronts = height_of([drawn.front for drawn in chart.fronts])
     if style.width is None and not style.panels:
-        return (5.0 if DIAGNOSTICS in chart.panels else 10 / 3) + fronts
+        return (5.0 if len(chart.panels) > 1 else 10 / 3) + fronts
     panel = min(max(0.7 * (style.width or WIDTH) / columns, 1.6), 2.7)
     legends = 0.2 * (len(chart.groups) + 4) if style.width else 0.8
     return panel * len(chart.panels) + legends + fronts
@@ -342,7 +326,7 @@ def _draw_chart(
     target: Figure | SubFigure, chart: Chart, axes: Sequence[X], title: str, style: Style
 ) -> None:
     """Draw the curves of the runs on one task."""
-    heights = [2 if panel == DIAGNOSTICS else 3 for panel in chart.panels]
+    heights = [3 if style.panels or panel == MAIN else 2 for panel in chart.panels]
     grid = target.subplots(
         len(heights),
         len(axes),
@@ -351,13 +335,12 @@ def _draw_chart(
         squeeze=False,
         height_ratios=heights,
     )
-    looks = _looks(chart.groups)
     for row, panel in zip(grid, chart.panels, strict=True):
         for ax, x in zip(row, axes, strict=True):
             lines = [line for line in chart.lines if (line.panel, line.x) == (panel, x)]
             for line in lines:
-                _draw_line(ax, line, looks, panel)
-            if panel == DIAGNOSTICS or metric_of(panel, chart.groups):
+                _draw_line(ax, line)
+            if metric_of(panel, chart.groups):
                 _draw_restarts(ax, chart.groups, x)
         _scale(row, panel, chart.groups)
         row[0].set_ylabel(_y_label(panel, chart.groups))
@@ -367,9 +350,7 @@ def _draw_chart(
 
 
 def _y_label(panel: str, groups: Sequence[RunGroup]) -> str:
-    """Return the vertical label of a panel; the metrics of the lower row are in the legend."""
-    if panel == DIAGNOSTICS:
-        return ""
+    """Return the vertical label of a panel."""
     metric = metric_of(panel, groups)
     if metric is not None:
         return metric.label + (f" ({metric.unit})" if metric.unit else "")
@@ -381,9 +362,7 @@ def _look(index: int) -> tuple[str, str]:
     return PALETTE[index % len(PALETTE)], DASHES[index // len(PALETTE) % len(DASHES)]
 
 
-def _draw_line(
-    ax: Axes, line: DrawnLine, looks: Mapping[str, tuple[LineStyle, str]], panel: str
-) -> None:
+def _draw_line(ax: Axes, line: DrawnLine) -> None:
     """Draw a line, its interval, and its points if they are few or evaluations."""
     color, dash = _look(line.group)
     curve = line.curve
@@ -397,11 +376,8 @@ def _draw_line(
         return
     marker = "." if len(curve.x) == 1 else None
     if line.role == "metric":
-        style = looks[line.metric][0] if panel == DIAGNOSTICS else dash
-        width = 1.3 if style == "-" else 0.9
-        ax.plot(curve.x, curve.y, ls=style, color=color, lw=width, marker=marker)
-        if panel != DIAGNOSTICS:
-            _shade(ax, curve, color, 0.2)
+        ax.plot(curve.x, curve.y, dash, color=color, lw=1.3, marker=marker)
+        _shade(ax, curve, color, 0.2)
         return
     if line.role == "population":
         ax.plot(curve.x, curve.y, dash, color=color, lw=0.8, alpha=0.75, marker=marker)
@@ -439,7 +415,7 @@ def _scale(axes: Sequence[Axes], panel: str, groups: Sequence[RunGroup]) -> None
     That are metrics that say so, and best values that are positive and span more than LOG_DECADES.
     """
     metric = metric_of(panel, groups)
-    is_log = panel == DIAGNOSTICS or (metric is not None and metric.is_log)
+    is_log = metric is not None and metric.is_log
     if groups[0].measure is VALUES and panel in (MAIN, VALUES.name):
         drawn = np.concatenate(
             [np.asarray(line.get_ydata(), np.float64) for ax in axes for line in ax.get_lines()]
@@ -451,15 +427,6 @@ def _scale(axes: Sequence[Axes], panel: str, groups: Sequence[RunGroup]) -> None
             label_log_axis(ax.yaxis)
         else:
             label_linear_axis(ax.yaxis)
-
-
-def _looks(groups: Sequence[RunGroup]) -> dict[str, tuple[LineStyle, str]]:
-    """Return dash pattern and label of each metric of the lower row."""
-    labels = {
-        column: group.metrics[column].label for group in groups for column in drawn_metrics(group)
-    }
-    pairs = zip(labels.items(), cycle(DIAGNOSTIC_DASHES), strict=False)
-    return {column: (dash, label) for (column, label), dash in pairs}
 
 
 def _draw_restarts(ax: Axes, groups: Sequence[RunGroup], x: X) -> None:
@@ -546,9 +513,6 @@ def _diagnostics_key(chart: Chart) -> list[Line2D | Patch]:
     if not {line.role for line in chart.lines} & {"metric"}:
         return []
     key: list[Line2D | Patch] = []
-    if DIAGNOSTICS in chart.panels:
-        looks = _looks(chart.groups).values()
-        key += [Line2D([], [], color=GREY, ls=dash, lw=1.3, label=label) for dash, label in looks]
     if any(len(restarts(group, group.measure.panels[0])) for group in chart.groups):
         key.append(
             Line2D([], [], color=GREY, ls="none", marker="|", ms=9, mew=0.7, label="restart")

@@ -43,10 +43,9 @@ class Progress:
 
     Use it as a context manager, or call `close`, so that the terminal's cursor is restored. A full
     disk or a closed terminal never ends the run: output that cannot be written is dropped. Rows
-    have the names and signs of `vocabulary`. With `scores` they are printed as scores and
-    evaluations, such as those of a model. `metrics` are those that the algorithm and the task
-    declare. Of several `objectives` the best ones of the front are printed, by name, and the
-    means if there is no front.
+    have the names and signs of `vocabulary`, and are printed in its words. `metrics` are those
+    that the algorithm and the task declare. Of several `objectives` the best ones of the front are
+    printed, by name, and the means if there is no front.
     """
 
     def __init__(
@@ -56,14 +55,13 @@ class Progress:
         verbose: bool = True,
         *,
         vocabulary: Vocabulary = RETURNS,
-        scores: bool = False,
         metrics: Mapping[str, Metric] = NO_METRICS,
         objectives: Sequence[str] = (),
     ) -> None:
         self._log = run_dir / "log.txt" if run_dir is not None else None
         self._stop = stop
         self._verbose = verbose  # False: only log.txt
-        self._vocabulary, self._scores, self._metrics = vocabulary, scores, metrics
+        self._vocabulary, self._metrics = vocabulary, metrics
         self._objectives = objectives if len(objectives) > 1 else ()
         self._info: Info = {}
         # replaced, not changed: the thread of the live display reads it
@@ -191,12 +189,12 @@ class Progress:
         total = f" of {self._stop.generations}" if self._stop.generations is not None else ""
         left = seconds_left(self._stop, self._rows, self._vocabulary)
         elapsed = (row.get("seconds_total") or 0.0) + since_row_seconds
-        has_values, failures = self._vocabulary.has_values, self._of(row, "failed_episodes")
-        failed = "failed evaluations" if has_values or self._scores else "failed episodes"
+        failures = self._of(row, "failed_episodes")
+        failed = self._vocabulary.name("failed_episodes").replace("_", " ")
         entries = [
             ("generation", f"{(row['generation'] or 0) + 1}{total}"),
             *self._result_entries(row),
-            ("time", split(row)),
+            ("time", split(row, self._vocabulary)),
             (failed, number(failures) if failures else None),
             ("elapsed", clock(elapsed)),
             ("left", clock(max(left - since_row_seconds, 0.0)) if left is not None else None),
@@ -268,14 +266,13 @@ class Progress:
             ("timesteps", number(row.get("timesteps_total"))),
             ("steps/s", number(row.get("steps_per_second"))),
         ]
+        mean, std = self._of(row, "return_mean"), self._of(row, "return_std")
+        noun, has_episodes = self._vocabulary.noun, self._vocabulary.has_episodes
         return [
-            (
-                "score" if self._scores else "return",
-                f"{number(row.get('return_mean'))} ± {number(row.get('return_std'))}",
-            ),
+            (noun, f"{number(mean)} ± {number(std)}"),
             *self._declared_entries(row),
-            ("score of centre" if self._scores else "evaluation", evaluation),
-            *(self._evaluation_counts(row) if self._scores else timesteps),
+            ("evaluation" if has_episodes else f"{noun} of centre", evaluation),
+            *(timesteps if has_episodes else self._evaluation_counts(row)),
         ]
 
     def _evaluation_counts(self, row: Row) -> list[tuple[str, str | None]]:
@@ -354,15 +351,16 @@ def seconds_left(stop: Stop, rows: Sequence[Row], vocabulary: Vocabulary = RETUR
     return max(min(left), 0.0) if left else None
 
 
-def split(row: Row) -> str | None:
+def split(row: Row, vocabulary: Vocabulary = RETURNS) -> str | None:
     """Return the mean share of the ranks' time per activity, in percent, or None.
 
     None if nothing was measured.
     """
     seconds = {name: row.get(f"time_{name}_mean") or 0.0 for name in SPLIT}
     total = sum(seconds.values())
+    shown = vocabulary.activities(seconds)
     return (
-        " ".join(f"{name} {100 * part / total:.0f}%" for name, part in seconds.items())
+        " ".join(f"{text} {100 * seconds[name] / total:.0f}%" for name, text in shown.items())
         if total > 0
         else None
     )

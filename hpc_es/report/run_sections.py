@@ -17,7 +17,7 @@ from hpc_es.config import extensions
 from hpc_es.config.yaml_text import Dumper
 from hpc_es.core.errors import error_text
 from hpc_es.core.run_files import is_regular, read_bytes
-from hpc_es.core.vocabulary import counted
+from hpc_es.core.vocabulary import Vocabulary, counted
 from hpc_es.report.archive_section import archive_sections
 from hpc_es.report.curves import shared_config, task_text
 from hpc_es.report.design_sections import design_sections
@@ -58,6 +58,7 @@ MOST_MEDIA = 3_000_000  # bytes of all videos and pictures
 MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png"}
 NOT_FINISHED = ("failed", "killed", "interrupted")
 # idle is the empty rest of the bar
+WORK = ("environment", "policy")  # activities that jobs consist of
 ACTIVITY_COLORS = {"environment": 0, "policy": 2, "update": 3, "messages": 4}
 
 
@@ -306,10 +307,18 @@ def _yaml(value: object) -> str:
     )
 
 
+def _activities(runs: Sequence[RunSummary]) -> dict[str, str]:
+    """Return what to call the activities of runs, in the words of their tasks if all have them."""
+    nouns = {run.measure.noun for run in runs}
+    seconds = {name: sum(run.seconds.get(name, 0.0) for run in runs) for name in ACTIVITIES}
+    return Vocabulary(nouns.pop() if len(nouns) == 1 else "return").activities(seconds)
+
+
 def _time(groups: Sequence[ReportedGroup]) -> list[Section]:
     """Return how the ranks spent their time: their mean, and the one that was busy longest."""
     runs = [run for group in groups for run in group.runs]
     rows: list[list[Cell | Content]] = []
+    activities = _activities(runs)
     for run in runs:
         total = sum(run.seconds.values())
         if not total:
@@ -321,22 +330,28 @@ def _time(groups: Sequence[ReportedGroup]) -> list[Section]:
                 element(
                     "i",
                     style=f"width: {share:.2f}%; background: var(--line-{color})",
-                    title=f"{name} {share:.0f} %",
+                    title=f"{activities.get(name, name)} {share:.0f} %",
                 )
             )
         shares = [
             Cell(f"{100 * run.seconds[name] / total:.0f} %", run.seconds[name])
-            for name in ACTIVITIES
+            for name in activities
         ]
-        work = run.seconds["environment"] + run.seconds["policy"]
-        worst = run.worst["environment"] + run.worst["policy"]
+        work, worst = (sum(of[name] for name in WORK) for of in (run.seconds, run.worst))
         balance = Cell(f"{worst / work:.2f}", worst / work) if work else Cell(MISSING)
         rows.append([_label(run, runs), bar, *shares, balance])
     if not rows:
         return []
     key = element("ul", class_="key")
-    for name, color in ACTIVITY_COLORS.items():
-        key.append(element("li", element("i", style=f"background: var(--line-{color})"), name))
+    for name, text in activities.items():
+        if name in ACTIVITY_COLORS:
+            key.append(
+                element(
+                    "li",
+                    element("i", style=f"background: var(--line-{ACTIVITY_COLORS[name]})"),
+                    text,
+                )
+            )
     key.append(
         element(
             "li",
@@ -346,8 +361,9 @@ def _time(groups: Sequence[ReportedGroup]) -> list[Section]:
             "idle",
         )
     )
-    note = "Mean over the ranks. Imbalance: environment and policy on the rank with the most, divided by the mean."
-    head = ["run", "share of the time", *ACTIVITIES, "imbalance"]
+    work_text = " and ".join(activities[name] for name in WORK if name in activities)
+    note = f"Mean over the ranks. Imbalance: {work_text} on the rank with the most, divided by the mean."
+    head = ["run", "share of the time", *activities.values(), "imbalance"]
     return [
         Section(
             "time",
@@ -455,7 +471,7 @@ def _best_facts(run: RunSummary) -> list[tuple[str, str]]:
         return [value, ("x", x_text(answer.x, MOST_NUMBERS))]
     return (
         [value, ("command", shlex.join(["hpc-es", "eval", str(run.path)]))]
-        if answer.kind == "centre"
+        if answer.is_evaluated_centre
         else [value]
     )
 

@@ -137,7 +137,7 @@ def _read_metrics(run: RunSummary) -> None:
         run.first_row = run.first_row or row
         run.last_row = row
         run.is_measured |= any(
-            row.get(measure.y) is not None for measure in (RETURNS, MEANS, VALUES, REWARDS)
+            row.get(measure.y) is not None for measure in (RETURNS, MEANS, SCORES, VALUES, REWARDS)
         )
         run.failed_jobs += int(counted(row, "failed_episodes") or 0)
         for name in ACTIVITIES:

@@ -12,7 +12,8 @@ Commands, reports, plots and tunings take the numbers from there.
 |---|---|
 | evaluation | an objective: the best of all evaluated vectors |
 | mean | an objective with measured noise: the centre at the end, and the mean of its evaluations |
-| centre | a policy, model or vector with returns: the parameters with the best evaluation |
+| centre | a policy or vector with returns: the parameters with the best evaluation |
+| score | a model: the parameters with the best evaluation |
 | member | a search for programs: the program with the best reward |
 | front | several objectives: the hypervolume of the front, whose members are in front.csv |
 
@@ -38,7 +39,7 @@ from hpc_es.core.run_files import LARGEST_CONFIG, read_json, read_text
 from hpc_es.storage.metrics_log import last_row
 from hpc_es.storage.status import FINISHED, STATUS, run_state
 
-Kind = Literal["centre", "evaluation", "mean", "member", "front"]
+Kind = Literal["centre", "score", "evaluation", "mean", "member", "front"]
 
 RESULT = "result.json"  # of one run, in its directory
 MOST_NUMBERS = 24  # of a vector in a text
@@ -47,6 +48,7 @@ CENTRE_JOB = -1  # in place of the number of a job: an evaluation of the centre
 KEYS = ("goal", "answer", "best_evaluation")
 NAMES: Mapping[Kind, str] = {
     "centre": "best return",
+    "score": "best score",
     "evaluation": "best value",
     "mean": "mean of the centre",
     "member": "best reward",
@@ -68,6 +70,11 @@ class Answer:
     evaluations: int = 0
     # sum of the positive constraint values; None: there are no constraints
     violation: float | None = None
+
+    @property
+    def is_evaluated_centre(self) -> bool:
+        """Whether it is the centre with the best evaluation, rather than the best candidate."""
+        return self.kind in ("centre", "score")
 
     @property
     def is_comparable(self) -> bool:

@@ -42,6 +42,7 @@ from hpc_es.storage.answers import (
     NAMES,
     RESULT,
     Found,
+    Kind,
     answer_text,
     best_of,
     comparable_values,
@@ -149,7 +150,7 @@ def listed(path: Path) -> list[JsonObject]:
         state = run_state(run)
         status = None if state["state"] == NOT_BEGUN else state["state"]
         found = read_found(run)
-        best = found.answer.value if found.answer.kind == "centre" else None
+        best = found.answer.value if found.answer.is_evaluated_centre else None
         entry = {
             "path": str(run),
             "status": status,
@@ -193,6 +194,8 @@ def _parts(entry: JsonObject) -> Iterator[str]:
 Result = JsonObject
 SHARDS = "results"
 DIGEST_OF_NOTHING = hashlib.sha256().hexdigest()  # theta of earlier versions where there is none
+# the result of the final evaluation, by the kind of the answer
+FINAL_NAMES: Mapping[Kind, str] = {"centre": "final_return", "score": "final_score"}
 ANSWER_COLUMNS = tuple(name.replace(" ", "_") for name in NAMES.values())
 BUDGET = ("generations", "timesteps", "episodes", "seconds")  # of `stop:`
 
@@ -386,9 +389,10 @@ def summary(
         else {"repetition": rows[best]["repetition"], **found_entry(found[best].answer)},
         "infeasible": sum(bool(one.answer.violation) for one in found),
         **{NAMES[kind].replace(" ", "_"): answers if kinds == {kind} else None for kind in NAMES},
-        "final_return": statistics([row.get("final_return") for row in rows])
-        if kinds <= {"centre"}
-        else None,
+        **{
+            name: statistics([row.get(name) for row in rows]) if kinds <= {kind} else None
+            for kind, name in FINAL_NAMES.items()
+        },
         "npe": statistics([row.get("npe") for row in rows]),
         "timesteps": statistics([row["timesteps"] for row in rows]),
         "timesteps_to_target": statistics([row["timesteps"] for row in successes]),
@@ -421,7 +425,7 @@ def summary_text(summary: JsonObject) -> str:
         lines.append(f"missing: {listed_ones}{f' and {more:,} more' if more > 0 else ''}")
     if summary["success_rate"] is not None:
         lines.append(f"success rate {summary['success_rate']:.2f}")
-    for name in ("final_return", *ANSWER_COLUMNS, "timesteps_to_target", "npe"):
+    for name in (*FINAL_NAMES.values(), *ANSWER_COLUMNS, "timesteps_to_target", "npe"):
         if values := summary[name]:
             quartiles = f"quartiles {values['quartile_1']:.6g} to {values['quartile_3']:.6g}"
             title = name.replace("_", " ")

@@ -70,6 +70,7 @@ class ProblemDefaults:
     columns: tuple[Column, ...] = ()
     is_objective = False
     episodes_per_job = 1
+    less_noise = ""
     chunk_size: int | None = None
     cutting: Cutting = "fixed"
     call_size = 1
@@ -387,6 +388,7 @@ class PolicyProblem(ProblemDefaults):
         )
         self._statistics: Any = Deviations if normalization.deviation == "sample" else Moments
         self.episodes_per_job = task.episodes_per_job
+        self.less_noise = "more task.episodes_per_job"
         # whether all candidates of a generation play the same episodes
         self.common_seeds = False
         self.layout, self.size = policy.layout, policy.layout.size

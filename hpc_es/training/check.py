@@ -58,6 +58,7 @@ from hpc_es.training.compatibility import (
     device_warnings,
     evaluates_factors,
     factorisation_of,
+    points_text,
     require_memory_for_calls,
     rounding_warnings,
 )
@@ -120,9 +121,7 @@ def check(
     problems.raise_any()
     lines = [f"config is valid: {visible(str(config.name))}"]
     lines += _searched_lines(config, task, policy, problem)
-    lines += [
-        f"  {line}" for line in (task.check_lines if isinstance(task, DescribesItself) else ())
-    ]
+    lines += _own_lines(config, task, problem)
     lines += _noise_lines(config, problem, policy, state) if config.setup.needs.noise else []
     lines.append(f"  chunks: {chunks(config, problem)}")
     if numbers:
@@ -146,6 +145,12 @@ def check(
     lines += [f"WARNING: {warning}" for warning in warned]
     sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0
+
+
+def _own_lines(config: Config, task: Task, problem: Problem) -> list[str]:
+    """Return what a task says of itself, and which of its initial points are used."""
+    own = task.check_lines if isinstance(task, DescribesItself) else ()
+    return [f"  {line}" for line in (*own, points_text(config, problem)) if line]
 
 
 def handling_lines(config: Config, state: State | None) -> list[str]:

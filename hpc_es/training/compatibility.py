@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 from hpc_es.algorithms.common.ranking import default_population
@@ -107,12 +108,14 @@ def device_request(config: Config) -> DeviceRequest | None:
     else:
         library = backend(setup.computes.backend)
         library = library if library.has_device else algorithm_backend(config)
-    is_custom = setup.needs.device or offers.device or setup.computes.device
+    is_declared = setup.needs.device or offers.device or setup.computes.device
+    is_custom = is_declared or offers.may_use_device
     if library is None and not is_custom:
         return None
     name = None if library is None else library.name
     if offers.platform is None:
-        return DeviceRequest(name, config.device, config.mpi.ranks_per_gpu, "device", is_custom)
+        request = DeviceRequest(name, config.device, config.mpi.ranks_per_gpu, "device", is_custom)
+        return replace(request, is_certain=is_declared or library is not None)
     platform = cast(Literal["cpu", "gpu"], offers.platform.value)
     return DeviceRequest(name, platform, config.mpi.ranks_per_gpu, offers.platform.key, is_custom)
 

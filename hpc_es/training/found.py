@@ -15,15 +15,15 @@ from hpc_es.algorithms.common.front import front_of, has_front
 from hpc_es.config import extensions, registry
 from hpc_es.core.data import Array, Arrays, ConfigData, Float64, Json, Rows
 from hpc_es.core.elites import BestMember
-from hpc_es.core.quantities import Goal
+from hpc_es.core.vocabulary import RETURNS, Vocabulary, vocabulary_of
 from hpc_es.storage.answers import (
     CENTRE_JOB,
     LARGEST_X,
     Answer,
     BestEvaluation,
     Found,
-    goal_of,
     number,
+    stated_goal,
 )
 from hpc_es.storage.status import is_surpassed
 from hpc_es.tasks.functions.best import BEST_AT, BEST_VALUE, BEST_X, best_report
@@ -67,7 +67,7 @@ class CentreEvaluation:
 
 def found_by(
     config: ConfigData,
-    goal: Goal,
+    vocabulary: Vocabulary,
     shared: Arrays,
     master: Arrays,
     *,
@@ -79,12 +79,13 @@ def found_by(
 
     Args:
         config: the resolved config as plain data.
-        goal: of values.
+        vocabulary: of the task.
         shared, master: arrays of the state after `generation` generations; master includes the
             final evaluation.
         best: the best evaluation of the centre.
         final: results of the final evaluation, {} before it.
     """
+    goal = vocabulary.goal
     if master.keys() >= {BEST_X, BEST_VALUE, BEST_AT}:
         report = best_report(master, _scales(config, len(master[BEST_X])))
         value, violation = number(report.get("value")), number(report.get("violation"))
@@ -106,6 +107,8 @@ def found_by(
             BestEvaluation(value, x),
         )
     answer, at = _centre(shared, generation, best, final)
+    if vocabulary.noun == "score":
+        answer = replace(answer, kind="score")
     if goal == "minimise" and answer.value is not None:
         answer = replace(answer, value=-answer.value + 0.0)
     return Found(
@@ -146,12 +149,24 @@ def with_centre(found: Found, x: Json, final: Mapping[str, float]) -> Found:
     return replace(found, answer=answer)
 
 
+def stated_vocabulary(config: ConfigData) -> Vocabulary:
+    """Return the vocabulary of the task of a config as plain data.
+
+    No kind of a user is imported: its tasks have returns.
+    """
+    goal = stated_goal(config)
+    if goal is not None:
+        return Vocabulary("value", goal)
+    task = registry.built_in("tasks", config.get("task"))
+    return RETURNS if task is None else vocabulary_of(task.OFFERS)
+
+
 def found_in_checkpoint(snapshot: Snapshot, config: ConfigData) -> Found:
     """Return what a run had found at the time of a checkpoint."""
     state, best = snapshot.state, snapshot.best
     return found_by(
         config,
-        goal_of(config),
+        stated_vocabulary(config),
         state.shared,
         snapshot.outcome,
         generation=snapshot.generation,

@@ -242,13 +242,11 @@ class RunWriter:
         self._text, self._hash = dump(config), config_hash(config)
         write_text(self.directory / CONFIG, self._text + as_comment(self._provenance))
         trust_own(self.directory, resolved(config), self._provenance["sources"])
-        offers = config.setup.offers
         self.progress = Progress(
             self.directory,
             config.stop,
             show_progress,
             vocabulary=self._vocabulary,
-            scores=offers.measures_centre,
             metrics=config.setup.metrics,
             objectives=tuple(problem.quantities.objectives),
         )
@@ -694,7 +692,7 @@ class RunWriter:
 
         It is the answer, or for an objective that of a centre.
         """
-        if found.answer.kind == "centre" and found.answer.value is not None:
+        if found.answer.is_evaluated_centre and found.answer.value is not None:
             return self._vocabulary.sign * found.answer.value
         best = self.standing.best
         return None if best is None else best.return_

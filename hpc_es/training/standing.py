@@ -234,7 +234,7 @@ class Standing:
         state = self.state
         found = found_by(
             self._plain_config,
-            self.config.setup.offers.goal or "maximise",
+            self.config.setup.vocabulary,
             state.shared,
             self.outcome.master,
             generation=state.generation,
@@ -263,10 +263,9 @@ class Standing:
     @property
     def jobs_name(self) -> str:
         """What the log calls the jobs: programs, evaluations or episodes."""
-        offered = self.config.setup.offers
         if self.config.setup.needs.searches == "programs":
             return "programs"
-        return "evaluations" if offered.values or offered.measures_centre else "episodes"
+        return "episodes" if self.config.setup.vocabulary.has_episodes else "evaluations"
 
     def end_message(
         self, status: str, reason: str, generations: int, final: Mapping[str, float]
@@ -298,7 +297,7 @@ class Standing:
         final_text = (
             f"  final evaluation {sign * final['final_return_mean'] + 0.0:.4g}" if has_final else ""
         )
-        is_last_better = answer.kind == "centre" and is_surpassed(self.best, final)
+        is_last_better = answer.is_evaluated_centre and is_surpassed(self.best, final)
         better = " (the last theta did better)" if is_last_better else ""
         again = "; the same command resumes the run" if status == "interrupted" else ""
         return f"{status} by {reason} after {work}{final_text}{best}{better}{again}"

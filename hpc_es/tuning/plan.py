@@ -26,7 +26,7 @@ from hpc_es.core.closing import close
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, ConfigProblem
 from hpc_es.core.paths import is_config_string
-from hpc_es.core.vocabulary import counted
+from hpc_es.core.vocabulary import counted, inside
 from hpc_es.storage.answers import comparable_values, found_in
 from hpc_es.storage.results import budget
 from hpc_es.tuning.space import Hyperparameters, Space, all_trials, as_text, grid_size, parse_space
@@ -54,8 +54,10 @@ def objective(rows: Sequence[ConfigData], wanted: Any) -> float:
     if not rows:
         raise ValueError("there are no results")
     if wanted == FINAL_RETURN:
-        returns = [row["final_return"] for row in rows]
-        lacking = [row["repetition"] for row in rows if row["final_return"] is None]
+        returns = [inside(row)[FINAL_RETURN] for row in rows]
+        lacking = [
+            row["repetition"] for row, value in zip(rows, returns, strict=True) if value is None
+        ]
         if lacking:
             raise ValueError(
                 f"the final evaluation failed in repetition {', '.join(map(str, lacking))}"

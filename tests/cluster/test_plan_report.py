@@ -346,7 +346,7 @@ MESSAGES = ((36, (1,)), (3600, (1,)), (2, (2,)))
 
 def test_plan_of_an_objective_reports_evaluations() -> None:
     costs = Costs(step=0, call=0, job=0.02, chunk=0, lengths=(1,), extras=(0.0, 0.0, 0.0, 1.98))
-    result = replace(EVEN, costs=costs, is_objective=True, failed=0.25, steps_per_second=1.92)
+    result = replace(EVEN, costs=costs, has_evaluations=True, failed=0.25, steps_per_second=1.92)
     report = text("x", result, predictions(result, Stop(), (1,), cluster=FREE), "")
     assert "64 evaluations per generation, 1.92 per second, 0.25 of them failed" in report
     assert "an evaluation takes 515 ms (median 20 ms, longest 2 s)" in report

@@ -394,6 +394,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         ["eval", RUN, "policy.activation=relu"],
         "the policy itself cannot be changed",
     ),
+    "second run": (["eval", RUN, TMP], "expected one run, or the directory of its repetitions"),
     "no override": (["eval", RUN, "task.env_id"], "expected task.key=value, found 'task.env_id'"),
     "unknown override": (["eval", RUN, "task.env_idd=3"], "unknown key 'task.env_idd'"),
     "unknown environment": (
@@ -474,7 +475,8 @@ def test_help_lists_every_command_and_every_command_has_help(capsys: Any) -> Non
         with pytest.raises(SystemExit) as left:
             cli.run([name, "--help"])
         assert left.value.code == 0
-        assert f"usage: hpc-es {name} " in capsys.readouterr().out
+        help_text = capsys.readouterr().out
+        assert f"usage: hpc-es {name} " in help_text and "%%" not in help_text
 
 
 def test_python_m_hpc_es_runs_commands_without_tensorflow_and_mpi() -> None:

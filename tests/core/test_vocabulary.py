@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 
 import hpc_es
+from hpc_es.commands.runs import checkpoint_content
 from hpc_es.core.declarations import Offers
 from hpc_es.core.errors import RunError
-from hpc_es.core.vocabulary import RETURNS, Vocabulary, counted, vocabulary_of
+from hpc_es.core.vocabulary import RETURNS, Vocabulary, counted, inside, vocabulary_of
+from hpc_es.storage import results
+from hpc_es.storage.checkpoint import load
+from hpc_es.storage.checkpoint_directory import find
 from hpc_es.storage.metrics_log import MetricsLog, header, line
+from hpc_es.tuning.plan import objective
 from tests.helpers import runs
 
 ROW = {
@@ -50,21 +55,50 @@ def test_returns_of_episodes_keep_their_names() -> None:
 
 
 def test_minimised_values_have_the_sign_of_the_user_and_their_own_extremes() -> None:
-    costs = Vocabulary(True, "minimise")
+    costs = Vocabulary("value", "minimise")
     assert costs.public(ROW) == COSTS
     assert str(costs.public(ROW)["value_min"]) == "0.0"  # not -0.0
     assert costs.internal(COSTS) == ROW
 
 
 def test_maximised_values_keep_their_sign() -> None:
-    gains = Vocabulary(True, "maximise")
+    gains = Vocabulary("value", "maximise")
     assert gains.public(ROW)["value_mean"] == -2.0
     assert (gains.public(ROW)["value_min"], gains.public(ROW)["value_max"]) == (-3.0, 0.0)
     assert gains.internal(gains.public(ROW)) == ROW
 
 
+def test_scores_of_models_are_maximised_and_counted_as_evaluations() -> None:
+    scores = Vocabulary("score")
+    public = scores.public(ROW)
+    assert (public["score_mean"], public["score_min"], public["score_max"]) == (-2.0, -3.0, 0.0)
+    assert public["centre_score_mean"] is None and public["centre_evaluations"] == 0
+    assert public["evaluations_total"] == 12 and public["failed_evaluations"] == 1
+    assert scores.internal(public) == ROW
+
+
+def test_entries_of_a_status_are_read_in_any_vocabulary() -> None:
+    inner = {"final_return_mean": -2.0, "best_return": -1.5, "episodes": 7}
+    costs = Vocabulary("value", "minimise")
+    for vocabulary, goal in (
+        (RETURNS, "maximise"),
+        (Vocabulary("score"), "maximise"),
+        (costs, "minimise"),
+    ):
+        status = {**vocabulary.public(inner), "goal": goal}
+        assert inside(status) == {**inner, "goal": goal}
+    assert costs.public(inner)["best_centre_value"] == 1.5
+
+
+def test_time_of_a_model_goes_to_evaluations_and_to_no_policy() -> None:
+    seconds = {"environment": 3.0, "policy": 0.0, "update": 1.0}
+    names = {"environment": "evaluation", "update": "update"}
+    assert Vocabulary("score").activities(seconds) == names
+    assert RETURNS.activities(seconds) == {name: name for name in seconds}
+
+
 def test_names_of_earlier_rows_are_read_as_they_are() -> None:
-    assert Vocabulary(True, "minimise").internal(ROW) == ROW
+    assert Vocabulary("value", "minimise").internal(ROW) == ROW
     assert counted(ROW, "episodes_total") == counted(COSTS, "episodes_total") == 12
     assert counted({}, "failed_episodes") is None
 
@@ -73,8 +107,9 @@ def test_names_of_earlier_rows_are_read_as_they_are() -> None:
     ("offers", "expected"),
     [
         (Offers(problems=("vectors",)), Vocabulary()),
-        (Offers(problems=("vectors",), values=True), Vocabulary(True, "maximise")),
-        (Offers(problems=("vectors",), goal="minimise"), Vocabulary(True, "minimise")),
+        (Offers(problems=("vectors",), values=True), Vocabulary("value", "maximise")),
+        (Offers(problems=("vectors",), measures_centre=True), Vocabulary("score")),
+        (Offers(problems=("vectors",), goal="minimise"), Vocabulary("value", "minimise")),
     ],
 )
 def test_declared_values_decide(offers: Offers, expected: Vocabulary) -> None:
@@ -82,7 +117,7 @@ def test_declared_values_decide(offers: Offers, expected: Vocabulary) -> None:
 
 
 def test_plain_columns_have_the_vocabulary_and_classical_ones_returns() -> None:
-    costs = Vocabulary(True, "minimise")
+    costs = Vocabulary("value", "minimise")
     plain = dict(
         zip(header("plain", costs).split(","), line(COSTS, "plain", costs).split(","), strict=True)
     )
@@ -111,6 +146,15 @@ def config(goal: str) -> dict[str, Any]:
 
 
 WORDS_OF_EPISODES = ("return", "episode")
+MODEL = {
+    "name": "line",
+    "task": {"kind": "model", "model": "tests.helpers.own_engines:Line", "call": "each"},
+    "algorithm": {"kind": "es", "sigma": 0.1, "population_size": 32},
+    "noise": {"kind": "counter"},
+    "evaluation": {"interval": 1},
+    "stop": {"generations": 2},
+    "report": {"plot_interval_seconds": 0},
+}
 
 
 @pytest.mark.parametrize("goal", ["minimise", "maximise"])
@@ -143,9 +187,34 @@ def test_no_file_of_a_function_speaks_of_returns_or_episodes(goal: str, tmp_path
     assert table["evaluations"][0] == result["evaluations"] and math.isnan(table["episodes"][0])
 
 
+def test_no_file_of_a_model_speaks_of_returns_episodes_or_environments(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with hpc_es.train(MODEL, run) as training:
+        rows = list(training)
+    result, status = json.loads((run / "result.json").read_text()), runs.status(run)
+    del result["budget"]  # has the keys of `stop:`
+    for entries in (*rows, *runs.rows(run), result, status):
+        assert not [name for name in entries if any(word in name for word in WORDS_OF_EPISODES)]
+    assert rows[0]["evaluations_total"] == 32 and result["evaluations"] == 64
+    assert result["answer"]["kind"] == "score"
+    centres = [row["centre_score_mean"] for row in rows]
+    assert result["best_centre_score"] == max(*centres, result["final_score"])
+    assert status["final_score_mean"] == result["final_score"]
+    log = (run / "log.txt").read_text()
+    assert "score of centre" in log and "time evaluation" in log and "environment" not in log
+    assert not any(f" {word}" in log for word in (*WORDS_OF_EPISODES, "policy"))
+    summary = results.summary([result])
+    assert summary["final_score"]["mean"] == result["final_score"]
+    assert summary["best_score"]["mean"] == result["answer"]["value"]
+    assert summary["final_return"] is summary["best_return"] is None
+    values = checkpoint_content(run, load(find(run)))
+    assert values["counters"]["evaluations"] == 64 and "score" in values["best"]
+    assert objective([result], "final_return") == result["final_score"]
+
+
 def test_log_of_an_earlier_run_is_refused_and_written_again_without_it(tmp_path: Path) -> None:
     """Its rows have names of the inside, and so has the first line of log.csv."""
-    costs = Vocabulary(True, "minimise")
+    costs = Vocabulary("value", "minimise")
     earlier = MetricsLog(tmp_path)
     earlier.write(ROW)
     lengths = earlier.lengths()

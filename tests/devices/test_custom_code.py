@@ -224,6 +224,10 @@ OBJECTIVE = {"kind": "function", "function": "tests.helpers.toys:noisy_bowl", "d
             {"task": {**OBJECTIVE, "uses_gpu": True}, "mpi": {"ranks_per_gpu": 2}},
             DeviceRequest(None, "auto", 2, hides_others=True),
         ),
+        (
+            {"task": {"kind": "model", "model": "tests.helpers.own_engines:Line", "call": "each"}},
+            DeviceRequest(None, hides_others=True, is_certain=False),
+        ),
     ],
 )
 def test_a_function_requests_a_gpu_without_a_library(

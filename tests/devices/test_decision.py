@@ -5,8 +5,11 @@ the checkpoint and the resumed run.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -79,6 +82,22 @@ def test_without_gpu_auto_uses_the_cpu_with_a_reason_and_gpu_is_refused(library:
     ):
         decide(world, DeviceRequest(library, "gpu"))
     assert decide(world, DeviceRequest(library, "gpu"), only_checks=True).kind == "gpu"
+
+
+def test_code_that_imports_no_library_with_a_device_has_no_line_about_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, request = World("none"), DeviceRequest(None, is_certain=False)
+    decided = decide(world, request)
+    for name in ("jax", "tensorflow", "torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert decided.kind == "cpu" and decided.lines(world) == []
+    (line,) = decide(world, replace(request, device="cpu")).lines(world)
+    assert line == "custom code computes on the CPU: device is cpu"
+    (line,) = decide(world, replace(request, is_certain=True)).lines(world)
+    assert "custom code computes on the CPU: rank 0" in line
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert decide(world, request).lines(world) == [line]
 
 
 def test_jax_without_cuda_uses_the_cpu_and_logs_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

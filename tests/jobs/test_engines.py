@@ -133,7 +133,7 @@ def test_runs_are_evaluated_exported_and_loaded(
     with pytest.raises(SystemExit):
         main(["eval", str(reference), "--which", "last", "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert found["return_mean"] == pytest.approx(expected)
+    assert found["score_mean"] == pytest.approx(expected)
     assert found["info_absolute"] == pytest.approx(metrics["absolute"])
     with pytest.raises(SystemExit):
         main(["export", str(reference), str(tmp_path / "theta.npz"), "--which", "last"])

@@ -127,7 +127,7 @@ def test_exceptions_in_called_code_are_failures_on_any_ranks(tmp_path: Path) -> 
     finished(1, tmp_path / "one", *model)
     done = finished(2, tmp_path / "two", *model, "mpi.chunk_size=3")
     runs.assert_same(tmp_path / "two", tmp_path / "one")
-    assert sum(row["failed_episodes"] for row in runs.rows(tmp_path / "one")) > 0
+    assert sum(row["failed_evaluations"] for row in runs.rows(tmp_path / "one")) > 0
     assert "Traceback" not in str(done)
     assert done.stdout.startswith("starting JAX, and compiling what it computes ...\n")
     assert done.stdout.count("starting") == 1  # by rank 0
@@ -151,7 +151,7 @@ def test_resumed_run_does_not_create_initial_parameters(
 
 def test_reference_run_covers_failures_and_records_the_call(reference: Path) -> None:
     """Otherwise the comparisons above would cover less than intended."""
-    assert sum(row["failed_episodes"] for row in runs.rows(reference)) > 0
+    assert sum(row["failed_evaluations"] for row in runs.rows(reference)) > 0
     compiled = runs.newest(reference).provenance["compiled_for"]
     assert (compiled["platform"], compiled["jobs_per_call"]) == ("cpu", 4)
 
@@ -189,20 +189,20 @@ def test_es_finds_the_plane_and_the_best_parameters_are_loaded_evaluated_and_exp
     rows = trained(
         run, stop={"generations": 60}, report={"plot_interval_seconds": 0, "info": ["absolute"]}
     )
-    assert rows[0]["evaluation_return_mean"] < -3  # the mean of 1 + x . x with a variance of 5
-    assert rows[-1]["evaluation_return_mean"] > -0.05
-    assert rows[-1]["evaluation_info_absolute"] < 0.2
-    assert rows[-1]["episodes_total"] == 60 * 32
+    assert rows[0]["centre_score_mean"] < -3  # the mean of 1 + x . x with a variance of 5
+    assert rows[-1]["centre_score_mean"] > -0.05
+    assert rows[-1]["centre_info_absolute"] < 0.2
+    assert rows[-1]["evaluations_total"] == 60 * 32
     model = hpc_es.load_model(run, "last", trust=True)
     assert model.parameters["slope"] == pytest.approx(own_models.SLOPE, abs=0.1)
     assert model.parameters["offset"]["bias"] == pytest.approx(1, abs=0.1)
     result = json.loads(output(capsys, ["eval", str(run), "--which", "last", "--trust", "--json"]))
-    assert (result["episodes"], result["model"]) == (1, f"{MODELS}:line")
+    assert (result["evaluations"], result["model"]) == (1, f"{MODELS}:line")
     assert 0 < result["info_absolute"] < 0.2
     prepared = prepare_all(run, lambda source: source, trust=True)
     every = evaluate_all(World("none"), prepared, EvaluationRequest(5, 0), lambda source: source)
     assert [row["snapshot"] for row in every][-1] == "best.h5"
-    assert every[-2]["return_mean"] == result["return_mean"]
+    assert every[-2]["score_mean"] == result["score_mean"]
     output(capsys, ["export", str(run), str(tmp_path / "theta.npz"), "--which", "last", "--trust"])
     with zipfile.ZipFile(tmp_path / "theta.npz") as archive:
         assert archive.namelist() == ["offset/bias.npy", "slope.npy"]
@@ -232,7 +232,7 @@ def test_keras_model_killed_on_two_ranks_and_resumed_on_three_equals_one_rank(
     reference = tmp_path / "reference"
     runs.here(runs.tiny(tmp_path, TINY), reference, [*options, end])
     runs.assert_same(run, reference)
-    assert len({row["return_mean"] for row in runs.rows(run)}) > 3  # the search moves
+    assert len({row["score_mean"] for row in runs.rows(run)}) > 3  # the search moves
 
 
 def test_keras_model_is_trained_evaluated_loaded_and_exported_with_its_constants(
@@ -260,7 +260,7 @@ def test_keras_model_is_trained_evaluated_loaded_and_exported_with_its_constants
     x, y = own_models.points(1000, 100)
     expected = -np.mean((np.asarray(exported(x))[:, 0] - y) ** 2)
     result = json.loads(output(capsys, ["eval", str(run), "--which", "last", "--trust", "--json"]))
-    assert result["return_mean"] == pytest.approx(expected, rel=1e-5)
+    assert result["score_mean"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_policy_is_not_loaded_from_a_run_of_a_model(reference: Path) -> None:
@@ -319,7 +319,7 @@ def test_every_strategy_on_vectors_improves_the_score(kind: str, tmp_path: Path)
     }
     settings |= {"evaluation": {"interval": 1}, "report": {"plot_interval_seconds": 0}}
     rows = list(hpc_es.train(validate(settings), tmp_path / "run"))
-    assert rows[-1]["evaluation_return_mean"] > rows[0]["evaluation_return_mean"]
+    assert rows[-1]["centre_score_mean"] > rows[0]["centre_score_mean"]
 
 
 def test_tuning_ranks_the_trials_of_a_model(

@@ -69,7 +69,7 @@ def test_eval_scores_what_export_writes(
     model = hpc_es.load_model(reference, "last")
     assert cli.run(["eval", str(reference), "--which", "last", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["failed"] == 0 and found["return_mean"] < 0
+    assert found["failed"] == 0 and found["score_mean"] < 0
     file = tmp_path / "theta.npz"
     assert cli.run(["export", str(reference), str(file), "--which", "last"]) == 0
     searched = dict(model.parameters.module.named_parameters())

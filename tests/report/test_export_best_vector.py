@@ -15,8 +15,9 @@ import pytest
 
 import hpc_es
 from hpc_es import cli
-from hpc_es.core.errors import CheckpointError
+from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.report.curves import load
+from hpc_es.report.drawn import Style
 from hpc_es.report.export import ExportOptions, export_vector
 from hpc_es.report.plot import figure, grouped, plot
 from hpc_es.storage.metrics_log import MetricsLog
@@ -235,19 +236,24 @@ def searched(
     return path
 
 
-def test_step_size_and_axis_ratio_are_plotted_below_the_values(tmp_path: Path) -> None:
+def test_step_size_is_plotted_below_the_values_and_the_axis_ratio_in_a_panel_of_its_own(
+    tmp_path: Path,
+) -> None:
     run = searched(tmp_path / "run", SHRINKING)
-    drawn = figure(grouped([load(run)]), ("evaluations", "seconds"), None)
+    groups = grouped([load(run)])
+    drawn = figure(groups, ("evaluations", "seconds"), None)
     _, _, left, right = drawn.axes
     assert left.get_yscale() == right.get_yscale() == "log"
     assert left.get_xlabel() == "evaluations" and right.get_xlabel() == "wall time (seconds)"
-    assert [list(line.get_xdata()) for line in left.get_lines()] == [[10, 20]] * 2
-    assert [list(line.get_ydata()) for line in left.get_lines()] == [
-        pytest.approx([1, 0.01]),
-        pytest.approx([1, 100]),
-    ]
+    (line,) = left.get_lines()
+    assert list(line.get_xdata()) == [10, 20] and list(line.get_ydata()) == pytest.approx([1, 0.01])
+    assert left.get_ylabel() == "step size sigma"
     labels = [text.get_text() for text in drawn.legends[0].get_texts()]
-    assert labels == ["best value so far", "step size sigma", "longest axis / shortest axis"]
+    assert labels == ["best value so far"]
+    chosen = figure(groups, ("evaluations",), None, Style(panels=("axis_ratio",)))
+    (line,) = chosen.axes[0].get_lines()
+    assert list(line.get_ydata()) == pytest.approx([1, 100])
+    assert chosen.axes[0].get_ylabel() == "longest axis / shortest axis"
     plot([run], tmp_path / "curve.png")
     assert read_png_size(tmp_path / "curve.png") == (1200, 750)
 
@@ -259,8 +265,8 @@ def test_step_sizes_of_several_runs_are_averaged_as_factors(tmp_path: Path) -> N
         for seed, first in enumerate((1.0, 4.0))
     ]
     drawn = figure(grouped([load(run) for run in runs]), ("evaluations",), None)
-    (line,) = drawn.axes[1].get_lines()
-    assert list(line.get_ydata()) == pytest.approx([2, 0.01])
+    *seeds, line = drawn.axes[1].get_lines()
+    assert len(seeds) == 2 and list(line.get_ydata()) == pytest.approx([2, 0.01])
 
 
 def test_restarts_and_paths_are_plotted_and_constants_are_not(tmp_path: Path) -> None:
@@ -268,14 +274,17 @@ def test_restarts_and_paths_are_plotted_and_constants_are_not(tmp_path: Path) ->
         {"restarts": n, "path_length": p, "axis_ratio": 3.0}
         for n, p in ((0, 1.0), (0, 0.5), (1, 2.0))
     ]
-    drawn = figure(grouped([load(searched(tmp_path / "run", numbers))]), ("evaluations",), None)
+    groups = grouped([load(searched(tmp_path / "run", numbers))])
+    drawn = figure(groups, ("evaluations",), None, Style(panels=("value", "path_length")))
     path, restart = drawn.axes[1].get_lines()
     assert list(path.get_ydata()) == pytest.approx([1, 0.5, 2]) and list(restart.get_xdata()) == [
         30,
         30,
     ]
     labels = [text.get_text() for text in drawn.legends[0].get_texts()]
-    assert labels == ["best value so far", "|p_s| / its expected length", "restart"]
+    assert labels == ["best value so far", "restart"]
+    with pytest.raises(UserError, match="--panels axis_ratio: expected value, path_length"):
+        figure(groups, ("evaluations",), None, Style(panels=("axis_ratio",)))
 
 
 def test_violation_and_feasible_share_are_plotted_and_infeasible_values_are_not(
@@ -290,32 +299,30 @@ def test_violation_and_feasible_share_are_plotted_and_infeasible_values_are_not(
             (4.0, 0.0, 0.5),
         )
     ]
-    drawn = figure(grouped([load(searched(tmp_path / "run", numbers))]), ("evaluations",), None)
+    groups = grouped([load(searched(tmp_path / "run", numbers))])
+    panels = ("value", "best_violation", "feasible_share")
+    drawn = figure(groups, ("evaluations",), None, Style(panels=panels))
     (value,) = drawn.axes[0].get_lines()
     assert list(value.get_xdata()) == [30, 40] and list(value.get_ydata()) == [5, 4]
-    violation, share = drawn.axes[1].get_lines()
+    ((violation,), (share,)) = (ax.get_lines() for ax in drawn.axes[1:])
     assert list(violation.get_xdata()) == [10, 20] and list(violation.get_ydata()) == pytest.approx(
         [2, 1]
     )
     assert list(share.get_xdata()) == [30, 40] and list(share.get_ydata()) == pytest.approx(
         [0.25, 0.5]
     )
-    labels = [text.get_text() for text in drawn.legends[0].get_texts()]
-    assert labels == [
-        "best value so far",
-        "violation of the best vector",
-        "share of feasible vectors",
-    ]
+    labels = [ax.get_ylabel() for ax in drawn.axes[1:]]
+    assert labels == ["violation of the best vector", "share of feasible vectors"]
     never = searched(tmp_path / "never", [{**item, "best_violation": 1.0} for item in numbers])
     (value,) = figure(grouped([load(never)]), ("evaluations",), None).axes[0].get_lines()
     assert len(value.get_ydata()) == 4
 
 
-def test_archive_size_of_a_policy_search_is_plotted_below_the_returns(tmp_path: Path) -> None:
+def test_archive_size_of_a_policy_search_is_a_panel(tmp_path: Path) -> None:
     numbers = [{"best_value": None, "return_mean": 1.0, "archive_size": size} for size in (2, 3)]
-    drawn = figure(
-        grouped([load(searched(tmp_path / "run", numbers, kind="novelty"))]), ("timesteps",), None
-    )
+    groups = grouped([load(searched(tmp_path / "run", numbers, kind="novelty"))])
+    style = Style(panels=("return", "archive_size"))
+    drawn = figure(groups, ("timesteps",), None, style)
     assert drawn.axes[0].get_ylabel() == "return per episode"
     (archive,) = drawn.axes[1].get_lines()
     assert list(archive.get_ydata()) == pytest.approx([2, 3])
@@ -341,7 +348,12 @@ def test_check_describes_the_search_space(
         "algorithm: {kind: es}\nnoise: {kind: counter}\n"
     )
     assert cli.run(["check", str(config)]) == 0
-    assert "objective report_model:power, of 7 numbers" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:4] == [
+        "  objective report_model:power, of 7 numbers",
+        "  numbers without bounds",
+        "  an evaluation returns value (minimise)",
+    ]
 
 
 def test_repetitions_are_listed_instead_of_an_export(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from hpc_es.report.progress import (
 )
 from hpc_es.storage.metrics_log import Number
 
-COSTS = Vocabulary(True, "minimise")
+COSTS = Vocabulary("value", "minimise")
 
 
 class Terminal(io.StringIO):
@@ -170,7 +170,7 @@ def test_progress_of_an_objective_has_values_and_evaluations(
     goal: Literal["minimise", "maximise"],
     sign: int,
 ) -> None:
-    words = Vocabulary(True, goal)
+    words = Vocabulary("value", goal)
     progress = Progress(tmp_path, limits(generations=5), vocabulary=words, metrics=STEP_SIZE)
     progress.start({"name": "demo", "goal": goal, "best_evaluation": sign * -0.5})
     more = {
@@ -235,10 +235,11 @@ def test_progress_line_has_the_expected_text(
 def test_line_of_a_model_has_scores_and_evaluations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = Progress(tmp_path, limits(), scores=True)
+    scores = Vocabulary("score")
+    progress = Progress(tmp_path, limits(), vocabulary=scores)
     evaluation = {"evaluation_episodes": 1, "evaluation_return_mean": 0.25}
     counts = {"episodes_this_generation": 10, "episodes_total": 20, "failed_episodes": 3}
-    progress.update(row(1, steps_per_second=5.0, **counts, **evaluation))
+    progress.update(scores.public(row(1, steps_per_second=5.0, **counts, **evaluation)))
     assert capsys.readouterr().out.rstrip() == (
         "generation 2  score 10 ± 2.5  score of centre 0.25 (best 0.25)  evaluations 20  evaluations/s 5  "
         "failed evaluations 3  elapsed 0:04"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpc_es.core.errors import RunError
-from hpc_es.core.vocabulary import SIGNED, UNSIGNED
+from hpc_es.core.vocabulary import COUNTED, SIGNED, UNSIGNED
 from hpc_es.storage import metrics_log
 from hpc_es.storage.metrics_log import CSV, JSONL, NAMES, MetricsLog, read_metrics
 
@@ -109,10 +109,11 @@ def test_documentation_lists_both_names_of_a_column() -> None:
     assert [line.split("`")[1::2][:2] for line in lines] == [
         [plain, classical] for plain, classical in NAMES.items()
     ]
-    # the other names of functions and programs
+    # the other names of functions, programs and models
     listed = set(of_values.split("`")[1::2])
-    renamed = {**SIGNED, **UNSIGNED}
-    assert listed >= {*renamed, *renamed.values()}
+    assert listed >= {*COUNTED, *COUNTED.values()}
+    for name, other in {**SIGNED, **UNSIGNED}.items():
+        assert listed >= {name, other.format("value"), other.format("score")}
 
 
 def test_rows_are_written_to_both_files(tmp_path: Path) -> None:

@@ -55,20 +55,20 @@ def metrics(bound: float) -> dict[str, float]:
     return {} if math.isnan(bound) else {NAME: bound}
 
 
-def advice(bound: float, pairs: int, is_objective: bool) -> list[str]:
+def advice(bound: float, pairs: int, repeated: str) -> list[str]:
     """Return a line for the log where noise may be most of the update; [] otherwise.
 
     Args:
         bound: of the generation.
         pairs: from which it was computed.
-        is_objective: whether jobs are evaluations of a function, not episodes.
+        repeated: what else makes jobs less noisy (`Problem.less_noise`), or "".
     """
     if pairs < FEWEST_PAIRS or not bound >= ADVICE_FROM:
         return []
-    repeated = "task.repeats" if is_objective else "more task.episodes_per_job"
+    remedy = " or ".join(filter(None, ("a larger algorithm.population_size", repeated)))
     # in steps, as a line that recurs is logged once
     share = math.floor(10 * bound) / 10
     return [
-        f"up to {share:.0%} of the update may be noise (noise_bound): if values are noisy, a larger "
-        f"algorithm.population_size or {repeated} would help (docs/guides/noise.md)"
+        f"up to {share:.0%} of the update may be noise (noise_bound): if values are noisy, "
+        f"{remedy} would help (docs/guides/noise.md)"
     ]

@@ -598,4 +598,4 @@ class PairedStrategy(BaseStrategy[Weights], ABC):
         if prepared.reason:
             return [prepared.reason]
         pairs = prepared.count // self.pairs.size
-        return noise_bound.advice(prepared.noise_bound, pairs, self.problem.is_objective)
+        return noise_bound.advice(prepared.noise_bound, pairs, self.problem.less_noise)

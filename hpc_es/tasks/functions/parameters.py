@@ -22,6 +22,7 @@ from hpc_es.config.options import option, options
 from hpc_es.core.data import ConfigData
 
 Value = bool | int | float | str  # of a parameter
+MOST_LISTED = 8  # values of a parameter that a text has
 LARGEST_WHOLE = 2**53  # whole numbers up to this one are exact as float64
 
 
@@ -37,6 +38,11 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 class Scale(Protocol):
     """The values of one parameter."""
+
+    @property
+    def text(self) -> tuple[str, str]:
+        """Type and values, for people."""
+        ...
 
     def value(self, unit: float) -> float:
         """Return the number in the objective's vector of a coordinate of the search vector."""
@@ -62,6 +68,17 @@ class Scale(Protocol):
         ...
 
 
+def range_text(low: float, high: float, is_log: bool = False) -> str:
+    """Return "0.001 to 1, logarithmic"."""
+    return f"{low:.6g} to {high:.6g}" + ", logarithmic" * is_log
+
+
+def listed(values: Sequence[Value]) -> str:
+    """Return values as in a config, the first of many."""
+    shown = ", ".join(json.dumps(value) for value in values[:MOST_LISTED])
+    return shown + (f", ... ({len(values)} values)" if len(values) > MOST_LISTED else "")
+
+
 @dataclass(frozen=True)
 class ParameterScale:
     """Numbers from `low` to `high`."""
@@ -69,6 +86,10 @@ class ParameterScale:
     low: float
     high: float
     is_log: bool = False
+
+    @property
+    def text(self) -> tuple[str, str]:
+        return "number", range_text(self.low, self.high, self.is_log)
 
     def value(self, unit: float) -> float:
         """Return the parameter's value from its coordinate in 0 .. 1.
@@ -110,6 +131,10 @@ class WholeNumbers:
     is_log: bool = False
 
     @property
+    def text(self) -> tuple[str, str]:
+        return "whole number", range_text(self.low, self.high, self.is_log)
+
+    @property
     def _outer(self) -> ParameterScale:
         return ParameterScale(self.low - 0.5, self.high + 0.5, self.is_log)
 
@@ -144,6 +169,10 @@ class OrderedValues:
     values: tuple[int | float, ...]
 
     @property
+    def text(self) -> tuple[str, str]:
+        return "ordered", listed(self.values)
+
+    @property
     def _indices(self) -> WholeNumbers:
         return WholeNumbers(0, len(self.values) - 1)
 
@@ -171,6 +200,11 @@ class Choices:
     """Categories without an order; coordinates and numbers are their indices."""
 
     categories: tuple[Value, ...]
+
+    @property
+    def text(self) -> tuple[str, str]:
+        is_boolean = {type(category) for category in self.categories} == {bool}
+        return "boolean" if is_boolean else "choice", listed(self.categories)
 
     def value(self, unit: float) -> float:
         return float(min(max(math.ceil(unit - 0.5), 0), len(self.categories) - 1))

@@ -88,6 +88,7 @@ class ObjectiveProblem(ProblemDefaults):
 
     dtype = np.dtype(np.float64)
     is_objective = True
+    less_noise = "task.repeats"
 
     def __init__(
         self,

@@ -263,13 +263,13 @@ def _members(created: Any, name: str) -> dict[str, Any]:
     lacking = [key for key in REQUIRED if not callable(members[key])]
     wrong = [key for key in OPTIONAL if members[key] is not None and not callable(members[key])]
     if lacking or wrong:
-        text = f"expected {name} to return an engine with the methods {', '.join(REQUIRED)}, found"
         raise ConfigError(
             [
                 (
                     KEY,
-                    f"{text} {type(created).__name__} without {' and '.join([*lacking, *wrong])}: "
-                    "write them; TorchEngine and HuggingFaceEngine of hpc_es.extend.engines have them "
+                    f"expected {name} to return an engine with the methods {', '.join(REQUIRED)}, "
+                    f"found {type(created).__name__} without {' and '.join([*lacking, *wrong])}: write "
+                    "them; TorchEngine and HuggingFaceEngine of hpc_es.extend.engines have them "
                     f"({DOCS})",
                 )
             ]
@@ -577,13 +577,13 @@ class EngineProblem(ScoredProblem):
         if state > theta:
             texts.append(f"other arrays of the search {bytes_text(state - theta)}")
         texts.append(f"three copies of the largest weight {bytes_text(3 * engine.largest_bytes)}")
-        text = f"expected a search that fits the memory of this machine, {bytes_text(has)}, found"
         raise ConfigError(
             [
                 (
                     KEY,
-                    f"{text} {', '.join(texts)}, beside the {bytes_text(engine.bytes)} of the engine: "
-                    "choose a smaller model, or an optimizer with fewer arrays, such as none or sgd",
+                    f"expected a search that fits the memory of this machine, {bytes_text(has)}, found "
+                    f"{', '.join(texts)}, beside the {bytes_text(engine.bytes)} of the engine: choose "
+                    "a smaller model, or an optimizer with fewer arrays, such as none or sgd",
                 )
             ]
         )

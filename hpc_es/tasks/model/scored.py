@@ -75,6 +75,7 @@ class ScoredProblem(VectorProblemDefaults):
 
     dtype = np.dtype(np.float32)
     derives_fitness = False
+    less_noise = "larger batches"
 
     def __init__(self, task: ScoredTask, keys: Keys, layout: Layout) -> None:
         self._scoring, self._keys, self.layout = task, keys, layout

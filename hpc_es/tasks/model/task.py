@@ -558,7 +558,9 @@ def offers(options: Options) -> Offers:
     offered = replace(OFFERS, quantities=declared(options))
     if options.call == "compiled":
         return offered
-    return replace(offered, compiled=False, automatic_sizes=False, device=True, any_chunks=True)
+    return replace(
+        offered, compiled=False, automatic_sizes=False, may_use_device=True, any_chunks=True
+    )
 
 
 def sources(section: ConfigData, directory: Path) -> dict[str, str]:

@@ -42,9 +42,10 @@ def test_bound_is_unknown_without_pairs_or_differences() -> None:
 
 
 def test_advice_names_the_share_in_steps_and_what_helps() -> None:
-    assert advice(0.97, 32, True) == advice(0.91, 32, True)
-    assert "up to 90% of the update" in advice(0.97, 32, True)[0]
-    assert "task.repeats" in advice(0.97, 32, True)[0]
-    assert "task.episodes_per_job" in advice(0.97, 32, False)[0]
+    assert advice(0.97, 32, "task.repeats") == advice(0.91, 32, "task.repeats")
+    assert "up to 90% of the update" in advice(0.97, 32, "")[0]
+    both = "a larger algorithm.population_size or task.repeats would help"
+    assert both in advice(0.97, 32, "task.repeats")[0]
+    assert "a larger algorithm.population_size would help" in advice(0.97, 32, "")[0]
     for bound, count in ((0.8, 32), (0.97, 8), (math.nan, 32)):
-        assert advice(bound, count, True) == []
+        assert advice(bound, count, "task.repeats") == []

@@ -150,7 +150,7 @@ class Ramp:
 
 
 class Plane:
-    size, dtype, is_objective = 2, np.dtype(np.float32), False
+    size, dtype, is_objective, less_noise = 2, np.dtype(np.float32), False, ""
 
 
 @dataclass(frozen=True)

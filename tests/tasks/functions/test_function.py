@@ -21,6 +21,15 @@ NAMED = {
 }
 
 
+MIXED = {
+    **NAMED,
+    "layers": {"integer": True, "low": 1, "high": 8},
+    "batch": {"values": [16, 32]},
+    "solver": {"choices": ["cg", 2]},
+    "warm": {"boolean": True},
+}
+
+
 @pytest.fixture(autouse=True)
 def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kinds_model.py").write_text(
@@ -377,3 +386,32 @@ def test_hashes_of_functions_and_programs_of_a_config(tmp_path: Path) -> None:
     }
     model = hashlib.sha256((tmp_path / "kinds_model.py").read_bytes()).hexdigest()
     assert sources(resolved(config(tmp_path))) == {"kinds_model:cost": model}
+
+
+def test_check_lists_parameters_and_what_an_evaluation_returns(tmp_path: Path) -> None:
+    (tmp_path / "many_model.py").write_text("def cost(**parameters): return 0.0\n")
+    more = {"constraints": ["mass"], "measures": {"size": [0, 2.5]}, "metrics": ["cost"]}
+    function = {"kind": "function", "function": "many_model:cost"}
+    given = {"task": {**function, "parameters": MIXED, **more}, "algorithm": {"kind": "cma_es"}}
+    task: Any = build_task(validate(given)).task
+    assert list(task.check_lines) == [
+        "  rate    number        1e-05 to 0.1, logarithmic",
+        "  decay   number        0 to 4",
+        "  layers  whole number  1 to 8",
+        "  batch   ordered       16, 32",
+        '  solver  choice        "cg", 2',
+        "  warm    boolean       false, true",
+        "an evaluation returns value (minimise); constraints mass (feasible: at most 0); "
+        "measures size (0 to 2.5); metrics cost",
+    ]
+    both = {"f": "minimise", "g": "maximise"}
+    vector = {"dimension": 2, "objectives": both, "bounds": {"low": -1, "high": [1, 2]}}
+    given = {
+        "task": {**function, "function": "math:fsum", **vector},
+        "algorithm": {"kind": "nsga2"},
+    }
+    task = build_task(validate(given)).task
+    assert list(task.check_lines) == [
+        "numbers with bounds of their own",
+        "an evaluation returns f (minimise), g (maximise)",
+    ]

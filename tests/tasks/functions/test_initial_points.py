@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hpc_es
+from hpc_es import cli
 from hpc_es.config.loading import validate
 from hpc_es.config.schema import Config
 from hpc_es.core.errors import ConfigError
@@ -374,3 +375,16 @@ def test_text_says_which_points_are_used(
     used = InitialPoints(vectors, vectors, unknown, results, {}).use_text(population)
     assert used.startswith(f"initial points: {text}")
     assert used.endswith("at most half of them") is (unknown + known > 5)
+
+
+def test_check_says_which_points_are_in_the_first_generation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.csv").write_text("x0,x1\n1,2\n3,4\n")
+    (tmp_path / "c.yaml").write_text(
+        "task: {kind: function, function: 'tests.helpers.toys:ellipsoid', dimension: 2, "
+        "initial_points: p.csv}\nalgorithm: {kind: cma_es, population_size: 6}\n"
+    )
+    assert cli.run(["check", str(tmp_path / "c.yaml")]) == 0
+    expected = "  initial points: 2 of 2 are among the 6 candidates of the first generation: "
+    assert f"{expected}2 without a value\n" in capsys.readouterr().out

@@ -128,7 +128,7 @@ def test_one_candidate_has_the_bits_that_it_has_among_others(kind: int) -> None:
 
 def test_failed_candidates_are_left_out_with_their_reason(tmp_path: Path) -> None:
     rows = list(hpc_es.train(config("Sometimes"), tmp_path / "run"))
-    assert rows[0]["failed_episodes"] and rows[0]["failed_episodes"] < 8
+    assert rows[0]["failed_evaluations"] and rows[0]["failed_evaluations"] < 8
     assert "no convergence" in (tmp_path / "run" / "failures.log").read_text()
 
 

@@ -162,7 +162,7 @@ def test_networks_learn_and_are_loaded(dtype: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     longer = {"stop": {"generations": 40}, "report": {"plot_interval_seconds": 0, "info": ["rows"]}}
     rows = list(hpc_es.train(config("network", {"dtype": dtype}, **longer), run))
-    assert rows[-2]["evaluation_return_mean"] > rows[0]["evaluation_return_mean"] + 0.3
+    assert rows[-2]["centre_score_mean"] > rows[0]["centre_score_mean"] + 0.3
     assert rows[0]["info_rows"] == 8
     model = hpc_es.load_model(run, "last")
     expected = torch.from_numpy(model.arrays["first.weight"]).to(getattr(torch, dtype))
@@ -173,7 +173,7 @@ def test_hugging_face_models_run_from_a_local_directory(directory: Path, tmp_pat
     kwargs = {"directory": str(directory), "sha256": directory_sha256(directory)}
     first, second = tmp_path / "first", tmp_path / "second"
     rows = list(hpc_es.train(config("language", kwargs), first))
-    assert 0 < rows[0]["return_mean"] < 1
+    assert 0 < rows[0]["score_mean"] < 1
     list(hpc_es.train(config("language", kwargs), second))
     runs.assert_same(first, second)
 
