@@ -102,7 +102,7 @@ class DeniedError(UserError):
 @contextlib.contextmanager
 def long_names_refused() -> Iterator[None]:
     """Raise UserError for a name that is too long for a file, as a config of somebody else may have
-    it: `Path.is_file` and others raise OSError for it, and not for other names that are missing.
+    it: methods of pathlib raise OSError for it, and not for other names that are missing.
     """
     try:
         yield
