@@ -27,6 +27,7 @@ from hpc_es.core.errors import (  # noqa: E402
     UserError,
     error_text,
     exits_as_errors,
+    long_names_refused,
     nearest,
     visible_lines,
 )
@@ -221,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             "stderr", *(["stdout"] if arguments[:1] in (["train"], ["compare"], ["tune"]) else [])
         )
     try:
-        with raised_exits(), exits_as_errors():
+        with raised_exits(), long_names_refused(), exits_as_errors():
             status = run(arguments)
         sys.stdout.flush()
     except (UserError, PermissionError) as error:

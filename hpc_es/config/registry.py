@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -368,7 +369,8 @@ _config_directory: list[Path] = []
 
 def set_config_directory(directory: str | Path | None) -> None:
     """Set the directory of the config; None: the current one."""
-    _config_directory[:] = [Path(directory or ".").resolve()]
+    # a run may name a circle of links, for which Path.resolve raises RuntimeError
+    _config_directory[:] = [Path(os.path.realpath(directory or "."))]
 
 
 @contextlib.contextmanager

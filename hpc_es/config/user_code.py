@@ -108,12 +108,17 @@ def importable(*directories: Path | str) -> list[str]:
     """
     candidates = [current_directory(), *(Path(directory).absolute() for directory in directories)]
     allowed = []
-    for directory in filter(Path.is_dir, candidates):
+    for directory in filter(_is_directory, candidates):
         if not any(
             any(path.glob(mark)) for path in (directory, directory.parent) for mark in RUN_MARKS
         ):
             allowed.append(str(directory))
     return allowed
+
+
+def _is_directory(path: Path | str) -> bool:
+    # Path.is_dir raises errors for names that are too long, and below what is private to others
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def import_from(directories: Iterable[str]) -> None:
@@ -125,7 +130,7 @@ def import_from(directories: Iterable[str]) -> None:
     for directory in _current:
         # "" and "." do not count: code of the user may change the current directory. Archives
         # belong on PYTHONPATH.
-        if directory not in sys.path and Path(directory).is_dir():
+        if directory not in sys.path and _is_directory(directory):
             sys.path.append(directory)
             _appended.update({directory} - {own})
         _directories.setdefault(directory, None)
@@ -284,7 +289,7 @@ def _importer(path: str) -> FileFinder:
     """
     directory = path or str(current_directory())
     is_archive = (
-        not Path(directory).is_dir()
+        not _is_directory(directory)
         and directory not in _directories
         and _limits(directory) is None
     )

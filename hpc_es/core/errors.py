@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import importlib.util
 import json
@@ -96,6 +97,22 @@ class DeniedError(UserError):
 
     def __init__(self, error: PermissionError) -> None:
         super().__init__(f"{error.filename}: {error.strerror}: ask its owner, or name another one")
+
+
+@contextlib.contextmanager
+def long_names_refused() -> Iterator[None]:
+    """Raise UserError for a name that is too long for a file, as a config of somebody else may have
+    it: methods of pathlib raise OSError for it, and not for other names that are missing.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG or error.filename is None:
+            raise
+        name = str(error.filename)
+        raise UserError(
+            f"expected the name of a file, found one of {len(name):,} characters: {visible(name[:60])}..."
+        ) from error
 
 
 class RunError(UserError):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hpc_es.core.errors import RunError, printable_values
+from hpc_es.core.errors import RunError, UserError, printable_values
 
 # In bytes: a result may have a vector of 10^7 numbers, and a config takes a second per MiB to
 # parse.
@@ -243,6 +243,41 @@ def is_removed(file: BinaryIO) -> bool:
     what is written to it is lost when it is closed.
     """
     return os.fstat(file.fileno()).st_nlink == 0
+
+
+def require_own_entries(directory: Path, depth: int = 2) -> None:
+    """Raise UserError if a run here would write through a link of another user, or wait for a pipe.
+
+    In a directory that others write to, a link named checkpoints could point to any directory of
+    the user who starts the run. Links of the user's own to directories, such as on a larger disk,
+    are followed; files of a run are never opened through links.
+    """
+    for entry in os.scandir(directory):
+        status = entry.stat(follow_symlinks=False)
+        if depth > 1 and stat.S_ISDIR(status.st_mode):
+            require_own_entries(Path(entry.path), depth - 1)
+        _require_own(Path(entry.path), status)
+        if (
+            not stat.S_ISLNK(status.st_mode)
+            and not stat.S_ISREG(status.st_mode)
+            and not stat.S_ISDIR(status.st_mode)
+        ):
+            raise UserError(
+                f"expected files and directories in {directory}, found {entry.name}: choose another --output"
+            )
+
+
+def require_own_directory(directory: Path) -> None:
+    """Raise UserError if this is a link of another user; it need not exist."""
+    if os.path.lexists(directory):
+        _require_own(directory, directory.lstat())
+
+
+def _require_own(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode) and status.st_uid not in (os.geteuid(), 0):
+        raise UserError(
+            f"{path} is a link of another user (uid {status.st_uid}), through which the run would write: remove it, or choose another --output"
+        )
 
 
 def count_lines(path: Path) -> int:

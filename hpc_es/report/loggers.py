@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import socket
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +28,15 @@ import numpy as np
 from hpc_es.config.registry import config_path
 from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core.data import Array, JsonObject
-from hpc_es.core.run_files import UnusualFileError, is_regular, read_bytes
+from hpc_es.core.run_files import (
+    LARGEST_CONFIG,
+    LARGEST_TEXT,
+    UnusualFileError,
+    is_regular,
+    read_bytes,
+    require_own_directory,
+    require_own_entries,
+)
 from hpc_es.core.settings_files import WANDB, settings_of_user
 from hpc_es.storage.metrics_log import Row
 from hpc_es.storage.status import EndStatus
@@ -241,14 +248,22 @@ def _own_folder(directory: Path, name: str, run_id: str | None) -> Path:
     maybe a number, else a new one.
     """
     if run_id is not None and re.fullmatch(rf"{re.escape(name)}(-[1-9]\d{{0,8}})?", run_id):
+        _require_own_way(directory, run_id)
         (directory / run_id).mkdir(parents=True, exist_ok=True)
         return directory / run_id
+    _require_own_way(directory, str(Path(name).parent))
     for number in itertools.count(1):
         folder = directory / (name if number == 1 else f"{name}-{number}")
         with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
             break
     return folder
+
+
+def _require_own_way(directory: Path, name: str) -> None:
+    """Raise UserError if a link of another user leads to this folder of a shared directory."""
+    for folder in (Path(name), *Path(name).parents)[:-1]:  # the last one is the directory itself
+        require_own_directory(directory / folder)
 
 
 def _event_path(run_dir: Path) -> Path:
@@ -266,6 +281,8 @@ MLFLOW_ENVIRONMENT = {
 }
 MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 PARAMS_PER_BATCH = 100  # the limit of MLflow
+# Directories of a store within each other, down to the metadata of experiments, and in a run.
+EXPERIMENT_LEVELS, RUN_LEVELS = 2, 16
 
 
 class MLflow:
@@ -294,16 +311,16 @@ class MLflow:
         directory = self._options.directory
         store = config_path(directory) if directory else run.directory.resolve() / "mlruns"
         store.parent.mkdir(parents=True, exist_ok=True)
+        _require_own_store(store)
         self._client = MlflowClient(tracking_uri=store.as_uri(), registry_uri=store.as_uri())
         with _locked(store.parent):  # runs that share a store must not create its experiment twice
-            existing = self._existing(run_id) if run_id else None
+            existing = self._existing(store, run_id) if run_id else None
             if existing is None:
                 self._id = self._create(run)
                 return Started(self._id, 0)
-        self._id = existing.run_id
-        self._client.update_run(self._id, status="RUNNING")
+        self._id = str(run_id)
         folder = store / existing.experiment_id / self._id / "metrics"
-        _require_own_tree(store, folder)
+        self._client.update_run(self._id, status="RUNNING")
         last = truncate(folder, first) - 1
         return Started(self._id, truncate(folder, last))  # the last row may be incomplete
 
@@ -321,17 +338,22 @@ class MLflow:
     def close(self, status: EndStatus) -> None:
         self._client.set_terminated(self._id, MLFLOW_STATUS[status])
 
-    def _existing(self, run_id: str) -> Any:
+    def _existing(self, store: Path, run_id: str) -> Any:
         """Return MLflow's record of a run; None if it is not in the store, or in its trash."""
         from mlflow.exceptions import MlflowException
 
         if not ID.fullmatch(run_id):
             return None
+        for folder in store.glob(f"*/{run_id}"):
+            require_own_entries(folder, RUN_LEVELS)
+            _require_sizes(folder.rglob("*"), LARGEST_TEXT)
         try:
             info = self._client.get_run(run_id).info
         except MlflowException:
             return None
-        return info if info.lifecycle_stage == "active" else None
+        # both come from a file of the store, and name a directory
+        is_named_so = info.run_id == run_id and ID.fullmatch(info.experiment_id)
+        return info if info.lifecycle_stage == "active" and is_named_so else None
 
     def _create(self, run: LoggedRun) -> str:
         from mlflow.entities import Param as MlflowParam
@@ -353,18 +375,21 @@ class MLflow:
         return run_id
 
 
-def _require_own_tree(store: Path, folder: Path) -> None:
-    """Raise UnusualFileError if a link of another user is on the way from a store to this folder,
-    or in it.
+def _require_own_store(store: Path) -> None:
+    """Raise an error if MLflow, which opens files without a look, would wait for a pipe in a store,
+    read a file without end, or write through a link of another user.
     """
-    way = [folder, *folder.parents]
-    below = [
-        Path(top, name) for top, folders, files in os.walk(folder) for name in (*folders, *files)
-    ]
-    for path in (*way[: way.index(store) + 1], *below):
-        status = path.lstat() if os.path.lexists(path) else None
-        if status and stat.S_ISLNK(status.st_mode) and status.st_uid not in (os.geteuid(), 0):
-            raise UnusualFileError(path, f"is a link of user {status.st_uid}")
+    require_own_directory(store)
+    if not store.is_dir():
+        return
+    require_own_entries(store, EXPERIMENT_LEVELS)
+    _require_sizes(store.glob("*/meta.yaml"), LARGEST_CONFIG)
+
+
+def _require_sizes(files: Iterable[Path], most: int) -> None:
+    for file in files:
+        if os.path.lexists(file) and (size := file.lstat().st_size) > most:
+            raise UnusualFileError(file, f"has {size:,} bytes, more than {most:,}")
 
 
 def truncate(folder: Path, first: int) -> int:
@@ -421,6 +446,7 @@ class WeightsAndBiases:
         own = self._options.directory
         directory = self._directory = config_path(own) if own else run.directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
+        require_own_directory(directory / "wandb")
         # telemetry, read when wandb is imported
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         # logs, not in $HOME

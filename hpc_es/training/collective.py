@@ -17,7 +17,15 @@ from hpc_es.config import user_code
 from hpc_es.config.resolved import dump_json, parse_resolved, sources
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, Chunk, JsonObject, State, aligned_empty
-from hpc_es.core.errors import DeniedError, Exit, Failure, InUseError, UserError, exits_as_errors
+from hpc_es.core.errors import (
+    DeniedError,
+    Exit,
+    Failure,
+    InUseError,
+    UserError,
+    exits_as_errors,
+    long_names_refused,
+)
 from hpc_es.core.paths import current_directory
 from hpc_es.mpi.world import Bytes, World
 
@@ -59,7 +67,7 @@ def on_rank_0(
     cause: UserError | Exit | None = None
     if world.rank == 0:
         try:
-            with exits_as_errors():
+            with long_names_refused(), exits_as_errors():
                 result = work()
             if isinstance(result, ExitReason):
                 packet = {"exit": asdict(result)}

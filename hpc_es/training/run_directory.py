@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from hpc_es.core.data import Json, JsonObject
 from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError, require
 from hpc_es.core.interfaces import BASE_HASH
 from hpc_es.core.machine import blas_threads
+from hpc_es.core.run_files import require_own_entries
 from hpc_es.devices.decision import changes as device_changes
 from hpc_es.devices.decision import current_decision
 from hpc_es.storage.checkpoint import Snapshot, load
@@ -139,32 +139,6 @@ def _has_initial_parameters(config: Config) -> bool:
     from hpc_es.policies.networks.feed_forward import PolicyOptions
 
     return isinstance(config.policy, PolicyOptions)
-
-
-def require_own_entries(directory: Path, depth: int = 2) -> None:
-    """Raise UserError if a run here would write through a link of another user, or wait for a pipe.
-
-    In a directory that others write to, a link named checkpoints could point to any directory of
-    the user who starts the run. Links of the user's own to directories, such as on a larger disk,
-    are followed; files are never opened through links (`core.run_files`).
-    """
-    for entry in os.scandir(directory):
-        status = entry.stat(follow_symlinks=False)
-        if depth > 1 and stat.S_ISDIR(status.st_mode):
-            require_own_entries(Path(entry.path), depth - 1)
-        if stat.S_ISLNK(status.st_mode) and status.st_uid not in (os.geteuid(), 0):
-            raise UserError(
-                f"{entry.path} is a link of another user (uid {status.st_uid}), through which "
-                "the run would write: remove it, or choose another --output"
-            )
-        if (
-            not stat.S_ISLNK(status.st_mode)
-            and not stat.S_ISREG(status.st_mode)
-            and not stat.S_ISDIR(status.st_mode)
-        ):
-            raise UserError(
-                f"expected files and directories in {directory}, found {entry.name}: choose another --output"
-            )
 
 
 def _require_finite_statistics(store: Store, path: Path, snapshot: Snapshot) -> None:

@@ -21,6 +21,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import INTERRUPTED, RunError, UserError, require
 from hpc_es.core.paths import absolute, shown
+from hpc_es.core.run_files import require_own_entries
 from hpc_es.core.slurm import this_run
 from hpc_es.core.streams import say, say_error
 from hpc_es.mpi.connect import connect
@@ -126,8 +127,6 @@ class Master:
         Missing ones are added to its table.
         """
         identity = self._plan.identity()
-        from hpc_es.training.run_directory import require_own_entries
-
         if self._directory.is_dir():
             require_own_entries(self._directory)
         if matching_trials(self._directory, identity) is None:

@@ -230,11 +230,10 @@ class Study:
         except (*READING, AssertionError) as error:
             if isinstance(error, OSError):
                 raise
-            text = (
-                f"{self._directory / JOURNAL}: expected a journal of Optuna, but it cannot be read"
-            )
-            reason = unreadable_reason(error)
-            raise UserError(f"{text}: {reason}; choose another --output") from error
+            journal, reason = self._directory / JOURNAL, unreadable_reason(error)
+            raise UserError(
+                f"{journal}: expected a journal of Optuna, but it cannot be read: {reason}; choose another --output"
+            ) from error
 
 
 def _require_size(journal: Path) -> None:

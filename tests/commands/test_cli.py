@@ -373,6 +373,22 @@ def test_train_refuses_an_unreadable_run_directory(denied: Path) -> None:
         next(iter(hpc_es.train(CONFIG, denied)))
 
 
+@pytest.mark.parametrize("key", ["policy.init_from", "output", "policy.network"])
+def test_name_that_no_file_can_have_is_reported_in_one_line(
+    key: str, tmp_path: Path, capsys: Any
+) -> None:
+    kind = "{kind: network, backend: tensorflow, network: a.keras}"
+    (tmp_path / "c.yaml").write_text(
+        "task: {env_id: CartPole-v1}\nstop: {generations: 1}\n"
+        + (f"policy: {kind}\n" if key == "policy.network" else "")
+    )
+    with pytest.raises(SystemExit) as left:
+        cli.main(["check", str(tmp_path / "c.yaml"), f"{key}={'x' * 5000}.keras"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert left.value.code == 2
+    assert "expected the name of a file, found one of 5,0" in line and len(line) < 200
+
+
 RUN, GIF, TMP = "<run>", "<gif>", "<tmp>"
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "no such command": (["evall", RUN], "there is no command 'evall'; did you mean 'eval'?"),

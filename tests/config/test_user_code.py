@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
 
-from hpc_es.config import user_code
+from hpc_es.config import registry, user_code
 from tests.helpers.harness import python
 
 PROGRAM = """
@@ -51,3 +52,25 @@ def test_limits_are_for_directories_that_a_run_has_added(
         mine or ("is refused" if allowed else "is not found"),
     )
     assert done.stdout.splitlines() == [f"mine {mine}", f"theirs {theirs}"], str(done)
+
+
+def test_directories_that_a_run_names_may_be_missing_private_or_no_names(tmp_path: Path) -> None:
+    """They are left out, as one that is missing is; `Path.is_dir` raises errors for them."""
+    (tmp_path / "circle").symlink_to("circle")
+    private = tmp_path / "private"
+    (private / "code").mkdir(parents=True)
+    private.chmod(0o700)
+    named = [tmp_path / "circle", tmp_path / ("x" * 5000), private / "code"]
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        if before != 0:
+            private.chmod(0)
+        assert user_code.importable(*named) == [str(Path.cwd())]
+        for directory in named:
+            with registry.within_config_directory(directory):
+                assert registry.config_path("a").name == "a"
+    finally:
+        os.seteuid(before)
+        private.chmod(0o700)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 from pathlib import Path
@@ -70,6 +71,36 @@ def test_group_that_another_user_has_as_first_group(
     assert stranger_of_group(file) == f"a group may write {file}"
     monkeypatch.undo()
     ownership._users_with.cache_clear()
+
+
+@pytest.mark.parametrize("kind", ["member", "other first group", "access list"])
+def test_group_with_the_name_of_the_user_that_is_not_private(
+    kind: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = pwd.getpwuid(os.geteuid())
+    if stranger_of_group(file) != "" or user.pw_gid != file.stat().st_gid:
+        pytest.skip("this user has no group of his own")
+    members = [user.pw_name, "other"] if kind == "member" else []
+    entry = grp.struct_group((user.pw_name, "x", user.pw_gid, members))
+    monkeypatch.setattr(grp, "getgrgid", lambda _: entry)
+    if kind == "other first group":
+        fields = [*user]
+        fields[3] = user.pw_gid + 1
+        monkeypatch.setattr(pwd, "getpwuid", lambda _: pwd.struct_passwd(fields))
+    if kind == "access list":
+        monkeypatch.setattr(os, "listxattr", lambda _: [ownership.ACCESS_LIST])
+    assert stranger_of_group(file) == f"a group may write {file}"
+
+
+def test_sticky_bit_of_a_file_protects_nothing(file: Path) -> None:
+    file.chmod(0o1646)
+    assert stranger(file) == f"all users may write {file}"
+
+
+def test_way_through_the_directory_above(file: Path, tmp_path: Path) -> None:
+    assert stranger(file.parent / ".." / "b" / "code.py") == ""
+    (tmp_path / "link").symlink_to("a/b/../b/code.py")
+    assert stranger(tmp_path / "link") == ""
 
 
 def stranger_of_group(file: Path) -> str:

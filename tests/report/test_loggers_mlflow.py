@@ -163,3 +163,44 @@ def test_cut_drops_steps_and_incomplete_lines(tmp_path: Path) -> None:
         if path.is_file()
     }
     assert left == {"a": "5 1.5 0\n5 2.5 4\n", "d": "5 1 0\n", "e": "5 1 2\n"}
+
+
+def others_link(path: Path, target: Path) -> None:
+    """Put a link of another user in the place of a file."""
+    path.rename(path.with_name("moved"))
+    path.symlink_to(target)
+    os.lchown(path, 65534, 65534)
+
+
+@pytest.mark.parametrize("kind", ["link", "link of metric", "pipe", "large", "experiment", "run"])
+def test_store_of_somebody_else_is_not_entered(kind: str, tmp_path: Path) -> None:
+    """MLflow opens the files of its store without a look."""
+    if kind.startswith("link") and os.geteuid() != 0:
+        pytest.skip("only root can give links away")
+    run, secret = tmp_path / "run", tmp_path / "secret"
+    runs.finished(0, run, ON, "stop.generations=3", "checkpoint.interval=1")
+    secret.write_text("1 2 0\n1 2 1\n1 2 2\n")
+    (meta,) = (run / "mlruns").glob("*/*/meta.yaml")
+    match kind:
+        case "link":
+            others_link(meta, meta.with_name("moved"))  # with what MLflow expects
+        case "link of metric":
+            others_link(meta.parent / "metrics" / "return" / "mean", secret)
+        case "pipe":
+            meta.unlink()
+            os.mkfifo(meta)
+        case "large":
+            os.truncate(meta.parents[1] / "meta.yaml", 1 << 40)
+        case "experiment":
+            experiment = meta.parents[1].name
+            meta.write_text(meta.read_text().replace(experiment, f"'../mlruns/{experiment}'"))
+        case _:
+            meta.write_text(meta.read_text().replace(meta.parent.name, "../x"))
+    (run / "checkpoints" / "checkpoint_0000000003.h5").unlink()
+    runs.finished(0, run, ON, "stop.generations=4")
+    assert secret.read_text() == "1 2 0\n1 2 1\n1 2 2\n"
+    log = (run / "log.txt").read_text()
+    if kind in {"experiment", "run"}:
+        assert "Traceback" not in log
+    else:
+        assert "WARNING: report.loggers: mlflow has failed" in log

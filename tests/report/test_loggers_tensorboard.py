@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hpc_es.core.errors import UserError
 from hpc_es.report.loggers import LoggedRun, Started, TensorBoard
 
 
@@ -164,3 +166,16 @@ def test_tensorboard_logger_does_not_import_tensorflow(tmp_path: Path) -> None:
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
     assert scalars(tmp_path, "return/mean") == [(0, 1.0)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+def test_folder_of_a_run_that_is_a_link_of_a_stranger_is_not_entered(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "a").symlink_to(tmp_path / "private")
+    os.lchown(tmp_path / "logs" / "a", 65534, 65534)
+    for name, run_id in (("a", "a"), ("a/r", "a/r"), ("a/r", None)):
+        logger = TensorBoard(str(tmp_path / "logs"))
+        with pytest.raises(UserError, match="is a link of another user"):
+            logger.start(LoggedRun(tmp_path, name, {}), run_id, 0)
+    assert not [*(tmp_path / "private").iterdir()]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpc_es.core.errors import UserError
+from hpc_es.core.run_files import require_own_entries
 from hpc_es.storage.run_lock import RunLock
-from hpc_es.training.run_directory import require_own_entries
 from tests.helpers.harness import python
 
 ANOTHER = 65534
