@@ -5,6 +5,7 @@ There is a chart for each measure. The comparison is that of Agarwal et al. 2021
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -346,7 +347,7 @@ def _comparison(groups: Sequence[ReportedGroup], measure: Measure, task: str) ->
         rows.append([element("span", swatch(group.color), group.label), *cells])
     smallest = min(len(group.scores) for group in groups)
     notes = [
-        f"Scores ({measure.label}) of finished runs. Interquartile mean: without the lowest and highest quarter.",
+        f"{_scores_text(measure)} of finished runs. Interquartile mean: without the lowest and highest quarter.",
         "Intervals: bootstrap over the runs (Agarwal et al. 2021).",
     ]
     if smallest < FEW:
@@ -358,6 +359,10 @@ def _comparison(groups: Sequence[ReportedGroup], measure: Measure, task: str) ->
         table(f"Comparison of {measure.label}{task}", head, rows),
         element("p", " ".join(notes), class_="note"),
     ]
+
+
+def _scores_text(measure: Measure) -> str:
+    return "Scores" if measure.label == "score" else f"Scores ({measure.label})"
 
 
 def _improvement_cell(first: ReportedGroup, group: ReportedGroup, is_lower_better: bool) -> Cell:
@@ -373,6 +378,23 @@ def _improvement_cell(first: ReportedGroup, group: ReportedGroup, is_lower_bette
         "" if interval is None else f" ({interval[0]:.2f} to {interval[1]:.2f})"
     )
     return Cell(text, value)
+
+
+def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Return at most so many round numbers between two numbers, at equal distances.
+
+    Examples:
+        >>> round_ticks(-0.1837, -0.1808)
+        [-0.1835, -0.183, -0.1825, -0.182, -0.1815, -0.181]
+        >>> round_ticks(340.0, 510.0)
+        [350.0, 400.0, 450.0, 500.0]
+    """
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    for step in (factor * power for factor in (1, 2, 5, 10, 20)):
+        first, last = math.ceil(low / step), math.floor(high / step)
+        if last - first < most:
+            break
+    return [float(f"{index * step:.12g}") for index in range(first, last + 1)]
 
 
 def _strips(groups: Sequence[ReportedGroup]) -> Element:
@@ -394,14 +416,14 @@ def _strips(groups: Sequence[ReportedGroup]) -> Element:
         aria_label="Scores of the runs, one dot for each; the table has the numbers.",
         style="min-width: 780px",
     )
-    for tick in np.linspace(low + margin, high - margin, 5):
+    for tick in round_ticks(low, high):
         picture.append(
             element("line", class_="rule", x1=at(tick), x2=at(tick), y1="4", y2=str(height - 22))
         )
         picture.append(
             element(
                 "text",
-                number_text(float(f"{tick:.3g}")),
+                number_text(tick),
                 x=at(tick),
                 y=str(height - 6),
                 text_anchor="middle",

@@ -105,9 +105,7 @@ def _tiles(runs: Sequence[RunSummary], copies: Mapping[Path, RunSummary]) -> Ele
         name: sum(float(run.last_row.get(f"{name}_total") or 0) for run in runs)
         for name in ("timesteps", "seconds")
     }
-    counts_evaluations = all("evaluations" in run.measure.panels for run in runs)
-    unit = "evaluations" if counts_evaluations else "timesteps"
-    pairs.append((large_text(total["timesteps"]), unit))
+    pairs.append((large_text(total["timesteps"]), _counted(runs)[0]))
     pairs.append((duration_text(total["seconds"]), "of training"))
     scored = [run for run in runs if run.score]
     if len({task_text(run.task_config) for run in scored}) == 1:
@@ -183,6 +181,13 @@ def _resolved(path: Path) -> Path:
         return path.absolute()
 
 
+def _counted(runs: Sequence[RunSummary]) -> tuple[str, str]:
+    """Return what runs count, and the name of its rate."""
+    if all("evaluations" in run.measure.panels for run in runs):
+        return "evaluations", "evaluations/s"
+    return "timesteps", "steps/s"
+
+
 def _runs_table(
     groups: Sequence[ReportedGroup], copies: Mapping[Path, RunSummary], ids: Mapping[Path, str]
 ) -> Element:
@@ -191,14 +196,15 @@ def _runs_table(
     ]
     listed += [(run, None) for run in copies.values()]
     runs = [run for run, _ in listed]
+    counted_name, rate = _counted(runs)
     head = [
         "run",
         "state",
         "score",
         "generations",
-        "timesteps",
+        counted_name,
         "wall time",
-        "steps/s",
+        rate,
         "busy",
         "failed jobs",
         "ranks",

@@ -24,6 +24,8 @@ import pytest
 from hpc_es import cli
 from hpc_es.commands.report import LARGEST, report_page
 from hpc_es.core.errors import Failure, UserError
+from hpc_es.core.vocabulary import Vocabulary
+from hpc_es.report.group_sections import round_ticks
 from hpc_es.report.page import Section, duration_text, element, number_text, page, table
 from hpc_es.report.run_summary import read_run
 from hpc_es.report.server import WatchServer
@@ -563,6 +565,33 @@ def test_watch_shows_the_runs_until_it_is_interrupted(
         process.send_signal(signal.SIGINT)
         assert process.wait() == (130 if options else 0)
         limit.cancel()
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ((-0.1837, -0.1808), [-0.1835, -0.183, -0.1825, -0.182, -0.1815, -0.181]),
+        ((340.0, 510.0), [350, 400, 450, 500]),
+        ((450.0, 550.0), [460, 480, 500, 520, 540]),
+        ((-1.0, 1.0), [-1, -0.5, 0, 0.5, 1]),
+    ],
+)
+def test_ticks_of_scores_are_round_and_differ(
+    ends: tuple[float, float], expected: list[float]
+) -> None:
+    assert round_ticks(*ends) == expected
+    assert len({number_text(tick) for tick in round_ticks(*ends)}) == len(expected)
+
+
+def test_runs_of_a_model_count_evaluations(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", [1, 2], task={"kind": "model", "model": "line:make"})
+    rows = [json.loads(row) for row in (run / "metrics.jsonl").read_text().splitlines()]
+    scores = Vocabulary("score")
+    text = "".join(json.dumps(scores.public(row)) + "\n" for row in rows)
+    (run / "metrics.jsonl").write_text(text)
+    parsed = Parsed(report_page([run], "title"))
+    assert {"evaluations", "evaluations/s"} <= set(parsed.tables["Runs"][0])
+    assert not {"timesteps", "steps/s"} & set(parsed.tables["Runs"][0])
 
 
 # In a browser.
