@@ -217,6 +217,7 @@ SAMPLED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SAMPLED)
 def test_losses_of_samples_equal_those_of_the_batch(name: str) -> None:
     """Terms as in the metrics; their sum has the weights 0.5 and the first beta of its schedule."""
@@ -322,6 +323,7 @@ def test_learning_from_samples_of_a_run_repeats_it(name: str, tmp_path: Path) ->
     assert result.counters["episodes"] == 4 * 6
 
 
+@pytest.mark.long
 def test_updates_with_samples_and_own_episodes_alternate(tmp_path: Path) -> None:
     """A run that has ended by a limit returns None once, and refuses further samples."""
     samples: list[Any] = []

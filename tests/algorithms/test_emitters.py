@@ -207,6 +207,7 @@ def test_network_learns_a_surface() -> None:
     assert np.abs(network(after, points) - targets).mean() < 0.04
 
 
+@pytest.mark.long
 def test_thresholds_of_dms_rise_where_solutions_are() -> None:
     of = created("dms", discount={"loss": 0.0})
     state = of.initial()

@@ -151,6 +151,7 @@ def test_kernels_are_ranked_by_the_uncrowded_improvement_over_the_other_means() 
             assert prepared[index].fitness == pytest.approx(expected)
 
 
+@pytest.mark.long
 def test_ten_kernels_find_the_best_ten_points_of_zdt1() -> None:
     """All ten means together, not the archive."""
     es = search(
@@ -181,6 +182,7 @@ def test_converged_kernels_are_settled_and_begin_anew() -> None:
         assert np.sqrt(state.shared["settled"]).sum(axis=1) == pytest.approx(2**0.5, abs=1e-2)
 
 
+@pytest.mark.long
 def test_diagonal_kernels_and_three_objectives() -> None:
     def corners(x: Float64) -> list[float]:
         return [float((x - corner) @ (x - corner)) for corner in np.eye(3)]

@@ -303,6 +303,7 @@ def test_means_over_repetitions_leave_out_those_without_a_number() -> None:
     }
 
 
+@pytest.mark.long
 def test_the_answer_of_a_function_is_evaluated_with_new_seeds(tmp_path: Path) -> None:
     run = trained(tmp_path, "noisy")
     found = evaluated(run, "--evaluations", "12", "--seed", "4")
@@ -322,12 +323,14 @@ def test_the_answer_of_a_function_is_evaluated_with_new_seeds(tmp_path: Path) ->
     assert evaluated(run, *changed, status=1)["failed"] == 2
 
 
+@pytest.mark.long
 def test_a_vector_of_typed_parameters_is_evaluated_exactly(tmp_path: Path) -> None:
     found = evaluated(trained(tmp_path, "mixed"), "--evaluations", "3")
     assert found["value_min"] == found["value_max"] == found["recorded_value"]
     assert found["standard_error"] == 0.0
 
 
+@pytest.mark.long
 def test_all_repetitions_are_evaluated(tmp_path: Path, capsys: Any) -> None:
     directory = trained(tmp_path, "noisy", "repetitions=3")
     found = evaluated(directory, "--output", str(tmp_path / "all.csv"))

@@ -251,6 +251,7 @@ def test_unsupported_spaces_and_studies_are_refused() -> None:
         suggested(two.ask())
 
 
+@pytest.mark.long
 def test_example_continues_its_study(tmp_path: Path) -> None:
     for count in (100, 200):
         done = python([str(ROOT / "examples/optuna/study.py")], cwd=tmp_path)

@@ -138,6 +138,7 @@ def test_damaged_run_hides_no_other(tmp_path: Path) -> None:
         _ = hpc_es.results(bad).evaluations
 
 
+@pytest.mark.long
 def test_rows_whose_table_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
     wide = json.dumps({f"k{number}": number for number in range(20_000)})
     rows = "\n".join([wide, *["{}"] * 20_000, ""])

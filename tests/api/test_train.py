@@ -218,6 +218,7 @@ def test_signal_ends_the_loop_and_the_program_continues(reference: Path, tmp_pat
     runs.assert_same(tmp_path / "run", reference)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_run_deleted_in_another_thread_is_closed_by_the_next_one(tmp_path: Path) -> None:
     """As by the garbage collector in a thread of JAX, which may not restore signal handlers."""
@@ -334,6 +335,7 @@ def seed(number: int) -> None:
     np.random.seed(number)
 
 
+@pytest.mark.long
 def test_caller_draws_from_its_own_generators(tmp_path: Path) -> None:
     """In the body, in triggers, and after a run that was left early;
     the results do not depend on them.
@@ -415,6 +417,7 @@ def test_exit_outside_of_an_evaluation_is_an_error(
     assert error.__name__ in status["reason"]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_train_in_a_thread_gives_the_same_run(reference: Path, tmp_path: Path) -> None:
     """Also if it is left early, and closed by another thread."""
@@ -447,6 +450,7 @@ def test_train_in_a_thread_gives_the_same_run(reference: Path, tmp_path: Path) -
     runs.assert_same(tmp_path / "run", reference)
 
 
+@pytest.mark.long
 def test_arrays_of_a_run_cannot_be_changed_through_the_callers_views(tmp_path: Path) -> None:
     with hpc_es.train(runs.tiny(tmp_path), tmp_path / "run") as run:
         for _ in run:

@@ -164,6 +164,7 @@ def test_trials_in_the_table_of_the_repository_are_not_repeated(
     assert "1 trials taken from bbob.csv" in said and "5 trials, 4 of them missing" in said
 
 
+@pytest.mark.long
 def test_searches_on_mixed_and_constrained_functions_are_counted(
     tmp_path: Path, capsys: Any
 ) -> None:

@@ -34,6 +34,7 @@ def test_evaluations_between_two_points_are_averaged_and_gaps_interpolated() -> 
     np.testing.assert_allclose(means(x, y, np.array([0.0, 2.0, 4.0, 6.0])), [15, 40, 50])
 
 
+@pytest.mark.long
 def test_plot_shows_the_median_of_the_seeds(tmp_path: Path) -> None:
     paths = [run(f"seed={seed}") for seed in (1, 2, 3)]
     curves = [curve for item in ([path] for path in paths) if (curve := median(item)) is not None]

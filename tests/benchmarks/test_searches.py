@@ -28,6 +28,7 @@ def lines(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.long
 def test_finished_run_has_a_line_and_is_not_repeated(tmp_path: Path) -> None:
     """`,.` echoes one number, and the task needs more than 3 characters:
     200 programs without success.

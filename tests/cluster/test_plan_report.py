@@ -143,6 +143,7 @@ def test_fitted_costs_are_not_negative() -> None:
     assert min(result) >= 0 and max(result) > 0
 
 
+@pytest.mark.long
 def test_equal_episodes_scale_to_their_number() -> None:
     """64 episodes of a second: four per rank on 16, one on 64; of 63,
     where rank 0 evaluates nothing, some have two.
@@ -216,6 +217,7 @@ def test_plan_recommends_no_delay_for_equal_episodes(ranks: int) -> None:
     assert "delay:" not in text("x", EVEN, [result], "")
 
 
+@pytest.mark.long
 def test_plan_names_ranks_that_do_not_help() -> None:
     slow = replace(EVEN, costs=replace(EVEN.costs, tell=1e9))
     assert paying_population(slow, 4, FREE) is None

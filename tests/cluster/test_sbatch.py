@@ -233,6 +233,7 @@ def test_script_copies_the_virtual_environment_if_requested(toy: Path, capsys: A
     assert '"${python[@]}" -m hpc_es requeue' in script, "which is there when the copy is gone"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no -P")
 @pytest.mark.parametrize("is_copied", [False, True])
 def test_no_folder_of_the_current_directory_takes_the_place_of_the_package(

@@ -67,6 +67,7 @@ def test_eval_of_known_episodes(capfd: Any) -> None:
     )
 
 
+@pytest.mark.long
 def test_eval_episodes_depend_on_the_seed_only(capfd: Any) -> None:
     first, again, other = (
         evaluated(capfd, run(), "--episodes", "5", "--seed", seed) for seed in "001"
@@ -77,6 +78,7 @@ def test_eval_episodes_depend_on_the_seed_only(capfd: Any) -> None:
     assert default == evaluated(capfd, run())
 
 
+@pytest.mark.long
 def test_eval_plays_without_noise_offset_and_averaging(capfd: Any) -> None:
     path = run(
         env("Reach"),
@@ -111,6 +113,7 @@ def test_eval_overrides_change_the_task(capfd: Any) -> None:
     )
 
 
+@pytest.mark.long
 def test_eval_counts_and_names_failed_episodes(capfd: Any) -> None:
     played = seeds(0, range(6))
     bad = next(seed for seed in played if lifetime(seed) >= 3)  # Faulty raises in the third step
@@ -131,6 +134,7 @@ def test_eval_has_no_numbers_if_all_episodes_fail(capfd: Any) -> None:
     assert result["return_mean"] is result["length_mean"] is None
 
 
+@pytest.mark.long
 def test_output_of_the_environment_goes_to_stderr(capfd: Any) -> None:
     path = run(env("Talking"))
     evaluated(capfd, path, "--episodes", "1")  # strict JSON, or it fails
@@ -245,6 +249,7 @@ def test_plot_options_and_check(tmp_path: Path, capsys: Any) -> None:
     assert "config is valid: toy" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_video_has_every_frame_of_the_first_episode(tmp_path: Path) -> None:
     film = tmp_path / "film.gif"
     assert cli.run(["eval", str(run(env("Painted"))), "--episodes", "1", "--video", str(film)]) == 0

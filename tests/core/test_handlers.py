@@ -113,6 +113,7 @@ def test_blocked_signals_are_those_of_the_caller_in_the_child_and_after_the_run(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+@pytest.mark.long
 def test_sigterm_ends_a_forked_child_at_any_time() -> None:
     """Also while the child starts; a lost signal would leave it asleep."""
     signals = Signals()

@@ -131,6 +131,7 @@ def theirs(tmp_path: Path) -> Path:
     return tmp_path / "share"
 
 
+@pytest.mark.long
 def test_directory_that_is_exchanged_for_a_link_is_not_entered(theirs: Path) -> None:
     done = threading.Event()
 

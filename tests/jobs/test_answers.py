@@ -171,6 +171,7 @@ def strictly(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_one_number_everywhere(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -449,6 +450,7 @@ def test_run_from_python_has_a_result_too(tmp_path: Path) -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("goal", "function"), [("minimise", "bowl"), ("maximise", "hill")])
 def test_tuning_ranks_trials_by_their_answers(
     goal: str, function: str, tmp_path: Path, capsys: Any

@@ -111,6 +111,7 @@ def test_check_prints_the_shape_the_actions_and_the_protocol(here: Path, capsys:
     assert any(line.startswith(text) for line in lines)
 
 
+@pytest.mark.long
 def test_eval_video_and_library_play_the_same_episodes(here: Path, capsys: Any) -> None:
     for _ in hpc_es.train("game.yaml", "run"):
         pass

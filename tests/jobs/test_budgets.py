@@ -102,6 +102,7 @@ STRATEGIES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_raised_budget_of_a_function_equals_one_run(
     name: str, tmp_path: Path, calls: Calls
@@ -128,6 +129,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_budget_with_other_options(
     name: str, tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
@@ -139,6 +141,7 @@ def test_budget_with_other_options(
     assert_steps_equal_one_run(tmp_path, FUNCTION, (25, 26, 27, 33, 60), *FUNCTIONS[name])
 
 
+@pytest.mark.long
 def test_budget_with_constraints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def constrained(x: Any) -> dict[str, Any]:
         return {"value": float(np.square(x).sum()), "constraints": [float(0.5 - x.sum())]}
@@ -149,6 +152,7 @@ def test_budget_with_constraints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert_steps_equal_one_run(tmp_path / handling, FUNCTION, (25, 26, 60), *options)
 
 
+@pytest.mark.long
 def test_known_points_count_and_take_no_evaluation(tmp_path: Path, calls: Calls) -> None:
     points = [[0.1] * 4, {"x": [0.2] * 4, "value": 0.04}, {"x": [1.0] * 4, "value": 1.96}]
     (tmp_path / "points.json").write_text(json.dumps(points))
@@ -167,6 +171,7 @@ POLICIES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", POLICIES)
 def test_raised_budget_of_a_policy_equals_one_run(name: str, tmp_path: Path) -> None:
     per_job = 3 if name == "three episodes" else 1
@@ -182,6 +187,7 @@ SEARCHES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", SEARCHES)
 def test_raised_budget_of_a_search_for_programs_equals_one_run(kind: str, tmp_path: Path) -> None:
     run = assert_steps_equal_one_run(
@@ -191,6 +197,7 @@ def test_raised_budget_of_a_search_for_programs_equals_one_run(kind: str, tmp_pa
     assert int(snapshot.outcome["executed"]) == 177 > int(snapshot.state.master["executed"])
 
 
+@pytest.mark.long
 def test_multiple_of_the_generation_makes_all_updates(tmp_path: Path, calls: Calls) -> None:
     # without the further evaluation that looks for noise
     options = ("evaluation.interval=0", "task.deterministic=true")
@@ -199,6 +206,7 @@ def test_multiple_of_the_generation_makes_all_updates(tmp_path: Path, calls: Cal
     assert facts(run) == facts(reference) and runs.newest(run).cut is None
 
 
+@pytest.mark.long
 def test_budget_that_is_not_raised_evaluates_nothing(tmp_path: Path, calls: Calls) -> None:
     run = train(FUNCTION, tmp_path / "run", 29)
     first, made = facts(run), len(calls)
@@ -212,6 +220,7 @@ def test_budget_that_is_not_raised_evaluates_nothing(tmp_path: Path, calls: Call
     assert facts(run) == facts(reference)
 
 
+@pytest.mark.long
 def test_target_that_the_last_jobs_reach_ends_both_runs_after_the_generation(
     tmp_path: Path, calls: Calls
 ) -> None:
@@ -244,6 +253,7 @@ def test_few_failed_jobs_do_not_end_the_run(
     assert runs.status(run)["failed_evaluations"] == 3 and runs.status(run)["status"] == "finished"
 
 
+@pytest.mark.long
 def test_failures_of_all_jobs_end_the_run_and_are_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +355,7 @@ def test_raised_budget_is_equal_on_any_ranks_and_after_kills(
     assert results[0]["best"] == results[1]["best"] and results[0]["evaluations"] == 60
 
 
+@pytest.mark.long
 def test_interruption_of_the_cut_generation_is_resumed(
     tmp_path: Path, start: Callable[..., int]
 ) -> None:

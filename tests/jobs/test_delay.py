@@ -440,6 +440,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.long
 def test_signal_stops_after_the_oldest_generation(reference: Path, tmp_path: Path) -> None:
     run, before = tmp_path / "run", 0
     for ranks in (3, 2):

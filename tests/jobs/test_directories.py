@@ -40,6 +40,7 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_simulator_that_changes_the_directory_has_no_effect(here: Path) -> None:
     plain = CONFIG.replace("fn:cost", "helper:cost")
     (here / "plain.yaml").write_text(plain)

@@ -85,6 +85,7 @@ def well(done: Finished) -> Finished:
     return done
 
 
+@pytest.mark.long
 def test_installed_package_is_imported(installed: Mapping[str, str], tmp_path: Path) -> None:
     said = well(
         python(["-c", "import hpc_es; print(hpc_es.__file__)"], env=installed, cwd=tmp_path)
@@ -150,6 +151,7 @@ def test_answer_is_right_in_one_call_exactly_if_greedy_decoding_returns_it() -> 
         assert ((logits.argmax(axis=-1) == answers).all(axis=1) == expected).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("section", OWN)
 def test_options_of_an_example_are_listed_and_suggested(
     section: str, installed: Mapping[str, str], tmp_path: Path

@@ -173,6 +173,7 @@ def test_checks_and_options_of_a_page_succeed(page: Path, tmp_path: Path) -> Non
             assert done.status == 0, str(done)
 
 
+@pytest.mark.long
 def test_command_of_the_package_runs(tmp_path: Path) -> None:
     """The mean of standard deviations from 0.5, of which 1e-3 remain at least."""
     write(ROOT / "docs" / "extending" / "packages.md", tmp_path)

@@ -79,6 +79,7 @@ def failed_after(directory: Path, settings: dict[str, Any]) -> tuple[int, str]:
     return message["generation"], message["reason"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "limit", "finished"),
     [(0, 2, 1), (0, 5, 1), (3, 2, 5), (3, 1, 4), (1, 3, 4)],
@@ -97,6 +98,7 @@ def test_run_fails_after_the_limit_of_failed_generations(
     assert runs.status(tmp_path / "run")["failed_evaluations"] == POPULATION * (finished - first)
 
 
+@pytest.mark.long
 def test_successful_generation_resets_the_count(tmp_path: Path) -> None:
     assert train(tmp_path, config(tmp_path, 2, 3, stop={"generations": 6})) == list(range(6))
     message = runs.status(tmp_path / "run")
@@ -107,12 +109,14 @@ def test_successful_generation_resets_the_count(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_failed_generations_null_never_ends_a_run(tmp_path: Path) -> None:
     stop = {"generations": 4, "failed_generations": None}
     assert train(tmp_path, config(tmp_path, 0, stop=stop)) == list(range(4))
     assert runs.status(tmp_path / "run")["status"] == "finished"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("full_interval", [0, 100])
 def test_count_of_failed_generations_continues_after_a_restart(
     full_interval: int, tmp_path: Path
@@ -131,6 +135,7 @@ def test_count_of_failed_generations_continues_after_a_restart(
     assert failed_after(tmp_path, settings)[0] == 6
 
 
+@pytest.mark.long
 def test_resumed_run_continues_if_repaired_and_fails_again_if_not(tmp_path: Path) -> None:
     settings = config(tmp_path, 3, 6, stop={"generations": 9})
     assert failed_after(tmp_path, settings)[0] == 5
@@ -140,12 +145,14 @@ def test_resumed_run_continues_if_repaired_and_fails_again_if_not(tmp_path: Path
     assert (tmp_path / "run" / "failures.log").read_text().count("=== ") == 1
 
 
+@pytest.mark.long
 def test_failed_run_at_its_generation_limit_fails_again_when_restarted(tmp_path: Path) -> None:
     settings = config(tmp_path, 0, stop={"generations": 1})
     assert failed_after(tmp_path, settings)[0] == 1
     assert failed_after(tmp_path, settings)[0] == 1
 
 
+@pytest.mark.long
 def test_checkpoint_without_counts_can_be_resumed(tmp_path: Path) -> None:
     """Checkpoints of earlier versions have no counts."""
     train(tmp_path, config(tmp_path, 99, stop={"generations": 2}))

@@ -76,6 +76,7 @@ def result(run: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "more"),
     [
@@ -103,6 +104,7 @@ def test_front_is_the_same_on_any_ranks_and_after_a_stop(
     assert len(set(digests)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", [NSGA2, COMO], ids=["nsga2", "como"])
 def test_front_has_the_feasible_evaluations_that_none_dominates(text: str, tmp_path: Path) -> None:
     """For the squared distances from 0 and 1 with x0 >= 0.7, all that evaluations.csv has."""
@@ -131,6 +133,7 @@ def test_front_has_the_feasible_evaluations_that_none_dominates(text: str, tmp_p
     assert f"front of {len(front)} members  hypervolume" in last and "return" not in last
 
 
+@pytest.mark.long
 def test_limits_of_the_hypervolume(tmp_path: Path) -> None:
     run = started(tmp_path, NSGA2, "reached", "stop.hypervolume=5", "stop.generations=90")
     assert result(run)["success"] and result(run)["front"]["hypervolume"] >= 5
@@ -151,6 +154,7 @@ def test_limits_of_the_hypervolume(tmp_path: Path) -> None:
     assert rows[-1]["front_size"] == len(table(run))
 
 
+@pytest.mark.long
 def test_members_of_policies_are_loaded_by_what_speaks_for_them(tmp_path: Path) -> None:
     run = started(tmp_path, POLICIES % "nsga2, population_size: 8", "run", "stop.generations=3")
     by_choice = {
@@ -220,6 +224,7 @@ def test_mistakes_are_found_before_a_run(more: str, text: str, tmp_path: Path) -
     assert ended.status == 2 and text in ended.stderr, ended.stderr
 
 
+@pytest.mark.long
 def test_vector_of_the_wrong_length_says_what_was_expected(tmp_path: Path) -> None:
     (tmp_path / "here.py").write_text("def two(x):\n    return [1.0, 2.0, 3.0]\n")
     (tmp_path / "c.yaml").write_text(NSGA2.replace("constraints: [first], ", ""))
@@ -239,6 +244,7 @@ def two(x: Any) -> tuple[float, float]:
     return float(x @ x), float((x - 1) @ (x - 1))
 
 
+@pytest.mark.long
 def test_minimize_returns_the_front() -> None:
     for algorithm, more in (("nsga2", {}), ("como_cma_es", {"kernels": 4})):
         front = hpc_es.minimize(

@@ -65,6 +65,7 @@ def killed(finished: Path) -> Path:
     return run
 
 
+@pytest.mark.long
 def test_updates_in_place_equal_those_that_copy(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ print(hpc_es.load_policy("run")(np.zeros(2)).shape)
 """
 
 
+@pytest.mark.long
 def test_policy_of_a_script_with_its_own_environment(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     for _ in range(2):  # the second time the run is resumed

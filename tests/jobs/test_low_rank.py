@@ -92,6 +92,7 @@ def test_check_refuses_a_rank_that_does_not_fit(mistake: str) -> None:
     assert text in str(caught.value)
 
 
+@pytest.mark.long
 def test_check_shows_which_parts_are_of_low_rank(capsys: pytest.CaptureFixture[str]) -> None:
     policy = {"kind": "mlp", "hidden_dims": [16]}
     noise = {"kind": "table", "rank": 1, "table_size": 100, "full": ["output_kernel"]}

@@ -41,6 +41,7 @@ def test_main_runs_without_a_launcher(reference: Path, tmp_path: Path) -> None:
     assert (message["status"], message["exit_status"], message["generation"]) == ("finished", 0, 6)
 
 
+@pytest.mark.long
 def test_main_without_an_mpi_library_runs_one_rank_with_a_note(
     reference: Path, tmp_path: Path
 ) -> None:

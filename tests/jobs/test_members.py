@@ -33,6 +33,7 @@ def table(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
+@pytest.mark.long
 def test_front_reaches_published_beams_on_any_ranks(tmp_path: Path) -> None:
     fronts = [trained(ranks, tmp_path / str(ranks), "own_front/beam.yaml") for ranks in (1, 3)]
     assert (fronts[0] / "front.csv").read_bytes() == (fronts[1] / "front.csv").read_bytes()
@@ -61,6 +62,7 @@ def test_front_reaches_published_beams_on_any_ranks(tmp_path: Path) -> None:
         assert arrays["vectors"][3].tolist() == list(exported["x"].values())
 
 
+@pytest.mark.long
 def test_archive_of_policies_is_killed_resumed_and_loaded(tmp_path: Path) -> None:
     config = str(EXAMPLES / "own_archive/cartpole.yaml")
     whole = trained(1, tmp_path / "whole", "own_archive/cartpole.yaml", "stop.generations=6")
@@ -138,6 +140,7 @@ def in_directory(directory: Path, text: str) -> Path:
     return directory / "run"
 
 
+@pytest.mark.long
 def test_archive_keeps_feasible_members_over_those_of_other_generations(tmp_path: Path) -> None:
     """The fitness of infeasible jobs depends on their generation, so it cannot compare members."""
     run = in_directory(tmp_path, OF_MIX)
@@ -155,6 +158,7 @@ def test_archive_keeps_feasible_members_over_those_of_other_generations(tmp_path
     assert sum(violation == 0 for violation, _ in best.values()) > 5 < len(best)
 
 
+@pytest.mark.long
 def test_front_without_constraints_is_the_line_between_the_optima(tmp_path: Path) -> None:
     """For squared distances from 0 and from 1 it is sqrt(a) + sqrt(b) = sqrt(3)."""
     front = table(in_directory(tmp_path, OF_TWO) / "front.csv")
@@ -175,6 +179,7 @@ OF_OBSERVATION = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("task", "older", "newer"),
     [
@@ -197,6 +202,7 @@ def test_behaviours_are_the_older_spelling_of_measures(
     assert results[0] == results[1]
 
 
+@pytest.mark.long
 def test_eval_has_the_quantities_of_episodes(tmp_path: Path) -> None:
     limit = (
         ", objectives: {length: maximise}, constraints: {position: observation.0, limit: length}"

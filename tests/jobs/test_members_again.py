@@ -102,6 +102,7 @@ def noise(number: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).standard_normal(2)
 
 
+@pytest.mark.long
 def test_members_of_a_noisy_archive_are_evaluated_again(tmp_path: Path) -> None:
     file = config(tmp_path, ARCHIVE)
     result = trained(1, file, tmp_path / "1")
@@ -143,6 +144,7 @@ def test_kills_while_members_are_evaluated_change_nothing(tmp_path: Path) -> Non
     assert tables[0] == tables[1]
 
 
+@pytest.mark.long
 def test_finished_runs_do_not_repeat_it(tmp_path: Path) -> None:
     file, run = config(tmp_path, ARCHIVE), tmp_path / "run"
     first = trained(1, file, run)
@@ -183,6 +185,7 @@ def test_members_of_a_noisy_front_are_evaluated_again(tmp_path: Path) -> None:
     assert sum(beaten) > 0
 
 
+@pytest.mark.long
 def test_members_of_policies_are_evaluated_again_if_asked(tmp_path: Path) -> None:
     file = config(tmp_path, POLICY)
     again = [
@@ -195,6 +198,7 @@ def test_members_of_policies_are_evaluated_again_if_asked(tmp_path: Path) -> Non
     assert {"return_again", "position_again", "angle_again"} <= set(rows[0])
 
 
+@pytest.mark.long
 def test_processes_of_one_machine_give_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

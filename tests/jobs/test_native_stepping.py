@@ -84,6 +84,7 @@ def test_one_rank_per_group_of_repetitions_compares_stepping(tmp_path: Path) -> 
     assert steps == [f"{rank} steps by ClassicControlBackend" for rank in range(4)]
 
 
+@pytest.mark.long
 def test_ranks_that_evaluate_snapshots_use_the_stepping_of_rank_0(tmp_path: Path) -> None:
     config = runs.tiny(tmp_path)
     run(1, tmp_path / "cache", training(config, tmp_path / "run", "stop.generations=4"))

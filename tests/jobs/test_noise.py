@@ -130,6 +130,7 @@ def test_answer_of_a_noisy_function_is_its_centre(config: Path, tmp_path: Path) 
     assert best["value"] < 0 <= np.square(centre).sum() and best["value"] < answer["value"]
 
 
+@pytest.mark.long
 def test_progress_shows_the_misranking_if_there_is_noise(config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     runs.here(config, run, ())
@@ -141,6 +142,7 @@ def test_progress_shows_the_misranking_if_there_is_noise(config: Path, tmp_path:
     assert "misranking" not in (tmp_path / "calm/log.txt").read_text()
 
 
+@pytest.mark.long
 def test_target_is_not_reached_by_a_lucky_evaluation(config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     # no vector has a value below 0, but evaluations with noise of 5 do
@@ -154,6 +156,7 @@ def test_target_is_not_reached_by_a_lucky_evaluation(config: Path, tmp_path: Pat
     assert loose["success"] and loose["generations"] == 1
 
 
+@pytest.mark.long
 def test_noiseless_function_costs_one_evaluation_more_and_is_searched_the_same(
     config: Path, tmp_path: Path
 ) -> None:
@@ -167,6 +170,7 @@ def test_noiseless_function_costs_one_evaluation_more_and_is_searched_the_same(
     assert json.loads((tmp_path / "auto/result.json").read_text())["answer"]["kind"] == "evaluation"
 
 
+@pytest.mark.long
 def test_run_of_a_version_without_handling_keeps_none(config: Path, tmp_path: Path) -> None:
     run, plain = tmp_path / "old", tmp_path / "plain"
     option = ("algorithm.noise_handling=none",)
@@ -206,6 +210,7 @@ def recorded(x: Any, seed: int) -> float:
     return noisy(x, seed)
 
 
+@pytest.mark.long
 def test_common_seeds_are_those_of_the_generation_and_the_repeat(
     config: Path, tmp_path: Path
 ) -> None:

@@ -303,6 +303,7 @@ def centred(directory: Path, name: str, *overrides: str) -> Path:
     return directory / name
 
 
+@pytest.mark.long
 def test_best_vector_can_come_from_the_final_evaluation(tmp_path: Path) -> None:
     """Samples are some 70 from the centre, which moves to the optimum at (1, 1)."""
     run = centred(tmp_path, "run")
@@ -322,6 +323,7 @@ def test_best_vector_can_come_from_the_final_evaluation(tmp_path: Path) -> None:
     assert np.load(tmp_path / "x.npy").tolist() == actual["x"]
 
 
+@pytest.mark.long
 def test_restarted_finished_run_keeps_the_final_evaluation(tmp_path: Path) -> None:
     before = best(centred(tmp_path, "run"))
     assert best(centred(tmp_path, "run")) == before
@@ -329,6 +331,7 @@ def test_restarted_finished_run_keeps_the_final_evaluation(tmp_path: Path) -> No
     assert best(centred(tmp_path, "run")) == before
 
 
+@pytest.mark.long
 def test_extended_run_discards_the_final_evaluation(tmp_path: Path) -> None:
     """Results are identical to an uninterrupted run."""
     centred(tmp_path, "twice")
@@ -343,6 +346,7 @@ def test_extended_run_discards_the_final_evaluation(tmp_path: Path) -> None:
     assert (twice / "evaluations.csv").read_bytes() == (once / "evaluations.csv").read_bytes()
 
 
+@pytest.mark.long
 def test_target_value_can_be_reached_by_the_final_evaluation(tmp_path: Path) -> None:
     value = best(centred(tmp_path, "free"))["value"]
     run = centred(tmp_path, "run", f"stop.target_value={value}")
@@ -352,6 +356,7 @@ def test_target_value_can_be_reached_by_the_final_evaluation(tmp_path: Path) -> 
     assert json.loads((run / "result.json").read_text())["success"] is False
 
 
+@pytest.mark.long
 def test_evaluations_of_the_centre_are_counted(tmp_path: Path) -> None:
     """Generations of 4 and, in generations 0, 3 and 6, the centre: 5, 9, 13, 18, 22, 26, 31."""
     run = centred(tmp_path, "run", "stop={episodes: 30}")

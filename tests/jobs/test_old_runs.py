@@ -66,6 +66,7 @@ def test_resumed_old_run_refuses_changed_and_non_default_options(
         train(old_run, "stop.generations=4", change)
 
 
+@pytest.mark.long
 def test_best_run_of_two_versions_is_selected_despite_different_hashes(old_run: Path) -> None:
     best = newest(old_run).best
     assert best is not None

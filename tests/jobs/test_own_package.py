@@ -46,6 +46,7 @@ def run(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "thomson"
 
 
+@pytest.mark.long
 def test_command_compares_the_run_with_the_published_energy(site: Path, run: Path) -> None:
     """12 electrons: 49.165253058, those of an icosahedron."""
     done = hpc_es(site, "thomson-table", "thomson", cwd=run.parent)

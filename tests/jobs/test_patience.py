@@ -85,6 +85,7 @@ PATIENT = (
 )
 
 
+@pytest.mark.long
 def test_plateau_of_a_policy_ends_the_run_on_any_ranks_and_after_a_kill(tmp_path: Path) -> None:
     """Three evaluations that are not better than the last improvement by more than 0.1."""
     tolerance = ("stop.patience=3", "stop.min_improvement=0.1")

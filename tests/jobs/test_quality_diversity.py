@@ -81,6 +81,7 @@ def test_archive_is_the_same_on_any_ranks_and_after_resuming_from_rows(
     assert whole["coverage"] * 64 > 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["map_elites", "cma_mae"])
 def test_archive_is_the_same_after_kills(kind: str, tmp_path: Path) -> None:
     """kill -9 of each rank in turn, at different times; most checkpoints have rows only."""
@@ -189,6 +190,7 @@ def test_mistakes_are_found_before_a_run(more: str, text: str, tmp_path: Path) -
     assert text in ended.stderr + ended.stdout, ended
 
 
+@pytest.mark.long
 def test_table_of_very_many_numbers_has_no_parameters(tmp_path: Path) -> None:
     file = config(tmp_path, "map_elites")
     (tmp_path / "here.py").write_text(FUNCTIONS.replace("x[1:]", "x[1:9]"))

@@ -110,6 +110,7 @@ def test_search_is_equal_on_any_ranks_and_after_a_kill(
         assert facts(run) == expected, call
 
 
+@pytest.mark.long
 def test_raised_budget_continues_a_generation_that_was_cut_within_its_repeats(
     config: Path, tmp_path: Path
 ) -> None:
@@ -139,11 +140,13 @@ def test_files_have_means_and_count_all_evaluations(config: Path, tmp_path: Path
     assert sum(row["failed_evaluations"] for row in rows) == failed + of_centre
 
 
+@pytest.mark.long
 def test_noiseless_function_is_evaluated_twice_once(config: Path, tmp_path: Path) -> None:
     runs.here(config, tmp_path / "run", ("task.function=my_repeated_cost:calm",))
     assert [row["repeats"] for row in read_metrics(tmp_path / "run")] == [2.0] + [1.0] * 6
 
 
+@pytest.mark.long
 def test_points_of_an_earlier_run_keep_their_errors(config: Path, tmp_path: Path) -> None:
     runs.here(config, tmp_path / "first", ())
     points = f"task.initial_points={tmp_path / 'first/evaluations.csv'}"

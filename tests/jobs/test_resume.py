@@ -309,6 +309,7 @@ def test_evaluations_are_written_between_metrics_of_an_interval(tmp_path: Path) 
     assert (runs.rows(run), runs.table(run)) == (runs.rows(whole), runs.table(whole))
 
 
+@pytest.mark.long
 def test_statistics_that_are_not_finite_are_refused_with_the_checkpoint_to_continue_from(
     stopped: Path,
 ) -> None:

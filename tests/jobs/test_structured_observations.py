@@ -47,6 +47,7 @@ def trained(folder: Path, name: str, *overrides: str) -> Path:
     return folder / name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["dict", "tuple"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_run_equals_that_with_the_wrapper(policy: str, kind: str, tmp_path: Path) -> None:
@@ -59,6 +60,7 @@ def test_run_equals_that_with_the_wrapper(policy: str, kind: str, tmp_path: Path
     assert status(plain)["failed_episodes"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 def test_ranks_and_kills_do_not_change_bits(policy: str, tmp_path: Path) -> None:
     options = (*SENSES, POLICIES[policy])
@@ -68,12 +70,14 @@ def test_ranks_and_kills_do_not_change_bits(policy: str, tmp_path: Path) -> None
     assert_same(tmp_path / "killed", tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_vector_environment_equals_single_ones(tmp_path: Path) -> None:
     options = ("mpi.chunk_size=4", POLICIES["mlp"])
     vector = trained(tmp_path, "vector", "task.stepping=vector", *options)
     assert digest(newest(vector)) == digest(newest(trained(tmp_path, "single", *options)))
 
 
+@pytest.mark.long
 def test_policy_eval_video_and_file_take_the_observations(tmp_path: Path, capsys: Any) -> None:
     run = trained(tmp_path, "run", POLICIES["mlp"], "task.env_kwargs.box=true")
     policy: Any = hpc_es.load_policy(run)
@@ -102,6 +106,7 @@ class Louder(gymnasium.ObservationWrapper[Any, Any, Any]):
         return {**observation, "vector": 2 * observation["vector"]}
 
 
+@pytest.mark.long
 def test_wrapper_may_change_a_part(tmp_path: Path) -> None:
     wrapper = f"task.wrappers=['{__name__}:Louder']"
     run = trained(tmp_path, "run", POLICIES["mlp"], wrapper)
@@ -112,6 +117,7 @@ def test_wrapper_may_change_a_part(tmp_path: Path) -> None:
         assert plain(inside) == wrapped(outside)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 def test_image_parts_are_refused_with_working_remedies(policy: str, tmp_path: Path) -> None:
     options = (*SENSES, POLICIES[policy], "task.env_kwargs.image=true")

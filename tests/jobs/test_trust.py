@@ -245,6 +245,7 @@ def test_library_of_a_run_that_is_unpacked_does_not_run(place: Place) -> None:
     assert "subprocess:Popen is of a library" in said
 
 
+@pytest.mark.long
 def test_own_run_with_a_library_or_a_program_is_trusted_once_started(place: Place) -> None:
     command = json.dumps(["sh", "-c", "echo 1 > $0; : $1", "{result}", "{parameters}"])
     tasks = {

@@ -109,6 +109,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.long
 def test_two_concurrent_shards_find_the_results_of_one_task(
     undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -290,6 +291,7 @@ def test_success_objective_with_repetitions_in_groups(tmp_path: Path) -> None:
 RANDOM = "search: random\nspace: {algorithm.sigma: {log_uniform: [0.05, 0.5]}}\n"
 
 
+@pytest.mark.long
 def test_random_search_with_more_trials_keeps_the_first_ones(tmp_path: Path) -> None:
     output = tmp_path / "search"
     tune(0, output, f"{RANDOM}trials: 2")

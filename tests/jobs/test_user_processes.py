@@ -137,6 +137,7 @@ def interrupted(tmp_path: Path, source: str, config: str, number: signal.Signals
     return done
 
 
+@pytest.mark.long
 def test_signal_to_all_processes_leaves_the_workers_to_the_generation(tmp_path: Path) -> None:
     """As Ctrl-C in a terminal."""
     done = interrupted(tmp_path, POOL, FUNCTION % "pool", signal.SIGINT)
@@ -148,6 +149,7 @@ def test_failures_after_the_end_of_child_processes_are_not_recorded(tmp_path: Pa
     interrupted(tmp_path, SIMULATOR, EPISODES % "Daemon", signal.SIGTERM)
 
 
+@pytest.mark.long
 def test_environment_with_a_daemon_process(tmp_path: Path) -> None:
     done = run(tmp_path, EPISODES, "Daemon")
     assert_right(tmp_path, done)
@@ -163,6 +165,7 @@ def test_forked_child_that_comes_back_does_not_train(ranks: int, tmp_path: Path)
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.long
 def test_environment_that_does_not_close(tmp_path: Path) -> None:
     done = run(tmp_path, EPISODES, "Stays")
     assert_right(tmp_path, done)
@@ -184,6 +187,7 @@ def test_environment_without_an_end_is_named(tmp_path: Path) -> None:
         job.wait_for_output("set task.max_episode_steps or task.episode_timeout_seconds")
 
 
+@pytest.mark.long
 def test_missing_standard_streams(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(POOL)
     (tmp_path / "c.yaml").write_text(FUNCTION % "pool" + "stop: {generations: 1}\n")

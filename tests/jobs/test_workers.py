@@ -97,6 +97,7 @@ def test_run_has_the_same_bits_on_any_number_of_workers(workers: int, tmp_path: 
     assert runs.digests(tmp_path / "ranks") == runs.digests(tmp_path / "workers")
 
 
+@pytest.mark.long
 def test_run_resumes_on_another_number_of_workers_and_on_ranks(tmp_path: Path) -> None:
     with hpc_es.train(CONFIG, tmp_path / "whole") as run:
         list(run)
@@ -109,6 +110,7 @@ def test_run_resumes_on_another_number_of_workers_and_on_ranks(tmp_path: Path) -
     assert newest == max(runs.digests(tmp_path / "whole").items())
 
 
+@pytest.mark.long
 def test_worker_that_dies_is_replaced(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     arguments = {"arguments": {"mark": str(mark)}}
@@ -155,6 +157,7 @@ def test_worker_that_is_ended_while_it_replies_says_nothing(
     assert dead.is_set() and capfd.readouterr().err == ""
 
 
+@pytest.mark.long
 def test_killed_job_leaves_no_worker_and_resumes_with_the_same_bits(tmp_path: Path) -> None:
     config = tmp_path / "search.yaml"
     function = {

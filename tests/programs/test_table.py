@@ -300,6 +300,7 @@ def test_unnecessary_characters_are_removed(name: str, program: str, shortest: s
     )
 
 
+@pytest.mark.long
 def test_program_that_memorises_the_cases_is_reported() -> None:
     known = check_program(by_heart("divide-2"), "divide-2")
     assert known is not None and known.fresh == 94 and known.solved <= 5  # correct by chance

@@ -142,6 +142,7 @@ def model_of(*arguments: object) -> Any:
     return keras.models.load_model(arguments[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 def test_wrappers_are_layers_of_the_model(kind: str, tmp_path: Path) -> None:
     """Observations from -100, 100 to -1, 1; actions from -1, 1 to 0, 20."""
@@ -168,6 +169,7 @@ def test_wrappers_are_layers_of_the_model(kind: str, tmp_path: Path) -> None:
     assert (result >= 0).all() and (result <= 20).all() and ((result > 0.1) & (result < 19.9)).any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("wrapper", "said"),
     [
@@ -190,6 +192,7 @@ def test_wrapper_without_a_keras_layer_is_refused(
     assert int(np.argmax(model(observed))) == load_policy(path, env="wrapped")(observed[0])
 
 
+@pytest.mark.long
 def test_run_with_other_wrappers_exports_for_the_wrapped_environment(capsys: Any) -> None:
     path = run("task.wrappers=['hpc_es.tasks.last_step:LastStep']", "report.export_interval=1")
     out = capsys.readouterr().out
@@ -202,6 +205,7 @@ def test_run_with_other_wrappers_exports_for_the_wrapped_environment(capsys: Any
     assert int(np.argmax(model(observed))) == load_policy(path, "last", env="wrapped")(observed[0])
 
 
+@pytest.mark.long
 def test_every_checkpoint_of_a_run_is_exported(tmp_path: Path) -> None:
     reach = ("task.env_id=tests.helpers.toys:Reach-v0", "algorithm.optimizer.learning_rate=0.01")
     path, observed = run(*reach, "checkpoint.interval=1"), np.ones((1, 3), np.float32)

@@ -25,6 +25,7 @@ def exported(path: Path, *options: str) -> dict[str, Any]:
         return dict(arrays)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "policy",
     [
@@ -49,6 +50,7 @@ def test_arrays_have_the_names_and_shapes_of_the_layout(policy: str, tmp_path: P
     assert layout.join(arrays).tobytes() == runs.newest(tmp_path / "run").state.theta.tobytes()
 
 
+@pytest.mark.long
 def test_normalised_policy_has_its_statistics(tmp_path: Path) -> None:
     path = run(*NORMALISED)
     (tmp_path / "run").symlink_to(path)
@@ -60,6 +62,7 @@ def test_normalised_policy_has_its_statistics(tmp_path: Path) -> None:
     assert arrays["observation_clip"] == clip == 0.5
 
 
+@pytest.mark.long
 def test_part_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`file` is an argument of numpy.savez."""
     path = tmp_path / "run"
@@ -75,6 +78,7 @@ def test_part_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     }
 
 
+@pytest.mark.long
 def test_missing_value_head_is_reported(tmp_path: Path) -> None:
     with pytest.raises(export.UserError, match="trained by es has no value head to export"):
         cli.run(["export", str(run()), str(tmp_path / "policy.npz"), "--value"])

@@ -74,6 +74,7 @@ def rows(run: Path) -> list[list[float]]:
     return [[float(cell) for cell in line.split(",")] for line in lines]
 
 
+@pytest.mark.long
 def test_inspect_shows_the_best_of_all_evaluations_by_name(
     created: Created, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +90,7 @@ def test_inspect_shows_the_best_of_all_evaluations_by_name(
     assert f"value {value:,}, x a {a:,}, b {b:,}" in out and re.search(r"seconds \d+\.\d,", out)
 
 
+@pytest.mark.long
 def test_export_writes_the_best_vector(created: Created, tmp_path: Path) -> None:
     run = created()
     best = min(rows(run), key=lambda row: row[2])
@@ -132,6 +134,7 @@ class Task:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("which", ["best", "last"])
 def test_export_writes_the_vector_of_a_custom_task(
@@ -166,6 +169,7 @@ def test_export_writes_the_vector_of_a_custom_task(
     assert json.loads((tmp_path / "x.json").read_text())["x"] == theta.tolist()
 
 
+@pytest.mark.long
 def test_all_checkpoints_of_a_function_are_refused_with_what_shows_the_answer(
     created: Created,
 ) -> None:
@@ -184,6 +188,7 @@ def test_export_writes_the_parameters_of_a_policy(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("function", "scale"), [("power", "log"), ("above", "linear"), ("below", "linear")]
 )
@@ -199,6 +204,7 @@ def test_value_axis_is_logarithmic_for_wide_ranges(
     assert list(line.get_xdata()) == [9, 18, 27, 36, 45, 54] and list(line.get_ydata()) == values
 
 
+@pytest.mark.long
 def test_curves_of_several_runs_are_averaged_with_their_spread(created: Created) -> None:
     several = [load(created(f"run_{seed}", seed)) for seed in range(3)]
     (ax,) = figure(grouped(several), ("evaluations",), None).axes

@@ -128,6 +128,7 @@ if Version(gymnasium.__version__) >= Version("1.4"):
     WRAPPERS.insert(0, "{gymnasium.wrappers:ReshapeObservation: {shape: [1, 3]}}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", ["unwrapped", "wrapped"])
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 def test_exported_file_has_wrappers_and_normalisation(kind: str, env: Any, tmp_path: Path) -> None:
@@ -209,12 +210,14 @@ def test_file_of_a_cnn_equals_the_policy(
     assert expected.std(axis=0).min() > 1e-4
 
 
+@pytest.mark.long
 def test_what_numpy_alone_cannot_compute_is_refused(tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(SystemExit):
         cli.main(["export", str(run()), str(tmp_path / "acting.py"), "--value"])
     assert "a .py file has actions only: leave --value out" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_name_of_a_run_cannot_become_code(tmp_path: Path) -> None:
     name = '"""\nraise SystemExit("code of somebody else")\n"""\\'
     path, file = run(f"name={json.dumps(name)}"), tmp_path / "acting.py"

@@ -150,6 +150,7 @@ WRAPPERS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", ["unwrapped", "wrapped"])
 def test_exported_model_has_wrappers_and_normalisation(env: Any, tmp_path: Path) -> None:
     path = run(

@@ -57,6 +57,7 @@ def test_front_is_read_with_its_names_and_directions() -> None:
     assert pairs_of(front) == [(0, 1)] and height_of([]) == 0 < height_of([front])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("objectives", [2, 3, 6])
 def test_pictures_of_fronts(
     objectives: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -77,6 +78,7 @@ def test_pictures_of_fronts(
     plot([run], tmp_path / "again.svg")  # without the front
 
 
+@pytest.mark.long
 def test_fronts_of_episodes_are_drawn_against_timesteps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ def test_front_that_cannot_be_drawn_is_left_out(tmp_path: Path, name: str, array
     assert read_front(tmp_path, {}) is None
 
 
+@pytest.mark.long
 def test_report_has_a_section_with_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = run_of(tmp_path, 3)
@@ -144,6 +147,7 @@ def test_report_has_a_section_with_limits(tmp_path: Path, monkeypatch: pytest.Mo
         ElementTree.fromstring(svg)
 
 
+@pytest.mark.long
 def test_runs_with_a_front_and_others_are_not_drawn_in_one_chart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

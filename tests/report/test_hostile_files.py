@@ -168,6 +168,7 @@ def test_unusual_files_of_a_run(
     read_all(capsys, runs, file.parent)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text", ["&a [" + "x, " * 9 + "]", "a: " + "[" * 50_000, "repetitions: 1000000000000\n", "\xff"]
 )
@@ -414,6 +415,7 @@ def test_pictures_of_many_tasks_are_refused(runs: Path, capsys: pytest.CaptureFi
     assert status and "the runs have 60 tasks" in said
 
 
+@pytest.mark.long
 def test_many_restarts_are_drawn_in_seconds(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _edit_rows(runs / "function", 20_000, restarts=lambda n: n, sigma=lambda n: n + 1.0)
     assert called(capsys, "plot", runs / "function", "-o", "curve.png")[0] == 0

@@ -120,6 +120,7 @@ def test_failing_logger_warns_once_and_is_disabled(
     )
 
 
+@pytest.mark.long
 def test_run_is_identical_if_its_logger_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +135,7 @@ def test_run_is_identical_if_its_logger_fails(
     )
 
 
+@pytest.mark.long
 def test_checkpoint_holds_the_run_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tape, config, run = Tape([]), runs.tiny(tmp_path), tmp_path / "run"
     in_place_of(monkeypatch, tensorboard=tape)
@@ -146,6 +148,7 @@ def test_checkpoint_holds_the_run_ids(tmp_path: Path, monkeypatch: pytest.Monkey
     assert tape.calls[0] == ("start", "new", 3) and tape.calls[-1] == ("close", "finished")
 
 
+@pytest.mark.long
 def test_repeated_last_row_is_dropped_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def started(run_dir: Path, first: int) -> TensorBoard:
     return logger
 
 
+@pytest.mark.long
 def test_tensorboard_has_scalars_over_generations(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     writer = started(tmp_path, 0)

@@ -325,6 +325,7 @@ def test_failed_write_leaves_the_old_plot(tmp_path: Path, monkeypatch: pytest.Mo
     assert [path.name for path in output.parent.iterdir()] == ["curve.png"]
 
 
+@pytest.mark.long
 def test_plotting_uses_neither_pyplot_nor_a_display(tmp_path: Path) -> None:
     run = make(tmp_path / "a", [1, 2])
     program = (
@@ -379,6 +380,7 @@ def test_short_curve_keeps_all_points() -> None:
     assert curve.thinned() is curve
 
 
+@pytest.mark.long
 def test_repeated_plots_do_not_increase_memory(tmp_path: Path) -> None:
     gc.collect()
     gc.disable()

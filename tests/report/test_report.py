@@ -359,6 +359,7 @@ def test_pictures_and_videos_of_a_run_are_included_up_to_a_limit(tmp_path: Path)
     assert "walk.mp4 is left out" in page.texts["best"]
 
 
+@pytest.mark.long
 def test_page_of_many_long_runs_is_below_the_limit(tmp_path: Path) -> None:
     for index in range(40):
         run = status(

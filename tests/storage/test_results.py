@@ -38,7 +38,7 @@ def test_shards_are_read_in_the_order_of_repetitions(tmp_path: Path) -> None:
 def test_several_directories_are_compared_in_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The mean of 1, 2 and 4 is 2.33333, and the quartiles are halfway between neighbours."""
+    """The median of 1, 2 and 4 is 2, and the quartiles are halfway between neighbours."""
     a, b = tmp_path / "a", tmp_path / "b"
     for number, final in enumerate([1.0, 2.0, 4.0]):
         results.append(a, Shard(0, 1), {**row(number, final), "budget": {}})
@@ -46,9 +46,10 @@ def test_several_directories_are_compared_in_a_table(
     assert cli.run(["results", str(a), str(b)]) == 0
     width = len(str(a))
     assert capsys.readouterr().out.splitlines() == [
-        f"{'directory':{width}}  finished  final return        best return         timesteps",
-        f"{a}  3 of 5    2.33333 (1.5 to 3)  2.33333 (1.5 to 3)  10",
-        f"{b}  1 of 5    5                   5                   10",
+        "Numbers are medians over repetitions (lower to upper quartile).",
+        f"{'directory':{width}}  finished  final return  best return   timesteps",
+        f"{a}  3 of 5    2 (1.5 to 3)  2 (1.5 to 3)  10",
+        f"{b}  1 of 5    5             5             10",
     ]
     cli.run(["results", str(a), str(b), "--json"])
     result = json.loads(capsys.readouterr().out)

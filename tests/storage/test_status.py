@@ -138,6 +138,7 @@ def slow(x, run, beats):
 """
 
 
+@pytest.mark.long
 def test_heartbeat_is_written_during_a_long_generation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def best_of(path: Path) -> BestCentre:
     return best
 
 
+@pytest.mark.long
 def test_discrete_actions_are_the_largest_output_plus_start() -> None:
     policy = load_policy(run(env("Shifted")), "last")
     theta = snapshot(run(env("Shifted"))).state.theta
@@ -48,6 +49,7 @@ def test_discrete_actions_are_the_largest_output_plus_start() -> None:
     assert type(policy(OBSERVED[0])) is int
 
 
+@pytest.mark.long
 def test_box_actions_are_the_clipped_output() -> None:
     path = run(
         env("Reach"), "task.env_kwargs={low: -0.1, high: 0.2}", "policy.action_noise_std=5.0"
@@ -126,6 +128,7 @@ def test_best_is_the_evaluated_theta() -> None:
     assert last.theta.tobytes() != best.shared["theta"].tobytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("generation", "change", "which"),
     [(None, 1, "last"), (None, 0, "best"), (None, -1, "best"), (1, 1, "best")],
@@ -147,6 +150,7 @@ def test_last_theta_is_loaded_if_its_final_evaluation_was_better(
     np.testing.assert_array_equal(read_policy(path).theta, wanted["theta"])
 
 
+@pytest.mark.long
 def test_without_an_evaluation_the_last_theta_is_loaded() -> None:
     path = run("evaluation.interval=0")
     assert read_policy(path).which == "last"
@@ -163,6 +167,7 @@ def better(path: Path, to: Path, by: float) -> Path:
     return to
 
 
+@pytest.mark.long
 def test_best_of_a_killed_run_may_be_newer_than_its_checkpoints(tmp_path: Path) -> None:
     assert read_policy(better(run(), tmp_path / "a", by=1)).generation == 77
     assert read_policy(better(run(), tmp_path / "b", by=-1)).generation == best_of(run()).generation
@@ -177,6 +182,7 @@ def test_load_policy_accepts_a_checkpoint_file(tmp_path: Path) -> None:
     assert read_policy(file).path == file
 
 
+@pytest.mark.long
 def test_checkpoint_file_is_the_theta_of_its_generation_and_best_the_best_one() -> None:
     path = run(env("Reach"))
     folder, best = path / "checkpoints", best_of(path)
@@ -196,6 +202,7 @@ def test_observations_of_another_shape_are_refused(shape: tuple[int, ...]) -> No
         load_policy(run())(np.zeros(shape))
 
 
+@pytest.mark.long
 def test_load_policy_reports_why_a_run_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such file"):
         load_policy(tmp_path / "nothing")
@@ -304,6 +311,7 @@ def test_nan_action_is_refused(tmp_path: Path) -> None:
         policy(OBSERVED[0])
 
 
+@pytest.mark.long
 def test_policy_with_infinite_statistics_is_refused(tmp_path: Path) -> None:
     source = run(env("Survival"), *NORMALISED)
     state = snapshot(source).state

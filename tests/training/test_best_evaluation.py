@@ -79,6 +79,7 @@ def trained(directory: Path, run: str, generations: int) -> tuple[list[float], P
     return thetas, directory / run
 
 
+@pytest.mark.long
 def test_best_parameters_have_the_best_fitness_and_not_the_best_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,6 +222,7 @@ def test_evaluating_alone_gives_identical_results_for_every_strategy(tmp_path: P
         runs.assert_same(tmp_path / "3" / kind, tmp_path / "1" / kind)
 
 
+@pytest.mark.long
 def test_signal_to_a_waiting_rank_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
     cheap = {
         **COMMON,

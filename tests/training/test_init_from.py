@@ -151,6 +151,7 @@ def test_different_normalisation_of_the_source_is_reported(
     assert "WARNING: policy.init_from" not in out if message is None else f" {message}" in out
 
 
+@pytest.mark.long
 def test_statistics_can_be_omitted_or_come_from_another_run(tmp_path: Path) -> None:
     source, other = (run(*REACH, *NORMALISED, f"seed={seed}") for seed in (1, 2))
     names = (
@@ -379,6 +380,7 @@ SENSES = "task.env_id=tests.helpers.structured:Senses-v0"
 FRESH = "has other shapes of, or lacks, output_kernel [4, 1], output_bias [1], which start anew"
 
 
+@pytest.mark.long
 def test_parts_that_fit_are_taken_for_another_action_space(tmp_path: Path, capsys: Any) -> None:
     """From two discrete actions to a Box of one: all layers but the output."""
     old = run(SENSES)

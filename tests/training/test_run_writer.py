@@ -78,6 +78,7 @@ def test_ranks_gather_only_if_there_is_something_to_send(case: str, tmp_path: Pa
     assert f"gathered {expected}" in done.stdout, str(done)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("share", "interval", "count"),
     [(1e9, "auto", 3), (1e-9, "auto", 0), (1e-9, 10, 3)],
@@ -105,6 +106,7 @@ def test_automatic_checkpoints_take_little_of_the_time(
     assert [generation for generation in saved if generation < 35] == [10, 20, 30][:count]
 
 
+@pytest.mark.long
 def test_evaluations_list_the_centre_that_was_evaluated_if_updates_overwrite_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def test_study_improves_on_random_trials(tmp_path: Path) -> None:
     assert sum(away[-10:]) < 0.5 * sum(away[:10])
 
 
+@pytest.mark.long
 def test_cma_es_searches_the_mixed_space_and_continues_after_kills(tmp_path: Path) -> None:
     """Optimum 0 at a = 0.01, b = 1, c = 2, d = null.
 

@@ -372,6 +372,7 @@ def test_model_on_another_backend_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert text in refusal(sequential)
 
 
+@pytest.mark.long
 def test_run_of_actor_critic_exports_logits_and_value(tmp_path: Path) -> None:
     """The last output of the network is the value."""
     import keras

@@ -60,6 +60,7 @@ def population(policy: Any, rank: int) -> LowRank:
     return LowRank(factorisation, theta, noise.numbers(0, range(3)), np.arange(ROWS) // 2, scales)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("builder", "rank", "formed"), [("every_layer", 2, ["conv2d"]), ("recurrent", 1, ["lstm"])]
 )

@@ -186,6 +186,7 @@ def played(task: Atari, seeds: Sequence[int]) -> tuple[list[list[bytes]], list[f
     return actor.observed, rows["return_"].tolist()
 
 
+@pytest.mark.long
 def test_episode_depends_on_its_seed_only(task: Atari) -> None:
     """Alone, among others, in another place and after other episodes; with sticky actions."""
     alone = played(atari("seaquest", max_frames=600, noop_max=10, height=42, width=42), [11])

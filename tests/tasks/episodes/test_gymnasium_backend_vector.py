@@ -115,6 +115,7 @@ TRAIN = """
 """
 
 
+@pytest.mark.long
 def test_vector_stepping_gives_the_theta_of_single_environments(tmp_path: Path) -> None:
     config = str(runs.tiny(tmp_path))
     for ranks in (1, 3):
@@ -125,6 +126,7 @@ def test_vector_stepping_gives_the_theta_of_single_environments(tmp_path: Path) 
         assert runs.newest(tmp_path / other).state.theta.tobytes() == theta.tobytes()
 
 
+@pytest.mark.long
 def test_resume_with_another_kind_of_stepping_is_refused(tmp_path: Path) -> None:
     """Results depend on it, unlike on native stepping."""
     config = runs.tiny(tmp_path)

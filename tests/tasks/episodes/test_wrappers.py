@@ -69,6 +69,7 @@ def returns(policy: Any, environment: Any) -> float:
     return float(np.mean(lengths_by_hand(policy, environment, seeds(0, range(EPISODES)))[0]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "wrappers",
     [
@@ -110,6 +111,7 @@ def test_policy_for_the_wrapped_environment_applies_no_wrapper() -> None:
         inner(np.zeros(4))
 
 
+@pytest.mark.long
 def test_observations_that_are_dicts_are_flattened() -> None:
     path = run(
         "task.env_id=tests.helpers.toys:Named-v0",
@@ -159,6 +161,7 @@ def test_environment_that_fails_while_wrappers_are_compared_is_named() -> None:
         applied_wrappers(options)
 
 
+@pytest.mark.long
 def test_run_with_other_wrappers_is_loaded_for_the_wrapped_environment() -> None:
     path = run("task.wrappers=[hpc_es.tasks.last_step:LastStep]")
     with pytest.raises(

@@ -104,6 +104,7 @@ def test_thousand_native_steps_equal_gymnasiums(name: str) -> None:
     assert sum(is_reset(line) for row in expected for line in row) >= 4 * (1 + 250 // 60)
 
 
+@pytest.mark.long
 def test_squares_are_computed_as_in_gymnasium() -> None:
     """About one in 1,300 squares differs in its last bit
     between `scalar ** 2` and `scalar * scalar`.
