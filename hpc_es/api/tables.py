@@ -40,7 +40,7 @@ class Results:
         answer_evaluations, violation.
 
         `value` is that of the answer, with the sign of the objective, from `answer_evaluations`
-        evaluations. A run of a function or program has `evaluations`, any other has `episodes`.
+        evaluations. A run of a function, program or model has `evaluations`, any other `episodes`.
         """
         return table(map(_run_row, self.paths))
 
