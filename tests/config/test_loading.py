@@ -745,6 +745,9 @@ def test_floats_with_a_fraction_are_refused_as_integers(value: str) -> None:
         ("algorithm.popsize=8", "population_size"),
         ("algorithm.std=8", "sigma"),
         ("policy.hidden_sizes=[8]", "hidden_dims"),
+        ("stop.evaluations=8", "episodes"),
+        ("stop.timeout=8", "seconds"),
+        ("stop.target=8", "target_return"),
     ],
 )
 def test_names_of_other_libraries_are_suggested(override: str, suggestion: str) -> None:
