@@ -193,6 +193,7 @@ class Offers:
     platform: Setting | None = None  # the device in place of `device`, "cpu" or "gpu"
     # options that could limit the time or the steps of a job, and do not
     unset_limits: tuple[str, ...] = ()
+    checked_call: str = ""  # the option that names a function which `--check` calls once
 
     @property
     def sign(self) -> int:
@@ -215,6 +216,7 @@ class Computes:
         False
     )
     any_chunks: bool = False  # whether results are independent of the chunks
+    custom: bool = False  # whether it runs code of the user's, which `--check` tries on a batch
     low_rank_only: Setting | None = None  # an option that has an effect with `noise.rank` only
     own_calls: tuple[str, ...] = ()  # options without effect if the task compiles the policy
     # options with which NumPy computes it, if it can

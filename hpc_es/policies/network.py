@@ -205,8 +205,13 @@ class NetworkPolicy:
 
 def computes(options: Options) -> Computes:
     """Return how a policy of this kind computes."""
-    own = ("candidates_per_call",)
-    return Computes(backend=options.backend, backends=BACKENDS, any_chunks=True, own_calls=own)
+    return Computes(
+        backend=options.backend,
+        backends=BACKENDS,
+        any_chunks=True,
+        custom=True,
+        own_calls=("candidates_per_call",),
+    )
 
 
 def build(options: Options, spaces: Spaces) -> NetworkPolicy:

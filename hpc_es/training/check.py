@@ -110,14 +110,14 @@ def check(
             if state is not None and config.policy.init_optimizer:
                 apply_optimizer(state, source)
     is_custom = policy is not None and (
-        is_user_kind(config.policy.kind) or config.policy.kind == "network"
+        is_user_kind(config.policy.kind) or config.setup.computes.custom
     )
     if policy is not None and is_custom and not config.setup.offers.compiled and can_compute():
         with problems.collect():
             _check_act(config, task, policy)
-    if call and config.task.kind == "function":
+    if call and (option := config.setup.offers.checked_call):
         with problems.collect():
-            _check_call(config, problem)
+            _check_call(config, option, problem)
     problems.raise_any()
     lines = [f"config is valid: {visible(str(config.name))}"]
     lines += _searched_lines(config, task, policy, problem)
@@ -380,9 +380,9 @@ def _observation(task: Task, spec: ObservationSpec) -> Array:
     return np.zeros(spec.shape, spec.dtype)
 
 
-def _check_call(config: Config, problem: VectorProblem) -> None:
-    """Evaluate the first vector; ConfigError if that fails."""
-    name = config.task.function
+def _check_call(config: Config, option: str, problem: VectorProblem) -> None:
+    """Evaluate the first vector by the function of an option; ConfigError if that fails."""
+    name = getattr(config.task, option)
     say_error(f"{name} is called once; --no-call leaves that out\n")
     first = problem.initial(Keys(config.seed).generator(Purpose.INITIAL_PARAMETERS))
     try:
@@ -399,7 +399,7 @@ def _check_call(config: Config, problem: VectorProblem) -> None:
         raise ConfigError(
             [
                 (
-                    "task.function",
+                    f"task.{option}",
                     f"the call of {name} with the first vector fails: {failed[0]} (--no-call leaves "
                     "this call out)",
                 )

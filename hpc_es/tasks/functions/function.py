@@ -39,6 +39,7 @@ OFFERS = Offers(
     any_chunks=True,
     metrics=OF_CONSTRAINTS,
     noisy=True,
+    checked_call="function",
 )
 
 
