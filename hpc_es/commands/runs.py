@@ -125,7 +125,9 @@ def _run_row(path: Path) -> JsonObject:
     from hpc_es.storage.status import run_state, seconds_since
 
     state, row = run_state(path), last_row(path)
-    stop = read_config(path).get("stop") or {}
+    # a config takes longer to parse than all the rest to read
+    is_finished = state["state"] == "finished"
+    stop = {} if is_finished else read_config(path).get("stop") or {}
     generation = int(row["generation"] or 0) + 1 if row else int(state.get("generation", 0))
     used = {
         "generations": generation,
@@ -137,11 +139,7 @@ def _run_row(path: Path) -> JsonObject:
         "kind": "run",
         "state": state["state"],
         "reason": state.get("reason"),
-        "progress": 1.0
-        if state["state"] == "finished"
-        else min(max(parts), 1.0)
-        if parts
-        else None,
+        "progress": 1.0 if is_finished else min(max(parts), 1.0) if parts else None,
         "progress_text": f"{generation:,} generation{'' if generation == 1 else 's'}",
         **_best_entries(read_found(path)),
         "age_seconds": seconds_since(str(state.get("heartbeat", ""))),

@@ -331,7 +331,7 @@ def test_mlflow_store_with_a_link_of_a_stranger_is_not_cut(
     place.symlink_to(target)
     os.lchown(place, 12345, 12345)
     (warning,) = _logged(tmp_path / "store", "mlflow", "abc", monkeypatch)
-    assert "is a link of user 12345" in warning
+    assert "is a link of another user (uid 12345)" in warning
     assert [file.read_text() for file in files] == ["1 2 3\n4 5 6\n"] * 3
 
 
