@@ -83,7 +83,7 @@ def test_run_reports_held_out_shares_and_measures(
         ],
     )
     rows = list(hpc_es.train(config, tmp_path / "run"))
-    assert 0 <= rows[0]["evaluation_return_mean"] <= 1
+    assert 0 <= rows[0]["centre_score_mean"] <= 1
     example.measure(base, str(tmp_path / "run"))
     before, after = capsys.readouterr().out.splitlines()[-2:]
     assert before.startswith("before: valid 0.") and after.startswith("after: valid 0.")
