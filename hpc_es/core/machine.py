@@ -193,4 +193,11 @@ def as_comment(provenance: Mapping[str, object]) -> str:
         flat["earlier_software"] = "; ".join(
             ", ".join(map(" ".join, before.items())) for before in earlier
         )
-    return "\n# made with:\n" + "".join(f"#   {name}: {value}\n" for name, value in flat.items())
+    lines = (f"#   {name}: {_as_text(value)}\n" for name, value in flat.items())
+    return "\n# made with:\n" + "".join(lines)
+
+
+def _as_text(value: object) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    return ", ".join(f"{name} {item}" for name, item in value.items() if item is not None) or "none"

@@ -51,3 +51,12 @@ def test_earlier_software_is_a_line_of_the_config_of_a_run() -> None:
         "#   numpy: 2.4",
         "#   earlier_software: numpy 2.0, hpc_es 0.1; numpy 2.2",
     ]
+
+
+def test_comment_shows_groups_of_values_as_text() -> None:
+    info = {"device": {"library": None, "kind": "cpu"}, "sources": {}, "size": 2}
+    assert as_comment(info).splitlines()[2:] == [
+        "#   device: kind cpu",
+        "#   sources: none",
+        "#   size: 2",
+    ]
