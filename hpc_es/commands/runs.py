@@ -635,7 +635,7 @@ def _comparison(summaries: Mapping[str, JsonObject]) -> str:
     names = {name: name.replace("_", " ") for name in COMPARED}
     # of functions, programs and models a timestep is an evaluation, as everywhere else
     evaluated = ("best_value", "best_score")
-    if all(any(summary[name] for name in evaluated) for summary in summaries.values()):
+    if all(any(summary[name] is not None for name in evaluated) for summary in summaries.values()):
         names = {name: text.replace("timesteps", "evaluations") for name, text in names.items()}
     table = [["directory", "finished", *names.values()]]
     for name, summary in summaries.items():
@@ -651,10 +651,7 @@ def _comparison(summaries: Mapping[str, JsonObject]) -> str:
 
 
 def _statistics_cell(value: object) -> str:
-    """Return a number, or the median and quartiles of several.
-
-    A mean may lie outside of the quartiles.
-    """
+    """Return a number, or the median and quartiles of several."""
     if value is None:
         return "-"
     if not isinstance(value, Mapping):

@@ -113,9 +113,8 @@ class Problem(Protocol):
     columns: tuple[Column, ...]  # columns of the rows in addition to `return_` and `length`
     is_objective: bool  # whether it is a function whose best value is sought
     episodes_per_job: int  # episodes over which the return of a job is averaged
-    less_noise: (
-        str  # what makes its jobs less noisy, such as "task.repeats", for advice; "": nothing
-    )
+    # what makes its jobs less noisy, such as "task.repeats", for advice; "": nothing
+    less_noise: str
     chunk_size: int | None  # jobs per chunk; None: `mpi.chunk_size`
     cutting: Cutting  # how rounds may be cut into chunks
     call_size: int  # jobs that are computed together; other chunks than multiples of it take longer
