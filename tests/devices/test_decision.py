@@ -48,6 +48,8 @@ def _without_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     for module in (jax_setup, tensorflow_setup):
         monkeypatch.setattr(module, "_chosen", [])
     monkeypatch.setattr(decision, "_decisions", [])
+    # what a decision of another test in this process has hidden
+    monkeypatch.setattr(decision, "_before", [])
     monkeypatch.setattr(
         decision, "visible_gpus", lambda environ: visible_gpus(environ, tmp_path / "no_driver")
     )
