@@ -63,8 +63,8 @@ class Options(DelayOptions):
         None,
     )
     sigma: Positive | None = option(
-        "standard deviation of the perturbations, nu; null: 0.3 of the range between the bounds, or 0.3; for policies "
-        "0.1",
+        "standard deviation of the perturbations, nu; null: "
+        "0.3 of the range between the bounds, or 0.3; for policies 0.1",
         0.03,
     )
 
@@ -74,14 +74,14 @@ class Options(DelayOptions):
         if jobs % 2:
             yield (
                 "population_size",
-                f"is {jobs}: a direction has two jobs, so it must be an even number (try "
-                f"{jobs + 1})",
+                f"is {jobs}: a direction has two jobs, "
+                f"so it must be an even number (try {jobs + 1})",
             )
         elif top is not None and top > jobs // 2:
             yield (
                 "top_directions",
-                f"is {top}, but a population_size of {jobs} has {jobs // 2} directions (try "
-                f"{jobs // 2})",
+                f"is {top}, but a population_size of {jobs} has "
+                f"{jobs // 2} directions (try {jobs // 2})",
             )
 
 

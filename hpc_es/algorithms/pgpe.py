@@ -91,8 +91,8 @@ class Options(DelayOptions):
     sigma: Positive | None = option("initial standard deviation; null: from the radius", None)
     radius: Positive | None = option(
         "norm of the vector of initial standard deviations, sigma times the square root of the number of parameters; "
-        "null: 15 times max_speed; if that is null too, sigma is 0.3 of the range between the bounds, or 0.3; for "
-        "policies 0.1",
+        "null: 15 times max_speed; if that is null too, sigma is 0.3 of the range between the bounds, "
+        "or 0.3; for policies 0.1",
         None,
     )
     sigma_learning_rate: NonNegative = option(

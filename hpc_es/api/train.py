@@ -252,8 +252,8 @@ def _config(source: ConfigSource, output: Path | None, overrides: Sequence[str])
             [
                 (
                     "overrides",
-                    "go with a YAML file or a config string: expected none, and the new values in "
-                    "config",
+                    "go with a YAML file or a config string: "
+                    "expected none, and the new values in config",
                 )
             ]
         )

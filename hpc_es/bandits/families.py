@@ -270,8 +270,8 @@ def fixed(chances: Sequence[float] = (1.0, 0.0), values: Sequence[float] | float
             [
                 (
                     "family.values",
-                    f"expected a number, or one for each of the {len(chances)} chances, found "
-                    f"{values!r}",
+                    f"expected a number, or one for each of the {len(chances)} chances, "
+                    f"found {values!r}",
                 )
             ]
         )

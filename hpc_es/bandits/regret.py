@@ -96,8 +96,8 @@ def regret_report(
         ):
             raise UserError(
                 f"{source.path} was trained on {description(setting)}, {sources[0].path} on "
-                f"{description(first)}: give a test distribution and a number of trials for "
-                "both"
+                f"{description(first)}: give a test distribution "
+                "and a number of trials for both"
             )
         played = agent_score(
             str(source.config.name), True, play_learned(source, setting, held_out, seed, actions)

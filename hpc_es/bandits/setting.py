@@ -203,8 +203,8 @@ def setting(
             [
                 (
                     "reward",
-                    "is 'none', and so are action and time: the observation would be empty (try time: "
-                    "fraction)",
+                    "is 'none', and so are action and time: "
+                    "the observation would be empty (try time: fraction)",
                 )
             ]
         )

@@ -162,8 +162,8 @@ class Bandits:
                 [
                     (
                         "task.training_return",
-                        "is for evolution strategies: algorithms that learn from trajectories learn "
-                        "from 'reward'",
+                        "is for evolution strategies: algorithms that learn "
+                        "from trajectories learn from 'reward'",
                     )
                 ]
             )

@@ -418,8 +418,8 @@ def table(lines: Sequence[Finding], measured: JsonObject) -> str:
         per_node = sum(rank["host"] == host for rank in measured["ranks"])
         advice.append(
             "constants of this cluster for predictions: hpc-es plan CONFIG --latency "
-            f"{link['latency']:.2g} --bandwidth {link['bandwidth']:.2g} --cores-per-node "
-            f"{per_node}"
+            f"{link['latency']:.2g} --bandwidth {link['bandwidth']:.2g} "
+            f"--cores-per-node {per_node}"
         )
     return "\n".join([*rows, "", *advice, ""]) if advice else "\n".join([*rows, ""])
 

@@ -309,8 +309,8 @@ def _experiment_job(
             [
                 (
                     "repetition_groups",
-                    f"is {config.repetition_groups}, but the job has {ranks} ranks: each group needs "
-                    "one",
+                    f"is {config.repetition_groups}, but the job has {ranks} ranks: "
+                    "each group needs one",
                 )
             ]
         )

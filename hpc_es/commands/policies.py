@@ -463,8 +463,8 @@ def run_export(arguments: argparse.Namespace) -> int:
         vector = ", ".join(map(repr, VECTOR_SUFFIXES))
         raise UserError(
             f"{output}: the suffix is {output.suffix!r}, expected "
-            f"{', '.join(map(repr, policies[:-1]))} or {policies[-1]!r}, or {vector} for a "
-            "vector"
+            f"{', '.join(map(repr, policies[:-1]))} or {policies[-1]!r}, "
+            f"or {vector} for a vector"
         )
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no directory {output.parent}")

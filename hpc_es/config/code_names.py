@@ -60,8 +60,8 @@ class CodeName:
         """Raise ValueError if a step has left the module: to another module, which it imports."""
         if isinstance(found, ModuleType) and not found.__name__.startswith(f"{self.module}."):
             raise ValueError(
-                f"{step} of {self.module} is the module {found.__name__!r}: write that before "
-                "the colon"
+                f"{step} of {self.module} is the module {found.__name__!r}: "
+                "write that before the colon"
             )
 
 

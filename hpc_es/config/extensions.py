@@ -99,8 +99,8 @@ def _installed() -> tuple[Mapping[str, Installed], tuple[Unusable, ...]]:
             unusable.append(
                 Unusable(
                     name,
-                    "expected numbers of purpose_number(...) as purposes, found another one for "
-                    f"{low[0]}",
+                    "expected numbers of purpose_number(...) as purposes, "
+                    f"found another one for {low[0]}",
                 )
             )
         else:

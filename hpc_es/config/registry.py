@@ -193,8 +193,8 @@ def _load_extension_kind(package: Package, kind: str, name: str) -> Any:
             [
                 (
                     "kind",
-                    f"expected Options of {name!r} with {kind!r} as the default of kind, found "
-                    f"{named!r}",
+                    f"expected Options of {name!r} with {kind!r} as the default of kind, "
+                    f"found {named!r}",
                 )
             ]
         )

@@ -132,8 +132,8 @@ class Checkpoint:
             yield (
                 "interval",
                 "is 0, and interval_seconds too: checkpoints are written only at the end and "
-                "on a signal, so a killed job starts from the beginning (try interval_seconds: "
-                "300)",
+                "on a signal, so a killed job starts from the "
+                "beginning (try interval_seconds: 300)",
             )
 
 

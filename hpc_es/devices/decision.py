@@ -301,8 +301,8 @@ def _set_up(world: World, request: DeviceRequest, own: _Offer, index: int) -> li
                     (
                         request.key,
                         f"{message['problem']} (rank {rank}, {message['device']['host']}, GPU "
-                        f"{message['device']['gpu']}); expected a GPU that {request.title} can use, or "
-                        "cpu",
+                        f"{message['device']['gpu']}); "
+                        f"expected a GPU that {request.title} can use, or cpu",
                     )
                 ]
             )

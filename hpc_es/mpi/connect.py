@@ -60,8 +60,8 @@ def _connect() -> World:
                 launch_error(
                     count,
                     variable,
-                    f"there is no MPI library here ({reason}); {install_command('mpich')} installs "
-                    "MPICH",
+                    f"there is no MPI library here ({reason}); "
+                    f"{install_command('mpich')} installs MPICH",
                 )
             ) from error
         world = World(f"none: {reason}")

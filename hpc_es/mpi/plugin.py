@@ -37,8 +37,8 @@ def choose(library: str, offered: Sequence[str]) -> str:
             return min(matches, key=len)
     raise LaunchError(
         f"{library} supports {' or '.join(supported)}, but `srun --mpi=list` offers {', '.join(offered) or 'nothing'}: "
-        "load another MPI module and install mpi4py for it, or start the ranks with the library's mpiexec instead of "
-        "srun"
+        "load another MPI module and install mpi4py for it, "
+        "or start the ranks with the library's mpiexec instead of srun"
     )
 
 

@@ -93,8 +93,8 @@ class Windows:
             world.notes.append(
                 f"{SHM_PATH} on {world.host} has {free[0] / 2**20:.0f} MiB free, but "
                 f"{wanted / 2**20:.0f} MiB are needed: each of the {self._node.size} ranks "
-                f"there keeps its own copy. Enlarge {SHM_PATH} (in a container: --shm-size), "
-                "or share less"
+                f"there keeps its own copy. Enlarge {SHM_PATH} (in a container: "
+                "--shm-size), or share less"
             )
             return np.empty(count, dtype)
         own_bytes = wanted if self._node.rank == 0 else 0  # all on one rank: contiguous

@@ -241,8 +241,8 @@ def _image(observations: ObservationSpec) -> tuple[int, int, int]:
                     (
                         "policy.kind",
                         f"{text}: use the policy network, which gets all parts, or a "
-                        "gymnasium.ObservationWrapper of your own in task.wrappers that returns the "
-                        "image",
+                        "gymnasium.ObservationWrapper of your own in "
+                        "task.wrappers that returns the image",
                     )
                 ]
             )

@@ -77,8 +77,8 @@ class Options(PolicyOptions):
         16,
     )
     frozen: bool = option(
-        "whether layers that act in training only are accepted: statistics of BatchNorm as constants, dropout without "
-        "effect",
+        "whether layers that act in training only are accepted: "
+        "statistics of BatchNorm as constants, dropout without effect",
         False,
     )
 

@@ -216,8 +216,8 @@ def _parallel(designs: Sequence[Design], axes: Sequence[str]) -> Element:
         "div",
         element(
             "h3",
-            "Parallel coordinates: orange is best, dashed are initial points; limits leave designs "
-            "out",
+            "Parallel coordinates: orange is best, dashed are initial points; "
+            "limits leave designs out",
         ),
         scrolling(label, picture),
         kept,

@@ -239,8 +239,8 @@ def _runs_table(
             table("Runs", head, rows, sortable=True),
             element(
                 "p",
-                "A copy has the config, the seed and the results of another run, and counts once "
-                "with it.",
+                "A copy has the config, the seed and the results of another run, "
+                "and counts once with it.",
                 class_="note",
             ),
         )

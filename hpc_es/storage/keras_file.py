@@ -40,8 +40,8 @@ def read_layers(path: Path) -> list[SavedLayer]:
         layers = _from_archive(path) if path.suffix == ".keras" else _from_hdf5(path)
     except Exception as error:  # of h5py, zipfile and zlib there is no list
         raise CheckpointError(
-            f"{path}: expected a Keras model as written by model.save: {type(error).__name__}: "
-            f"{error}"
+            f"{path}: expected a Keras model as written by model.save: "
+            f"{type(error).__name__}: {error}"
         ) from error
     return layers
 

@@ -112,8 +112,8 @@ class ProblemDefaults:
         if len(parts) != 1:
             raise RunError(
                 f"{type(self).__name__}: expected 1 dict in Outcome.learned for each unit of "
-                f"jobs, found {len(parts)}: return 1, or define unit(parts), which combines "
-                "several"
+                f"jobs, found {len(parts)}: return 1, or define unit(parts), "
+                "which combines several"
             )
         return parts[0]
 

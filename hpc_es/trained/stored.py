@@ -69,8 +69,8 @@ class ReferenceBatch:
             raise CheckpointError(
                 f"{path}: random play gives other reference observations now (SHA-256 "
                 f"{now[:12]}) than in training ({self.sha256[:12]}), on which virtual batch "
-                "normalisation depends: install the versions of the training, which hpc-es "
-                "inspect shows"
+                "normalisation depends: install the versions of the training, "
+                "which hpc-es inspect shows"
             )
         return observations
 
@@ -124,8 +124,8 @@ class StoredPolicy:
         if policy.layout.size != self.theta.size:
             raise CheckpointError(
                 f"{self.path}: it has {self.theta.size} parameters, but its config describes a "
-                f"policy with {policy.layout.size}; has the environment changed since the "
-                "training?"
+                f"policy with {policy.layout.size}; "
+                "has the environment changed since the training?"
             )
         if (normaliser := self.normaliser) and normaliser[0].size != (
             size := spaces.observations.statistics
@@ -198,8 +198,8 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Selected) -> StoredPoli
     if wrong := not_finite(shared):
         raise CheckpointError(
             f"{path}: expected finite observation statistics, found {wrong} with infinity or "
-            "NaN, from an infinite observation in training: use an earlier checkpoint of the "
-            "run"
+            "NaN, from an infinite observation in training: "
+            "use an earlier checkpoint of the run"
         )
     reference = None
     if sha256 := snapshot.provenance.get(REFERENCE_HASH):

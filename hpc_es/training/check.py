@@ -338,8 +338,8 @@ def _check_act(config: Config, task: Task, policy: Policy) -> None:
             [
                 (
                     "policy",
-                    f"expected {wrong[0]} of {kind} for {ROWS} observations of {task.name}, found "
-                    f"{wrong[1]}",
+                    f"expected {wrong[0]} of {kind} for {ROWS} observations of {task.name}, "
+                    f"found {wrong[1]}",
                 )
             ]
         )
@@ -400,8 +400,8 @@ def _check_call(config: Config, option: str, problem: VectorProblem) -> None:
             [
                 (
                     f"task.{option}",
-                    f"the call of {name} with the first vector fails: {failed[0]} (--no-call leaves "
-                    "this call out)",
+                    f"the call of {name} with the first vector fails: "
+                    f"{failed[0]} (--no-call leaves this call out)",
                 )
             ]
         )

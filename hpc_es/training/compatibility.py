@@ -364,8 +364,8 @@ def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigPro
         yield (
             "algorithm.kind",
             f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task "
-            "derives its own fitness: expected an algorithm that ranks jobs, such as 'es' or "
-            "'cma_es'",
+            "derives its own fitness: expected an algorithm that ranks jobs, "
+            "such as 'es' or 'cma_es'",
         )
 
 

@@ -330,8 +330,8 @@ def require_learned(parts: Parts, chunk: Chunk, learned: Sequence[Sequence[Array
         raise RunError(
             f"task {parts.task.name}: Outcome.learned has items, but cutting {parts.cutting!r} "
             f"divides units of {parts.unit} jobs among chunks: set cutting = 'fixed', or "
-            f"define unit(parts) in {type(problem).__name__}, which combines the parts of a "
-            "unit"
+            f"define unit(parts) in {type(problem).__name__}, "
+            "which combines the parts of a unit"
         )
     starts = range(-chunk.offset, chunk.jobs, parts.unit)
     if len(learned) > len(starts):

@@ -49,8 +49,8 @@ class UpdateReplay:
             base = self._since.base
             raise RunError(
                 f"generation {state.generation}, recomputed since {base}, differs from the saved state: has a library, "
-                "the processor or the GPU changed? Resume where the run was started, or remove checkpoints newer than "
-                f"{base}"
+                "the processor or the GPU changed? Resume where the run was started, "
+                f"or remove checkpoints newer than {base}"
             )
 
 

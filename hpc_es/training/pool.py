@@ -171,8 +171,8 @@ def alone(workers: object) -> World:
             [
                 (
                     "workers",
-                    f"is {workers!r}: expected a number of processes, or a callable such as the map of "
-                    "a pool",
+                    f"is {workers!r}: expected a number of processes, "
+                    "or a callable such as the map of a pool",
                 )
             ]
         )

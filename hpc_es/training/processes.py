@@ -67,8 +67,8 @@ class Processes:
                         jobs = items[position].chunk.job_numbers
                         raise RunError(
                             f"{MOST_DEATHS} workers died while they evaluated the jobs "
-                            f"{jobs[0]} to {jobs[-1]} ({worker.end()}): see what your code "
-                            "wrote before"
+                            f"{jobs[0]} to {jobs[-1]} ({worker.end()}): "
+                            "see what your code wrote before"
                         )
                     worker.end()
                     left.appendleft(position)
@@ -158,8 +158,8 @@ def _start_method(recipe: Recipe) -> str:
     if loaded := [name for name in THREADED if name in sys.modules]:
         raise UserError(
             "the function exists in this process only, which cannot be copied once "
-            f"{loaded[0]} is imported: put it into a module, or call with workers before that "
-            "import"
+            f"{loaded[0]} is imported: put it into a module, "
+            "or call with workers before that import"
         )
     return "fork"
 

@@ -299,8 +299,8 @@ def load(path: Path, fixed: Iterable[str] = ()) -> TuningPlan:
         problems.append(
             (
                 "space",
-                f"the grid has {size:,} trials, expected at most {LARGEST_GRID:,}: take search: "
-                "random",
+                f"the grid has {size:,} trials, expected at most {LARGEST_GRID:,}: "
+                "take search: random",
             )
         )
     if problems or tuning is None:

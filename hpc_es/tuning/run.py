@@ -155,8 +155,8 @@ class Master:
                 require_in_space(self._plan.space, hyperparameters)
             except ValueError as error:
                 raise UserError(
-                    f"{self._directory / TABLE_FILE}: trial {number}: {error}; choose another "
-                    "--output"
+                    f"{self._directory / TABLE_FILE}: trial {number}: {error}; "
+                    "choose another --output"
                 ) from None
         return trials
 

@@ -78,8 +78,8 @@ class Options:
         "growth factor of the population at such a restart", 2.0
     )
     side_by_side: bool = option(
-        "whether bipop's large and small searches alternate, so that ranks evaluate one of them while they wait for "
-        "the other",
+        "whether bipop's large and small searches alternate, "
+        "so that ranks evaluate one of them while they wait for the other",
         False,
     )
     stops: stopping.Options = option(

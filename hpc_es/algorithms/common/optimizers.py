@@ -83,8 +83,8 @@ class Options:
             yield (
                 "max_speed",
                 f"is {speed:g}, but does nothing: no step is that long with learning_rate "
-                f"{rate:g} and momentum {self.momentum:g} (try learning_rate {speed / 2:g}, "
-                "half of it)",
+                f"{rate:g} and momentum {self.momentum:g} (try "
+                f"learning_rate {speed / 2:g}, half of it)",
             )
 
 

@@ -136,8 +136,8 @@ class Head:
                     [
                         (
                             f"policy.{name}",
-                            "requires finite action bounds: leave it out, or use a RescaleAction "
-                            "wrapper",
+                            "requires finite action bounds: "
+                            "leave it out, or use a RescaleAction wrapper",
                         )
                     ]
                 )

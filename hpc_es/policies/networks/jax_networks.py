@@ -326,8 +326,8 @@ def _from_nnx(
                 [
                     (
                         KEY,
-                        f"{name} {does} when it acts: expected a model whose outputs depend on its "
-                        "inputs only",
+                        f"{name} {does} when it acts: expected a model whose "
+                        "outputs depend on its inputs only",
                     )
                 ]
             )

@@ -148,8 +148,8 @@ def _require_no_state(before: dict[str, Any], after: dict[str, Any], name: str) 
                 [
                     (
                         KEY,
-                        f"{name} changes its {path!r} when it acts, so that it has state of its own: "
-                        f"{MEMORY}",
+                        f"{name} changes its {path!r} when it acts, "
+                        f"so that it has state of its own: {MEMORY}",
                     )
                 ]
             )

@@ -69,8 +69,8 @@ def _state_dict(file: BinaryIO) -> dict[str, Any]:
         wanted = ".".join(map(str, SAFE_TORCH))
         raise ValueError(
             f"expected PyTorch {wanted} or later, with which such a file cannot run code, "
-            f"found {torch.__version__}: pip install 'torch>={wanted}', or use a file of "
-            "safetensors"
+            f"found {torch.__version__}: pip install 'torch>={wanted}', "
+            "or use a file of safetensors"
         )
     try:
         with zipfile.ZipFile(file) as archive:  # older formats are no archives
@@ -120,8 +120,8 @@ def with_one_name(tensors: Mapping[str, Any], others: Mapping[str, str]) -> dict
         tensor = tensors.get(other)
         if tensor is not None and not torch.equal(found.setdefault(name, tensor), tensor):
             raise ValueError(
-                f"{other!r} of the file differs from {name!r}, which is the same parameter of "
-                "the module"
+                f"{other!r} of the file differs from {name!r}, "
+                "which is the same parameter of the module"
             )
     return found
 

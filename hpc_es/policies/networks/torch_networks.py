@@ -69,8 +69,8 @@ CAUSES = {
         "tensors, such as torch.where"
     ),
     "Cannot access data pointer": (
-        "Python and NumPy code cannot read the values of tensors, which differ between candidates: expected operations "
-        "of PyTorch"
+        "Python and NumPy code cannot read the values of tensors, which differ between candidates: "
+        "expected operations of PyTorch"
     ),
     "dynamic shape": (
         "the shape of a result depends on values of tensors, which differ between candidates: expected results of "

@@ -167,8 +167,8 @@ class Options(EpisodeQuantityOptions):
         "normalisation of the observations", default_factory=ObservationNormalization
     )
     behaviour: BehaviourOptions | None = option(
-        "numbers that describe an episode, for novelty search: final_observation, info (such as ram) or function; "
-        "null: none",
+        "numbers that describe an episode, for novelty search: "
+        "final_observation, info (such as ram) or function; null: none",
         None,
     )
 

@@ -348,8 +348,8 @@ def make_vector(
                 [
                     (
                         "task.stepping",
-                        f"is vector, but {env_id} has no vector_entry_point: expected auto, native or "
-                        "gymnasium",
+                        f"is vector, but {env_id} has no vector_entry_point: "
+                        "expected auto, native or gymnasium",
                     )
                 ]
             ) from error

@@ -176,8 +176,8 @@ class Episodes:
                     [
                         (
                             "task.stepping",
-                            f"is native, which is not possible here: {error}; expected auto or "
-                            "gymnasium",
+                            f"is native, which is not possible here: {error}; "
+                            "expected auto or gymnasium",
                         )
                     ]
                 ) from error

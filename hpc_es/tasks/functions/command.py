@@ -174,8 +174,8 @@ def _find_program(word: str, directory: Path) -> Path:
             [
                 (
                     "task.command",
-                    f"there is no program {word!r} in PATH (write './{word}' for one in the config's "
-                    "directory)",
+                    f"there is no program {word!r} in PATH (write './{word}' "
+                    "for one in the config's directory)",
                 )
             ]
         )

@@ -488,8 +488,8 @@ class SearchOptions(QuantityOptions):
             if self.repeats.are_used:
                 yield (
                     "repeats.at_most",
-                    f"is {self.repeats.at_most}, but close_at gives up evaluations, whose repeats would be unequal: "
-                    "expected 1",
+                    f"is {self.repeats.at_most}, but close_at gives up evaluations, "
+                    "whose repeats would be unequal: expected 1",
                 )
         if self.repeats.are_used and self.deterministic:
             yield (
@@ -570,8 +570,8 @@ def _quantity_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
     if len(search.objectives or ()) > 1 and search.constraint_handling != "feasible_first":
         yield (
             "constraint_handling",
-            f"is {search.constraint_handling}, but there are several objectives: expected "
-            "feasible_first",
+            f"is {search.constraint_handling}, but there are several objectives: "
+            "expected feasible_first",
         )
     if search.objectives and search.goal != "minimise":
         yield "goal", f"is {search.goal}, but objectives have directions of their own: remove it"
@@ -628,8 +628,8 @@ def _constraint_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
     ):
         yield (
             "constraint_handling",
-            f"is {search.constraint_handling}, but there are discrete parameters: expected "
-            "feasible_first",
+            f"is {search.constraint_handling}, but there are discrete parameters: "
+            "expected feasible_first",
         )
 
 

@@ -116,8 +116,8 @@ def traced(environment: Environment, name: str) -> Traced:
             [
                 (
                     "task.env_id",
-                    f"expected an environment with {', '.join(MEMBERS)}, but what {name} gives has no "
-                    f"{missing[0]}",
+                    f"expected an environment with {', '.join(MEMBERS)}, "
+                    f"but what {name} gives has no {missing[0]}",
                 )
             ]
         )
@@ -508,8 +508,8 @@ def make(env_id: str, keywords: Keywords, flatten: bool = True) -> Environment:
             [
                 (
                     "task.env_id",
-                    f"expected 'library:name' with a library of {known}, or 'my_module:factory', found "
-                    f"{env_id!r}",
+                    f"expected 'library:name' with a library of {known}, or 'my_module:factory', "
+                    f"found {env_id!r}",
                 )
             ]
         )

@@ -310,8 +310,8 @@ class Options(EpisodeQuantityOptions):
         LANES,
     )
     jobs_per_call: Literal["auto"] | Count = option(
-        "number of jobs per compiled call, in place of mpi.chunk_size; auto: chosen at the first start. Results depend "
-        "on it",
+        "number of jobs per compiled call, in place of mpi.chunk_size; auto: "
+        "chosen at the first start. Results depend on it",
         JOBS_PER_CALL,
     )
     segment_steps: Count = option(

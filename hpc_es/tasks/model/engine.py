@@ -112,8 +112,8 @@ class Engine:
                         (
                             KEY,
                             f"the parameter {path!r} of {self.name} is {dtype}{list(shape)}: expected "
-                            f"{', '.join(FLOATS)}; if it is not searched, return it by constants(), or "
-                            "leave it out",
+                            f"{', '.join(FLOATS)}; if it is not searched, return it by constants(), "
+                            "or leave it out",
                         )
                     ]
                 )
@@ -269,8 +269,8 @@ def _members(created: Any, name: str) -> dict[str, Any]:
                     KEY,
                     f"expected {name} to return an engine with the methods {', '.join(REQUIRED)}, "
                     f"found {type(created).__name__} without {' and '.join([*lacking, *wrong])}: write "
-                    "them; TorchEngine and HuggingFaceEngine of hpc_es.extend.engines have them "
-                    f"({DOCS})",
+                    "them; TorchEngine and HuggingFaceEngine of "
+                    f"hpc_es.extend.engines have them ({DOCS})",
                 )
             ]
         )
@@ -546,8 +546,8 @@ class EngineProblem(ScoredProblem):
                     (
                         KEY,
                         f"{self._engine.name} returns other weights when it is called again, as every "
-                        "rank does: read them from files, or draw them from a generator with a fixed "
-                        "seed",
+                        "rank does: read them from files, "
+                        "or draw them from a generator with a fixed seed",
                     )
                 ]
             )

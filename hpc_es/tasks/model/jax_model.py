@@ -163,8 +163,8 @@ class KerasParameters:
                 [
                     (
                         KEY,
-                        f"{name} returns a Keras model without variables: call it once on an input in "
-                        f"{name}",
+                        f"{name} returns a Keras model without variables: "
+                        f"call it once on an input in {name}",
                     )
                 ]
             )

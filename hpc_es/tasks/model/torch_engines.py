@@ -344,8 +344,8 @@ def _require_self_contained(directory: Path) -> None:
             [
                 (
                     KEY,
-                    f"{text} adapter_config.json, of a part of a model: merge it into its model, and "
-                    "save that",
+                    f"{text} adapter_config.json, of a part of a model: "
+                    "merge it into its model, and save that",
                 )
             ]
         )
