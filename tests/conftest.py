@@ -31,6 +31,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_STATE_HOME"] = str(Path(CACHE.name) / "state")
     os.environ["XDG_CACHE_HOME"] = CACHE.name
 PACKAGE = Path(__file__).parent.parent / "hpc_es"
+ALL_TESTS = (0, 1)  # share 0 of 1
 COMPUTE_WITH_TENSORFLOW = ("actor_critic",)  # kinds, as parameters of tests
 
 # not in the environments of make test-gym and make test-ft
@@ -85,8 +86,20 @@ def source(path: Path) -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --share, with which continuous integration runs a part of the long tests."""
     parser.addoption(
-        "--share", default="0/1", metavar="K/N", help="run share K, from 0, of N equal ones"
+        "--share",
+        type=share_of_tests,
+        default=ALL_TESTS,
+        metavar="K/N",
+        help="run share K, from 0, of N equal ones",
     )
+
+
+def share_of_tests(text: str) -> tuple[int, int]:
+    """Return K and N; ValueError for a share that there is not, whose run would test nothing."""
+    share, shares = map(int, text.split("/"))
+    if not 0 <= share < shares:
+        raise ValueError(text)
+    return share, shares
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -94,14 +107,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(kind in item.name for kind in COMPUTE_WITH_TENSORFLOW):
             item.add_marker(pytest.mark.tensorflow)
-    share, shares = map(int, config.getoption("--share").split("/"))
+    share, shares = config.getoption("--share")
     items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % shares == share]
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Let a share without tests succeed: of a few tests, some shares have none."""
     is_empty = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
-    if is_empty and session.config.getoption("--share") != "0/1":
+    if is_empty and session.config.getoption("--share") != ALL_TESTS:
         session.exitstatus = pytest.ExitCode.OK
 
 

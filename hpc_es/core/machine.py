@@ -189,15 +189,15 @@ def as_comment(provenance: Mapping[str, object]) -> str:
     """Return the provenance as YAML comments, which are appended to the stored config."""
     plain = json.loads(json.dumps(provenance, default=dataclasses.asdict))
     flat = {**plain.pop("versions", {}), **plain}
-    if earlier := flat.pop("earlier_software", None):
-        flat["earlier_software"] = "; ".join(
-            ", ".join(map(" ".join, before.items())) for before in earlier
-        )
     lines = (f"#   {name}: {_as_text(value)}\n" for name, value in flat.items())
     return "\n# made with:\n" + "".join(lines)
 
 
 def _as_text(value: object) -> str:
-    if not isinstance(value, dict):
-        return str(value)
-    return ", ".join(f"{name} {item}" for name, item in value.items() if item is not None) or "none"
+    match value:
+        case dict():
+            parts = [f"{name} {item}" for name, item in value.items() if item is not None]
+            return ", ".join(parts) or "none"
+        case list():
+            return "; ".join(map(_as_text, value)) or "none"
+    return str(value)

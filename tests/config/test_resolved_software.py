@@ -54,9 +54,15 @@ def test_earlier_software_is_a_line_of_the_config_of_a_run() -> None:
 
 
 def test_comment_shows_groups_of_values_as_text() -> None:
-    info = {"device": {"library": None, "kind": "cpu"}, "sources": {}, "size": 2}
+    info = {
+        "device": {"library": None, "kind": "cpu"},
+        "sources": {},
+        "import_paths": ["/a", "/b"],
+        "size": 2,
+    }
     assert as_comment(info).splitlines()[2:] == [
         "#   device: kind cpu",
         "#   sources: none",
+        "#   import_paths: /a; /b",
         "#   size: 2",
     ]
