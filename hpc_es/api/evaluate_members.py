@@ -28,6 +28,7 @@ from hpc_es.core.closing import closing
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import UserError
 from hpc_es.core.global_generators import restored_generators
+from hpc_es.core.paths import followed
 from hpc_es.mpi.world import World
 from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import find
@@ -44,7 +45,7 @@ def prepare_members(run: Path, overridden: Changed, trust: bool = False) -> Json
     """Return, on rank 0, the argument of `evaluate_members`; CheckpointError for a run without an
     archive of policies, UserError if its code is not trusted.
     """
-    archive, path = read_archive(run), find(run).resolve()
+    archive, path = read_archive(run), followed(find(run))
     if not len(archive):
         raise UserError(f"{archive.path}: has no members: expected at least one")
     code = combined([check_snapshot(path, load(path), trust)])
@@ -53,7 +54,7 @@ def prepare_members(run: Path, overridden: Changed, trust: bool = False) -> Json
         with closing("the task", single_episodes(config)):
             pass
     return {
-        "run": str(run.resolve()),
+        "run": str(followed(run)),
         "code": code.message(),
         "differences": stepping_differences,
         "episodes": EPISODES,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpc_es.core.arguments import expanded_path, whole_number
 from hpc_es.core.errors import READING, UserError, unreadable_reason
+from hpc_es.core.paths import followed
 
 if TYPE_CHECKING:
     from hpc_es.report.page import Section
@@ -107,7 +108,7 @@ def report_page(
     if unreadable:
         sections.insert(0, unreadable_section(unreadable))
     name = title or ", ".join(
-        directory.resolve().name for directory in directories[:3]
+        followed(directory).name for directory in directories[:3]
     ) + ", ..." * (len(directories) > 3)
     return page(
         name,

@@ -30,7 +30,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.declarations import Needs, Offers
 from hpc_es.core.errors import ConfigError, ConfigProblem, Problems, UserError
-from hpc_es.core.paths import absolute, expanded, is_config_string
+from hpc_es.core.paths import absolute, expanded, followed, is_config_string
 from hpc_es.core.plain import plain
 from hpc_es.core.streams import say_error
 
@@ -192,7 +192,7 @@ def read(source: Path | str, overrides: Iterable[str] = ()) -> ConfigData:
     data, notes = with_overrides(data, overrides)
     for note in notes:
         say_error(f"note: {note}\n")
-    filled = {"name": stem, "directory": str(Path(source).resolve().parent) if stem else None}
+    filled = {"name": stem, "directory": str(followed(source).parent) if stem else None}
     data |= {key: value for key, value in filled.items() if data.get(key) is None}
     return data if data.get("output") is not None else {**data, "output": f"runs/{data['name']}"}
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +29,7 @@ from hpc_es.config.code_names import OWN, CodeName
 from hpc_es.config.source_code import is_installed, source_path
 from hpc_es.config.user_code import search_path_text
 from hpc_es.core.errors import ConfigError, UserError, nearest
-from hpc_es.core.paths import current_directory, expanded
+from hpc_es.core.paths import current_directory, expanded, followed
 
 Package = Literal["algorithms", "tasks", "policies", "noise"]
 
@@ -369,8 +368,7 @@ _config_directory: list[Path] = []
 
 def set_config_directory(directory: str | Path | None) -> None:
     """Set the directory of the config; None: the current one."""
-    # a run may name a circle of links, for which Path.resolve raises RuntimeError
-    _config_directory[:] = [Path(os.path.realpath(directory or "."))]
+    _config_directory[:] = [followed(directory or ".")]
 
 
 @contextlib.contextmanager

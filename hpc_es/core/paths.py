@@ -91,6 +91,15 @@ def absolute(path: str | Path) -> Path:
     return Path(path) if Path(path).is_absolute() else current_directory() / path
 
 
+def followed(path: str | os.PathLike[str]) -> Path:
+    """Return where a path leads, absolute, with its links followed.
+
+    `Path.resolve` raises RuntimeError for a circle of links; here one of them is left, which is no
+    file and no directory.
+    """
+    return Path(os.path.realpath(path))
+
+
 def current_directory() -> Path:
     """Return the current directory; UserError if it was removed."""
     try:

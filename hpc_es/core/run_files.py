@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hpc_es.core.errors import RunError, UserError, printable_values
+from hpc_es.core.paths import followed
 
 # In bytes: a result may have a vector of 10^7 numbers, and a config takes a second per MiB to
 # parse.
@@ -208,7 +209,7 @@ def named_by_user(path: Path) -> Path:
     Raises:
         UnusualFileError: a link of another user leads to a file of others.
     """
-    target = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a circle
+    target = followed(path)
     whole = path.absolute()
     for place in (whole, *list(whole.parents)[:LINKED_LEVELS]):
         link = place.lstat() if os.path.lexists(place) else None
@@ -298,7 +299,7 @@ def sha256_of(path: Path) -> str:
     if not path.is_file():
         return ""
     digest = hashlib.sha256()
-    with open_file(Path(os.path.realpath(path))) as file:
+    with open_file(followed(path)) as file:
         for piece in iter(lambda: file.read(1 << 20), b""):
             digest.update(piece)
     return digest.hexdigest()

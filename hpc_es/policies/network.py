@@ -39,7 +39,7 @@ from hpc_es.core.data import (
 from hpc_es.core.declarations import Computes
 from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.global_generators import restored_generators
-from hpc_es.core.paths import expanded
+from hpc_es.core.paths import expanded, followed
 from hpc_es.core.policy import Actor, Pure
 from hpc_es.core.population import LowRank, Population
 from hpc_es.core.run_files import sha256_of
@@ -372,7 +372,7 @@ def _keras_file(name: str, directory: Path) -> Path:
     """
     name = expanded(name)
     path = directory / name
-    return path if path.is_file() or not Path(name).is_file() else Path(name).resolve()
+    return path if path.is_file() or not Path(name).is_file() else followed(name)
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:

@@ -21,6 +21,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import UserError
+from hpc_es.core.paths import followed
 from hpc_es.core.vocabulary import counted
 from hpc_es.report.plot import STYLE, SUFFIXES, UNDATED
 from hpc_es.storage.files import run_error, written
@@ -49,7 +50,7 @@ def plot_archive(run: Path, output: Path, title: str | None = None) -> None:
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
-        picture = figure(archive, growth(run), title or run.resolve().name)
+        picture = figure(archive, growth(run), title or followed(run).name)
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

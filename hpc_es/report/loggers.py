@@ -28,6 +28,7 @@ import numpy as np
 from hpc_es.config.registry import config_path
 from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core.data import Array, JsonObject
+from hpc_es.core.paths import followed
 from hpc_es.core.run_files import (
     LARGEST_CONFIG,
     LARGEST_TEXT,
@@ -309,7 +310,7 @@ class MLflow:
         from mlflow.tracking import MlflowClient
 
         directory = self._options.directory
-        store = config_path(directory) if directory else run.directory.resolve() / "mlruns"
+        store = config_path(directory) if directory else followed(run.directory) / "mlruns"
         store.parent.mkdir(parents=True, exist_ok=True)
         _require_own_store(store)
         self._client = MlflowClient(tracking_uri=store.as_uri(), registry_uri=store.as_uri())
@@ -444,7 +445,7 @@ class WeightsAndBiases:
     def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
         del first  # all rows are written again
         own = self._options.directory
-        directory = self._directory = config_path(own) if own else run.directory.resolve()
+        directory = self._directory = config_path(own) if own else followed(run.directory)
         directory.mkdir(parents=True, exist_ok=True)
         require_own_directory(directory / "wandb")
         # telemetry, read when wandb is imported

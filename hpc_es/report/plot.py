@@ -29,6 +29,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from hpc_es.core.errors import READING, UserError, unreadable_reason, visible, visible_lines
+from hpc_es.core.paths import followed
 from hpc_es.report.curves import (
     FRONTS,
     OF_FRONTS,
@@ -151,7 +152,7 @@ def groups_of(runs: Sequence[Path], unreadable: dict[Path, str] | None = None) -
     if not runs:
         raise UserError("no run directory to plot; give at least one")
     single = [run for path in runs for run in (_repetitions(path) or [path])]
-    return grouped(_readable(dict.fromkeys(path.resolve() for path in single), unreadable))
+    return grouped(_readable(dict.fromkeys(followed(path) for path in single), unreadable))
 
 
 def _write(picture: Figure, charts: Mapping[str, Chart], file: Path) -> None:

@@ -16,6 +16,7 @@ import yaml
 from hpc_es.config import extensions
 from hpc_es.config.yaml_text import Dumper
 from hpc_es.core.errors import error_text
+from hpc_es.core.paths import followed
 from hpc_es.core.run_files import is_regular, read_bytes
 from hpc_es.core.vocabulary import Vocabulary, counted
 from hpc_es.report.archive_section import archive_sections
@@ -176,7 +177,7 @@ def _label(run: RunSummary, runs: Sequence[RunSummary]) -> str:
 
 def _resolved(path: Path) -> Path:
     try:
-        return path.resolve()
+        return followed(path)
     except OSError:
         return path.absolute()
 

@@ -29,6 +29,7 @@ from types import TracebackType
 
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import InUseError, RunError
+from hpc_es.core.paths import followed
 from hpc_es.core.run_files import open_descriptor, parse_json
 
 _NAME = "lock"
@@ -76,7 +77,7 @@ def is_held(directory: Path) -> bool | None:
 
     Does not take the lock.
     """
-    path = directory.resolve() / _NAME
+    path = followed(directory) / _NAME
     if _own_locks.get(path) == os.getpid():  # closing a descriptor would release it
         return True
     if sys.platform != "linux":
@@ -109,7 +110,7 @@ class RunLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.path = directory.resolve() / _NAME
+        self.path = followed(directory) / _NAME
         self._descriptor: int | None = None
         self._pid = 0
 

@@ -236,7 +236,8 @@ def _check_output(directory: Path) -> None:
     exists = path.exists()
     if path.is_dir() and os.access(path, os.W_OK | os.X_OK):
         return
-    while not path.exists():
+    # a link to what there is not cannot be created either
+    while not os.path.lexists(path):
         path = path.parent
     try:
         import tempfile

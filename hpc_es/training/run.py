@@ -32,7 +32,7 @@ from hpc_es.core.interfaces import (
     RunContext,
 )
 from hpc_es.core.machine import keep_freed_memory
-from hpc_es.core.paths import kept_directory
+from hpc_es.core.paths import followed, kept_directory
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.core.streams import announce
 from hpc_es.devices.backend import backend
@@ -200,7 +200,7 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
 
     def message(prepared: PreparedRun | None) -> JsonObject:
         assert prepared is not None
-        directory = str(prepared.opened.directory.resolve())
+        directory = str(followed(prepared.opened.directory))
         return {
             "differences": stepping_differences,
             "directory": directory,
@@ -376,7 +376,7 @@ class Run:
             from hpc_es.training.pool import PoolExecutor
             from hpc_es.training.worker import RunRecipe
 
-            recipe = RunRecipe.of(config, request.directory.resolve(), request.repetition)
+            recipe = RunRecipe.of(config, followed(request.directory), request.repetition)
             make_executor = partial(PoolExecutor, recipe, workers, signals.count)
         self.training = Training(
             config,

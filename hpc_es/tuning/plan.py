@@ -25,7 +25,7 @@ from hpc_es.config.yaml_text import override, parse, read_yaml
 from hpc_es.core.closing import close
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, ConfigProblem
-from hpc_es.core.paths import is_config_string
+from hpc_es.core.paths import followed, is_config_string
 from hpc_es.core.vocabulary import counted, inside
 from hpc_es.storage.answers import comparable_values, found_in
 from hpc_es.storage.results import budget
@@ -331,7 +331,7 @@ def _base(path: Path, name: object) -> tuple[ConfigData, str | None, list[Config
     if not isinstance(name, str) or not name:  # reported already
         return {}, None, []
     is_string = is_config_string(name)
-    directory = (path if is_string else path.parent / name).resolve().parent
+    directory = followed(path if is_string else path.parent / name).parent
     user_code.make_importable(path.parent, directory)
     try:
         return (

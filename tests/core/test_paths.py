@@ -7,12 +7,16 @@ from __future__ import annotations
 import argparse
 import os
 import pwd
+import re
 from pathlib import Path
 
 import pytest
 
+import hpc_es
+from hpc_es import cli
 from hpc_es.core import arguments, paths
 from hpc_es.core.errors import UserError
+from hpc_es.core.paths import followed
 
 
 @pytest.fixture(autouse=True)
@@ -115,3 +119,29 @@ def test_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         paths.absolute("x")
     assert paths.absolute("/x") == Path("/x")
     assert paths.shown(Path("/x")) == "/x"
+
+
+def circle(directory: Path) -> Path:
+    """Return a link that leads to itself by way of another one."""
+    (directory / "a").symlink_to(directory / "b")
+    (directory / "b").symlink_to(directory / "a")
+    return directory / "a"
+
+
+def test_circle_of_links_leads_to_one_of_them(tmp_path: Path) -> None:
+    assert followed(circle(tmp_path)).parent == tmp_path
+    assert followed(tmp_path / "no" / ".." / "file") == tmp_path / "file"
+
+
+def test_path_resolve_is_not_used() -> None:
+    """It raises RuntimeError for a circle of links, which commands show as a traceback."""
+    package = Path(hpc_es.__file__).parent
+    assert [file for file in package.rglob("*.py") if ".resolve()" in file.read_text()] == []
+
+
+def test_commands_refuse_a_circle_of_links(tmp_path: Path) -> None:
+    run, picture = str(circle(tmp_path)), str(tmp_path / "x.png")
+    config = str(Path(__file__).parents[2] / "configs" / "es_cartpole.yaml")
+    for words in (["plot", run, "-o", picture], ["check", config, "--output", run], ["list", run]):
+        with pytest.raises(UserError, match=re.escape(run)):
+            cli.run(words)
