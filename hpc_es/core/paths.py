@@ -94,8 +94,8 @@ def absolute(path: str | Path) -> Path:
 def followed(path: str | os.PathLike[str]) -> Path:
     """Return where a path leads, absolute, with its links followed.
 
-    `Path.resolve` raises RuntimeError for a circle of links; here one of them is left, which is no
-    file and no directory.
+    The method of pathlib raises RuntimeError for a circle of links; here one of them is left, which
+    is no file and no directory.
     """
     return Path(os.path.realpath(path))
 
