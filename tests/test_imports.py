@@ -476,6 +476,11 @@ world, config = World("none"), parse_resolved({text!r})
 made = build_parts(config, world, build_task(config))
 run = Run(world, Signals(), config, request=RunRequest(Path()), parts=made, state=made.initial(), writer=None)
 assert len(SerialExecutor().run(Generation(made, run.state, 2)).results.rows) == 8
+
+import sys
+
+needless = ("hpc_es.storage.", "hpc_es.report.", "hpc_es.tasks.functions.")
+assert not [name for name in sys.modules if name.startswith(needless)]
 """
 
 

@@ -360,7 +360,8 @@ def describe_best(master: Arrays, config: ConfigData) -> ConfigData:
     {} unless the run has an objective. `config` is the config as plain data; its `task.parameters`
     has names and types of the elements of the vector.
     """
-    from hpc_es.tasks.functions.best import best_report, has_best
+    from hpc_es.tasks.functions.best import best_report
+    from hpc_es.tasks.functions.best_arrays import has_best
     from hpc_es.tasks.functions.parameters import scales_of
 
     if not has_best(master):
@@ -388,7 +389,8 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
     from hpc_es.storage.checkpoint_directory import find
     from hpc_es.storage.members import require_no_members
     from hpc_es.storage.results import require_run
-    from hpc_es.tasks.functions.best import BestVector, has_best
+    from hpc_es.tasks.functions.best import BestVector
+    from hpc_es.tasks.functions.best_arrays import has_best
     from hpc_es.trained.theta import read_theta
 
     require_run(path)

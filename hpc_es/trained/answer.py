@@ -21,7 +21,8 @@ from hpc_es.storage.checkpoint_directory import find
 from hpc_es.storage.members import require_no_members
 from hpc_es.storage.results import require_run
 from hpc_es.storage.trust import Consent
-from hpc_es.tasks.functions.best import BestVector, has_best
+from hpc_es.tasks.functions.best import BestVector
+from hpc_es.tasks.functions.best_arrays import has_best
 from hpc_es.trained.stored import StoredPolicy, read_evaluated
 from hpc_es.trained.theta import Selected, check_snapshot, parsed, read_theta
 

@@ -4,7 +4,6 @@ the writer of `storage/answers.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import numpy as np
 
 from hpc_es.algorithms.common.front import front_of, has_front
 from hpc_es.config import extensions, registry
-from hpc_es.core.data import Array, Arrays, ConfigData, Float64, Json, Rows
+from hpc_es.core.data import Array, Arrays, ConfigData, Json
 from hpc_es.core.elites import BestMember
 from hpc_es.core.vocabulary import RETURNS, Vocabulary, vocabulary_of
 from hpc_es.storage.answers import (
@@ -26,43 +25,10 @@ from hpc_es.storage.answers import (
     stated_goal,
 )
 from hpc_es.storage.status import is_surpassed
-from hpc_es.tasks.functions.best import BEST_AT, BEST_VALUE, BEST_X, best_report
-from hpc_es.tasks.functions.parameters import Scale, scales_of
+from hpc_es.tasks.functions.best_arrays import BEST_ARRAYS
 
 if TYPE_CHECKING:
     from hpc_es.storage.checkpoint import BestCentre, Snapshot
-
-
-class CentreEvaluation:
-    """The successful jobs of an evaluation of the centre.
-
-    Args:
-        rows: its rows, row_dtype[jobs].
-        episodes_per_job: episodes whose mean return a job has.
-    """
-
-    def __init__(self, rows: Rows, episodes_per_job: int) -> None:
-        returns = np.asarray(rows["return_"], np.float64)
-        self.returns: Float64 = returns[~np.isnan(returns)]
-        self.episodes = len(self.returns) * episodes_per_job
-
-    @property
-    def standard_error(self) -> float | None:
-        """The standard error of the mean return; None if there is at most one job."""
-        count = len(self.returns)
-        return float(self.returns.std()) / math.sqrt(count) if count > 1 else None
-
-    def final(self) -> dict[str, float]:
-        """Return the entries of status.json of a final evaluation; {} if all jobs failed."""
-        if not len(self.returns):
-            return {}
-        error = self.standard_error
-        return {
-            "final_return_mean": float(self.returns.mean()),
-            "final_return_std": float(self.returns.std()),
-            **({} if error is None else {"final_standard_error": error}),
-            "final_evaluations": float(self.episodes),
-        }
 
 
 def found_by(
@@ -86,15 +52,11 @@ def found_by(
         final: results of the final evaluation, {} before it.
     """
     goal = vocabulary.goal
-    if master.keys() >= {BEST_X, BEST_VALUE, BEST_AT}:
-        report = best_report(master, _scales(config, len(master[BEST_X])))
-        value, violation = number(report.get("value")), number(report.get("violation"))
-        x = report.get("x") if len(master[BEST_X]) <= LARGEST_X else None
-        answer = Answer("evaluation", value, x, None, int(value is not None), violation)
-        if value is None:
-            return Found(goal, answer)
-        generation, job = np.asarray(master[BEST_AT]).tolist()
-        return Found(goal, answer, BestEvaluation(value, x, generation, job, violation))
+    if master.keys() >= BEST_ARRAYS:
+        # here, as no other task needs parameters of functions
+        from hpc_es.training.found_vector import found_vector
+
+        return found_vector(config, goal, master)
     if has_front(master):
         members, volume = front_of(master)
         return Found("maximise", Answer("front", number(volume), None, None, members))
@@ -173,19 +135,6 @@ def found_in_checkpoint(snapshot: Snapshot, config: ConfigData) -> Found:
         best=best,
         final={},
     )
-
-
-def _scales(config: ConfigData, size: int) -> dict[str, Scale]:
-    """Return the scales of named parameters by name; {} if the coordinates have no names.
-
-    The `parameters` of a user's own task may be of another form.
-    """
-    task: Any = config.get("task") or {}
-    try:
-        scales = scales_of(task.get("parameters"))
-    except (TypeError, ValueError, AttributeError):
-        return {}
-    return scales if len(scales) == size else {}
 
 
 def _centre(

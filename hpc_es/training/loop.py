@@ -22,13 +22,13 @@ from hpc_es.mpi.scheduler import GiveUp, Work
 from hpc_es.mpi.world import World
 from hpc_es.training.budget import budget_warning
 from hpc_es.training.build import Parts
+from hpc_es.training.centre_evaluation import CentreEvaluation
 from hpc_es.training.collective import SharedState
 from hpc_es.training.command import Command, Kind, fail, failing_everywhere
 from hpc_es.training.commander import Commander
 from hpc_es.training.executors import Rank0Alone, SerialExecutor
 from hpc_es.training.failure import give_up, report_failure
 from hpc_es.training.finished import AfterTrainStep, FinishedGeneration
-from hpc_es.training.found import CentreEvaluation
 from hpc_es.training.generation import Generation, MetricsRow
 from hpc_es.training.phases import InStep, Learning, Phase, Replay
 from hpc_es.training.this_rank import MakeExecutor, ThisRank

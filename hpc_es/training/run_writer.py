@@ -51,10 +51,10 @@ from hpc_es.storage.status import (
     this_process,
 )
 from hpc_es.storage.trust import trust_imported, trust_own
+from hpc_es.training.centre_evaluation import CentreEvaluation
 from hpc_es.training.collective import FailureReport
 from hpc_es.training.compatibility import points_text, rounding_warnings
 from hpc_es.training.finished import FinishedGeneration, Measured
-from hpc_es.training.found import CentreEvaluation
 from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow
 from hpc_es.training.journal import UpdateJournal, UpdateReplay
 from hpc_es.training.outcomes import StoredOutcomes

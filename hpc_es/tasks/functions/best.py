@@ -10,12 +10,11 @@ import numpy as np
 
 from hpc_es.core.data import Array, Arrays, Float64, Jobs, Json, Rows, State
 from hpc_es.core.quantities import CONSTRAINTS, violations
+from hpc_es.tasks.functions.best_arrays import BEST_AT, BEST_VALUE, BEST_VIOLATION, BEST_X
 from hpc_es.tasks.functions.initial_points import InitialPoints
 from hpc_es.tasks.functions.options import Coordinates, SearchOptions
 from hpc_es.tasks.functions.parameters import Scale, decoded
 
-BEST_X, BEST_VALUE, BEST_AT = "best_x", "best_value", "best_at"
-BEST_VIOLATION = "best_violation"  # only with constraints
 CENTRE = -1  # in place of a job's number: the evaluation of the centre
 
 
@@ -67,11 +66,6 @@ class BestVector:
             if not math.isnan(other.value) and (is_better or math.isnan(best.value)):
                 best = other
         return best
-
-
-def has_best(arrays: Arrays) -> bool:
-    """Return whether these arrays of a state have a best vector."""
-    return BEST_X in arrays and not math.isnan(float(arrays[BEST_VALUE]))
 
 
 def best_report(arrays: Arrays, scales: Mapping[str, Scale]) -> Mapping[str, Json]:

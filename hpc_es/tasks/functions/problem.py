@@ -38,7 +38,8 @@ from hpc_es.core.interfaces import Evaluation, RunContext
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout, Population
 from hpc_es.tasks.functions import repeats
-from hpc_es.tasks.functions.best import CENTRE, BestRecord, has_best
+from hpc_es.tasks.functions.best import CENTRE, BestRecord
+from hpc_es.tasks.functions.best_arrays import has_best
 from hpc_es.tasks.functions.initial_points import InitialPoints
 from hpc_es.tasks.functions.journal import EvaluationJournal, remove_finished
 from hpc_es.tasks.functions.options import (
