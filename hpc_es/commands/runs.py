@@ -131,8 +131,8 @@ def _run_row(path: Path) -> JsonObject:
     generation = int(row["generation"] or 0) + 1 if row else int(state.get("generation", 0))
     used = {
         "generations": generation,
-        "episodes": counted(row, "episodes_total"),
-        **{name: row.get(f"{name}_total") for name in ("timesteps", "seconds")},
+        **{name: counted(row, f"{name}_total") for name in ("episodes", "timesteps")},
+        "seconds": row.get("seconds_total"),
     }
     parts = [(used[name] or 0) / stop[name] for name in used if stop.get(name)]
     return {

@@ -19,7 +19,7 @@ from hpc_es.core.data import ConfigData, Float64
 from hpc_es.core.declarations import Metric
 from hpc_es.core.errors import UserError
 from hpc_es.core.run_files import LARGEST_CONFIG, read_text
-from hpc_es.core.vocabulary import Noun
+from hpc_es.core.vocabulary import TIMESTEPS, Noun, counted
 from hpc_es.report.declared import declared_metrics
 from hpc_es.report.labels import config_labels, flat
 from hpc_es.report.statistics import CENTRES, DEFAULT, Summary
@@ -290,7 +290,8 @@ def load(path: Path) -> RunCurves:
     values = {name: array("d") for name in dict.fromkeys((*DRAWN, *metrics))}
     for row in each_row(path):
         for name, column in values.items():
-            column.append(_number(row.get(name)))
+            value = counted(row, name) if name in TIMESTEPS else row.get(name)
+            column.append(_number(value))
     columns = {name: np.frombuffer(column) for name, column in values.items()}
     # values of infeasible vectors cannot be compared with feasible ones
     if (columns["best_violation"] == 0).any():
