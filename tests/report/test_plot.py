@@ -623,6 +623,21 @@ def test_runs_of_one_name_are_labelled_by_their_strategy(tmp_path: Path) -> None
     assert labels(named, make(tmp_path / "other", [1], name="theirs")) == ["ours", "theirs"]
 
 
+@pytest.mark.parametrize(
+    ("task", "labels"),
+    [
+        ({"repeats": {"at_least": 4}}, ["repeats.at_least 4", "repeats.at_least 1"]),
+        ({"env_kwargs": {"g": 5}}, ["g 5", "g 1"]),
+    ],
+)
+def test_options_that_say_nothing_alone_have_the_name_of_their_section(
+    task: dict[str, dict[str, int]], labels: list[str], tmp_path: Path
+) -> None:
+    other = {name: dict.fromkeys(values, 1) for name, values in task.items()}
+    paths = [make(tmp_path / name, [1], task=own) for name, own in (("a", task), ("b", other))]
+    assert [group.label for group in grouped([load(path) for path in paths])] == labels
+
+
 def test_runs_that_no_option_tells_apart_are_labelled_by_their_directories(tmp_path: Path) -> None:
     one = make(tmp_path / "one", [1], only_of_one=1)
     two = make(tmp_path / "two", [1], only_of_two=1)
