@@ -737,6 +737,19 @@ def test_infos_are_panels_and_charts(info: object, tmp_path: Path) -> None:
     assert "Diagnostics of the search" not in page
 
 
+def test_numbers_have_paths_below_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are handed on with the figure."""
+    monkeypatch.chdir(tmp_path)
+    paths = [
+        make(tmp_path / "runs" / f"repetition_000{seed}", [1, 2], seed=seed) for seed in (0, 1)
+    ]
+    assert cli.run(["plot", *map(str, paths), "-o=numbers.csv"]) == 0
+    runs_of = {row["run"] for row in csv.DictReader((tmp_path / "numbers.csv").open())}
+    assert runs_of == {"", "runs/repetition_0000", "runs/repetition_0001"}
+
+
 def test_axes_of_generations_and_of_episodes(tmp_path: Path) -> None:
     run = make(tmp_path / "run", [1, 2, 4])
     numbers = tmp_path / "numbers.csv"
