@@ -566,7 +566,9 @@ def _read_results(directory: Path, unreadable: list[str]) -> tuple[list[JsonObje
     before = len(unreadable)
     rows, total = results.read_results(directory, unreadable), results.repetitions(directory)
     if total is None and not rows and len(unreadable) == before:
-        raise UserError(f"{directory}: expected a run or repetitions of one, found neither")
+        below = any(True for _ in results.find_runs(directory)) if directory.is_dir() else False
+        found = f"runs below it: hpc-es results {directory}/* compares them" if below else "neither"
+        raise UserError(f"{directory}: expected a run or repetitions of one, found {found}")
     goal = goal_of(read_config(directory))
     usable: list[JsonObject] = []
     for row in rows:
