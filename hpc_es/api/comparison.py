@@ -21,6 +21,7 @@ from hpc_es.training.collective import (
     config_message,
     on_rank_0,
 )
+from hpc_es.training.generation_jobs import initial_state
 
 if TYPE_CHECKING:
     from hpc_es.config.schema import Config
@@ -98,7 +99,10 @@ def _require_buildable(config: Config, directory: Path) -> None:
     built, _ = preflight(config, directory, problems)
     problems.raise_any()
     assert built is not None
-    close(built.task.name, built.task.close)
+    try:
+        initial_state(config, built.problem)
+    finally:
+        close(built.task.name, built.task.close)
 
 
 def _with_algorithm(data: ConfigData, own: Config, kind: str, seeds: int) -> ConfigData:

@@ -367,6 +367,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     def body() -> int:
         from hpc_es.api.comparison import compare
         from hpc_es.commands.runs import run_results
+        from hpc_es.core.paths import shown
 
         kinds = [kind for kind in arguments.kinds.split(",") if kind]
         status, directories = compare(
@@ -377,7 +378,8 @@ def run_compare(arguments: argparse.Namespace) -> int:
             output=arguments.output,
         )
         if directories:
-            table = argparse.Namespace(directories=directories, json=False, csv=False)
+            shorter = [Path(shown(directory)) for directory in directories]
+            table = argparse.Namespace(directories=shorter, json=False, csv=False)
             return run_results(table)
         return status
 

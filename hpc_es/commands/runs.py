@@ -131,8 +131,8 @@ def _run_row(path: Path) -> JsonObject:
     generation = int(row["generation"] or 0) + 1 if row else int(state.get("generation", 0))
     used = {
         "generations": generation,
-        "episodes": counted(row, "episodes_total"),
-        **{name: row.get(f"{name}_total") for name in ("timesteps", "seconds")},
+        **{name: counted(row, f"{name}_total") for name in ("episodes", "timesteps")},
+        "seconds": row.get("seconds_total"),
     }
     parts = [(used[name] or 0) / stop[name] for name in used if stop.get(name)]
     return {
@@ -566,7 +566,9 @@ def _read_results(directory: Path, unreadable: list[str]) -> tuple[list[JsonObje
     before = len(unreadable)
     rows, total = results.read_results(directory, unreadable), results.repetitions(directory)
     if total is None and not rows and len(unreadable) == before:
-        raise UserError(f"{directory}: expected a run or repetitions of one, found neither")
+        below = any(True for _ in results.find_runs(directory)) if directory.is_dir() else False
+        found = f"runs below it: hpc-es results {directory}/* compares them" if below else "neither"
+        raise UserError(f"{directory}: expected a run or repetitions of one, found {found}")
     goal = goal_of(read_config(directory))
     usable: list[JsonObject] = []
     for row in rows:

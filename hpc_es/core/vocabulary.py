@@ -11,6 +11,7 @@ it leaves the program, and `Vocabulary.internal` what is read back:
 | `evaluation_return_mean` | `centre_value_mean`: of the search's centre | `centre_score_mean` |
 | `final_return`, `best_return` | final_value, best_centre_value | final_score, ... |
 | `episodes_total`, `failed_episodes` | `evaluations_total`, `failed_evaluations` | the same |
+| `timesteps_total`, `length_mean` | the same | left out: a score has no timesteps |
 """
 
 from __future__ import annotations
@@ -51,6 +52,14 @@ COUNTED = {
     "episodes_total": "evaluations_total",
     "failed_episodes": "failed_evaluations",
 }
+# counts of timesteps, and what stands for each where jobs have none
+TIMESTEPS = {
+    "timesteps": "episodes",
+    "timesteps_this_generation": "episodes_this_generation",
+    "timesteps_total": "episodes_total",
+}
+# what the scores of models do not have
+OF_EPISODES = {*TIMESTEPS, "length_mean", "evaluation_length_mean"}
 OF_CENTRE = "evaluation_", "centre_"  # of means of objectives, constraints, measures, metrics
 GROUPS = tuple(f"{group}_" for group in ("objective", "constraint", "measure", "metric", "info"))
 
@@ -114,9 +123,14 @@ class Vocabulary:
         return self._names.get(name) or self._of_group(name, *OF_CENTRE)
 
     def public(self, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """Return entries with the names and signs of users; others stay as they are."""
+        """Return entries with the names and signs of users; others stay as they are.
+
+        Models have no entries about the timesteps of episodes.
+        """
         if self.has_episodes:
             return dict(entries)
+        if self.noun == "score":
+            entries = {key: value for key, value in entries.items() if key not in OF_EPISODES}
         # rows have some 60 entries, and a generation of a cheap function takes microseconds
         known, result = self._known, {}
         for name, value in entries.items():
@@ -158,8 +172,13 @@ def inside(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counted(row: Mapping[str, Any], name: str) -> Any:
-    """Return a count of a row of metrics by its name inside, whichever vocabulary the row has."""
-    return row.get(name, row.get(COUNTED[name]))
+    """Return a count of a row of metrics by its name inside, whichever vocabulary the row has.
+
+    Of a row without timesteps, each evaluation counts as one.
+    """
+    if name in TIMESTEPS and name not in row:
+        name = TIMESTEPS[name]
+    return row.get(name, row.get(COUNTED.get(name, name)))
 
 
 def vocabulary_of(offers: Offers) -> Vocabulary:

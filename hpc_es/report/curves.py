@@ -19,8 +19,8 @@ from hpc_es.core.data import ConfigData, Float64
 from hpc_es.core.declarations import Metric
 from hpc_es.core.errors import UserError
 from hpc_es.core.run_files import LARGEST_CONFIG, read_text
-from hpc_es.core.vocabulary import Noun
-from hpc_es.report.declared import declared_metrics
+from hpc_es.core.vocabulary import TIMESTEPS, Noun, counted
+from hpc_es.report.declared import declared_metrics, is_of_info
 from hpc_es.report.labels import config_labels, flat
 from hpc_es.report.statistics import CENTRES, DEFAULT, Summary
 from hpc_es.storage.answers import RESULT, Found, number, read_found, read_object
@@ -290,7 +290,8 @@ def load(path: Path) -> RunCurves:
     values = {name: array("d") for name in dict.fromkeys((*DRAWN, *metrics))}
     for row in each_row(path):
         for name, column in values.items():
-            column.append(_number(row.get(name)))
+            value = counted(row, name) if name in TIMESTEPS else row.get(name)
+            column.append(_number(value))
     columns = {name: np.frombuffer(column) for name, column in values.items()}
     # values of infeasible vectors cannot be compared with feasible ones
     if (columns["best_violation"] == 0).any():
@@ -561,10 +562,10 @@ def best_values(group: RunGroup, x: X, summary: Summary = DEFAULT) -> Curve:
 
 
 def diagnostic(group: RunGroup, column: str, x: X, summary: Summary = DEFAULT) -> Curve | None:
-    """Return a declared metric of a group.
+    """Return a metric of a group that is declared, or of `report.info`.
 
-    None if it is missing or constant. If its axis is logarithmic, its positive values are averaged
-    as logarithms, so that the mean is the geometric one.
+    None if it is missing, or declared and constant. If its axis is logarithmic, its positive values
+    are averaged as logarithms, so that the mean is the geometric one.
     """
     series = [run.series(COLUMNS[x], column) for run in group.runs if column in run.columns]
     metric = group.metrics.get(column)
@@ -572,7 +573,9 @@ def diagnostic(group: RunGroup, column: str, x: X, summary: Summary = DEFAULT) -
         return None
     if not metric.is_log:
         curves = [(run_x, y) for run_x, y in series if len(y)]
-        if not curves or all(len(y) > 1 and np.ptp(y) == 0 for _, y in curves):
+        is_constant = all(len(y) > 1 and np.ptp(y) == 0 for _, y in curves)
+        # the user has asked for infos: a success rate of 0 is a result
+        if not curves or (is_constant and not is_of_info(column)):
             return None
         return average(curves, summary)
     logarithms = [(run_x[y > 0], np.log(y[y > 0])) for run_x, y in series if (y > 0).any()]

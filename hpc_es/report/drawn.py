@@ -14,6 +14,7 @@ import numpy as np
 
 from hpc_es.core.declarations import Metric
 from hpc_es.core.errors import UserError, nearest
+from hpc_es.core.paths import shown
 from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.report.curves import (
     COLUMNS,
@@ -211,7 +212,7 @@ def csv_text(charts: Mapping[str, tuple[Sequence[RunGroup], Sequence[DrawnLine]]
     for task, (groups, lines) in charts.items():
         for line in lines:
             label, panel = groups[line.group].label, line.metric or line.panel
-            run = "" if line.run is None else str(line.run)
+            run = "" if line.run is None else shown(line.run)
             curve = line.curve
             for point in zip(curve.x, curve.y, curve.low, curve.high, strict=True):
                 numbers = map(_number, point)

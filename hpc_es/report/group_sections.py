@@ -31,6 +31,7 @@ from hpc_es.report.curves import (
     of_one_run,
     population,
 )
+from hpc_es.report.declared import is_of_info
 from hpc_es.report.page import (
     COLORS,
     MISSING,
@@ -107,6 +108,7 @@ def curve_sections(
     """Return the section with a chart for each measure and task, and their diagnostics."""
     content: list[Content] = []
     diagnostics: list[Content] = []
+    infos: list[Content] = []
     drawn = [group for group in groups if group.curves]
     for measure in dict.fromkeys(group.curves.measure for group in drawn if group.curves):
         tasks = by_task(
@@ -125,11 +127,12 @@ def curve_sections(
                 lines = _diagnostic_lines(here, column, measure)
                 if lines:
                     id, label = (
-                        f"diagnostic-{len(diagnostics)}",
+                        f"diagnostic-{len(diagnostics) + len(infos)}",
                         metric.label[:1].upper() + metric.label[1:],
                     )
                     label += f" ({metric.unit})" if metric.unit else ""
-                    diagnostics.append(
+                    charts = infos if is_of_info(column) else diagnostics
+                    charts.append(
                         _chart(
                             id,
                             label + name,
@@ -141,6 +144,8 @@ def curve_sections(
                             note="",
                         )
                     )
+    if infos:
+        content.append(details("Metrics from infos", *infos))
     if diagnostics:
         content.append(details("Diagnostics of the search", *diagnostics))
     return [Section("curves", title, content)] if content else []

@@ -17,6 +17,8 @@ Flat: TypeAlias = Mapping[str, Json]
 STRATEGY = "algorithm.kind"
 # keys whose values say enough without the key; the first of them name a task
 PLAIN = ("kind", "env_id", "game", "function", "command", "model", "name", "distribution")
+# keys that say nothing without their section: repeats.at_least 4
+VAGUE = ("at_least", "at_most", "enabled", "interval", "probability", "low", "high")
 MOST_KEYS = 3  # of a label, after the strategy
 LONGEST_VALUE = 40
 
@@ -87,7 +89,9 @@ def _add_key(parts: Sequence[list[str]], alike: Sequence[int], configs: Sequence
     best = max(texts, key=lambda key: len(set(texts[key])), default=None)
     if best is None or len(set(texts[best])) == 1:
         return
-    last = best.rpartition(".")[2]
+    section, _, last = best.rpartition(".")
+    if last in VAGUE:
+        last = f"{section.rpartition('.')[2]}.{last}"
     for index, value in zip(alike, texts[best], strict=True):
         parts[index].append(value if last in PLAIN else f"{last} {value}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +98,7 @@ class Method:
     sign: float
     times: Float64 | None = None  # float64[runs], to the target or the end
     reached: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None = None
+    unit: str = "score"  # what scores are, such as "return per episode"
 
     def better_than(self, other: Method) -> tuple[float, Ends | None]:
         """Return the probability that a run is better than one of another method.
@@ -133,13 +134,12 @@ def methods_of(groups: Sequence[RunGroup], x: X, target: float | None) -> list[M
 def _method(group: RunGroup, x: X, target: float | None) -> Method:
     sign = group.runs[0].found.sign
     scores = np.array([_score(run) for run in group.runs])
+    method = Method(group.label, scores, sign, unit=group.measure.label)
     if target is None:
-        return Method(group.label, scores, sign)
+        return method
     found = [_time_to(run, x, target) for run in group.runs]
     times = np.array([time for time, _ in found])
-    return Method(
-        group.label, scores, sign, times, np.array([is_reached for _, is_reached in found])
-    )
+    return replace(method, times=times, reached=np.array([is_reached for _, is_reached in found]))
 
 
 def _score(run: RunCurves) -> float:

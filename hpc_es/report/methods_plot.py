@@ -17,6 +17,7 @@ from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.report.curves import X_AXES, X
 from hpc_es.report.methods import Method, Step, performance_profile, reached_by
 from hpc_es.report.plot import CSV, DASHES, PALETTE, STYLE, SUFFIXES, UNDATED, WIDTH, require_suffix
+from hpc_es.report.ticks import label_linear_axis
 from hpc_es.storage.files import write_text, written
 
 PANEL_HEIGHT = 2.6  # inches
@@ -69,6 +70,7 @@ def _picture(
         name, _ = X_AXES[x]
         axes_of_target = figure.axes[len(panels) - 1]
         axes_of_target.set_xlabel(name)
+        label_linear_axis(axes_of_target.xaxis)
         axes_of_target.set_title(f"Target {target:g} reached")
     if title:
         figure.suptitle(title)
@@ -97,7 +99,7 @@ def _draw_profile(ax: Axes, methods: Sequence[Method]) -> None:
         first = 0.0 if is_minimised else float(np.isfinite(method.scores).mean())
         _draw_step(ax, step, index, low=low, high=high, first=first)
     ax.set_title("Performance profile")
-    ax.set_xlabel("threshold of the score")
+    ax.set_xlabel(f"threshold: {methods[0].unit}")
     ax.set_ylabel(f"share of runs {'below' if is_minimised else 'above'}")
 
 

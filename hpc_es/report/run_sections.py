@@ -103,7 +103,7 @@ def _tiles(runs: Sequence[RunSummary], copies: Mapping[Path, RunSummary]) -> Ele
     if copies:
         pairs.append((str(len(copies)), "copy left out" if len(copies) == 1 else "copies left out"))
     total = {
-        name: sum(float(run.last_row.get(f"{name}_total") or 0) for run in runs)
+        name: sum(float(counted(run.last_row, f"{name}_total") or 0) for run in runs)
         for name in ("timesteps", "seconds")
     }
     pairs.append((large_text(total["timesteps"]), _counted(runs)[0]))
@@ -183,8 +183,9 @@ def _resolved(path: Path) -> Path:
 
 
 def _counted(runs: Sequence[RunSummary]) -> tuple[str, str]:
-    """Return what runs count, and the name of its rate."""
-    if all("evaluations" in run.measure.panels for run in runs):
+    """Return what runs count, and the name of its rate; those without results do not matter."""
+    drawn = [run for run in runs if run.curves]
+    if drawn and all("evaluations" in run.measure.panels for run in drawn):
         return "evaluations", "evaluations/s"
     return "timesteps", "steps/s"
 
@@ -216,7 +217,7 @@ def _runs_table(
         row, name = run.last_row, element("span", None if color is None else swatch(color))
         label = _label(run, runs) + " (copy)" * (run.path in copies)
         name.append(element("a", label, href=f"#{ids[run.path]}"))
-        steps, seconds = row.get("timesteps_total"), row.get("seconds_total")
+        steps, seconds = counted(row, "timesteps_total"), row.get("seconds_total")
         speed = steps / seconds if steps and seconds else None
         generation = int(row["generation"]) + 1 if row else run.state.get("generation")
         rows.append(
@@ -316,7 +317,7 @@ def _yaml(value: object) -> str:
 
 def _activities(runs: Sequence[RunSummary]) -> dict[str, str]:
     """Return what to call the activities of runs, in the words of their tasks if all have them."""
-    nouns = {run.measure.noun for run in runs}
+    nouns = {run.measure.noun for run in runs if run.curves}
     seconds = {name: sum(run.seconds.get(name, 0.0) for run in runs) for name in ACTIVITIES}
     return Vocabulary(nouns.pop() if len(nouns) == 1 else "return").activities(seconds)
 

@@ -24,7 +24,7 @@ from typing import BinaryIO, Literal
 
 from hpc_es.core.errors import RunError
 from hpc_es.core.run_files import each_line, exists, is_removed, open_file, parse_json
-from hpc_es.core.vocabulary import RETURNS, Vocabulary
+from hpc_es.core.vocabulary import RETURNS, Vocabulary, counted
 from hpc_es.storage.line_logs import check_cut
 
 Number = float | int | None
@@ -101,12 +101,18 @@ def _seconds(name: str) -> Callable[[Row], Number]:
     return seconds
 
 
+def _count(name: str) -> Callable[[Row], Number]:
+    return lambda row: counted(row, name)
+
+
 COMPUTED: dict[Columns, dict[str, Callable[[Row], Number]]] = {
     "plain": {"failed_fraction": _failed_fraction},
     "classical": {
         "failed_fraction": _failed_fraction,
         # The original counts evaluating workers, and the observations of one batch.
         "ranks": lambda row: row.get("evaluating_ranks"),
+        # of a model, whose rows have no timesteps
+        **{name: _count(name) for name in ("timesteps_this_generation", "timesteps_total")},
         "observation_count": lambda row: row.get("observations_this_generation"),
         **{name: _seconds(name) for name in PREDICTIONS},
         # The starter logs sums of squares.

@@ -37,6 +37,7 @@ from hpc_es.core.run_files import (
     read_bytes,
     read_text,
 )
+from hpc_es.core.vocabulary import counted
 from hpc_es.storage.answers import (
     MOST_NUMBERS,
     NAMES,
@@ -394,8 +395,8 @@ def summary(
             for kind, name in FINAL_NAMES.items()
         },
         "npe": statistics([row.get("npe") for row in rows]),
-        "timesteps": statistics([row["timesteps"] for row in rows]),
-        "timesteps_to_target": statistics([row["timesteps"] for row in successes]),
+        "timesteps": statistics([counted(row, "timesteps") for row in rows]),
+        "timesteps_to_target": statistics([counted(row, "timesteps") for row in successes]),
         "seconds": statistics([row["seconds"] for row in rows]),
     }
 

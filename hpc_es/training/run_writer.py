@@ -252,9 +252,9 @@ class RunWriter:
         )
         self._open_logs(old)
         self._failures = FailuresLog(self.directory, keep=bool(old))
-        self.remedy = (
-            f"see {self._failures.path}, fix the cause, and the same command resumes the run"
-        )
+        # relative, since reports, which are handed on, show it
+        file = shown(self._failures.path)
+        self.remedy = f"see {file}, fix the cause, and the same command resumes the run"
         self._process, self._status, self._last_beat = (
             this_process(),
             dict[str, object](),

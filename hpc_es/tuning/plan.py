@@ -125,7 +125,8 @@ def limits(budget: ConfigData) -> dict[str, float]:
 
 def fraction(used: ConfigData, budget: ConfigData) -> float:
     """Return the fraction of the budget that was used, 0 to 1, for the nearest limit."""
-    used = {**used, "episodes": used.get("npe", counted(used, "episodes"))}
+    timesteps = counted(used, "timesteps")
+    used = {**used, "episodes": used.get("npe", counted(used, "episodes")), "timesteps": timesteps}
     shares = [float(used[name]) / limit for name, limit in limits(budget).items() if limit > 0]
     return min(max(shares, default=1.0), 1.0)
 

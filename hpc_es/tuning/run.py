@@ -24,6 +24,7 @@ from hpc_es.core.paths import absolute, shown
 from hpc_es.core.run_files import require_own_entries
 from hpc_es.core.slurm import this_run
 from hpc_es.core.streams import say, say_error
+from hpc_es.core.vocabulary import counted
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
@@ -245,7 +246,10 @@ class Master:
         is_initial = generation == 0  # an evaluation of the initial theta
         if self._study is None or repetition != 0 or value is None or is_initial:
             return
-        used = {name: row.get(f"{name}_total") for name in ("timesteps", "seconds")}
+        used = {
+            "timesteps": counted(row, "timesteps_total"),
+            "seconds": row.get("seconds_total"),
+        }
         share = fraction({**used, "generations": generation + 1}, results.budget(running.config))
         sign = -1.0 if is_minimised(running.config, self._plan.options.objective) else 1.0
         reason = self._study.report(float(value), share, sign)

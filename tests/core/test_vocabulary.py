@@ -14,11 +14,12 @@ from hpc_es.commands.runs import checkpoint_content
 from hpc_es.core.declarations import Offers
 from hpc_es.core.errors import RunError
 from hpc_es.core.vocabulary import RETURNS, Vocabulary, counted, inside, vocabulary_of
+from hpc_es.report.curves import load as load_curves
 from hpc_es.storage import results
 from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import find
 from hpc_es.storage.metrics_log import MetricsLog, header, line
-from hpc_es.tuning.plan import objective
+from hpc_es.tuning.plan import fraction, objective
 from tests.helpers import runs
 
 ROW = {
@@ -101,6 +102,8 @@ def test_names_of_earlier_rows_are_read_as_they_are() -> None:
     assert Vocabulary("value", "minimise").internal(ROW) == ROW
     assert counted(ROW, "episodes_total") == counted(COSTS, "episodes_total") == 12
     assert counted({}, "failed_episodes") is None
+    assert counted({**COSTS, "timesteps_total": 48}, "timesteps_total") == 48
+    assert counted(COSTS, "timesteps_total") == 12
 
 
 @pytest.mark.parametrize(
@@ -193,9 +196,15 @@ def test_no_file_of_a_model_speaks_of_returns_episodes_or_environments(tmp_path:
         rows = list(training)
     result, status = json.loads((run / "result.json").read_text()), runs.status(run)
     del result["budget"]  # has the keys of `stop:`
+    # its jobs have no timesteps either
+    words = (*WORDS_OF_EPISODES, "timesteps", "length")
     for entries in (*rows, *runs.rows(run), result, status):
-        assert not [name for name in entries if any(word in name for word in WORDS_OF_EPISODES)]
+        assert not [name for name in entries if any(word in name for word in words)]
     assert rows[0]["evaluations_total"] == 32 and result["evaluations"] == 64
+    log_csv = (run / "log.csv").read_text().splitlines()
+    assert (
+        dict(zip(*(text.split(",") for text in log_csv[:2]), strict=True))["length_mean"] == "nan"
+    )
     assert result["answer"]["kind"] == "score"
     centres = [row["centre_score_mean"] for row in rows]
     assert result["best_centre_score"] == max(*centres, result["final_score"])
@@ -209,7 +218,11 @@ def test_no_file_of_a_model_speaks_of_returns_episodes_or_environments(tmp_path:
     assert summary["final_return"] is summary["best_return"] is None
     values = checkpoint_content(run, load(find(run)))
     assert values["counters"]["evaluations"] == 64 and "score" in values["best"]
+    assert "timesteps" not in values["counters"]
     assert objective([result], "final_return") == result["final_score"]
+    # what counts timesteps, such as a picture's axis and a limit, counts evaluations
+    assert list(load_curves(run).columns["timesteps_total"]) == [32, 64, 64]
+    assert summary["timesteps"]["mean"] == 64 and fraction(result, {"timesteps": 128}) == 0.5
 
 
 def test_log_of_an_earlier_run_is_refused_and_written_again_without_it(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ algorithm: {kind: cma_es, sigma: 0.5, population_size: 8}
 stop: {episodes: 160}
 report: {plot_interval_seconds: 0}
 """
+MODEL = "task={kind: model, model: 'tests.helpers.own_engines:Line', call: each}"
 
 
 def compared(ranks: int, folder: Path, *words: str) -> Finished:
@@ -55,6 +56,7 @@ def test_comparison_has_the_same_bits_on_any_ranks_and_goes_on(tmp_path: Path) -
             "algorithm.sigma: expected a number greater than 0",
         ),
         (("--with", "ga"), "algorithm.kind"),
+        (("--with", "random", MODEL), "algorithm.kind: is random, but each initial vector"),
         (("--seeds", "0"), "expected a whole number of at least 1"),
     ],
 )
@@ -64,6 +66,17 @@ def test_mistakes_are_found_before_anything_runs(
     done = compared(0, tmp_path, *words)
     assert done.status == 2 and said in done.stderr, str(done)
     assert not (tmp_path / "on_0").exists()
+
+
+def test_table_has_the_paths_of_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "valley.yaml").write_text(CONFIG)
+    command = ["-m", "hpc_es", "compare", "valley.yaml", "stop.episodes=16", "--seeds", "1"]
+    done = python(command, cwd=tmp_path)
+    assert done.status == 0, str(done)
+    rows = [line.split()[0] for line in done.stdout.splitlines()[-2:]]
+    assert rows == ["runs/valley_compared/cma_es", "runs/valley_compared/random"]
+    whole = python(["-m", "hpc_es", "results", "runs/valley_compared"], cwd=tmp_path)
+    assert whole.status == 2 and "found runs below it: hpc-es results runs/" in whole.stderr
 
 
 def test_limit_of_generations_is_named_as_unfair(tmp_path: Path) -> None:

@@ -231,3 +231,12 @@ def test_episodes_that_all_fail_in_their_first_step_end_the_run_with_the_reason(
             train(tmp_path, settings)
     finally:
         gymnasium.registry.pop("OldStep-v0")
+
+
+def test_reason_names_the_log_below_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in reports, which are handed on."""
+    monkeypatch.chdir(tmp_path)
+    _, reason = failed_after(tmp_path, config(tmp_path, 0, stop={"generations": 2}))
+    assert "; see run/failures.log, fix the cause" in reason and str(tmp_path) not in reason

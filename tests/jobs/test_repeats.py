@@ -141,6 +141,20 @@ def test_files_have_means_and_count_all_evaluations(config: Path, tmp_path: Path
 
 
 @pytest.mark.long
+def test_single_evaluation_of_the_centre_is_not_the_best_of_means(
+    config: Path, tmp_path: Path
+) -> None:
+    more = ["task.repeats={at_least: 4, at_most: 4}", "evaluation.interval=1"]
+    assert start(config, 1, tmp_path / "run", *more) == 0
+    with (tmp_path / "run" / "evaluations.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["value"] and float(row["c"]) <= 0]
+    means = [float(row["value"]) for row in rows if row["job"] != "-1"]
+    lucky = [float(row["value"]) for row in rows if row["job"] == "-1"]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert min(lucky) < min(means)  # 7 single evaluations, and those of the end
+    assert result["best_value"] in (min(means), pytest.approx(result["final_value"]))
+
+
 def test_noiseless_function_is_evaluated_twice_once(config: Path, tmp_path: Path) -> None:
     runs.here(config, tmp_path / "run", ("task.function=my_repeated_cost:calm",))
     assert [row["repeats"] for row in read_metrics(tmp_path / "run")] == [2.0] + [1.0] * 6

@@ -19,7 +19,7 @@ from hpc_es.report.methods import (
     performance_profile,
     reached_by,
 )
-from hpc_es.report.methods_plot import plot_methods
+from hpc_es.report.methods_plot import _picture, plot_methods
 from hpc_es.storage.answers import Answer, Found
 
 INF = math.inf
@@ -93,6 +93,19 @@ def test_methods_of_runs(tmp_path: Path) -> None:
     assert ["better", "b", "a", "0.25", "", ""] in rows
     assert ["target", "a", "20.0", "0.5", "", ""] in rows
     assert files[1].read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("target", [3.0, None])
+def test_axes_of_methods_name_what_is_measured_and_have_round_numbers(target: float | None) -> None:
+    groups = [RunGroup(name, [curves([5, 3, 1] * 1000, 1.0, name)]) for name in ("a", "b")]
+    methods = methods_of(groups, "evaluations", target)
+    axes = _picture(methods, "evaluations", target, width=3.25, title=None).axes
+    assert axes[0].get_xlabel() == "threshold: best value"
+    if target is not None:
+        assert axes[-1].get_xlabel() == "evaluations"
+        axes[-1].set_xlim(0, 30_000)
+        axes[-1].figure.draw_without_rendering()
+        assert "30,000" in [tick.get_text() for tick in axes[-1].get_xticklabels()]
 
 
 def test_names_of_methods_are_no_formulas_in_the_csv(tmp_path: Path) -> None:

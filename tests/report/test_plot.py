@@ -21,6 +21,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from hpc_es import cli
+from hpc_es.commands.report import report_page
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.report.curves import (
     DRAWN,
@@ -622,6 +623,21 @@ def test_runs_of_one_name_are_labelled_by_their_strategy(tmp_path: Path) -> None
     assert labels(named, make(tmp_path / "other", [1], name="theirs")) == ["ours", "theirs"]
 
 
+@pytest.mark.parametrize(
+    ("task", "labels"),
+    [
+        ({"repeats": {"at_least": 4}}, ["repeats.at_least 4", "repeats.at_least 1"]),
+        ({"env_kwargs": {"g": 5}}, ["g 5", "g 1"]),
+    ],
+)
+def test_options_that_say_nothing_alone_have_the_name_of_their_section(
+    task: dict[str, dict[str, int]], labels: list[str], tmp_path: Path
+) -> None:
+    other = {name: dict.fromkeys(values, 1) for name, values in task.items()}
+    paths = [make(tmp_path / name, [1], task=own) for name, own in (("a", task), ("b", other))]
+    assert [group.label for group in grouped([load(path) for path in paths])] == labels
+
+
 def test_runs_that_no_option_tells_apart_are_labelled_by_their_directories(tmp_path: Path) -> None:
     one = make(tmp_path / "one", [1], only_of_one=1)
     two = make(tmp_path / "two", [1], only_of_two=1)
@@ -693,6 +709,45 @@ def test_panels_are_chosen_by_name(tmp_path: Path) -> None:
     assert [(line.group, line.curve.y.tolist()) for line in lines] == [(0, [2, 1, 0.5])]
     with pytest.raises(UserError, match=r"--panels retrun: expected return, population; did you"):
         figure(groups, ("timesteps",), None, Style(panels=("retrun",)))
+
+
+@pytest.mark.parametrize("info", [["docked"], {"docked": "mean"}])
+def test_infos_are_panels_and_charts(info: object, tmp_path: Path) -> None:
+    run = make(tmp_path / "run", [1, 2, 4], report={"info": info})
+    file = run / "metrics.jsonl"
+    rows = [json.loads(row) for row in file.read_text().splitlines()]
+    for row in rows:
+        row |= {"info_docked": row["return_mean"] / 4, "evaluation_info_docked": None}
+    rows[-1]["evaluation_info_docked"] = 1.0
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    groups = grouped([load(run)])
+    style = Style(panels=("info_docked", "evaluation_info_docked"))
+    shares, last = (list(lines_of(name, groups, "timesteps", style)) for name in style.panels)
+    assert shares[0].curve.y.tolist() == [0.25, 0.5, 1] and last[0].curve.y.tolist() == [1]
+    constant = "".join(json.dumps({**row, "info_docked": 0}) + "\n" for row in rows)
+    never = make(tmp_path / "never", [1, 2, 4], report={"info": info}, algorithm={"kind": "snes"})
+    (never / "metrics.jsonl").write_text(constant)
+    both = grouped([load(run), load(never)])
+    assert [line.group for line in lines_of("info_docked", both, "timesteps", Style())] == [0, 1]
+    text = "docked" if isinstance(info, list) else "docked (mean)"
+    labels = [axes.get_ylabel() for axes in figure(groups, ("timesteps",), None, style).axes]
+    assert labels == [f"{text}, population", f"{text}, unperturbed parameters"]
+    page = report_page([run])
+    assert "Metrics from infos" in page and all(label.capitalize() in page for label in labels)
+    assert "Diagnostics of the search" not in page
+
+
+def test_numbers_have_paths_below_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are handed on with the figure."""
+    monkeypatch.chdir(tmp_path)
+    paths = [
+        make(tmp_path / "runs" / f"repetition_000{seed}", [1, 2], seed=seed) for seed in (0, 1)
+    ]
+    assert cli.run(["plot", *map(str, paths), "-o=numbers.csv"]) == 0
+    runs_of = {row["run"] for row in csv.DictReader((tmp_path / "numbers.csv").open())}
+    assert runs_of == {"", "runs/repetition_0000", "runs/repetition_0001"}
 
 
 def test_axes_of_generations_and_of_episodes(tmp_path: Path) -> None:

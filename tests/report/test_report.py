@@ -588,11 +588,17 @@ def test_runs_of_a_model_count_evaluations(tmp_path: Path) -> None:
     run = make(tmp_path / "run", [1, 2], task={"kind": "model", "model": "line:make"})
     rows = [json.loads(row) for row in (run / "metrics.jsonl").read_text().splitlines()]
     scores = Vocabulary("score")
+    more = {"time_environment_mean": 1.0}
+    rows = [{**row, "episodes_total": row["timesteps_total"], **more} for row in rows]
     text = "".join(json.dumps(scores.public(row)) + "\n" for row in rows)
     (run / "metrics.jsonl").write_text(text)
-    parsed = Parsed(report_page([run], "title"))
-    assert {"evaluations", "evaluations/s"} <= set(parsed.tables["Runs"][0])
-    assert not {"timesteps", "steps/s"} & set(parsed.tables["Runs"][0])
+    waiting = make(tmp_path / "waiting", [], task={"kind": "model", "model": "line:make"})
+    for given in ([run], [run, waiting]):
+        page = Parsed(report_page(given, "title"))
+        assert {"evaluations", "evaluations/s"} <= set(page.tables["Runs"][0])
+        assert not {"timesteps", "steps/s"} & set(page.tables["Runs"][0])
+        assert f"{rows[-1]['timesteps_total']:,}" in page.tables["Runs"][1]
+        assert "environment" not in page.texts["time"]
 
 
 # In a browser.

@@ -470,7 +470,14 @@ class ObjectiveProblem(ProblemDefaults):
         return {} if self.record is None else self.record.summary(carried.master)
 
     def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
-        return () if self.record is None else self.record.of_centre(state, evaluation)
+        if self.record is None:
+            return ()
+        if self.has_repeats and len(evaluation):
+            mean = self.combined([evaluation[row : row + 1] for row in range(len(evaluation))])
+            # the best of fewer evaluations than candidates have would be luckier than their means
+            is_enough = mean[repeats.REPEATS.name][0] >= self.repeats(state.shared)
+            evaluation = mean if is_enough else mean[:0]
+        return self.record.of_centre(state, evaluation)
 
     def evaluations(
         self, state: State, results: Results[object], evaluation: Rows
