@@ -557,6 +557,45 @@ def test_archive_as_directory_of_a_config_has_no_modules(place: Place) -> None:
     assert "Foo" in place.refused("eval", place.run)
 
 
+@pytest.mark.parametrize("added", ["{here}/lib", "{here}/", "{here}/lib/..", ".", "lib"])
+def test_code_brings_nothing_in_by_its_own_search_path(place: Place, added: str) -> None:
+    """A trusted file that adds directories to sys.path, as many do, with one beside it that others
+    may change.
+    """
+    library = place.code / "lib"
+    library.mkdir()
+    (library / "late.py").write_text("from helper import ran\n")
+    shutil.copy(library / "late.py", place.code)
+    path = f"import importlib, sys\nsys.path.insert(0, {added.format(here=place.code)!r})\n"
+    (place.code / "lines.py").write_text(
+        ENV.replace("import helper\n", f"{path}helper = importlib.import_module('late')\n")
+    )
+    place.forget()
+    shutil.rmtree(place.run)
+    place.call("train", "line.yaml", "--output", place.run, cwd=place.code)
+    place.open_to_all()
+    place.call("eval", place.run, "--episodes", "1", cwd=place.code)
+    assert (place.ran / "reset").exists()
+    for folder in (place.code, library):
+        (folder / "late.py").write_text("from helper import ran\nran('changed')\n")
+    said = place.refused("eval", place.run, cwd=place.code)
+    assert "late.py, which is not among its trusted files" in said
+
+
+def test_file_that_code_finds_by_its_own_search_path_belongs_to_a_started_run(place: Place) -> None:
+    """An import statement names it, which finds it only after the code has added its folder."""
+    (place.code / "lib").mkdir()
+    shutil.move(place.code / "helper.py", place.code / "lib")
+    folder = f"import sys\nsys.path.insert(0, {str(place.code / 'lib')!r})\n"
+    (place.code / "lines.py").write_text(folder + ENV)
+    place.forget()
+    shutil.rmtree(place.run)
+    place.call("train", "line.yaml", "--output", place.run, cwd=place.code)
+    place.open_to_all()
+    place.call("eval", place.run, "--episodes", "1")
+    assert (place.ran / "reset").exists()
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
 def test_unusual_files_in_a_package_make_no_command_wait(place: Place, kind: str) -> None:
     package = place.code / "pack"
