@@ -21,8 +21,10 @@ from hpc_es.config import validation
 from hpc_es.config.options import Count, Limits, option, options
 from hpc_es.config.yaml_text import read_yaml
 from hpc_es.core.data import Json
-from hpc_es.core.errors import ConfigError, ConfigProblem, as_yaml, found_text
+from hpc_es.core.errors import ConfigError, ConfigProblem, UserError, as_yaml, found_text
+from hpc_es.core.ownership import link_owner, stranger
 from hpc_es.core.paths import current_directory, expanded
+from hpc_es.core.run_files import exists
 
 Word = Annotated[str, Limits(min_length=1)]
 Words = Annotated[tuple[Word, ...], Limits(min_length=1)]
@@ -139,9 +141,9 @@ class Site:
 
 def default_path() -> Path:
     """Return the path of the user's profile."""
-    return (
-        Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "hpc_es" / "site.yaml"
-    )
+    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    # a relative one does not count: it would be a directory of whoever owns the current one
+    return (base if base.is_absolute() else Path.home() / ".config") / "hpc_es" / "site.yaml"
 
 
 def load_site(path: Path | None) -> Site:
@@ -151,11 +153,17 @@ def load_site(path: Path | None) -> Site:
 
     Raises:
         ConfigError: the profile is not valid.
+        UserError: nobody has named it, and it may be that of somebody else, as where HOME is /tmp.
     """
     if path is None:
         path = default_path()
-        if not path.exists():
+        if not exists(path):
             return Site()
+        if reason := stranger(path.parent, may_groups=True) or link_owner(path):
+            raise UserError(
+                f"{path} has lines that jobs run, and somebody else may have written it ({reason}): "
+                "read it, and name it with --site, or set HOME or XDG_CONFIG_HOME"
+            )
     try:
         return validation.validate(Site, read_yaml(path, may_be_empty=True))
     except ConfigError as error:

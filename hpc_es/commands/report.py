@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hpc_es.core.arguments import expanded_path, whole_number
 from hpc_es.core.errors import READING, UserError, unreadable_reason
 from hpc_es.core.paths import followed
+from hpc_es.core.run_files import is_regular
 
 if TYPE_CHECKING:
     from hpc_es.report.page import Section
@@ -87,7 +88,7 @@ def report_page(
     places = list(
         dict.fromkeys(path for directory in directories for path in runs_below(directory))
     )
-    tunings = [path for path in places if (path / "trials.json").is_file()]
+    tunings = [path for path in places if is_regular(path / "trials.json")]
     runs = [
         run
         for path in places
@@ -177,7 +178,7 @@ def runs_below(directory: Path) -> list[Path]:
     """Return the directories of runs, repetitions and tunings at or below a directory, sorted."""
     from hpc_es.storage.results import find_runs
 
-    if (directory / "config.yaml").is_file() and not (directory / "status.json").is_file():
+    if is_regular(directory / "config.yaml") and not is_regular(directory / "status.json"):
         return [directory]  # a run before its first checkpoint
     return list(find_runs(directory))
 

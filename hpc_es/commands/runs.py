@@ -449,7 +449,7 @@ def _value_text(value: object) -> str:
         return str(value).lower()  # as in configs
     if isinstance(value, int | float):
         return f"{value:,}"
-    return "none" if value is None else str(value)
+    return "none" if value is None else visible(str(value))
 
 
 # Results of repetitions.
@@ -809,7 +809,8 @@ def run_plot(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"unreadable: {text}\n")
     for copy in copies:
         sys.stderr.write(
-            f"left out: {copy}, a copy of another run (the same config, seed and results)\n"
+            f"left out: {visible(str(copy))}, a copy of another run "
+            "(the same config, seed and results)\n"
         )
     for output in arguments.output:
         sys.stderr.write(f"{output} written\n")

@@ -77,6 +77,8 @@ _directories: dict[str, Limits | None] = {}  # and what may run there; None: all
 _current: list[str] = []  # the directories of the last call
 _appended = search_path.added  # to sys.path
 _executed: dict[str, str] = {}  # SHA-256 of the files that were imported from there
+_of_code: set[str] = set()  # what that code has put on sys.path, within these directories
+_before_code: list[set[str]] = []  # sys.path as it was before each module that is being executed
 
 
 # The directories.
@@ -167,10 +169,24 @@ def undone_if_refused() -> Iterator[None]:
     except UserError:
         _directories.clear()
         _appended.clear()
+        _of_code.intersection_update(before[3])
         _directories.update(before[0])
         _appended.update(before[2])
         _current[:], sys.path[:] = before[1], before[3]
         raise
+
+
+@contextlib.contextmanager
+def before_code() -> Iterator[None]:
+    """Leave out of sys.path, within the block, what code of the user has put there: where code is
+    found before it runs.
+    """
+    before = [*sys.path]
+    sys.path[:] = [path for path in before if path not in _of_code]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def import_directories() -> tuple[str, ...]:
@@ -215,7 +231,7 @@ def is_installed_in(directory: str) -> bool:
     named = [
         path
         for path in sys.path
-        if os.path.basename(path) in _INSTALLED and path not in _appended  # noqa: PTH119
+        if os.path.basename(path) in _INSTALLED and path not in _appended and not _is_of_code(path)  # noqa: PTH119
     ]
     return any(_is_within(directory, site) for site in (*_site_directories(), *named))
 
@@ -271,11 +287,39 @@ def _limits(directory: str) -> Limits | None:
     owner = _owner(directory)
     if owner is None:
         return None
-    own = [
-        os.path.normpath(path or current_directory()) for path in sys.path if path not in _appended
-    ]
+    own = _of_user(sys.path)
     is_own = any(_is_within(directory, path) and len(path) >= len(owner) for path in own)
     return None if is_own else _directories[owner]
+
+
+def _of_user(paths: Iterable[str]) -> set[str]:
+    """Return those of these parts of sys.path that neither hpc_es nor a run's code has added."""
+    return {_whole(path) for path in paths if path not in _appended and not _is_of_code(path)}
+
+
+def _is_of_code(path: str) -> bool:
+    """Whether code of the user has put this part on sys.path, or does so now."""
+    return path in _of_code or (bool(_before_code) and path not in _before_code[0])
+
+
+def _whole(path: str) -> str:
+    return os.path.normpath(path if os.path.isabs(path) else current_directory() / path)  # noqa: PTH117
+
+
+@contextlib.contextmanager
+def _path_of_code() -> Iterator[None]:
+    """Remember what code of the user that runs within the block puts on sys.path.
+
+    What lies within the directories of a run stays limited there: a file that is trusted must not
+    bring in those beside it, however their directory is spelled.
+    """
+    _before_code.append({*sys.path})
+    try:
+        yield
+    finally:
+        new = [path for path in sys.path if _is_of_code(path) and _owner(_whole(path))]
+        _of_code.update({*new} - {path for path in new if _whole(path) in _of_user(sys.path)})
+        _before_code.pop()
 
 
 def _importer(path: str) -> FileFinder:
@@ -287,7 +331,7 @@ def _importer(path: str) -> FileFinder:
     Raises:
         ImportError: the directory is another one.
     """
-    directory = path or str(current_directory())
+    directory = _whole(path)
     is_archive = (
         not _is_directory(directory)
         and directory not in _directories
@@ -370,6 +414,10 @@ class _SourceLoader(SourceFileLoader):
         code: CodeType = self.source_to_code(content, path)
         return code
 
+    def exec_module(self, module: ModuleType) -> None:
+        with _path_of_code():
+            super().exec_module(module)
+
 
 class _CompiledLoader(SourcelessFileLoader):
     """Loads a module without source."""
@@ -381,6 +429,10 @@ class _CompiledLoader(SourcelessFileLoader):
             _require_allowed(path, content)
         return content
 
+    def exec_module(self, module: ModuleType) -> None:
+        with _path_of_code():
+            super().exec_module(module)
+
 
 class _ExtensionLoader(ExtensionFileLoader):
     """Loads a compiled library, which the dynamic linker reads again."""
@@ -388,3 +440,7 @@ class _ExtensionLoader(ExtensionFileLoader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         _require_allowed(self.path, read_code(self.path))
         return super().create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        with _path_of_code():
+            super().exec_module(module)

@@ -12,16 +12,22 @@ ACCESS_LIST = "system.posix_acl_access"
 MOST_LINKS = 40  # as in Linux
 
 
-def stranger(path: Path) -> str:
+def stranger(path: Path, may_groups: bool = False) -> str:
     """Return why another user may have written a file or a directory; "" if none may have.
 
-    This user and root may. Whoever may write a directory above it may replace it, unless the
-    directory is sticky, as /tmp is.
+    This user and root may, and with `may_groups` the groups that have write access. Whoever may
+    write a directory above it may replace it, unless the directory is sticky, as /tmp is.
     """
     for item in dict.fromkeys(_visited(path)):
-        if reason := _stranger_in(item):
+        if reason := _stranger_in(item, may_groups):
             return reason
     return ""
+
+
+def link_owner(path: Path) -> str:
+    """Return which other user a file or link belongs to, whatever a link leads to; "" if none."""
+    user = path.lstat().st_uid
+    return "" if user in (os.geteuid(), 0) else f"{path} belongs to {_name(user)}"
 
 
 def depends_on_process(path: Path) -> bool:
@@ -53,7 +59,7 @@ def _visited(path: Path) -> Iterator[Path]:
             current = item
 
 
-def _stranger_in(path: Path) -> str:
+def _stranger_in(path: Path, may_groups: bool) -> str:
     try:
         status = path.lstat()
     except OSError as error:
@@ -65,7 +71,8 @@ def _stranger_in(path: Path) -> str:
         return ""
     if status.st_mode & stat.S_IWOTH:
         return f"all users may write {path}"
-    if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid, path):
+    is_open = bool(status.st_mode & stat.S_IWGRP) and not may_groups
+    if is_open and not _is_private(status.st_gid, path):
         return f"a group may write {path}"
     return ""
 

@@ -68,6 +68,19 @@ def _own_way(path: Path) -> int:
     return current
 
 
+def require_own_way(path: Path) -> None:
+    """Raise UnusualFileError if what is written here would go through such a link.
+
+    Directories that do not exist yet are none.
+    """
+    try:
+        os.close(_own_way(path))
+    except UnusualFileError:
+        raise
+    except OSError:  # as whoever writes will say
+        pass
+
+
 def _entered(directory: int, name: str, path: Path) -> int:
     """Return a descriptor of a directory in one that is open, on the way to the file `path`."""
     item = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)

@@ -207,7 +207,17 @@ def _readable(paths: Iterable[Path], unreadable: dict[Path, str] | None) -> list
 def _repetitions(path: Path) -> list[Path]:
     """Return the repetitions in a directory that have metrics; none for a single run."""
     files = [run / JSONL for run in sorted(path.glob("repetition_*/"))]
-    return [file.parent for file in files if file.exists() and file.stat().st_size]
+    return [file.parent for file in files if _has_begun(file)]
+
+
+def _has_begun(rows: Path) -> bool:
+    """Whether a run has rows, or somebody keeps them from this user."""
+    try:
+        return rows.stat().st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # as reading them will say
+        return True
 
 
 def _panels(groups: Sequence[RunGroup], x: X | None, style: Style) -> Sequence[X]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import RunError
+from hpc_es.core.run_files import UnusualFileError, require_own_way
 
 
 def replace(
@@ -42,6 +43,7 @@ def replace_by(
     """Replace the file atomically by what `write` writes into an empty one; see `replace`."""
     temporary = temporary_name(path)
     try:
+        require_own_way(path)
         with temporary.open("w+b") as file:
             write(file)
             file.flush()
@@ -85,6 +87,7 @@ def written(path: Path) -> Iterator[Path]:
     """
     temporary = temporary_name(path)
     try:
+        require_own_way(path)
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
@@ -144,6 +147,8 @@ def run_error(path: Path, error: Exception) -> RunError:
     """Return the RunError for a file that cannot be written."""
     code = error.errno if isinstance(error, OSError) else None
     remedy = "check the file system"
+    if isinstance(error, UnusualFileError):
+        remedy = "name the directory itself"
     if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         remedy = "free space or raise the quota"
     elif code in (errno.EACCES, errno.EPERM, errno.EROFS):

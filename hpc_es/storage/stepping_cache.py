@@ -26,7 +26,8 @@ MAX_RESULTS = 1000  # per file
 
 def directory() -> Path:
     """Return the user's cache directory; RuntimeError if there is no home directory."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpc_es"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "hpc_es"
 
 
 @contextlib.contextmanager

@@ -446,7 +446,8 @@ def trust_own(run: Path, data: ConfigData, recorded: Mapping[str, str]) -> None:
     """
     store, executed = Store.of_user(), user_code.imported_files()
     with contextlib.suppress(OSError):  # then only its owner, or --trust, opens the run
-        code = find_code(data, recorded)
+        with user_code.before_code():  # as it is found when the run is opened
+            code = find_code(data, recorded)
         if not code.sources or any(
             executed.get(path, digest) != digest for path, digest in code.files.items()
         ):

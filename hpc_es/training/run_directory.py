@@ -19,7 +19,7 @@ from hpc_es.core.data import Json, JsonObject
 from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError, require
 from hpc_es.core.interfaces import BASE_HASH
 from hpc_es.core.machine import blas_threads
-from hpc_es.core.run_files import require_own_entries
+from hpc_es.core.run_files import UnusualFileError, require_own_entries, require_own_way
 from hpc_es.devices.decision import changes as device_changes
 from hpc_es.devices.decision import current_decision
 from hpc_es.storage.checkpoint import Snapshot, load
@@ -61,6 +61,7 @@ def open_run(
         UserError: (CheckpointError, RunError) before anything but the lock is changed.
     """
     require("report.loggers", *config.report.all_loggers(), otherwise="or remove it")
+    _require_own_place(directory)
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         require_own_entries(directory)
@@ -122,6 +123,14 @@ def open_run(
         lock.release()
         raise
     return OpenedRun(directory, lock, store, snapshot, identity, tuple(warnings))
+
+
+def _require_own_place(directory: Path) -> None:
+    """Raise UserError if a run here would be written through a link of another user."""
+    try:
+        require_own_way(directory)
+    except UnusualFileError as error:
+        raise UserError(f"output {error}: choose another --output") from None
 
 
 def _require_base(directory: Path, snapshot: Snapshot, info: Mapping[str, Json]) -> None:

@@ -4,6 +4,7 @@ on a real SLURM in tests/slurm.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 
 from hpc_es import cli
-from hpc_es.cluster.site import Site, load_site
-from hpc_es.core.errors import ConfigError
+from hpc_es.cluster.site import Site, default_path, load_site
+from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.storage import stepping_cache
 from tests.cluster.test_sbatch import asked, no_profile, refused, toy, written
 from tests.helpers.documents import blocks
 from tests.helpers.harness import ROOT
@@ -115,6 +117,45 @@ def test_missing_profile_is_an_error_only_if_it_was_named(tmp_path: Path) -> Non
     assert load_site(None) == Site()
     with pytest.raises(ConfigError, match="expected a YAML file, found no such file"):
         load_site(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("who", ["all", "stranger", "link", "group"])
+def test_profile_that_somebody_else_has_put_into_the_home_directory_is_refused(
+    who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HOME may be /tmp, or a directory that others share, in a container; jobs run its lines."""
+    if who in {"stranger", "link"} and os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = tmp_path / "hpc_es" / "site.yaml"
+    file.parent.mkdir()
+    file.write_text("partition: theirs\n")
+    if who == "link":  # of the user to the profile of a colleague
+        file.rename(tmp_path / "colleague.yaml")
+        file.symlink_to(tmp_path / "colleague.yaml")
+        os.chown(tmp_path / "colleague.yaml", 12001, 12001)
+    elif who == "stranger":
+        os.chown(file, 12001, 12001)
+    else:
+        file.parent.chmod(0o777 if who == "all" else 0o775)
+    if who in {"link", "group"}:
+        assert load_site(None).partition == "theirs"
+        return
+    with pytest.raises(UserError, match=r"somebody else may have written it .*--site"):
+        load_site(None)
+    assert load_site(file).partition == "theirs"
+
+
+@pytest.mark.parametrize("variable", ["XDG_CONFIG_HOME", "XDG_CACHE_HOME"])
+def test_relative_directory_of_settings_does_not_count(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be in the current directory, whoever owns that."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(variable, "here")
+    found = default_path() if variable == "XDG_CONFIG_HOME" else stepping_cache.directory()
+    assert found.is_relative_to(tmp_path / "home")
 
 
 def test_container_runs_the_interpreter_and_the_shell_calls_slurm(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import py_compile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,50 @@ def test_directories_that_a_run_names_may_be_missing_private_or_no_names(tmp_pat
     finally:
         os.seteuid(before)
         private.chmod(0o700)
+
+
+ARCHIVES = """
+import sys, zipfile
+from pathlib import Path
+from hpc_es.config import user_code
+here = Path(sys.argv[1])
+user_code.import_from([str(here), str(here / "place")])
+user_code.import_only({limits})
+sys.path.append(str(here / "mine.zip"))
+import folder
+for name in ("place", "folder"):
+    (here / name).rename(here / (name + "_before"))
+    with zipfile.ZipFile(here / name, "w") as archive:
+        archive.writestr("theirs.py", "value = 'of an archive'")
+for name in ("mine", "theirs", "folder.theirs", "package.part"):
+    try:
+        print(name, __import__(name, fromlist=["value"]).value)
+    except ImportError:
+        print(name, "is not found")
+"""
+
+
+@pytest.mark.parametrize("limits", ["None", "user_code.Limits(own=True)"])
+def test_archive_gives_modules_only_where_the_user_has_put_it(limits: str, tmp_path: Path) -> None:
+    """One that takes the place of a directory of code gives none, and one in the place of a folder
+    only where all files may run. A folder is no archive: what lies compiled there does not run.
+    """
+    with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:
+        archive.writestr("mine.py", "value = 'of an archive'\n")
+    for name in ("place", "folder", "package", "empty"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    part = tmp_path / "package" / "part.py"
+    part.write_text("value = 'compiled'\n")
+    py_compile.compile(
+        str(part), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH, doraise=True
+    )
+    part.write_text("value = 'of the source'\n")
+    done = python(["-c", ARCHIVES.format(limits=limits), str(tmp_path)], cwd=tmp_path / "empty")
+    in_folder = "of an archive" if limits == "None" else "is not found"
+    assert done.stdout.splitlines() == [
+        "mine of an archive",
+        "theirs is not found",
+        f"folder.theirs {in_folder}",
+        "package.part of the source",
+    ], str(done)

@@ -219,6 +219,17 @@ def test_relative_import_path_means_no_directory_beside_the_run(place: Place) ->
     )
 
 
+def test_relative_import_path_finds_no_code_even_with_trust(place: Place) -> None:
+    """It would be a directory below the current one, which may have come with the run."""
+    place.change(import_paths=["share/code"])
+    for path in (place.run / "checkpoints").glob("*.h5"):
+        old = checkpoint.load(path)
+        data = {**plain_data(old.config_text), "directory": str(place.root / "empty")}
+        checkpoint.save(path, dataclasses.replace(old, config_text=json.dumps(data)))
+    said = place.refused("eval", place.run, "--trust", cwd=place.root)
+    assert "expected the source of 'lines:Line-v0'" in said
+
+
 @pytest.mark.parametrize(
     ("path", "start"),
     [("/", "copy/code"), ("/proc/self/cwd/copy/code", ""), ("/dev/fd/../cwd", "")],
@@ -546,6 +557,45 @@ def test_archive_as_directory_of_a_config_has_no_modules(place: Place) -> None:
     assert "Foo" in place.refused("eval", place.run)
 
 
+@pytest.mark.parametrize("added", ["{here}/lib", "{here}/", "{here}/lib/..", ".", "lib"])
+def test_code_brings_nothing_in_by_its_own_search_path(place: Place, added: str) -> None:
+    """A trusted file that adds directories to sys.path, as many do, with one beside it that others
+    may change.
+    """
+    library = place.code / "lib"
+    library.mkdir()
+    (library / "late.py").write_text("from helper import ran\n")
+    shutil.copy(library / "late.py", place.code)
+    path = f"import importlib, sys\nsys.path.insert(0, {added.format(here=place.code)!r})\n"
+    (place.code / "lines.py").write_text(
+        ENV.replace("import helper\n", f"{path}helper = importlib.import_module('late')\n")
+    )
+    place.forget()
+    shutil.rmtree(place.run)
+    place.call("train", "line.yaml", "--output", place.run, cwd=place.code)
+    place.open_to_all()
+    place.call("eval", place.run, "--episodes", "1", cwd=place.code)
+    assert (place.ran / "reset").exists()
+    for folder in (place.code, library):
+        (folder / "late.py").write_text("from helper import ran\nran('changed')\n")
+    said = place.refused("eval", place.run, cwd=place.code)
+    assert "late.py, which is not among its trusted files" in said
+
+
+def test_file_that_code_finds_by_its_own_search_path_belongs_to_a_started_run(place: Place) -> None:
+    """An import statement names it, which finds it only after the code has added its folder."""
+    (place.code / "lib").mkdir()
+    shutil.move(place.code / "helper.py", place.code / "lib")
+    folder = f"import sys\nsys.path.insert(0, {str(place.code / 'lib')!r})\n"
+    (place.code / "lines.py").write_text(folder + ENV)
+    place.forget()
+    shutil.rmtree(place.run)
+    place.call("train", "line.yaml", "--output", place.run, cwd=place.code)
+    place.open_to_all()
+    place.call("eval", place.run, "--episodes", "1")
+    assert (place.ran / "reset").exists()
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
 def test_unusual_files_in_a_package_make_no_command_wait(place: Place, kind: str) -> None:
     package = place.code / "pack"
@@ -583,6 +633,33 @@ with hpc_es.train("line.yaml", {str(place.run)!r}) as run:
     assert done.status == 0, str(done)
     place.open_to_all()
     assert "hpc-es trust" in place.refused("eval", place.run)
+
+
+def test_code_that_changes_between_its_import_and_the_start_is_not_trusted(place: Place) -> None:
+    """The file has other bytes than those that were executed: here it changes itself."""
+    place.forget()
+    shutil.rmtree(place.run)
+    changes = """
+with open(__file__, "a") as file:
+    file.write("helper.ran('changed')\\n")
+"""
+    (place.code / "lines.py").write_text(ENV + changes)
+    place.call("train", "line.yaml", "--output", place.run, cwd=place.code)
+    assert not (place.ran / "changed").exists()
+    place.open_to_all()
+    assert "hpc-es trust" in place.refused("eval", place.run)
+
+
+def test_names_in_the_store_tell_runs_and_files_apart(place: Place) -> None:
+    """A file whose content somebody else has chosen has no name that a run can have."""
+    place.forget()
+    place.call("trust", place.run)
+    names = [path.name for path in (place.root / "state" / "hpc_es" / "trusted").iterdir()]
+    assert len(names) == 3 and sorted(name.partition("-")[0] for name in names) == [
+        "file",
+        "file",
+        "run",
+    ]
 
 
 def test_checkpoint_that_is_exchanged_after_its_check_is_refused(

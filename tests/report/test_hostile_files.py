@@ -5,6 +5,8 @@ Commands that read runs end within seconds, without a traceback, and show the ot
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import json
 import os
@@ -13,7 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -251,6 +253,47 @@ def test_what_somebody_puts_beside_runs_hides_none(
     assert "whole" in Path("page.html").read_text()
 
 
+@contextlib.contextmanager
+def without_privileges() -> Iterator[None]:
+    """Let root be refused what is private, as all other users are, within the block."""
+    library, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    before = (ctypes.c_uint32 * 6)()
+    assert library.capget(header, before) == 0
+    without = (ctypes.c_uint32 * 6)(*before)
+    without[0] &= ~0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, in what is in effect
+    assert library.capset(header, without) == 0
+    try:
+        yield
+    finally:
+        assert library.capset(header, before) == 0
+
+
+def test_private_runs_hide_none(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A directory that its owner keeps from others, and a repetition that is."""
+    shutil.copytree(runs / "es", runs / "private")
+    shutil.copytree(runs / "es", runs / "some" / "repetition_0000")
+    private = (runs / "private", runs / "some" / "repetition_0000")
+    for directory in private:
+        directory.chmod(0)
+    try:
+        with without_privileges():
+            status, listed = called(capsys, "list", runs)
+            assert status == 0 and "whole" in listed and "Permission denied" in listed
+            status, said = called(capsys, "report", runs, "-o", "page.html")
+            assert status == 0, said
+            page = Path("page.html").read_text()
+            assert "whole" in page and "Permission denied" in page
+            status, _ = called(capsys, "report", runs / "private", runs / "es", "-o", "page.html")
+            assert status == 0 and "Permission denied" in Path("page.html").read_text()
+            for other in (runs / "private", runs / "some"):
+                for command in (["plot", "-o", "curve.png"], ["results"]):
+                    status, said = called(capsys, *command[:1], runs / "whole", other, *command[1:])
+                    assert status == 0 and f"unreadable: {other}" in said, said
+    finally:
+        for directory in private:
+            directory.chmod(0o700)
+
+
 def test_names_of_columns_and_texts_are_escaped(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -440,6 +483,8 @@ def test_names_and_results_reach_the_terminal_escaped(
         ["results", odd],
         ["results", odd, "--csv"],
         ["requeue", odd, "--status", "1", "--decide"],
+        ["plot", runs / "function", odd, "-o", "curve.png"],
+        ["inspect", odd],
         ["plan", "x.yaml"],
         ["check", "x.yaml"],
     ):

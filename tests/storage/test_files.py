@@ -1,7 +1,11 @@
 """Files are replaced completely, also with several writers of one name."""
 
+import os
 from pathlib import Path
 
+import pytest
+
+from hpc_es.core.errors import RunError
 from hpc_es.storage import files
 
 
@@ -30,3 +34,33 @@ def test_only_temporary_files_of_one_file_are_removed(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     files.remove_leftovers(tmp_path / "status.json")
     assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+@pytest.mark.parametrize("who", ["stranger", "user"])
+def test_nothing_is_written_through_a_link_of_a_stranger_to_a_directory_of_the_user(
+    who: str, tmp_path: Path
+) -> None:
+    """In a shared directory it could stand where a picture or a run is to be written."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give links away")
+    home, shared = tmp_path / "home", tmp_path / "shared"
+    home.mkdir()
+    shared.mkdir()
+    (home / "report.html").write_text("mine")
+    (shared / "out").symlink_to(home)
+    os.chown(home, 12002, 12002)
+    os.lchown(shared / "out", 12001 if who == "stranger" else 0, 0)
+    file = shared / "out" / "report.html"
+
+    def write() -> None:
+        with files.written(file) as temporary:
+            temporary.write_text("new")
+
+    for call in (write, lambda: files.write_text(file, "new")):
+        if who == "user":
+            call()
+            continue
+        with pytest.raises(RunError, match=r"is below out, a link of user 12001 .* name the"):
+            call()
+    assert (home / "report.html").read_text() == ("new" if who == "user" else "mine")
+    assert not [*home.glob(".*")]
