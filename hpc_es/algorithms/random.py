@@ -55,12 +55,16 @@ class Random(BaseStrategy[None]):
     def __post_init__(self) -> None:
         first, second = (self._vector(0, job) for job in (0, 1))
         if np.array_equal(first, second):
-            text = (
-                "is random, but each initial vector of the task is the same: expected "
-                "task.initial: random, so that the candidates differ, or of a model parameters "
-                "that are a function of a seed"
+            raise ConfigError(
+                [
+                    (
+                        "algorithm.kind",
+                        "is random, but each initial vector of the task is the same: expected "
+                        "task.initial: random, so that the candidates differ, or of a model "
+                        "parameters that are a function of a seed",
+                    )
+                ]
             )
-            raise ConfigError([("algorithm.kind", text)])
 
     def initial(self) -> State:
         """Return the state before the first candidate."""
