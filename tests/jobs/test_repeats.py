@@ -140,7 +140,6 @@ def test_files_have_means_and_count_all_evaluations(config: Path, tmp_path: Path
     assert sum(row["failed_evaluations"] for row in rows) == failed + of_centre
 
 
-@pytest.mark.long
 def test_single_evaluation_of_the_centre_is_not_the_best_of_means(
     config: Path, tmp_path: Path
 ) -> None:
@@ -155,6 +154,7 @@ def test_single_evaluation_of_the_centre_is_not_the_best_of_means(
     assert result["best_value"] in (min(means), pytest.approx(result["final_value"]))
 
 
+@pytest.mark.long
 def test_noiseless_function_is_evaluated_twice_once(config: Path, tmp_path: Path) -> None:
     runs.here(config, tmp_path / "run", ("task.function=my_repeated_cost:calm",))
     assert [row["repeats"] for row in read_metrics(tmp_path / "run")] == [2.0] + [1.0] * 6
