@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
-import os
 import re
 import shlex
 import subprocess
@@ -23,7 +22,7 @@ from hpc_es.config.yaml_text import read_yaml
 from hpc_es.core.data import Json
 from hpc_es.core.errors import ConfigError, ConfigProblem, UserError, as_yaml, found_text
 from hpc_es.core.ownership import link_owner, stranger
-from hpc_es.core.paths import current_directory, expanded
+from hpc_es.core.paths import current_directory, expanded, user_directory
 from hpc_es.core.run_files import exists
 
 Word = Annotated[str, Limits(min_length=1)]
@@ -141,9 +140,7 @@ class Site:
 
 def default_path() -> Path:
     """Return the path of the user's profile."""
-    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    # a relative one does not count: it would be a directory of whoever owns the current one
-    return (base if base.is_absolute() else Path.home() / ".config") / "hpc_es" / "site.yaml"
+    return user_directory("XDG_CONFIG_HOME", ".config") / "hpc_es" / "site.yaml"
 
 
 def load_site(path: Path | None) -> Site:

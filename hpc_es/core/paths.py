@@ -100,6 +100,22 @@ def followed(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(path))
 
 
+def user_directory(variable: str, below_home: str) -> Path:
+    """Return a directory of the user's own files, of the XDG base directories.
+
+    A relative one does not count: it would belong to whoever owns the current directory.
+
+    Args:
+        variable: such as XDG_CACHE_HOME.
+        below_home: where it is if the variable is not set, such as .cache.
+
+    Raises:
+        RuntimeError: there is no home directory.
+    """
+    named = Path(os.environ.get(variable, ""))
+    return named if named.is_absolute() else Path.home() / below_home
+
+
 def current_directory() -> Path:
     """Return the current directory; UserError if it was removed."""
     try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from hpc_es.core import machine
 from hpc_es.core.errors import RunError
 from hpc_es.core.machine import __version__, processor_fingerprint
+from hpc_es.core.paths import user_directory
 from hpc_es.core.run_files import read_json
 from hpc_es.storage.files import json_text, replace
 from hpc_es.tasks.episodes.stepping import stepping_differences
@@ -26,8 +27,7 @@ MAX_RESULTS = 1000  # per file
 
 def directory() -> Path:
     """Return the user's cache directory; RuntimeError if there is no home directory."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "hpc_es"
+    return user_directory("XDG_CACHE_HOME", ".cache") / "hpc_es"
 
 
 @contextlib.contextmanager

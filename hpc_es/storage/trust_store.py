@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_es.core.data import JsonObject
+from hpc_es.core.paths import user_directory
 
 PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
 
@@ -29,10 +30,8 @@ class Store:
     @classmethod
     def of_user(cls) -> Store:
         """Return the store below XDG_STATE_HOME, or below ~/.local/state."""
-        base = os.environ.get("XDG_STATE_HOME", "")
         with contextlib.suppress(RuntimeError):  # there is no home directory
-            state = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state"
-            return cls(state / "hpc_es" / "trusted")
+            return cls(user_directory("XDG_STATE_HOME", ".local/state") / "hpc_es" / "trusted")
         return cls(None)
 
     def digests(self) -> frozenset[str]:
