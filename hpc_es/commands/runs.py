@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shlex
 import sys
 import time
 from collections import Counter
@@ -566,9 +567,12 @@ def _read_results(directory: Path, unreadable: list[str]) -> tuple[list[JsonObje
     before = len(unreadable)
     rows, total = results.read_results(directory, unreadable), results.repetitions(directory)
     if total is None and not rows and len(unreadable) == before:
-        below = any(True for _ in results.find_runs(directory)) if directory.is_dir() else False
-        found = f"runs below it: hpc-es results {directory}/* compares them" if below else "neither"
-        raise UserError(f"{directory}: expected a run or repetitions of one, found {found}")
+        is_above = directory.is_dir() and next(iter(results.find_runs(directory)), None) is not None
+        remedy = f"runs below it: hpc-es results {shlex.quote(str(directory))}/* compares them"
+        raise UserError(
+            f"{directory}: expected a run or repetitions of one, found "
+            f"{remedy if is_above else 'neither'}"
+        )
     goal = goal_of(read_config(directory))
     usable: list[JsonObject] = []
     for row in rows:

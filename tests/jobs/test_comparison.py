@@ -75,8 +75,9 @@ def test_table_has_the_paths_of_the_command_line(tmp_path: Path) -> None:
     assert done.status == 0, str(done)
     rows = [line.split()[0] for line in done.stdout.splitlines()[-2:]]
     assert rows == ["runs/valley_compared/cma_es", "runs/valley_compared/random"]
-    whole = python(["-m", "hpc_es", "results", "runs/valley_compared"], cwd=tmp_path)
-    assert whole.status == 2 and "found runs below it: hpc-es results runs/" in whole.stderr
+    (tmp_path / "runs" / "valley_compared").rename(tmp_path / "two words")
+    whole = python(["-m", "hpc_es", "results", "two words"], cwd=tmp_path)
+    assert whole.status == 2 and "below it: hpc-es results 'two words'/* compares" in whole.stderr
 
 
 def test_limit_of_generations_is_named_as_unfair(tmp_path: Path) -> None:
