@@ -12,7 +12,7 @@ ACCESS_LIST = "system.posix_acl_access"
 MOST_LINKS = 40  # as in Linux
 
 
-def stranger(path: Path, may_groups: bool = False) -> str:
+def stranger(path: Path, *, may_groups: bool = False) -> str:
     """Return why another user may have written a file or a directory; "" if none may have.
 
     This user and root may, and with `may_groups` the groups that have write access. Whoever may

@@ -82,6 +82,11 @@ class Vocabulary:
         return self.noun == "return"
 
     @property
+    def has_timesteps(self) -> bool:
+        """Whether jobs have a length in timesteps; the score of a model has none."""
+        return self.noun != "score"
+
+    @property
     def sign(self) -> int:
         """The factor between returns and what the user sees."""
         return -1 if self.has_values and self.goal == "minimise" else 1
@@ -129,7 +134,7 @@ class Vocabulary:
         """
         if self.has_episodes:
             return dict(entries)
-        if self.noun == "score":
+        if not self.has_timesteps:
             entries = {key: value for key, value in entries.items() if key not in OF_EPISODES}
         # rows have some 60 entries, and a generation of a cheap function takes microseconds
         known, result = self._known, {}
