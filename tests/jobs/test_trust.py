@@ -89,6 +89,12 @@ class Place:
         """Remove what this user has trusted."""
         shutil.rmtree(self.root / "state", ignore_errors=True)
 
+    def train_again(self) -> None:
+        """Train with the code as it is now, which is trusted by that."""
+        self.forget()
+        shutil.rmtree(self.run)
+        self.call("train", "line.yaml", "--output", self.run, cwd=self.code)
+
     def open_to_all(self) -> None:
         """Let all users write into the project."""
         self.code.chmod(0o777)
@@ -459,9 +465,7 @@ def test_module_that_a_run_imports_late_is_trusted_with_it(place: Place) -> None
         'helper.ran("reset")', 'importlib.import_module("helper").ran("reset")'
     )
     (place.code / "lines.py").write_text(late)
-    place.forget()
-    shutil.rmtree(place.run)
-    place.call("train", "line.yaml", "--output", place.run, cwd=place.code)
+    place.train_again()
     place.open_to_all()
     place.call("eval", place.run, "--episodes", "1")
     assert (place.ran / "reset").exists()
@@ -570,9 +574,7 @@ def test_code_brings_nothing_in_by_its_own_search_path(place: Place, added: str)
     (place.code / "lines.py").write_text(
         ENV.replace("import helper\n", f"{path}helper = importlib.import_module('late')\n")
     )
-    place.forget()
-    shutil.rmtree(place.run)
-    place.call("train", "line.yaml", "--output", place.run, cwd=place.code)
+    place.train_again()
     place.open_to_all()
     place.call("eval", place.run, "--episodes", "1", cwd=place.code)
     assert (place.ran / "reset").exists()
@@ -588,9 +590,7 @@ def test_file_that_code_finds_by_its_own_search_path_belongs_to_a_started_run(pl
     shutil.move(place.code / "helper.py", place.code / "lib")
     folder = f"import sys\nsys.path.insert(0, {str(place.code / 'lib')!r})\n"
     (place.code / "lines.py").write_text(folder + ENV)
-    place.forget()
-    shutil.rmtree(place.run)
-    place.call("train", "line.yaml", "--output", place.run, cwd=place.code)
+    place.train_again()
     place.open_to_all()
     place.call("eval", place.run, "--episodes", "1")
     assert (place.ran / "reset").exists()
