@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(kind in item.name for kind in COMPUTE_WITH_TENSORFLOW):
             item.add_marker(pytest.mark.tensorflow)
+    mark_sampled(items)
     share, shares = config.getoption("--share")
     items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % shares == share]
+
+
+def mark_sampled(items: list[pytest.Item]) -> None:
+    """Mark the cases of tests marked sampled(n) as long, but for every nth."""
+    cases = Counter[str]()
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark and not item.get_closest_marker("long"):
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % mark.args[0]:
+                item.add_marker(pytest.mark.long)
+            cases[test] += 1
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

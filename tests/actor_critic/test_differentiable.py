@@ -55,6 +55,7 @@ def gradient(network: Any, loss: Loss, memory: Any = None) -> Any:
     return policy.gradient(loss, weights, episodes(), memory)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("starts", ["at rest", "in an episode"])
 @pytest.mark.parametrize(("is_recurrent", "unroll"), [(True, None), (True, 3), (False, None)])
 def test_gradient_equals_that_of_lstm_and_mlp(

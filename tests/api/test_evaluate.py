@@ -69,6 +69,7 @@ def test_evaluate_all_snapshots_gives_the_same_table_on_any_ranks(
     assert (tmp_path / "all.csv").read_text() == alone.stdout
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

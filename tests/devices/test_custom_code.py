@@ -129,6 +129,7 @@ def seen(folder: Path, where: str) -> list[str]:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", SECTIONS)
 def test_each_rank_sees_its_own_gpu_before_its_code_is_imported(kind: str, tmp_path: Path) -> None:
     done = trained(tmp_path, f"device: gpu\n{SECTIONS[kind]}", CUDA_VISIBLE_DEVICES="4,7")

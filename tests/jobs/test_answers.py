@@ -399,6 +399,7 @@ def test_run_without_a_success_has_no_value(
     strictly(printed(capsys, "inspect", str(path / "repetition_0000"), "--json"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", ["minimised", "maximised", "policy", "programs", "constraints"])
 def test_directories_of_earlier_versions_are_read(case: str, tmp_path: Path, capsys: Any) -> None:
     """Their files have none of the new entries."""

@@ -205,6 +205,7 @@ def refused(done: Finished, *texts: str) -> None:
         assert done.stderr.count(text) == 1, f"{text!r} in {done}"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_invalid_config_is_reported_and_writes_no_files(mistake: str, tmp_path: Path) -> None:
     arguments, text = MISTAKES[mistake]
@@ -236,6 +237,7 @@ def test_impossible_export_is_reported(missing: str, said: str, monkeypatch: Any
         build_task(validate(data))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -47,6 +47,7 @@ def test_comparison_has_the_same_bits_on_any_ranks_and_goes_on(tmp_path: Path) -
     assert again.status == 0 and "generation 1" not in again.stdout
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("words", "said"),
     [

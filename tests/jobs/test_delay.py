@@ -115,6 +115,7 @@ def states(config: Path, directory: Path, overrides: Sequence[str]) -> list[Stat
     return result
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", [*PLAIN, *WITH_EVERYTHING])
 def test_results_are_those_of_a_plain_loop(
     done: Callable[[int], Path], variant: str, tmp_path: Path

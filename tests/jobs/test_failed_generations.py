@@ -181,6 +181,7 @@ def seldom(x: Any, seed: int) -> float:
     return float((x**2).sum())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["es", "cma_es"])
 def test_run_ends_after_the_same_generation_on_any_ranks(kind: str, tmp_path: Path) -> None:
     """With `es`, pairs with one failed half give no update, but their generation has not failed."""
@@ -211,6 +212,7 @@ class OldStep(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), 0.0, True, {}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["es", "ars", "cma_es", "pgpe", "deep_ga", "novelty"])
 def test_episodes_that_all_fail_in_their_first_step_end_the_run_with_the_reason(
     kind: str, tmp_path: Path

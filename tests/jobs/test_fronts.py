@@ -182,6 +182,7 @@ def test_members_of_policies_are_loaded_by_what_speaks_for_them(tmp_path: Path) 
     assert f"member {by_choice['knee']}" in shown and "hypervolume" in shown
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("more", "text"),
     [

@@ -129,6 +129,7 @@ def test_every_fourth_and_the_last_checkpoint_are_full(incremental: Path, refere
     runs.assert_same(run, reference)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("ranks", "update"), [(0, "gathered"), (3, "gathered"), (3, "replicated")])
 def test_killed_run_resumes_with_identical_results(
     ranks: int, update: str, killed: Path, reference: Path
@@ -149,6 +150,7 @@ def test_full_interval_1_makes_all_later_checkpoints_full(killed: Path, referenc
     runs.assert_same(killed, reference)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("damage", ["gone", "damaged", "another"])
 def test_older_full_checkpoint_is_used_if_the_newest_is_missing(
     damage: str, finished: Path, reference: Path
@@ -218,6 +220,7 @@ def test_commands_that_need_parameters_use_the_newest_full_checkpoint(killed: Pa
         read_policy(find(killed, full=False), "last")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_replicated_update_gives_identical_results(
     ranks: int, tmp_path: Path, reference: Path

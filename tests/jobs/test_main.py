@@ -243,6 +243,7 @@ BROKEN = """
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ranks", [0, 3])
 @pytest.mark.parametrize(
     ("module", "name", "method"),

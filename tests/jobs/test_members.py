@@ -219,6 +219,7 @@ def test_eval_has_the_quantities_of_episodes(tmp_path: Path) -> None:
     assert result["feasible_share"] == 0.0 and abs(result["constraint_position"]) < 3
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("more", "text"),
     [

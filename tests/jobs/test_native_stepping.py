@@ -59,6 +59,7 @@ guarded(lambda: run_job(lambda: parser().parse_intermixed_args({arguments})))
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("text", "by"), [("", "ClassicControlBackend"), ("another reward", "GymnasiumBackend")]
 )

@@ -44,6 +44,7 @@ def trained(config: dict[str, Any], directory: Path) -> list[Any]:
     return [*rows, theta, {name: result.get(name) for name in KEYS}, answers.read_found(directory)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("package", KINDS)
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_custom_kind_with_options_of_built_in_names_trains_as_with_other_names(

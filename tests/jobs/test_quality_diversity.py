@@ -64,6 +64,7 @@ def table(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_archive_is_the_same_on_any_ranks_and_after_resuming_from_rows(
     kind: str, tmp_path: Path
@@ -151,6 +152,7 @@ def test_members_that_are_not_there_are_refused(name: str, text: str, run: Path)
         read_member(run, name)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("more", "text"),
     [

@@ -51,6 +51,7 @@ def test_loggers_group_the_info_metrics() -> None:
     assert metrics(row) == {"info/step": 1.5, "evaluation/info_step": 2.0}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("first", "then"), [((INFO,), ()), ((), (INFO,))])
 def test_report_info_may_change_at_a_restart_between_full_checkpoints(
     first: tuple[str, ...], then: tuple[str, ...], tmp_path: Path

@@ -359,6 +359,7 @@ def test_store_that_others_may_write_is_not_believed(place: Place) -> None:
     assert "other users may write" in done.stderr
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("spelling", ["/", "/.", "//.", "/../code"])
 def test_best_checkpoint_whose_identity_names_other_code(place: Place, spelling: str) -> None:
     """The config of both names none; the directory of the config is
@@ -561,6 +562,7 @@ def test_archive_as_directory_of_a_config_has_no_modules(place: Place) -> None:
     assert "Foo" in place.refused("eval", place.run)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("added", ["{here}/lib", "{here}/", "{here}/lib/..", ".", "lib"])
 def test_code_brings_nothing_in_by_its_own_search_path(place: Place, added: str) -> None:
     """A trusted file that adds directories to sys.path, as many do, with one beside it that others
@@ -719,6 +721,7 @@ def test_environment_with_a_namespace_in_an_installed_module_is_code(place: Plac
 SHELL = {"hpc_es.tasks.last_step:gymnasium.spaces.dict.typing.cast": {"val": "touch $RAN/shell"}}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "wrappers",
     [
@@ -795,6 +798,7 @@ def test_texts_that_only_look_like_code_need_no_source(place: Place) -> None:
 SPELLINGS = ["{code}", "/{code}", "{code}/../code", "~/code", "$CODE", "${{CODE}}/."]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("is_own", [False, True])
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_override_imports_nothing_beside_the_config_of_a_stranger(

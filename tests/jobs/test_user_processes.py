@@ -115,6 +115,7 @@ def assert_right(directory: Path, done: Finished) -> None:
     assert (directory / "run" / "result.json").exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_function_that_ends_its_workers_by_a_signal(ranks: int, tmp_path: Path) -> None:
     assert_right(tmp_path, run(tmp_path, FUNCTION, "pool", ranks))

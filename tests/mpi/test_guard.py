@@ -56,6 +56,7 @@ def test_exception_on_one_rank_ends_all_ranks_and_names_it() -> None:
     assert f"on {os.uname().nodename} pid " in said[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("statement", "status", "text"),
     [
@@ -374,6 +375,7 @@ def cost(x):
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_code_that_leaves_by_force_fails_its_evaluation(ranks: int, tmp_path: Path) -> None:
     (tmp_path / "leaving.py").write_text(EXITS)

@@ -55,6 +55,7 @@ def shares(
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[[")]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("master", [True, False])
 @pytest.mark.parametrize("chunks", [0, 1, 2, 3, 17])
 def test_every_chunk_is_evaluated_once(master: bool, chunks: int) -> None:

@@ -41,6 +41,7 @@ def run(ranks: int, body: str) -> Finished:
     return done
 
 
+@pytest.mark.sampled(4)
 @BOTH
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "<f8,<i4"])
 def test_broadcast_gives_every_rank_the_array_of_rank_0(ranks: int, dtype: str) -> None:
@@ -75,6 +76,7 @@ def test_broadcast_refuses_strides() -> None:
         world.World("none").broadcast(np.zeros((4, 4))[:, ::2])
 
 
+@pytest.mark.sampled(3)
 @BOTH
 @pytest.mark.parametrize("text", ["", "Grüße, 世界\n"])
 def test_broadcast_of_text(ranks: int, text: str) -> None:

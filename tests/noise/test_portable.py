@@ -65,6 +65,7 @@ def test_direction_is_a_function_of_the_bits_of_its_counters() -> None:
         assert np.array_equal(part, quantiles()[numbers])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_strategy_finds_the_optimum_of_a_sphere_with_portable_noise(kind: str) -> None:
     """From |x|^2 = 5, as with counter noise; novelty moves one of five parents at a time."""

@@ -198,6 +198,7 @@ def test_acting_does_not_change_observations() -> None:
     assert np.array_equal(observed, before)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("hidden", [(8,), (7, 3)])

@@ -172,6 +172,7 @@ def test_loops_that_move_left_are_not_endless(code: str, base: int, steps: int) 
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("seed", "base", "length"), [(1, 2, 24), (2, 5, 24), (3, 16, 12), (4, 256, 40)]
 )

@@ -50,6 +50,7 @@ def expected(network: MLP, theta: Float32, normaliser: Normaliser | None) -> Any
     return network.bind(alone, normaliser).act(OBSERVED)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("head", [*HEADS, INFINITE])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "leaky_relu", "elu"])

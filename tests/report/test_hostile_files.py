@@ -138,6 +138,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "kind", ["link", "pipe", "socket", "zeros", "sparse", "directory", "denied"]
 )
@@ -216,6 +217,7 @@ ODD_VALUES = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("section", "name", "value"), ODD_VALUES)
 def test_checkpoint_with_values_of_other_types(
     section: str, name: str, value: object, runs: Path, capsys: pytest.CaptureFixture[str]
@@ -391,6 +393,7 @@ CONFIG_TEXTS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", CONFIG_TEXTS)
 def test_export_of_a_checkpoint_with_a_hostile_config(
     kind: str, runs: Path, capsys: pytest.CaptureFixture[str]
@@ -485,7 +488,7 @@ def test_names_and_results_reach_the_terminal_escaped(
         ["requeue", odd, "--status", "1", "--decide"],
         ["plot", runs / "function", odd, "-o", "curve.png"],
         ["inspect", odd],
-        ["plan", "x.yaml"],
+        ["plan", "x.yaml", "--seconds", "1"],
         ["check", "x.yaml"],
     ):
         if command[1] == "x.yaml":

@@ -89,6 +89,7 @@ def test_loaded_linear_policy_normalises_as_in_training() -> None:
     np.testing.assert_allclose(load_policy(path, "last")(observed), np.clip(raw, -1, 1), atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [0, 1, ROWS, ROWS + 1, len(OBSERVED)])
 def test_actions_of_a_batch_equal_those_of_its_rows(rows: int) -> None:
     policy = load_policy(run(env("Reach")))
@@ -196,6 +197,7 @@ def test_checkpoint_file_is_the_theta_of_its_generation_and_best_the_best_one() 
     assert (asked.which, asked.generation) == ("best", best.generation)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [(), (4,), (2, 4), (1, 1, 3), (0,)])
 def test_observations_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"expected an observation of shape \(3,\)"):
@@ -221,6 +223,7 @@ def test_load_policy_reports_why_a_run_cannot_be_loaded(tmp_path: Path) -> None:
         load_policy(rewritten(run(), tmp_path / "y.h5", ("toys:Survival", "toys:Gone")), trust=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "array", "said"),
     [
@@ -284,6 +287,7 @@ def test_package_has_lazy_attributes() -> None:
 # Observations and actions that are not finite.
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("observation", "found"),
     [

@@ -67,6 +67,7 @@ def run(ranks: int, body: str, status: int = 0) -> Finished:
     return done
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_every_update_is_applied_once_with_its_staleness(ranks: int) -> None:
     run(

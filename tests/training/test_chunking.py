@@ -335,6 +335,7 @@ gymnasium.register("Draws-v0", Draws, max_episode_steps=5)
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("reset", "step", "chunk_size", "refused"),
     [

@@ -138,6 +138,7 @@ def config(path: Path, part: str) -> str:
     return str(path / "config.yaml")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("part", "line"), CASES)
 def test_check_names_missing_members_of_a_custom_part(part: str, line: str, here: Path) -> None:
     with pytest.raises(ConfigError) as error:

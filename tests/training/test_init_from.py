@@ -124,6 +124,7 @@ def test_run_without_statistics_copies_none() -> None:
 # Statistics of the observations: theirs, none, or those of a file.
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("source", "overrides", "message"),
     [

@@ -70,6 +70,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_gather_only_if_there_is_something_to_send(case: str, tmp_path: Path) -> None:
     config, expected = CASES[case]

@@ -191,6 +191,7 @@ def test_functions_of_the_publication_need_about_the_evaluations_of_cmaes(name: 
 OPTIMUM = {"layers": 3, "nodes": 40, "grid": 64, "solver": "gm, res", "preconditioned": True}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["cma_es", "sep_cma_es"])
 @pytest.mark.parametrize("seed", range(3))
 def test_optimum_of_parameters_of_every_type_is_found(kind: str, seed: int) -> None:

@@ -96,6 +96,7 @@ def policy_of_case(case: str) -> tuple[Any, Spaces]:
     return policy_of(build, spaces), spaces
 
 
+@pytest.mark.sampled(2)
 @every_case
 def test_row_depends_on_neither_its_position_nor_the_others(case: str) -> None:
     policy, spaces = policy_of_case(case)
@@ -109,6 +110,7 @@ def test_row_depends_on_neither_its_position_nor_the_others(case: str) -> None:
         )
 
 
+@pytest.mark.sampled(2)
 @every_case
 def test_actor_equals_the_predictions_of_the_model(case: str) -> None:
     """With the weights of each candidate, and the memory passed by hand from step to step."""

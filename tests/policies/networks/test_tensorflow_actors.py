@@ -57,6 +57,7 @@ def observations(rows: int = ROWS) -> Float32:
     return np.random.default_rng(3).normal(0, 2, (rows, WIDTH)).astype(np.float32)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("activation", ["tanh", "relu", "leaky_relu", "elu"])

@@ -114,6 +114,7 @@ FAST = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("game", "variant"),
     [

@@ -68,6 +68,7 @@ def outcome(env_id: str, stepping: str, **options: Any) -> Any:
     return played(task, seeds, Pushing(task.spaces), observe=[True] * JOBS, unit=16)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("env_id", "keywords"), ENVIRONMENTS)
 def test_classic_control_episodes_equal_gymnasiums_bit_for_bit(
     env_id: str, keywords: dict[str, Any]

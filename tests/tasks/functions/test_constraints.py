@@ -201,6 +201,7 @@ def half_sphere(x: Float64) -> dict[str, Any]:
     return {"value": float(x @ x), "constraints": {"wall": x[0] + 1}}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("handling", ["feasible_first", "augmented_lagrangian"])
 @pytest.mark.parametrize("kind", ["cma_es", "sep_cma_es"])
 @pytest.mark.parametrize(
@@ -219,6 +220,7 @@ def test_known_optima_are_found(
     assert best.violation == 0 and best.f == pytest.approx(optimum, rel=1e-3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["ars", "cr_fm_nes", "deep_ga", "pgpe", "snes", "xnes"])
 def test_augmented_lagrangian_suits_strategies_that_compare_one_generation(kind: str) -> None:
     """`deep_ga` evaluates its elite again in each generation."""

@@ -95,6 +95,7 @@ IDS = [f"{name}-{'-'.join(options)}" for name, options in CASES]
 UNUSED = {"uph_cost_weight"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_thousand_native_steps_equal_gymnasiums(name: str) -> None:
     """Four environments in lockstep, 250 steps each; actions are up to 1.5 times their bounds."""

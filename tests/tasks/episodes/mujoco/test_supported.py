@@ -201,6 +201,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_outcomes_are_identical_with_and_without_gymnasium(case: str) -> None:
     """Two chunks of episodes that end one after the other, so that the stack is compacted."""
