@@ -59,6 +59,7 @@ from hpc_es.trained.policy import Actions
 from hpc_es.trained.stored import StoredPolicy, read_evaluated, require_stochastic, single_episodes
 from hpc_es.trained.theta import Selected, check_snapshot
 from hpc_es.training.compatibility import device_request
+from hpc_es.training.metrics import info_means
 
 Evaluated: TypeAlias = StoredPolicy | StoredAnswer
 SourceT = TypeVar("SourceT", bound=StoredPolicy | StoredAnswer)
@@ -108,7 +109,8 @@ def choose_device(world: World, config: Config) -> None:
 def evaluate(source: Evaluated, asked: EvaluationRequest) -> JsonObject:
     """Return statistics of the episodes of a policy, or of the evaluations of a vector.
 
-    Those of returns, values and lengths leave out failed episodes, and may be None.
+    Those of returns, values and lengths leave out failed episodes, and may be None. The means of
+    the numbers in `report.info` are among them.
     """
     if isinstance(source, StoredAnswer):
         return _evaluate_answer(source, asked)
@@ -116,7 +118,7 @@ def evaluate(source: Evaluated, asked: EvaluationRequest) -> JsonObject:
         require_stochastic(source.config)
     if source.config.setup.offers.measures_centre:
         return _evaluate_model(source, asked)
-    task: Episodic = single_episodes(source.config)
+    task: Episodic = single_episodes(source.config, info=True)
     try:
         if isinstance(task, ProbesHiddenState) and (warning := task.hidden_state_warning()):
             show_once(f"WARNING: {warning}")
@@ -127,6 +129,7 @@ def evaluate(source: Evaluated, asked: EvaluationRequest) -> JsonObject:
     return {
         **statistics(rows),
         **quantity_statistics(source.config, rows),
+        **info_statistics(source.config, rows),
         "episodes": asked.episodes,
         "generation": source.generation,
         "env_id": task.name,
@@ -135,14 +138,10 @@ def evaluate(source: Evaluated, asked: EvaluationRequest) -> JsonObject:
 
 
 def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
-    """Return statistics of the scores on batches of evaluations.
-
-    They include the means of the metrics in `report.info`.
-    """
+    """Return statistics of the scores on batches of evaluations."""
     config = source.config
-    info = config.report.reductions()
     with within_config_directory(config.directory):
-        task = build_kind("tasks", config.task, info=info)
+        task = build_kind("tasks", config.task, info=config.report.reductions())
     task.use_what_is_compiled(source.path)
     problem = task.problem("vectors", None, Keys(asked.seed), USUAL_CHUNK)
     episodes = (
@@ -152,15 +151,12 @@ def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObjec
         rows = _rows(cut(episodes, USUAL_CHUNK), _measured_by(problem, source), "evaluation")
     finally:
         close(task.name, task.close)
-    info_means = {
-        f"info_{name}": float(np.nanmean(rows[INFO][:, column])) for column, name in enumerate(info)
-    }
     scores = dict(statistics(rows))
     del scores["length_mean"]  # a score has no steps
     return {
         **config.setup.vocabulary.public(scores),
         **quantity_statistics(config, rows),
-        **info_means,
+        **info_statistics(config, rows),
         "evaluations": episodes,
         "generation": source.generation,
         "model": task.name,
@@ -374,6 +370,13 @@ def quantity_statistics(config: Config, rows: Rows) -> JsonObject:
         feasible = violations(succeeded[CONSTRAINTS]) == 0
         values["feasible_share"] = float(feasible.mean()) if len(feasible) else None
     return values
+
+
+def info_statistics(config: Config, rows: Rows) -> JsonObject:
+    """Return the mean of each number of `report.info`, {} of a task that has none."""
+    if INFO not in (rows.dtype.names or ()):
+        return {}
+    return info_means("info_", config.report.reductions(), rows)
 
 
 # All snapshots, all repetitions.

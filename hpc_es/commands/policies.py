@@ -124,7 +124,8 @@ def run_eval(arguments: argparse.Namespace) -> int:
 
     The same checkpoint, seed and number of episodes give the same numbers. Returns do not include
     `task.reward_offset`. Overrides change the task, such as task.max_episode_steps=200 or
-    task.env_kwargs.gravity=5.
+    task.env_kwargs.gravity=5, or the numbers of an episode's info whose means are printed, such as
+    report.info=[x_position].
 
     --all evaluates every checkpoint, and --members all every member of an archive, with the score
     of the archive that the results make. Under MPI (mpiexec -n 4 python -m hpc_es eval RUN --all)
@@ -324,9 +325,11 @@ def _record_members(arguments: argparse.Namespace) -> int:
 
 
 def require_overrides(overrides: Sequence[str]) -> None:
-    """Raise UserError unless these are settings of the task, such as for a second run."""
+    """Raise UserError unless these are settings of the task or what is reported; it may be a second
+    run.
+    """
     for item in overrides:
-        if item.startswith("task.") and "=" in item:
+        if item.startswith(("task.", "report.info")) and "=" in item:
             continue
         if Path(item).exists():
             raise UserError(
@@ -334,7 +337,8 @@ def require_overrides(overrides: Sequence[str]) -> None:
                 "command of its own; hpc-es results compares what several runs have found"
             )
         raise UserError(
-            f"expected task.key=value, found {item!r}: the policy itself cannot be changed"
+            f"expected task.key=value or report.info=[key], found {item!r}: the policy itself "
+            "cannot be changed"
         )
 
 

@@ -208,15 +208,19 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Selected) -> StoredPoli
     return StoredPolicy(path, config, which, generation, shared, reference)
 
 
-def single_episodes(config: Config) -> Any:
+def single_episodes(config: Config, *, info: bool = False) -> Any:
     """Return the task of a config with one episode per job, in which failed episodes are counted.
+
+    Its rows have the numbers of `report.info` if `info` is true.
 
     Raises ConfigError if the environment cannot be made.
     """
+    offers, reductions = config.setup.offers, config.report.reductions()
+    given = {"info": reductions} if info and reductions and offers.info else {}
     try:
         with remembered():
             return build_kind(
-                "tasks", dataclasses.replace(config.task, **config.setup.offers.single_episodes)
+                "tasks", dataclasses.replace(config.task, **offers.single_episodes), **given
             )
     except READING as error:
         raise ConfigError(

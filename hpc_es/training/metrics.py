@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -49,8 +49,8 @@ def metrics_row(
         "generation": before.generation,
         **_statistics("", episode_rows),
         **_statistics("evaluation_", evaluation),
-        **_info_means("info_", info, episode_rows),
-        **_info_means("evaluation_info_", info, evaluation),
+        **info_means("info_", info, episode_rows),
+        **info_means("evaluation_info_", info, evaluation),
         **means(problem.quantities, episode_rows),
         **means(problem.quantities, evaluation, "evaluation_"),
         "evaluation_episodes": len(evaluation) * problem.episodes_per_job,
@@ -110,8 +110,10 @@ def _statistics(prefix: str, rows: Rows) -> MetricsRow:
     return {prefix + name: float(value) for name, value in zip(STATISTICS, values, strict=True)}
 
 
-def _info_means(prefix: str, keys: Sequence[str], rows: Rows) -> MetricsRow:
-    """Return the mean of each info over the jobs that have it, None if no job has."""
+def info_means(prefix: str, keys: Iterable[str], rows: Rows) -> MetricsRow:
+    """Return the mean of each number of `report.info` over the jobs that have it, None if no job
+    has.
+    """
     means: MetricsRow = {}
     for column, key in enumerate(keys):
         numbers = rows[INFO][:, column]

@@ -416,7 +416,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         "the policy itself cannot be changed",
     ),
     "second run": (["eval", RUN, TMP], "expected one run, or the directory of its repetitions"),
-    "no override": (["eval", RUN, "task.env_id"], "expected task.key=value, found 'task.env_id'"),
+    "no override": (
+        ["eval", RUN, "task.env_id"],
+        "expected task.key=value or report.info=[key], found 'task.env_id'",
+    ),
     "unknown override": (["eval", RUN, "task.env_idd=3"], "unknown key 'task.env_idd'"),
     "unknown environment": (
         ["eval", RUN, "task.env_id=CartPool-v1"],

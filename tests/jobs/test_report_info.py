@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from pathlib import Path
 
 import pytest
 
 import hpc_es
+from hpc_es import cli
 from hpc_es.report.loggers import metrics
 from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.training.generation import MetricsRow
 from tests.helpers import runs
+from tests.helpers.harness import python
 
 INFO = "report.info={step: final}"
 BANDITS = {
@@ -39,6 +43,22 @@ def test_report_info_adds_metrics_and_changes_nothing_else(
     evaluated = [row.pop("evaluation_info_step") for row in rows]
     assert evaluated == [row["evaluation_length_mean"] for row in expected] and evaluated[1] is None
     assert rows == expected
+
+
+def test_evaluation_prints_the_means_of_the_infos(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last step of an episode is its length."""
+    runs.finished(0, tmp_path / "run", *runs.EVERY, INFO)
+    words = ("eval", str(tmp_path / "run"), "--episodes", "5")
+    assert cli.run([*words, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["info_step"] == result["length_mean"]
+    done = python(["-m", "hpc_es", *words, "--all"])  # it ends its process
+    rows = [*csv.DictReader(done.stdout.splitlines())]
+    assert [row["info_step"] for row in rows] == [row["length_mean"] for row in rows] != []
+    assert cli.run([*words, "--json", "report.info=[]"]) == 0
+    assert "info_step" not in json.loads(capsys.readouterr().out)
 
 
 def test_loggers_group_the_info_metrics() -> None:
