@@ -233,7 +233,10 @@ def _color(row: int, count: int) -> str:
 
 
 def _scatter(designs: Sequence[Design], axes: Sequence[str]) -> Element:
-    """Return a scatter of two columns that the reader chooses; the script draws it."""
+    """Return a scatter of two columns that the reader chooses; the script draws it.
+
+    The first ones are the first parameter that varies, and the value.
+    """
     columns = {name: _positions(designs, name) for name in axes}
     data = {
         "names": list(axes),
@@ -245,7 +248,8 @@ def _scatter(designs: Sequence[Design], axes: Sequence[str]) -> Element:
     }
     text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     choices = []
-    for axis, chosen in (("x", 0), ("y", len(axes) - 1)):
+    varying = (index for index, name in enumerate(axes) if len(set(columns[name][0])) > 1)
+    for axis, chosen in (("x", next(varying, 0)), ("y", len(axes) - 1)):
         options = [
             element("option", name, value=str(index), selected="" if index == chosen else None)
             for index, name in enumerate(axes)

@@ -133,6 +133,17 @@ def test_failed_jobs_of_many_runs_are_one_line(tmp_path: Path) -> None:
         assert alerts.count("1 failed jobs (20 % of all)") == (lines if count == 3 else 0)
 
 
+def test_scatter_begins_with_a_parameter_that_varies(tmp_path: Path) -> None:
+    """A column in which all designs are equal says nothing."""
+    lines = [row.split(",") for row in ROWS.splitlines()]
+    rows = "".join(
+        ",".join([*row[:3], "width" if row[0] == "generation" else "1.0", *row[4:]]) + "\n"
+        for row in lines
+    )
+    text = report_page([beam(tmp_path / "run", rows)])
+    assert re.findall(r"<option[^>]* selected[^>]*>(\w+)", text) == ["layers", "value"]
+
+
 def test_designs_of_somebody_else_are_no_formulas_in_the_csv(tmp_path: Path) -> None:
     rows = 'generation,job,value,width,layers,material,hollow,@x\n0,0,1,2,2,"=A(""1"")",true,+y\n'
     text = report_page([beam(tmp_path / "run", rows)])
