@@ -23,6 +23,7 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 
+import hpc_es
 from hpc_es import cli
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.schema import Mlflow, Report, Wandb
@@ -242,7 +243,7 @@ def test_checkpoint_with_values_of_other_types(
         assert not status or len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", ["repetition_", "trials.json", "status.json"])
+@pytest.mark.parametrize("name", ["repetition_", "trials.json", "status.json", "config.yaml"])
 def test_what_somebody_puts_beside_runs_hides_none(
     name: str, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,6 +293,27 @@ def test_private_runs_hide_none(runs: Path, capsys: pytest.CaptureFixture[str]) 
     finally:
         for directory in private:
             directory.chmod(0o700)
+
+
+@pytest.mark.parametrize("name", ["zz", "status.json", "trials.json", "repetition_0000"])
+def test_link_to_what_is_private_hides_no_run(
+    name: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = tmp_path / "private"
+    private.mkdir(mode=0)
+    (runs / name).symlink_to(private / "x")
+    with without_privileges():
+        status, listed = called(capsys, "list", runs)
+        assert status == 0 and all(f"{runs}/{other}" in listed for other in (*BUILT, "whole"))
+        status, said = called(capsys, "report", runs, "-o", "page.html")
+        assert status == 0, said
+        assert "whole" in Path("page.html").read_text()
+        assert runs / "whole" in hpc_es.results(runs).paths
+        # as the shell gives them for runs/*
+        others = (["list"], ["report", "-o", "page.html"], ["plot", "-o", "c.png"], ["results"])
+        for command, *options in others:
+            status, said = called(capsys, command, runs / name, runs / "whole", *options)
+            assert status == 0, said
 
 
 def test_names_of_columns_and_texts_are_escaped(
