@@ -30,6 +30,7 @@ from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core.data import JsonObject
 from hpc_es.report.loggers import LoggedRun, Loggers
 from hpc_es.storage import checkpoint
+from hpc_es.storage import status as status_module
 from tests.helpers.harness import clean_environment
 from tests.helpers.hostile import mutated
 from tests.helpers.time_limit import time_limit
@@ -182,6 +183,28 @@ def test_hostile_config(text: str, runs: Path, capsys: pytest.CaptureFixture[str
     for content in (text, bomb):
         (runs / "es" / "config.yaml").write_bytes(content.encode("latin-1"))
         read_all(capsys, runs, runs / "es")
+
+
+def test_file_of_many_lists_is_unreadable(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Parsed, one of the largest size would take 6 GB and minutes."""
+    (runs / "es" / "status.json").write_text(f'{{"a": [{"[]," * 1_000_000}[]]}}')
+    status, listed = called(capsys, "list", runs, "--json")
+    assert status == 0 and "has 1,000,003 lists, more than 1,000,000" in listed
+    assert str(runs / "whole") in listed
+
+
+def test_run_that_takes_more_memory_than_there_is_hides_no_other(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limited(path: Path) -> JsonObject:
+        if path.name == "es":
+            raise MemoryError
+        return read(path)
+
+    read = status_module.run_state
+    monkeypatch.setattr(status_module, "run_state", limited)
+    status, listed = called(capsys, "list", runs)
+    assert status == 0 and "whole" in listed and "MemoryError" in listed
 
 
 @pytest.mark.long
@@ -410,6 +433,9 @@ CONFIG_TEXTS = {
     "list": "task: [1]\n",
     "parameters": "task: {parameters: 5}\n",
     "deep": "[" * 3000 + "]" * 3000,
+    "many": "a: [" + "[]," * 600_000 + "]",
+    "many lists": '{"a": [' + "[]," * 1_000_000 + "[]]}",
+    "long number": f"seed: 0x{'f' * 5000}\ntask: {{}}\n",
 }
 
 
@@ -421,8 +447,12 @@ def test_export_of_a_checkpoint_with_a_hostile_config(
         old = checkpoint.load(path)
         checkpoint.save(path, dataclasses.replace(old, config_text=CONFIG_TEXTS[kind]))
     with time_limit(30):
-        status, said = called(capsys, "export", runs / "function", runs / "x.json")
-    assert status and len(said.splitlines()) == 1
+        for command in (
+            ["export", runs / "function", runs / "x.json"],
+            ["inspect", runs / "function"],
+        ):
+            status, said = called(capsys, *command)
+            assert status and len(said.splitlines()) == 1
 
 
 def _edit_rows(run: Path, count: int = 3, **values: Callable[[int], object]) -> None:
