@@ -51,7 +51,7 @@ from hpc_es.policies.sampling import sampling_actor
 from hpc_es.report.statistics import DEFAULT
 from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import BEST, all_full, find
-from hpc_es.storage.results import repetitions_text, require_run
+from hpc_es.storage.results import repetition_directories, repetitions_text, require_run
 from hpc_es.storage.trust import TrustDecision, combined
 from hpc_es.tasks.episodes.stepping import stepping_differences
 from hpc_es.trained.answer import StoredAnswer, read_to_evaluate
@@ -420,7 +420,7 @@ def prepare_repetitions(
         UserError: the code of one is not trusted (`storage.trust`).
     """
     runs, decisions = [], []
-    for run in sorted(directory.glob("repetition_*/")):
+    for run in repetition_directories(directory):
         try:
             files = [find(run)]
         except CheckpointError as error:

@@ -26,7 +26,7 @@ from hpc_es.api.front import Front, Objectives, front_in, objective_options
 from hpc_es.config.loading import validate
 from hpc_es.config.options import build_kind
 from hpc_es.config.registry import module
-from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved
+from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved, stored_text
 from hpc_es.config.schema import Config
 from hpc_es.core.data import (
     Chunk,
@@ -686,7 +686,8 @@ class Strategy:
         if injected is not None or len(self._to_inject):
             counters["injected"] = [] if injected is None else injected.tolist()
             counters |= {"to_inject": self._to_inject.tolist(), "is_asked": self._is_asked}
-        config = (dump(self.config), config_hash(self.config), identity(self.config))
+        text = stored_text(self.config, dump(self.config))
+        config = (text, config_hash(self.config), identity(self.config))
         versions, state = {"versions": {"hpc_es": __version__}}, _without_injected(self._state)
         save(argument(path, "path"), Snapshot(state, counters, None, {}, *config, {}, versions))
 

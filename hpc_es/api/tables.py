@@ -19,7 +19,7 @@ from hpc_es.core.run_files import exists
 from hpc_es.storage.answers import RESULT, number, read_config, read_found, read_object
 from hpc_es.storage.evaluations import each_evaluation
 from hpc_es.storage.metrics_log import each_row
-from hpc_es.storage.results import find_runs, holds_repetitions
+from hpc_es.storage.results import find_runs, repetition_directories
 from hpc_es.storage.status import run_state
 
 LARGEST_COLUMN = 1 << 26  # bytes of a column of texts of fixed width
@@ -184,7 +184,7 @@ def _float(value: Any) -> float:
 
 def _single(path: Path) -> list[Path]:
     """Return the runs of an experiment."""
-    return sorted(path.glob("repetition_*/")) if holds_repetitions(path) else [path]
+    return repetition_directories(path) or [path]
 
 
 def _run_row(path: Path) -> JsonObject:

@@ -81,9 +81,10 @@ def report_page(
     from hpc_es.core.machine import __version__
     from hpc_es.report.page import page
     from hpc_es.report.run_sections import unreadable_section
+    from hpc_es.storage.results import is_missing, repetition_directories
 
     for directory in directories:
-        if not directory.is_dir():
+        if is_missing(directory):
             raise UserError(f"{directory}: expected a directory, found none")
     places = list(
         dict.fromkeys(path for directory in directories for path in runs_below(directory))
@@ -93,7 +94,7 @@ def report_page(
         run
         for path in places
         if path not in tunings
-        for run in (sorted(path.glob("repetition_*/")) or [path])
+        for run in (repetition_directories(path) or [path])
     ]
     if not places:
         raise UserError(
@@ -151,6 +152,7 @@ def _tuning(path: Path, suffix: str) -> Iterator[Section]:
     from hpc_es.report.group_sections import curve_sections, groups_of
     from hpc_es.report.page import Section
     from hpc_es.report.run_summary import read_run
+    from hpc_es.storage.results import repetition_directories
     from hpc_es.tuning.report import read_report
     from hpc_es.tuning.report_sections import trial_label, tuning_sections
     from hpc_es.tuning.trials import COMPLETE, Trial
@@ -160,9 +162,7 @@ def _tuning(path: Path, suffix: str) -> Iterator[Section]:
     best = [Trial(path, row["trial"]).path for row in report.rows if row["state"] == COMPLETE][
         :LEARNING_CURVES
     ]
-    runs = [
-        read_run(run) for trial in best for run in (sorted(trial.glob("repetition_*/")) or [trial])
-    ]
+    runs = [read_run(run) for trial in best for run in (repetition_directories(trial) or [trial])]
     if runs:
         groups = [
             replace(group, label=trial_label(report, group.runs[0].path))
@@ -178,9 +178,9 @@ def runs_below(directory: Path) -> list[Path]:
     """Return the directories of runs, repetitions and tunings at or below a directory, sorted."""
     from hpc_es.storage.results import find_runs
 
-    if is_regular(directory / "config.yaml") and not is_regular(directory / "status.json"):
-        return [directory]  # a run before its first checkpoint
-    return list(find_runs(directory))
+    # one with a config alone is a run before its first checkpoint
+    is_run = is_regular(directory / "config.yaml")
+    return list(find_runs(directory)) or ([directory] if is_run else [])
 
 
 def add_watch_arguments(parser: argparse.ArgumentParser) -> None:

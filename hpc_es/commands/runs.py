@@ -78,13 +78,13 @@ def list_text(directories: Sequence[Path]) -> str:
 
 def _list_rows(directories: Sequence[Path]) -> list[JsonObject]:
     """Return the rows of all runs; UserError for a directory that does not exist."""
+    from hpc_es.storage.results import find_runs, is_missing
+
     for directory in directories:
-        if not directory.is_dir():
+        if is_missing(directory):
             from hpc_es.core.errors import UserError
 
             raise UserError(f"{directory}: expected a directory, found none")
-    from hpc_es.storage.results import find_runs
-
     paths = dict.fromkeys(path for directory in directories for path in find_runs(directory))
     return [_list_row(path) for path in paths]
 
@@ -168,9 +168,13 @@ def _best_entries(found: Found | None) -> JsonObject:
 def _repetitions_row(path: Path) -> JsonObject:
     """Return the row of an experiment with several repetitions."""
     from hpc_es.storage.answers import best_of
-    from hpc_es.storage.results import found_in_repetitions, repetitions
+    from hpc_es.storage.results import (
+        found_in_repetitions,
+        repetition_directories,
+        repetitions,
+    )
 
-    rows = [_list_row(run) for run in sorted(path.glob("repetition_*/"))]
+    rows = [_list_row(run) for run in repetition_directories(path)]
     total = max(repetitions(path) or 0, len(rows))
     finished = sum(row["state"] == "finished" for row in rows)
     states = Counter(row["state"] for row in rows)
@@ -513,7 +517,7 @@ def run_results(arguments: argparse.Namespace) -> int:
         try:
             contents[str(directory)] = _read_results(directory, unreadable)
         except (UserError, *READING) as error:
-            if len(directories) == 1 or not directory.is_dir():
+            if len(directories) == 1 or results.is_missing(directory):
                 raise UserError(unreadable_reason(error)) from error
             unreadable.append(unreadable_reason(error))
     for text in unreadable:

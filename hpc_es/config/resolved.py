@@ -74,6 +74,15 @@ def dump(config: Config) -> str:
     )
 
 
+def stored_text(config: Config, text: str) -> str:
+    """Return the text that a checkpoint stores: that of `dump`, or JSON if it is too long to be
+    parsed again.
+    """
+    from hpc_es.config.yaml_text import is_short
+
+    return text if is_short(text) else dump_json(config)
+
+
 def dump_json(config: Config) -> str:
     """Return the resolved config as JSON text, which parses faster than YAML."""
     return json.dumps(resolved(config))

@@ -94,7 +94,12 @@ class Loader(yaml.SafeLoader):
             )
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
-        """Return a decimal, 0x, 0o or 0b number; underscores are allowed."""
+        """Return a decimal, 0x, 0o or 0b number; underscores are allowed.
+
+        Python writes no numbers of more than 4,300 digits, as one of 0x may have.
+        """
+        if len(node.value) > MOST_DIGITS:
+            raise ValueError(f"has a number of {len(node.value):,} digits")
         return int(node.value, 0)
 
 
@@ -135,6 +140,9 @@ Dumper.add_representer(list, Dumper.represent_flat)
 Lines: TypeAlias = dict[str, list[int]]
 NO_LINES: Lines = {}
 MOST_VALUES = 100_000  # of a text with aliases, which may expand some hundred bytes to any number
+# of punctuation that may begin a value: these take 20 s and 400 MB
+MOST_MARKS = 500_000
+MOST_DIGITS = 1000  # of a whole number
 DEEPEST = 4  # level of keys whose lines are looked up
 
 
@@ -265,7 +273,14 @@ def _text(path: Path) -> str:
 
 
 def parse(text: str) -> Json:
-    """Return the value of a YAML text; raise ValueError with line and column of a mistake."""
+    """Return the value of a YAML text; raise ValueError with line and column of a mistake, or if it
+    is too long to parse.
+    """
+    if not is_short(text):
+        raise ValueError(
+            f"has more than {LARGEST_CONFIG:,} characters or {MOST_MARKS:,} values: "
+            "name files with long vectors"
+        )
     try:
         data: Json = Loader(text).get_single_data()
         if (count := _values(data, {})) > max(MOST_VALUES, len(text)):
@@ -281,6 +296,11 @@ def parse(text: str) -> Json:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return data
+
+
+def is_short(text: str) -> bool:
+    """Return whether a YAML text is short enough to be parsed."""
+    return len(text) <= LARGEST_CONFIG and sum(map(text.count, ",:[{\n")) <= MOST_MARKS
 
 
 def _values(data: Json, counts: dict[int, int]) -> int:

@@ -276,6 +276,7 @@ READING = (
     RecursionError,
     IndexError,
     SyntaxError,  # of NumPy, for a dtype
+    MemoryError,  # where the memory of a process is limited
 )
 
 

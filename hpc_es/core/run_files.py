@@ -18,9 +18,11 @@ from typing import Any, BinaryIO
 from hpc_es.core.errors import RunError, UserError, printable_values
 from hpc_es.core.paths import followed
 
-# In bytes: a result may have a vector of 10^7 numbers, and a config takes a second per MiB to
-# parse.
+# In bytes: a result may have a vector of 10^7 numbers, and YAML takes seconds per MiB to parse.
 LARGEST_TEXT, LARGEST_CONFIG, LONGEST_LINE = 1 << 28, 1 << 22, 1 << 26
+# of a JSON text, whose lists may take 20 times its bytes, and its values 10 times
+MOST_LISTS, MOST_VALUES = 1_000_000, 20_000_000
+TOO_DEEP = "is nested too deep"
 
 # directories above a file that may be links in a run, such as run/repetition_0000/checkpoints
 LINKED_LEVELS = 3
@@ -187,17 +189,29 @@ def read_json(path: Path, most: int = LARGEST_TEXT) -> Any:
 def parse_json(
     text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None
 ) -> Any:
-    """Return the value of a JSON text; ValueError if it is none, or nested too deep.
+    """Return the value of a JSON text; ValueError if it is none, nested too deep, or has more
+    values than any file of a run.
 
     Lone surrogates, which no file and no terminal accepts, become escape sequences. `pairs` makes
     an object of its names and values, by default a dict.
     """
     text = text.decode() if isinstance(text, bytes) else text
+    value = exact_json(text, pairs)
     try:
-        value = json.loads(text, object_pairs_hook=pairs)
         return printable_values(value) if "\\u" in text else value
     except RecursionError:
-        raise ValueError("is nested too deep") from None
+        raise ValueError(TOO_DEEP) from None
+
+
+def exact_json(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """Return the value of a JSON text like `parse_json`, with lone surrogates as they are."""
+    for marks, most, things in (("[{", MOST_LISTS, "lists"), (",", MOST_VALUES, "values")):
+        if (count := sum(map(text.count, marks))) > most:
+            raise ValueError(f"has {count:,} {things}, more than {most:,}")
+    try:
+        return json.loads(text, object_pairs_hook=pairs)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
 
 
 def each_line(file: BinaryIO) -> Iterator[bytes]:

@@ -62,6 +62,7 @@ from hpc_es.report.ticks import UnitTicks, label_linear_axis, label_log_axis
 from hpc_es.storage.answers import stated_goal, x_text
 from hpc_es.storage.files import run_error, written
 from hpc_es.storage.metrics_log import JSONL
+from hpc_es.storage.results import repetition_directories
 
 SUFFIXES = (".png", ".pdf", ".svg")
 CSV = ".csv"
@@ -206,7 +207,7 @@ def _readable(paths: Iterable[Path], unreadable: dict[Path, str] | None) -> list
 
 def _repetitions(path: Path) -> list[Path]:
     """Return the repetitions in a directory that have metrics; none for a single run."""
-    files = [run / JSONL for run in sorted(path.glob("repetition_*/"))]
+    files = [run / JSONL for run in repetition_directories(path)]
     return [file.parent for file in files if _has_begun(file)]
 
 

@@ -49,7 +49,6 @@ import contextlib
 import errno
 import hashlib
 import io
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -64,7 +63,7 @@ from hpc_es.config.options import require_fit
 from hpc_es.core.array_files import MOST_COMPRESSION
 from hpc_es.core.data import Array, Arrays, JsonObject, Rows, State, aligned_empty
 from hpc_es.core.errors import READING, CheckpointError, UserError, unreadable_reason
-from hpc_es.core.run_files import open_file
+from hpc_es.core.run_files import exact_json, open_file
 from hpc_es.storage import files
 from hpc_es.storage.files import json_text
 from hpc_es.storage.plain_hdf5 import require_plain
@@ -509,7 +508,7 @@ def _snapshot(file: h5py.File) -> Snapshot:
     )
     state, increment, order = State(generation, {}, {}), None, {}
     if "since" in file:
-        fields = json.loads(_text(file, "since"))
+        fields = exact_json(_text(file, "since"))
         count = fields.pop("generations")
         if count != len(file[_LEARNED_FROM]):
             raise ValueError(
@@ -520,13 +519,13 @@ def _snapshot(file: h5py.File) -> Snapshot:
             learned_from=[array.tobytes() for array in learned_from.values()], **fields
         )
     else:
-        order = json.loads(_text(file, "order"))
+        order = exact_json(_text(file, "order"))
         state = State(
             generation, *(_arrays(file, group, order[group]) for group in ("shared", "master"))
         )
     cut = None
     if "cut" in file:
-        cut = CutShort(json.loads(_text(file, "cut/counters")), file["cut/outcomes"][()].tobytes())
+        cut = CutShort(exact_json(_text(file, "cut/counters")), file["cut/outcomes"][()].tobytes())
     best = None
     if "best" in file:
         arrays = _arrays(file, "best/shared", order.get("best/shared", []))
@@ -538,7 +537,7 @@ def _snapshot(file: h5py.File) -> Snapshot:
             float(file["best/standard_error"][()]) if "best/standard_error" in file else None,
             int(file["best/evaluations"][()]) if "best/evaluations" in file else 0,
         )
-    fields = {name: json.loads(_text(file, name)) for name in _JSON_FIELDS}
+    fields = {name: exact_json(_text(file, name)) for name in _JSON_FIELDS}
     _require_types(fields)
     return Snapshot(
         state=state,
@@ -571,7 +570,7 @@ def _best_rows(file: h5py.File) -> Rows | None:
     """
     if "best/rows" not in file:
         return None
-    columns = json.loads(_text(file, "best/columns"))  # [name, dtype] or [name, dtype, shape]
+    columns = exact_json(_text(file, "best/columns"))  # [name, dtype] or [name, dtype, shape]
     dtype = np.dtype([(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns])
     rows: Rows = np.frombuffer(file["best/rows"][()].tobytes(), dtype)
     return rows

@@ -122,32 +122,75 @@ OF_AN_EXPERIMENT = re.compile(r"(repetition|trial)_\d+")
 
 
 def find_runs(directory: Path) -> Iterator[Path]:
-    """Yield the directories of runs, repetitions and tunings at or below a directory, sorted."""
+    """Yield the directories of runs, repetitions and tunings at or below a directory, sorted.
+
+    What is there may be somebody else's. A link that leads to a private directory is left out, and
+    a directory that cannot be read is yielded: its row says so.
+    """
     waiting = [directory]
     while waiting:
         path = waiting.pop()
         try:
-            is_run = any((path / name).is_file() for name in ("status.json", "trials.json"))
-            if is_run or any(path.glob("repetition_*/")):
-                yield path
-            # Also below it, since somebody may have put such a file into a directory of runs.
-            for other in sorted(path.iterdir(), reverse=True):
-                is_part = OF_AN_EXPERIMENT.fullmatch(other.name)
-                if other.is_dir() and not other.is_symlink() and not is_part:
-                    waiting.append(other)
-        except OSError:  # one that may not be read: its row says so
+            with os.scandir(path) as entries:
+                below = [entry.name for entry in entries if _is_directory(entry)]
+        except OSError:
             yield path
+            continue
+        # pathlib's is_file raises an error for a link to what is private
+        is_run = any(os.path.isfile(path / name) for name in ("status.json", "trials.json"))  # noqa: PTH113
+        if is_run or holds_repetitions(path):
+            yield path
+        # Also below it, since somebody may have put such a file into a directory of runs.
+        others = [name for name in below if not OF_AN_EXPERIMENT.fullmatch(name)]
+        waiting += [path / name for name in sorted(others, reverse=True)]
+
+
+def is_missing(directory: Path) -> bool:
+    """Return whether there is no such directory; one that is private is not missing."""
+    try:
+        return not directory.is_dir()
+    except OSError:
+        return False
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """Return whether this is a directory and no link to one.
+
+    Some file systems do not say without access to it, as of somebody else's mount point, which then
+    counts as one.
+    """
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return True
+
+
+def repetition_directories(path: Path) -> list[Path]:
+    """Return the directories of the repetitions of an experiment, sorted.
+
+    There are none if it cannot be read. A link to what is private is left out, and hides no other.
+    """
+    try:
+        names = os.listdir(path)  # noqa: PTH208  pathlib ends at the first name that is private
+    except OSError:
+        return []
+    return sorted(path / name for name in names if _is_repetition(path / name))
+
+
+def _is_repetition(path: Path) -> bool:
+    # pathlib's is_dir raises an error for a link to what is private
+    return path.name.startswith("repetition_") and os.path.isdir(path)  # noqa: PTH112
 
 
 def holds_repetitions(path: Path) -> bool:
     """Return whether this is a directory of repetitions rather than a run."""
-    return path.is_dir() and any(path.glob("repetition_*/"))
+    return bool(repetition_directories(path))
 
 
 def listed(path: Path) -> list[JsonObject]:
     """Return path, status, generation and what was found by each repetition that has started."""
     entries: list[JsonObject] = []
-    for run in sorted(path.glob("repetition_*/")):
+    for run in repetition_directories(path):
         state = run_state(run)
         status = None if state["state"] == NOT_BEGUN else state["state"]
         found = read_found(run)
@@ -177,7 +220,7 @@ def require_run(path: Path) -> None:
     The message lists them.
     """
     if holds_repetitions(path):
-        first = next(path.glob("repetition_*/")).name
+        first = repetition_directories(path)[0].name
         raise CheckpointError(
             f"expected one run: name a repetition, such as {path / first}\n{repetitions_text(path)}".rstrip()
         )
@@ -330,7 +373,7 @@ def found_in_repetitions(directory: Path) -> dict[int, Found]:
     goal = goal_of(read_config(directory))
     found = {
         int(name[1]): read_found(run)
-        for run in directory.glob("repetition_*/")
+        for run in repetition_directories(directory)
         if (name := re.fullmatch(r"repetition_(\d+)", run.name))
     }
     found |= {int(row["repetition"]): found_in(row, goal) for row in read_results(directory, [])}

@@ -22,6 +22,7 @@ from hpc_es.config.resolved import (
     resolved,
     software_warning,
     sources,
+    stored_text,
     with_history,
 )
 from hpc_es.config.schema import Config, Report
@@ -239,8 +240,8 @@ class RunWriter:
             self._triggers.restore(old.triggers)
         for name in (CONFIG, STATUS):
             remove_leftovers(self.directory / name)
-        self._text, self._hash = dump(config), config_hash(config)
-        write_text(self.directory / CONFIG, self._text + as_comment(self._provenance))
+        self._text, self._hash = stored_text(config, text := dump(config)), config_hash(config)
+        write_text(self.directory / CONFIG, text + as_comment(self._provenance))
         trust_own(self.directory, resolved(config), self._provenance["sources"])
         self.progress = Progress(
             self.directory,

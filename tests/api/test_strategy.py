@@ -13,6 +13,7 @@ import pytest
 import hpc_es
 from hpc_es import Strategy
 from hpc_es.api.arguments import read_bounds
+from hpc_es.config import yaml_text
 from hpc_es.core.errors import CheckpointError, ConfigError
 from tests.helpers.stepping import KINDS
 
@@ -174,6 +175,18 @@ def test_saved_strategy_continues_with_the_same_vectors(tmp_path: Path, rounds: 
     assert np.array_equal(loaded.theta, es.theta)
     assert loaded.evaluations == es.evaluations
     assert loaded.best is not None and es.best is not None and loaded.best.f == es.best.f
+
+
+def test_strategy_with_a_long_first_vector_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its config is too long to be parsed as YAML."""
+    monkeypatch.setattr(yaml_text, "MOST_MARKS", 100)
+    first = np.linspace(0, 1, 200)
+    es = Strategy("sep_cma_es", x0=first, sigma0=0.1, seed=1)
+    es.save(tmp_path / "es.h5")
+    loaded = Strategy.load(tmp_path / "es.h5")
+    assert np.array_equal(loaded.ask(), es.ask())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from hpc_es.config.yaml_text import MOST_VALUES, parse
+from hpc_es.config.yaml_text import MOST_MARKS, MOST_VALUES, parse
+from hpc_es.core.run_files import LARGEST_CONFIG
 
 
 def bomb(levels: int, items: int = 10) -> str:
@@ -48,6 +49,21 @@ def test_keys_that_are_merged_later_are_counted() -> None:
     text = f"all: &all {{{keys}}}\n{inner}\nonce: {{<<: [{', '.join(['*inner'] * 20_000)}]}}"
     with pytest.raises(ValueError, match="merge keys expand it to more than 100,000 keys"):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" + "1, " * MOST_MARKS + "1]", "has more than .* 500,000 values"),
+        ("a: " + "x" * LARGEST_CONFIG, "has more than 4,194,304 characters"),
+        (f"a: 0x{'f' * 5000}", "has a number of 5,002 digits"),
+    ],
+)
+def test_what_takes_long_to_parse_or_cannot_be_written_is_refused(text: str, reason: str) -> None:
+    since = time.process_time()
+    with pytest.raises(ValueError, match=reason):
+        parse(text)
+    assert time.process_time() - since < 5
 
 
 def test_own_keys_count_and_then_those_of_the_first_mapping() -> None:

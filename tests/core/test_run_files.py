@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hpc_es.core.run_files import (
     each_line,
     named_by_user,
     open_file,
+    parse_json,
     read_bytes,
     read_json,
     read_text,
@@ -63,6 +65,18 @@ def test_deep_json_and_texts_that_are_none(tmp_path: Path) -> None:
         read_json(tmp_path / "file")
     (tmp_path / "file").write_text('{"a": ["\\ud800", 1]}')
     assert read_json(tmp_path / "file") == {"a": ["\\ud800", 1]}
+
+
+@pytest.mark.parametrize("item", ["[]", "{}", '"ab"'])
+def test_json_that_takes_many_times_its_bytes_is_refused(item: str) -> None:
+    since = time.process_time()
+    with pytest.raises(ValueError, match=r"has \d\d,\d{3},\d{3} (lists|values), more than"):
+        parse_json("[" + f"{item}," * 21_000_000 + "1]")
+    assert time.process_time() - since < 5
+
+
+def test_vector_of_ten_million_numbers_is_no_bomb() -> None:
+    assert len(parse_json("[" + "1," * (10**7 - 1) + "1]")) == 10**7
 
 
 def test_code_may_be_reached_by_links(tmp_path: Path) -> None:

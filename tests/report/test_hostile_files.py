@@ -23,12 +23,14 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 
+import hpc_es
 from hpc_es import cli
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core.data import JsonObject
 from hpc_es.report.loggers import LoggedRun, Loggers
 from hpc_es.storage import checkpoint
+from hpc_es.storage import status as status_module
 from tests.helpers.harness import clean_environment
 from tests.helpers.hostile import mutated
 from tests.helpers.time_limit import time_limit
@@ -184,6 +186,28 @@ def test_hostile_config(text: str, runs: Path, capsys: pytest.CaptureFixture[str
         read_all(capsys, runs, runs / "es")
 
 
+def test_file_of_many_lists_is_unreadable(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Parsed, one of the largest size would take 6 GB and minutes."""
+    (runs / "es" / "status.json").write_text(f'{{"a": [{"[]," * 1_000_000}[]]}}')
+    status, listed = called(capsys, "list", runs, "--json")
+    assert status == 0 and "has 1,000,003 lists, more than 1,000,000" in listed
+    assert str(runs / "whole") in listed
+
+
+def test_run_that_takes_more_memory_than_there_is_hides_no_other(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limited(path: Path) -> JsonObject:
+        if path.name == "es":
+            raise MemoryError
+        return read(path)
+
+    read = status_module.run_state
+    monkeypatch.setattr(status_module, "run_state", limited)
+    status, listed = called(capsys, "list", runs)
+    assert status == 0 and "whole" in listed and "MemoryError" in listed
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_damaged_text_files(
@@ -244,7 +268,7 @@ def test_checkpoint_with_values_of_other_types(
         assert not status or len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", ["repetition_", "trials.json", "status.json"])
+@pytest.mark.parametrize("name", ["repetition_", "trials.json", "status.json", "config.yaml"])
 def test_what_somebody_puts_beside_runs_hides_none(
     name: str, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,6 +318,27 @@ def test_private_runs_hide_none(runs: Path, capsys: pytest.CaptureFixture[str]) 
     finally:
         for directory in private:
             directory.chmod(0o700)
+
+
+@pytest.mark.parametrize("name", ["zz", "status.json", "trials.json", "repetition_0000"])
+def test_link_to_what_is_private_hides_no_run(
+    name: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = tmp_path / "private"
+    private.mkdir(mode=0)
+    (runs / name).symlink_to(private / "x")
+    with without_privileges():
+        status, listed = called(capsys, "list", runs)
+        assert status == 0 and all(f"{runs}/{other}" in listed for other in (*BUILT, "whole"))
+        status, said = called(capsys, "report", runs, "-o", "page.html")
+        assert status == 0, said
+        assert "whole" in Path("page.html").read_text()
+        assert runs / "whole" in hpc_es.results(runs).paths
+        # as the shell gives them for runs/*
+        others = (["list"], ["report", "-o", "page.html"], ["plot", "-o", "c.png"], ["results"])
+        for command, *options in others:
+            status, said = called(capsys, command, runs / name, runs / "whole", *options)
+            assert status == 0, said
 
 
 def test_names_of_columns_and_texts_are_escaped(
@@ -390,6 +435,9 @@ CONFIG_TEXTS = {
     "list": "task: [1]\n",
     "parameters": "task: {parameters: 5}\n",
     "deep": "[" * 3000 + "]" * 3000,
+    "many": "a: [" + "[]," * 600_000 + "]",
+    "many lists": '{"a": [' + "[]," * 1_000_000 + "[]]}",
+    "long number": f"seed: 0x{'f' * 5000}\ntask: {{}}\n",
 }
 
 
@@ -402,8 +450,12 @@ def test_export_of_a_checkpoint_with_a_hostile_config(
         old = checkpoint.load(path)
         checkpoint.save(path, dataclasses.replace(old, config_text=CONFIG_TEXTS[kind]))
     with time_limit(30):
-        status, said = called(capsys, "export", runs / "function", runs / "x.json")
-    assert status and len(said.splitlines()) == 1
+        for command in (
+            ["export", runs / "function", runs / "x.json"],
+            ["inspect", runs / "function"],
+        ):
+            status, said = called(capsys, *command)
+            assert status and len(said.splitlines()) == 1
 
 
 def _edit_rows(run: Path, count: int = 3, **values: Callable[[int], object]) -> None:
