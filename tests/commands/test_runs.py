@@ -172,14 +172,14 @@ def test_run_that_may_not_be_read_is_named(
     several: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (several / "locked").mkdir()
-    allowed = Path.iterdir
+    allowed = os.scandir
 
-    def iterdir(path: Path) -> Any:
-        if path.name == "locked":
+    def scandir(path: Path) -> Any:
+        if Path(path).name == "locked":
             raise PermissionError(13, "Permission denied", str(path))
         return allowed(path)
 
-    monkeypatch.setattr(Path, "iterdir", iterdir)
+    monkeypatch.setattr(os, "scandir", scandir)
     found = rows(several, capsys)
     assert found["locked"]["state"] != "finished" and len(found) > 1
 
