@@ -25,7 +25,7 @@ from hpc_es.bandits.reference_agents import optimal_regret, play, references
 from hpc_es.bandits.setting import BanditEpisodes, BanditSetting, Lockstep
 from hpc_es.config.resolved import resolved
 from hpc_es.core.data import Float64, JsonObject, Keywords
-from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.core.errors import ConfigError, UserError, visible
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Policy
 from hpc_es.core.text_table import aligned
@@ -230,7 +230,7 @@ def agent_score(agent: str, is_learned: bool, played: Lockstep) -> AgentScore:
     wrong = played.pulls != arms.optimal()
     rewards = played.rewards.astype(np.float64)
     return AgentScore(
-        agent,
+        visible(agent),
         is_learned,
         cumulative.mean(axis=0),
         spread / np.sqrt(episodes),

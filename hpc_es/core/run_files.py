@@ -26,6 +26,7 @@ TOO_DEEP = "is nested too deep"
 
 # directories above a file that may be links in a run, such as run/repetition_0000/checkpoints
 LINKED_LEVELS = 3
+_searched: set[Path] = set()  # directories in which runs were looked for: all those below them
 
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR}
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -56,7 +57,9 @@ def _own_way(path: Path) -> int:
     after it was checked.
     """
     whole = path.absolute()
-    near = whole.parts[1:-1][-LINKED_LEVELS:]
+    found_below = [root for root in _searched if whole.is_relative_to(root)]
+    levels = [len(whole.parts) - 1 - len(root.parts) for root in found_below]
+    near = whole.parts[1:-1][-max([LINKED_LEVELS, *levels]) :]
     above = Path(*whole.parts[: len(whole.parts) - 1 - len(near)])
     current = os.open(above, _DIRECTORY)
     try:
@@ -68,6 +71,13 @@ def _own_way(path: Path) -> int:
         os.close(current)
         raise
     return current
+
+
+def searched_for_runs(directory: Path) -> None:
+    """Let files below this directory be opened through no link of another user to what is not of
+    that user, however deep: a link may take the place of a directory in which a run was found.
+    """
+    _searched.add(directory.absolute())
 
 
 def require_own_way(path: Path) -> None:

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from hpc_es.config.options import Hint, Limits, require_fit
 from hpc_es.config.resolved import plain_data
-from hpc_es.core.errors import ConfigError, UserError, unreadable_reason
+from hpc_es.core.errors import ConfigError, UserError, unreadable_reason, visible
 from hpc_es.core.run_files import LARGEST_CONFIG, exists, read_text
 from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.core.text_table import aligned
@@ -337,6 +337,7 @@ def figure(table: Table) -> Figure:
     Cells contain the success rate and the mean NPE, and are white without runs.
     """
     tasks, algorithms = table.tasks, table.algorithms
+    columns = [*map(visible, algorithms)]
     rates = np.full((len(tasks), len(algorithms)), np.nan)
     size = (2.6 + 1.25 * len(algorithms), 0.9 + 0.36 * len(tasks))
     result = Figure(figsize=size, dpi=150, layout="constrained")
@@ -351,9 +352,9 @@ def figure(table: Table) -> Figure:
         )
     image = ax.imshow(rates, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
     ax.set_xticks(
-        range(len(algorithms)), algorithms, rotation=20 if max(map(len, algorithms)) > 12 else 0
+        range(len(algorithms)), columns, rotation=20 if max(map(len, columns)) > 12 else 0
     )
-    ax.set_yticks(range(len(tasks)), tasks)
+    ax.set_yticks(range(len(tasks)), [*map(visible, tasks)])
     ax.tick_params(length=0)
     result.colorbar(image, ax=ax, label="success rate", shrink=0.8)
     repetitions = sorted({len(cell.rows) for cell in table.cells.values()})

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from hpc_es.core.data import Float64
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import UserError, visible
 from hpc_es.core.paths import followed
 from hpc_es.core.vocabulary import counted
 from hpc_es.report.plot import STYLE, SUFFIXES, UNDATED
@@ -50,7 +50,7 @@ def plot_archive(run: Path, output: Path, title: str | None = None) -> None:
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
-        picture = figure(archive, growth(run), title or followed(run).name)
+        picture = figure(archive, growth(run), title or visible(followed(run).name))
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -132,7 +132,7 @@ def _draw_heights(ax: Axes, archive: StoredArchive, norm: Normalize) -> None:
     x, y = archive.measures[:, 0], archive.values
     ax.scatter(x, y, c=y, cmap=COLORS[archive.sign], norm=norm, s=12)
     ax.set_xlim(float(archive.division.low[0]), float(archive.division.high[0]))
-    ax.set_xlabel(archive.measure_names[0])
+    ax.set_xlabel(visible(archive.measure_names[0]))
     ax.set_ylabel("value")
 
 
@@ -161,8 +161,8 @@ def _label(ax: Axes, archive: StoredArchive) -> None:
     low, high = archive.division.low, archive.division.high
     ax.set_xlim(float(low[0]), float(high[0]))
     ax.set_ylim(float(low[1]), float(high[1]))
-    ax.set_xlabel(archive.measure_names[0])
-    ax.set_ylabel(archive.measure_names[1])
+    ax.set_xlabel(visible(archive.measure_names[0]))
+    ax.set_ylabel(visible(archive.measure_names[1]))
     ax.grid(False)
 
 
@@ -197,4 +197,4 @@ def _draw_parallel(ax: Axes, archive: StoredArchive, norm: Normalize) -> None:
 
 
 def _with_range(name: str, low: float, high: float) -> str:
-    return f"{name}\n{low:g} to {high:g}"
+    return f"{visible(name)}\n{low:g} to {high:g}"

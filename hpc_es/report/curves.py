@@ -36,6 +36,7 @@ COLUMNS: dict[X, str] = {  # the column of the metrics on each horizontal axis
     "episodes": "episodes_total",
     "generation": "generation",
 }
+SECTIONS = ("task", "policy", "algorithm")  # of a config, of which pictures and labels tell
 COUNT_UNITS = ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1.0, ""))
 # label, and units in descending size
 X_AXES: dict[X, tuple[str, tuple[tuple[float, str], ...]]] = {
@@ -281,10 +282,8 @@ def load(path: Path) -> RunCurves:
         config = parse(read_text(config_path, most=LARGEST_CONFIG))
     except (OSError, ValueError) as error:
         raise UserError(f"{config_path} cannot be read as YAML: {error}") from error
-    if not isinstance(config, dict):
-        raise UserError(
-            f"{config_path}: expected the run's configuration, found {type(config).__name__}"
-        )
+    if not isinstance(config, dict) or not all(map(_is_section, config.items())):
+        raise UserError(f"{config_path}: expected the configuration of a run")
     # A column array per metric, since the rows of a long run would take about 3 kB each.
     metrics = declared_metrics(path, config)
     values = {name: array("d") for name in dict.fromkeys((*DRAWN, *metrics))}
@@ -316,6 +315,12 @@ def load(path: Path) -> RunCurves:
             "episode has ended yet, or all jobs have failed"
         )
     return run
+
+
+def _is_section(item: tuple[str, object]) -> bool:
+    """Return whether a key of a config has a mapping, if it is the name of a section."""
+    name, value = item
+    return name not in SECTIONS or value is None or isinstance(value, dict)
 
 
 def _number(value: object) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 from hpc_es.core.array_files import load_arrays
 from hpc_es.core.data import ConfigData, Float64
 from hpc_es.core.domination import KNEE
+from hpc_es.core.errors import visible
 from hpc_es.core.quantities import OBJECTIVES
 from hpc_es.storage.members import LARGEST_NUMBER, STEMS
 from hpc_es.tasks.quantities import MOST_OBJECTIVES
@@ -67,7 +68,7 @@ class SavedFront:
     def label(self, objective: int) -> str:
         """Return the name of an objective with its direction."""
         direction = "higher" if self.maximised[objective] else "lower"
-        return f"{self.names[objective]} ({direction} is better)"
+        return f"{visible(self.names[objective])} ({direction} is better)"
 
 
 def read_front(run: Path, config: ConfigData) -> SavedFront | None:
@@ -188,7 +189,7 @@ def _draw_parallel(ax: Axes, drawn: Sequence[DrawnFront]) -> None:
             ax.plot(places, shares[knee], color=one.color, lw=2.5, label="knee")
     ends = zip(first.names, first.maximised, low.tolist(), high.tolist(), strict=True)
     labels = [
-        f"{name}\n{low if is_max else high:.4g} to {high if is_max else low:.4g}"
+        f"{visible(name)}\n{low if is_max else high:.4g} to {high if is_max else low:.4g}"
         for name, is_max, low, high in ends
     ]
     ax.set_xticks(places, labels)

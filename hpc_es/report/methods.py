@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hpc_es.core.data import Float64
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import UserError, visible
 from hpc_es.core.text_table import aligned
 from hpc_es.report.curves import COLUMNS, RunCurves, RunGroup, X, by_task
 from hpc_es.report.statistics import Ends, bootstrap_interval, probability_of_improvement
@@ -134,7 +134,7 @@ def methods_of(groups: Sequence[RunGroup], x: X, target: float | None) -> list[M
 def _method(group: RunGroup, x: X, target: float | None) -> Method:
     sign = group.runs[0].found.sign
     scores = np.array([_score(run) for run in group.runs])
-    method = Method(group.label, scores, sign, unit=group.measure.label)
+    method = Method(visible(group.label), scores, sign, unit=group.measure.label)
     if target is None:
         return method
     found = [_time_to(run, x, target) for run in group.runs]

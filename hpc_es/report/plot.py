@@ -534,13 +534,13 @@ def _diagnostics_key(chart: Chart) -> list[Line2D | Patch]:
 
 def _group_label(group: RunGroup, style: Style = PLAIN) -> str:
     """Return the label of a group, with its number of seeds if it has several runs."""
-    label = group.label if len(group.label) <= 64 else f"{group.label[:63]}…"
+    label = visible(group.label if len(group.label) <= 64 else f"{group.label[:63]}…")
     if len(group.runs) == 1:
         run = group.runs[0]
         # not of an earlier end
         is_last = run.rows > 0 and run.columns["best_value"][-1] == run.found.answer.value
         x = run.found.answer.x if is_last and style.width is None else None
-        named = f": {x_text(x, MOST_PARAMETERS)}" if isinstance(x, dict) else ""
+        named = f": {visible(x_text(x, MOST_PARAMETERS))}" if isinstance(x, dict) else ""
         label += f" ({_copies(group)})" if group.copies else ""
         named = named if len(named) <= MOST_NAMED else f"{named[:MOST_NAMED]} ..."
         return label + named

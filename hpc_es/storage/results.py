@@ -36,6 +36,7 @@ from hpc_es.core.run_files import (
     parse_json,
     read_bytes,
     read_text,
+    searched_for_runs,
 )
 from hpc_es.core.vocabulary import counted
 from hpc_es.storage.answers import (
@@ -127,6 +128,7 @@ def find_runs(directory: Path) -> Iterator[Path]:
     What is there may be somebody else's. A link that leads to a private directory is left out, and
     a directory that cannot be read is yielded: its row says so.
     """
+    searched_for_runs(directory)
     waiting = [directory]
     while waiting:
         path = waiting.pop()

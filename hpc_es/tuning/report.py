@@ -18,7 +18,7 @@ import yaml
 
 from hpc_es.config.yaml_text import Dumper
 from hpc_es.core.data import JsonObject
-from hpc_es.core.errors import READING, UserError, unreadable_reason
+from hpc_es.core.errors import READING, UserError, unreadable_reason, visible
 from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.core.text_table import aligned
 from hpc_es.storage.answers import read_config
@@ -321,11 +321,11 @@ def figure(report: TuningReport) -> Figure:
         positions = _positions(ax, space[key], [row["hyperparameters"][key] for row in complete])
         ax.plot(positions, objectives, "o", color=PALETTE[0], ms=4, alpha=0.7, mew=0)
         ax.plot(positions[:1], objectives[:1], "o", mfc="none", mec=PALETTE[1], ms=9, mew=1.5)
-        ax.set_xlabel(key)
+        ax.set_xlabel(visible(key))
         if index % columns == 0:
             ax.set_ylabel(_goal(report))
     result.suptitle(
-        f"{report.directory.name}: {len(complete)} complete of {len(report.rows)} trials",
+        f"{visible(report.directory.name)}: {len(complete)} complete of {len(report.rows)} trials",
         fontsize=10,
     )
     return result
@@ -339,7 +339,9 @@ def _positions(ax: Axes, entry: ValueList | ValueRange, values: Sequence[Value])
         isinstance(value, int | float) and not isinstance(value, bool) for value in entry.ends
     )
     if not numeric:
-        texts = [value if isinstance(value, str) else as_text(value) for value in entry.ends]
+        texts = [
+            visible(value if isinstance(value, str) else as_text(value)) for value in entry.ends
+        ]
         ax.set_xticks(range(len(texts)), texts, rotation=20 if max(map(len, texts)) > 6 else 0)
         ax.set_xlim(-0.5, len(texts) - 0.5)
         return [float(list(entry.ends).index(value)) for value in values]

@@ -22,6 +22,7 @@ from hpc_es.core.run_files import (
     read_text,
     sha256_of,
 )
+from hpc_es.storage.results import find_runs
 
 MAKERS: dict[str, Callable[[Path], object]] = {
     "a link": lambda path: path.symlink_to("other"),
@@ -165,6 +166,22 @@ def test_directory_that_is_exchanged_for_a_link_is_not_entered(theirs: Path) -> 
         done.set()
         thread.join()
     assert {*read} == {"good"}
+
+
+def test_run_that_was_found_deep_below_is_not_read_through_a_link(theirs: Path) -> None:
+    """Its directory, or one above it, may be exchanged for a link after it was found."""
+    deep = Path("a", "b", "c", "deep", "status.json")
+    for place, text in ((theirs / "run", "good"), (theirs.parent / "private", "secret")):
+        (place / deep).parent.mkdir(parents=True)
+        (place / deep).write_text(text)
+    for path in (theirs / "run").rglob("*"):
+        os.lchown(path, 12345, 12345)
+    (found,) = [path for path in find_runs(theirs) if path.name == deep.parent.name]
+    assert read_text(found / "status.json") == "good"
+    (theirs / "run").rename(theirs / "away")
+    (theirs / "link").rename(theirs / "run")
+    with pytest.raises(UnusualFileError, match="a link of user 12345 to a directory of others"):
+        read_text(found / "status.json")
 
 
 def test_links_of_another_user_to_own_directories(theirs: Path) -> None:

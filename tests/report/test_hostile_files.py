@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import xml.dom.minidom
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -206,6 +207,47 @@ def test_run_that_takes_more_memory_than_there_is_hides_no_other(
     monkeypatch.setattr(status_module, "run_state", limited)
     status, listed = called(capsys, "list", runs)
     assert status == 0 and "whole" in listed and "MemoryError" in listed
+
+
+HOSTILE = "\x1b]0;x\x07\x9b31m\u202e"
+
+
+def test_texts_of_runs_are_escaped_in_pictures(
+    runs: Path, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    """XML knows no control characters, and Matplotlib warns of them as they are."""
+    for name in ("es", "whole"):
+        file = runs / name / "config.yaml"
+        data = yaml.safe_load(file.read_text())
+        data |= {"name": f"{name}{HOSTILE}", "seed": 1}
+        data["algorithm"]["sigma"] = len(name)
+        file.write_text(json.dumps(data))
+    for options in ([], ["--methods"]):
+        status, said = called(capfd, "plot", runs / "es", runs / "whole", "-o", "c.svg", *options)
+        assert status == 0, said
+        xml.dom.minidom.parse("c.svg")
+    assert not [*map(str, recwarn)]
+
+
+def test_hyperparameters_reach_the_terminal_escaped(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = runs / "tuning" / "trial_0000" / "trial.json"
+    data = json.loads(file.read_text())
+    data["hyperparameters"]["algorithm.sigma"] = HOSTILE
+    file.write_text(json.dumps(data))
+    _, said = called(capsys, "tune-report", runs / "tuning")
+    assert "\\x9b31m\\u202e" in said and "\x9b" not in said and "\u202e" not in said
+
+
+@pytest.mark.parametrize("section", ["task", "policy", "algorithm"])
+def test_section_of_another_type_hides_no_other_run(
+    section: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = runs / "es" / "config.yaml"
+    file.write_text(json.dumps({**yaml.safe_load(file.read_text()), section: "text"}))
+    status, said = called(capsys, "plot", runs / "es", runs / "whole", "-o", "c.png")
+    assert status == 0 and "unreadable" in said
 
 
 @pytest.mark.long
