@@ -159,9 +159,11 @@ def all_full(path: Path) -> list[Path]:
     Raises:
         CheckpointError: there is none.
     """
+    from hpc_es.storage.results import repetition_directories  # which training does not need
+
     if path.is_file():
         return [absolute(path)]
-    runs = [path, *sorted(path.glob("repetition_*/"))]
+    runs = [path, *repetition_directories(path)]
     folders = [folder for run in runs for folder in (run, run / DIRECTORY)]
     files = [file for folder in folders for file in [*Store(folder).paths(), folder / BEST]]
     found = [absolute(file) for file in files if file.exists() and checkpoint.is_full(file)]

@@ -32,6 +32,7 @@ from hpc_es.core.data import JsonObject
 from hpc_es.report.loggers import LoggedRun, Loggers
 from hpc_es.storage import checkpoint
 from hpc_es.storage import status as status_module
+from hpc_es.storage.checkpoint_directory import all_full
 from tests.helpers.harness import clean_environment
 from tests.helpers.hostile import mutated
 from tests.helpers.time_limit import time_limit
@@ -381,6 +382,15 @@ def test_link_to_what_is_private_hides_no_run(
         for command, *options in others:
             status, said = called(capsys, command, runs / name, runs / "whole", *options)
             assert status == 0, said
+
+
+def test_link_to_what_is_private_hides_no_checkpoint_from_trust(runs: Path, tmp_path: Path) -> None:
+    before = all_full(runs / "repetitions")
+    (tmp_path / "private").mkdir(mode=0)
+    for number in range(20):  # some are listed before the repetitions
+        (runs / "repetitions" / f"repetition_9{number:03}").symlink_to(tmp_path / "private" / "x")
+    with without_privileges():
+        assert all_full(runs / "repetitions") == before
 
 
 def test_names_of_columns_and_texts_are_escaped(
