@@ -508,27 +508,43 @@ PAIRS = (
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw the mean ranks of all contenders over the dimension."""
+    """Draw the mean ranks with their intervals, a panel for each budget and dimension.
+
+    Contenders are in the order of the first panel.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(BUDGETS), figsize=(9, 3.6), sharey=True)
-    for axis, budget in zip(axes, BUDGETS, strict=True):
-        sizes = sorted({row["n"] for row in rows})
-        tables = {n: values_of(rows, n, budget) for n in sizes}
-        names = [name for name in CONTENDERS if all(name in table for table in tables.values())]
-        means = np.array([mean_ranks(tables[n], names).mean(axis=0) for n in sizes])
-        for name, own in zip(names, means.T, strict=True):
-            width = 2.2 if name.endswith("auto") else 1.0
-            axis.plot(sizes, own, marker="o", markersize=3, linewidth=width, label=name)
-        axis.set_title(f"{budget} n evaluations")
-        axis.set_xlabel("n")
-        axis.set_xticks(sizes)
-    axes[0].set_ylabel("mean rank")
-    axes[0].invert_yaxis()
-    axes[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.tight_layout()
+    sizes = sorted({row["n"] for row in rows})
+    tables = {(n, budget): values_of(rows, n, budget) for n in sizes for budget in BUDGETS}
+    names = [name for name in CONTENDERS if all(name in table for table in tables.values())]
+    first = mean_ranks(tables[sizes[0], BUDGETS[0]], names).mean(axis=0)
+    order = np.argsort(-first, kind="stable")
+    figure, axes = plt.subplots(
+        len(sizes),
+        len(BUDGETS),
+        figsize=(8, (0.6 + 0.27 * len(names)) * len(sizes)),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axis, ((n, budget), table) in zip(axes.flat, tables.items(), strict=True):
+        cells = sorted(set.intersection(*(set(table[name]) for name in names)))
+        ranks = mean_ranks(table, names)
+        for place, index in enumerate(order):
+            low, high = interval(by_instance(cells, ranks[:, index]))
+            color = "#0072b2" if names[index].endswith("auto") else "#767676"
+            axis.plot([low, high], [place, place], color=color, linewidth=1.5)
+            axis.plot(ranks[:, index].mean(), place, "o", color=color, markersize=5)
+        axis.set_yticks(range(len(names)), [names[index] for index in order])
+        axis.set_title(f"n = {n}, {budget} n evaluations", fontsize=10)
+        axis.grid(axis="x", color="#e5e5e5")
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+    for axis in axes[-1]:
+        axis.set_xlabel(f"mean rank among {len(names)}, with 95 % intervals")
     figure.savefig(path, dpi=120)
     plt.close(figure)
