@@ -336,6 +336,7 @@ def calls_of(run: Path) -> int:
     return Path(f"{run}.calls").stat().st_size
 
 
+@pytest.mark.long
 def test_raised_budget_is_equal_on_any_ranks_and_after_kills(
     tmp_path: Path, start: Callable[..., int]
 ) -> None:

@@ -84,6 +84,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     return runs.trained_variants(tmp_path_factory.mktemp("delay"), variants)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("ranks", RANKS)
 def test_results_do_not_depend_on_the_number_of_ranks(

@@ -168,7 +168,8 @@ def test_options_of_an_example_are_listed_and_suggested(
     assert checked.status == 2 and f"did you mean '{own}'?" in checked.stderr, str(checked)
 
 
-@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [0, 2])
 def test_losses_of_an_example_are_reported(
     ranks: int, installed: Mapping[str, str], tmp_path: Path
 ) -> None:

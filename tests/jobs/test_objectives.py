@@ -240,7 +240,7 @@ def signal_all(job: Job, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 3, 4))]
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3, 4))]
 )
 def test_strategies_optimise_the_sphere(seed: int, tmp_path: Path) -> None:
     """From f = 10, a random search would reach one tenth of it;

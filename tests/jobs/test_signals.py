@@ -128,6 +128,7 @@ def test_signal_on_one_rank_without_launcher_stops_the_run(reference: Path, tmp_
     runs.assert_same(run, reference)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("ranks", "send", "step_seconds"),
     [

@@ -206,6 +206,7 @@ COMMON: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 def test_evaluating_alone_gives_identical_results_for_every_strategy(tmp_path: Path) -> None:
     configs = {kind: {**COMMON, "algorithm": {"kind": kind}} for kind in KINDS}
     for ranks in (1, 3):
