@@ -61,7 +61,7 @@ def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="task.key=value",
-        help="changed setting of the task",
+        help="changed setting of the task, or report.info=[key]",
     )
     parser.add_argument(
         "--episodes",
@@ -325,11 +325,11 @@ def _record_members(arguments: argparse.Namespace) -> int:
 
 
 def require_overrides(overrides: Sequence[str]) -> None:
-    """Raise UserError unless these are settings of the task or what is reported; it may be a second
+    """Raise UserError unless these are settings of the task or `report.info`, such as for a second
     run.
     """
     for item in overrides:
-        if item.startswith(("task.", "report.info")) and "=" in item:
+        if item.startswith(("task.", "report.info=", "report.info.")) and "=" in item:
             continue
         if Path(item).exists():
             raise UserError(
