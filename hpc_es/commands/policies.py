@@ -22,7 +22,7 @@ from hpc_es.core.arguments import (
     whole_number,
     written_file,
 )
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.paths import shown
 
 if TYPE_CHECKING:
@@ -355,8 +355,11 @@ def with_overrides(source: SourceT, overrides: Sequence[str]) -> SourceT:
     from hpc_es.config.resolved import resolved
     from hpc_es.config.yaml_text import override
     from hpc_es.storage.trust import own_files
+    from hpc_es.training.compatibility import info_mismatches
 
     config = validate(override(resolved(source.config), overrides), own_files())
+    if problems := list(info_mismatches(config)):
+        raise ConfigError(problems)
     return dataclasses.replace(source, config=config)
 
 

@@ -240,8 +240,7 @@ class RunWriter:
             self._triggers.restore(old.triggers)
         for name in (CONFIG, STATUS):
             remove_leftovers(self.directory / name)
-        text = dump(config)
-        self._text, self._hash = stored_text(config, text), config_hash(config)
+        self._text, self._hash = stored_text(config, text := dump(config)), config_hash(config)
         write_text(self.directory / CONFIG, text + as_comment(self._provenance))
         trust_own(self.directory, resolved(config), self._provenance["sources"])
         self.progress = Progress(

@@ -61,6 +61,19 @@ def test_evaluation_prints_the_means_of_the_infos(
     assert "info_step" not in json.loads(capsys.readouterr().out)
 
 
+def test_evaluation_of_a_function_refuses_infos(tmp_path: Path) -> None:
+    config = {
+        "task": {"kind": "function", "function": "numpy:sum", "dimension": 2},
+        "algorithm": {"kind": "cma_es", "sigma": 0.5},
+        "stop": {"generations": 1},
+    }
+    hpc_es.train(config, tmp_path / "run")
+    with pytest.raises(
+        hpc_es.core.errors.ConfigError, match="has keys, but the task 'function' has no infos"
+    ):
+        cli.run(["eval", str(tmp_path / "run"), "report.info=[x]"])
+
+
 def test_loggers_group_the_info_metrics() -> None:
     row: MetricsRow = {
         "generation": 3,
