@@ -242,14 +242,16 @@ class COMOCMAES(BaseStrategy[Sequence[Ranked]]):
     def _vectors(self, sweep: Sweep, jobs: Sequence[int]) -> Array:
         """Return the candidates of some jobs, dtype[jobs, params]."""
         vectors = np.zeros((len(jobs), self.problem.size), self.problem.dtype)
-        for row, job in enumerate(jobs):
-            index, sample = divmod(job, self.samples + 1)
-            state = sweep.states[index]
-            if sample == self.samples:
-                vectors[row] = state.theta
-            else:
-                kernel = self.kernels[sweep.numbers[index]]
-                vectors[row] = kernel.candidates(state, Chunk(0, sample, 1)).stacked()[0]
+        kernels, samples = np.divmod(np.array(jobs, np.int64), self.samples + 1)
+        for index in np.unique(kernels).tolist():
+            state, own = sweep.states[index], kernels == index
+            vectors[own & (samples == self.samples)] = state.theta
+            drawn = np.flatnonzero(own & (samples < self.samples))
+            if len(drawn):
+                first, last = int(samples[drawn].min()), int(samples[drawn].max())
+                chunk = Chunk(0, first, last + 1 - first)
+                candidates = self.kernels[sweep.numbers[index]].candidates(state, chunk).stacked()
+                vectors[drawn] = candidates[samples[drawn] - first]
         return vectors
 
     # The update.

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from hpc_es.core.data import Float64
 from hpc_es.core.domination import Indices, nondominated
@@ -138,19 +141,56 @@ def without_least(costs: Float64, reference: Float64, kept: int) -> Indices:
 
     A contribution only grows as others go, so that one of an earlier step is a lower bound.
     """
-    rows = list(range(len(costs)))
-    bounds = contributions(costs, reference) if len(rows) > kept else np.zeros(len(costs))
+    bounds = contributions(costs, reference) if len(costs) > kept else np.zeros(len(costs))
     bounds[costs.argmin(axis=0)] = np.inf
-    exact = np.full(len(costs), len(rows))  # number of members when it was computed
-    while len(rows) > kept:
-        row = min(rows, key=lambda row: (bounds[row], -row))
-        if exact[row] != len(rows) and bounds[row] < np.inf:
-            others = [other for other in rows if other != row]
-            bounds[row] = exclusive(costs[row], costs[others], reference)
-            exact[row] = len(rows)
-        else:
-            rows.remove(row)
-    return np.array(rows, np.int64)
+    remain = _least_of_two if costs.shape[1] == 2 else _least_of_many
+    return np.flatnonzero(remain(costs, reference, bounds, kept))
+
+
+def _least_of_two(costs: Float64, reference: Float64, volumes: Float64, kept: int) -> npt.NDArray[np.bool_]:
+    """Return which members of two objectives stay: only the neighbours of one that goes change."""
+    stays, left = np.ones(len(costs), np.bool_), len(costs)
+    front = np.flatnonzero(nondominated(costs) & (costs < reference).all(axis=1))
+    front = front[np.lexsort((costs[front, 1], costs[front, 0]))]
+    ends = [len(costs), *front.tolist(), len(costs)]  # the member beyond both ends is the reference
+    before, after = dict(pairwise(reversed(ends))), dict(pairwise(ends))
+    x, y = (np.append(costs[:, axis], reference[axis]).tolist() for axis in (0, 1))
+    heap = [(volume, -row) for row, volume in enumerate(volumes.tolist())]
+    heapify(heap)
+    while left > kept:
+        volume, opposite = heappop(heap)
+        row = -opposite
+        if not stays[row] or volume != volumes[row]:
+            continue  # its volume has grown
+        stays[row], left = False, left - 1
+        if row not in after:
+            continue  # a dominated member
+        low, high = before[row], after[row]
+        before[high], after[low] = low, high
+        for near in (low, high):
+            if near < len(costs) and volumes[near] < np.inf:
+                width, height = x[after[near]] - x[near], y[before[near]] - y[near]
+                volumes[near] = width * height
+                heappush(heap, (width * height, -near))
+    return stays
+
+
+def _least_of_many(costs: Float64, reference: Float64, bounds: Float64, kept: int) -> npt.NDArray[np.bool_]:
+    """Return which members stay: a volume is computed again when it may be the least one."""
+    stays, left = np.ones(len(costs), np.bool_), len(costs)
+    exact = np.full(len(costs), left)  # number of members when it was computed
+    heap = [(bound, -row) for row, bound in enumerate(bounds.tolist())]
+    heapify(heap)
+    while left > kept:
+        bound, opposite = heappop(heap)
+        row, stays[-opposite] = -opposite, False
+        if exact[row] == left or bound == np.inf:
+            left -= 1
+            continue
+        bound = exclusive(costs[row], costs[stays], reference)
+        stays[row], exact[row] = True, left
+        heappush(heap, (bound, opposite))
+    return stays
 
 
 # The uncrowded hypervolume improvement of Sofomore (Toure et al. 2019).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 from hpc_es.core.data import Float64
 from hpc_es.core.hypervolume import (
+    _least_of_many,
+    _least_of_two,
     contributions,
     hypervolume,
     uncrowded_improvements,
@@ -150,6 +153,24 @@ def test_members_with_the_least_contributions_go_one_at_a_time() -> None:
             least = np.flatnonzero(volumes == volumes.min())[-1]
             del rows[least]
         assert without_least(points, reference, 9).tolist() == rows
+
+
+def test_of_two_objectives_the_same_members_stay_by_neighbours_and_by_volumes() -> None:
+    """Points of a grid have equal and dominated members, ties and members beyond the reference."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        points, reference = rng.integers(0, 6, (rng.integers(1, 30), 2)) / 4, np.full(2, 1.1)
+        bounds = contributions(points, reference)
+        for kept in range(len(points)):
+            of_two = _least_of_two(points, reference, bounds.copy(), kept)
+            assert of_two.tolist() == _least_of_many(points, reference, bounds, kept).tolist()
+
+
+def test_a_large_front_is_reduced_in_a_moment() -> None:
+    points = cloud(2, 20_000)
+    begin = time.process_time()
+    assert len(without_least(points, np.full(2, 1.1), 1000)) == 1000
+    assert time.process_time() - begin < 5  # 0.3 s; by volumes of all, an hour
 
 
 def test_uncrowded_improvement_by_hand() -> None:
