@@ -87,17 +87,20 @@ class Options(FrontOptions, OverlapOptions):
     )
 
 
-class Known:
-    """The parents of the newest state, for the search of equal children."""
+class Newest:
+    """What was computed for the newest state, whose children are needed more than once."""
 
     def __init__(self) -> None:
-        self._vectors, self._found = np.zeros((0, 0)), frozenset[bytes]()
+        self._shared: Arrays = {}
+        self.parents: frozenset[bytes] = frozenset()  # bytes of each vector
+        self.children: dict[int, Array] = {}  # by job
 
-    def among(self, vectors: Array) -> frozenset[bytes]:
-        """Return the bytes of each vector, dtype[parents, params]."""
-        if vectors is not self._vectors:
-            self._vectors, self._found = vectors, frozenset(row.tobytes() for row in vectors)
-        return self._found
+    def of(self, state: State) -> Newest:
+        """Return this, emptied if the state is another one than before."""
+        if state.shared is not self._shared:
+            self._shared, self.children = state.shared, {}
+            self.parents = frozenset(row.tobytes() for row in state.shared["vectors"])
+        return self
 
 
 @dataclass(frozen=True)
@@ -129,8 +132,8 @@ class NSGA2(BaseStrategy[State]):
         return SearchSpace.of(self.problem, self.options.sigma)
 
     @cached_property
-    def _known(self) -> Known:
-        return Known()
+    def _newest(self) -> Newest:
+        return Newest()
 
     @cached_property
     def _mutation_probability(self) -> float:
@@ -153,10 +156,10 @@ class NSGA2(BaseStrategy[State]):
 
     def child(self, state: State, job: int) -> Array:
         """Return the vector of a child, dtype[params]; one that equals a parent is drawn again."""
-        known = self._known.among(state.shared["vectors"])
+        parents = self._newest.of(state).parents
         for attempt in range(ATTEMPTS):
             child = self._drawn(state, job, attempt).astype(self.problem.dtype)
-            if child.tobytes() not in known:
+            if child.tobytes() not in parents:
                 break
         return child
 
@@ -169,17 +172,18 @@ class NSGA2(BaseStrategy[State]):
         pairs = self._tournaments(state.generation, attempt, len(vectors))[job // 2]
         first, second = (vectors[pair[order[pair].argmin()]] for pair in pairs)
         rng = self.keys.borrowed(Purpose.GENETICS, state.generation, job // 2, 2 * attempt)
-        children = self.space.crossed(
+        child = self.space.crossed(
             rng,
             first,
             second,
+            job % 2,
             probability=options.crossover_probability,
             eta=options.crossover_eta,
         )
         rng = self.keys.borrowed(Purpose.GENETICS, state.generation, job, 2 * attempt + 1)
         return self.space.mutated(
             rng,
-            children[job % 2],
+            child,
             probability=self._mutation_probability,
             eta=options.mutation_eta,
         )
@@ -202,9 +206,13 @@ class NSGA2(BaseStrategy[State]):
     def children(self, state: State, jobs: Sequence[int]) -> Array:
         """Return the candidates of ascending jobs, dtype[jobs, params]."""
         vectors = np.zeros((len(jobs), self.problem.size), self.problem.dtype)
+        known = self._newest.of(state).children
         for row, job in enumerate(jobs):
-            own = with_injected(state.shared, range(job, job + 1), self._place)
-            vectors[row] = self.child(state, job) if own is self._place else self.snapped(own[0])
+            if job not in known:
+                own = with_injected(state.shared, range(job, job + 1), self._place)
+                is_drawn = own is self._place
+                known[job] = self.child(state, job) if is_drawn else self.snapped(own[0])
+            vectors[row] = known[job]
         return vectors
 
     @cached_property

@@ -147,7 +147,9 @@ def without_least(costs: Float64, reference: Float64, kept: int) -> Indices:
     return np.flatnonzero(remain(costs, reference, bounds, kept))
 
 
-def _least_of_two(costs: Float64, reference: Float64, volumes: Float64, kept: int) -> npt.NDArray[np.bool_]:
+def _least_of_two(
+    costs: Float64, reference: Float64, volumes: Float64, kept: int
+) -> npt.NDArray[np.bool_]:
     """Return which members of two objectives stay: only the neighbours of one that goes change."""
     stays, left = np.ones(len(costs), np.bool_), len(costs)
     front = np.flatnonzero(nondominated(costs) & (costs < reference).all(axis=1))
@@ -175,7 +177,9 @@ def _least_of_two(costs: Float64, reference: Float64, volumes: Float64, kept: in
     return stays
 
 
-def _least_of_many(costs: Float64, reference: Float64, bounds: Float64, kept: int) -> npt.NDArray[np.bool_]:
+def _least_of_many(
+    costs: Float64, reference: Float64, bounds: Float64, kept: int
+) -> npt.NDArray[np.bool_]:
     """Return which members stay: a volume is computed again when it may be the least one."""
     stays, left = np.ones(len(costs), np.bool_), len(costs)
     exact = np.full(len(costs), left)  # number of members when it was computed

@@ -69,7 +69,7 @@ class SearchSpace:
         """Return a vector within the bounds, with one number for each level and category, so that
         equal candidates have equal vectors.
         """
-        result = np.clip(vector, self.low, self.high)
+        result = vector.clip(self.low, self.high)
         for index, count in self._choices.items():
             result[index] = min(max(round(float(result[index])), 0), count - 1)
         for index in () if self.mixed is None else self.mixed.ordered:
@@ -95,11 +95,12 @@ class SearchSpace:
         rng: np.random.Generator,
         first: Array,
         second: Array,
+        which: int,
         *,
         probability: float,
         eta: float,
-    ) -> tuple[Float64, Float64]:
-        """Return two children by simulated binary crossover; without a crossover the parents.
+    ) -> Float64:
+        """Return child 0 or 1 of a simulated binary crossover; without a crossover a parent.
 
         Half of the coordinates are recombined; those of choices change places.
         """
@@ -116,10 +117,9 @@ class SearchSpace:
             room = np.stack([lower[real] - self.low[real], self.high[real] - upper[real]])
             below, above = _spread_factors(draws, 1 + 2 * room / apart, eta)
             left[real], right[real] = (sum_ - below * apart) / 2, (sum_ + above * apart) / 2
-        swapped = changes < 0.5
-        mixed = np.where(swapped, left, right), np.where(swapped, right, left)
-        children = (np.where(takes_part, mixed[0], a), np.where(takes_part, mixed[1], b))
-        return self.snapped(children[0]), self.snapped(children[1])
+        takes_left = (changes < 0.5) == (which == 0)
+        child = np.where(takes_left, left, right)
+        return self.snapped(np.where(takes_part, child, (a, b)[which]))
 
     def mutated(
         self, rng: np.random.Generator, vector: Float64, *, probability: float, eta: float

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -39,17 +41,25 @@ def test_spread_factors_follow_the_polynomial_distribution() -> None:
     assert _spread_factors(np.array([1 - 1e-14]), beta, 15.0) == pytest.approx(beta)
 
 
+def children(
+    where: SearchSpace, rng: np.random.Generator, first: Float64, second: Float64, **options: float
+) -> list[Float64]:
+    """Both children of a crossover, which have the same random numbers."""
+    draws = copy.deepcopy(rng), rng
+    return [where.crossed(own, first, second, which, **options) for which, own in enumerate(draws)]
+
+
 def test_children_of_crossover_have_the_mean_of_their_parents() -> None:
     first, second = np.array([1.0, -2.0, 5.0]), np.array([4.0, -1.0, 5.0])
     free = space(3, -np.inf, np.inf)
     rng = np.random.default_rng(1)
     changed = 0
     for _ in range(50):
-        a, b = free.crossed(rng, first, second, probability=0.9, eta=15.0)
+        a, b = children(free, rng, first, second, probability=0.9, eta=15.0)
         assert a + b == pytest.approx(first + second) and a[2] == b[2] == 5
         changed += not np.array_equal(np.sort([a, b], axis=0), np.sort([first, second], axis=0))
     assert 25 < changed < 50
-    same = free.crossed(rng, first, second, probability=0.0, eta=15.0)
+    same = children(free, rng, first, second, probability=0.0, eta=15.0)
     assert np.array_equal(same, [first, second])
 
 
@@ -57,7 +67,7 @@ def test_children_are_within_the_bounds() -> None:
     rng = np.random.default_rng(2)
     first, second = np.array([0.0, 0.01, 0.5]), np.array([1.0, 0.02, 0.99])
     for _ in range(200):
-        for child in space().crossed(rng, first, second, probability=1.0, eta=0.0):
+        for child in children(space(), rng, first, second, probability=1.0, eta=0.0):
             mutant = space().mutated(rng, child, probability=1.0, eta=0.0)
             assert (child >= 0).all() and (child <= 1).all()
             assert (mutant >= 0).all() and (mutant <= 1).all()
@@ -93,7 +103,7 @@ def test_levels_and_categories() -> None:
     assert seen == {1: {0.125, 0.375, 0.625, 0.875}, 2: {0.0, 1.0, 2.0}}
     first, second = np.array([0.1, 0.125, 0.0]), np.array([0.9, 0.875, 2.0])
     for _ in range(50):
-        for child in choices.crossed(rng, first, second, probability=1.0, eta=2.0):
+        for child in children(choices, rng, first, second, probability=1.0, eta=2.0):
             assert child[1] in seen[1] and child[2] in (0.0, 2.0)
 
 
