@@ -160,6 +160,10 @@ def add_front(commands: Any) -> None:
     fronts.add_argument("--runs", type=int, default=20, help="number of seeds")
     fronts.add_argument("--evaluations", type=int, default=25_000)
     fronts.add_argument(
+        "--kernels", type=int, default=front.KERNELS, help="of the forms of COMO-CMA-ES"
+    )
+    fronts.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of processes")
+    fronts.add_argument(
         "--only", nargs="+", default=list(front.CONTENDERS), choices=list(front.CONTENDERS)
     )
     fronts.add_argument(
@@ -182,6 +186,7 @@ def add_biobj(commands: Any) -> None:
     pairs.add_argument("--dimension", type=int, default=5)
     pairs.add_argument("--instances", nargs="+", type=int, default=biobj.INSTANCES)
     pairs.add_argument("--budget", type=int, default=1000, help="evaluations per parameter")
+    pairs.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of processes")
     pairs.add_argument(
         "--only", nargs="+", default=list(biobj.CONTENDERS), choices=list(front.CONTENDERS)
     )
@@ -263,11 +268,11 @@ def show_tables(options: argparse.Namespace) -> int:
 
 def run_front(options: argparse.Namespace) -> int:
     """Run the searches for fronts that are missing in the file, and print the table."""
-    found = list(
-        front.trials(
-            options.runs, options.evaluations, options.only, options.functions, options.trials
-        )
+    plan = front.Plan(
+        options.runs, options.evaluations, options.only, options.functions, options.kernels
     )
+    wanted = list(plan.trials())
+    found = trials.continued(front.trial, wanted, front.KEY, options.trials, options.jobs)
     print(front.markdown(found))
     if options.csv:
         options.csv.write_text(front.csv_text(found))
@@ -276,16 +281,10 @@ def run_front(options: argparse.Namespace) -> int:
 
 def run_biobj(options: argparse.Namespace) -> int:
     """Run the searches on bbob-biobj that are missing in the file, and print the table."""
-    found = list(
-        biobj.trials(
-            options.only,
-            options.functions,
-            options.dimension,
-            options.instances,
-            options.budget,
-            options.trials,
-        )
+    wanted = biobj.plan(
+        options.only, options.functions, options.dimension, options.instances, options.budget
     )
+    found = trials.continued(biobj.trial, wanted, biobj.KEY, options.trials, options.jobs)
     print(biobj.markdown(found))
     if options.csv:
         options.csv.write_text(biobj.csv_text(found))

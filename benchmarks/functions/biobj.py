@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -37,7 +36,8 @@ TARGETS = (
     *(-(10 ** (-5 + number / 5)) for number in range(6)),
 )
 BUDGETS = (10, 30, 100, 300, 1000)  # evaluations per parameter, of the table
-Trial = dict[str, Any]  # contender, function, dimension, instance, evaluations, reached
+KEY = ("contender", "function", "dimension", "instance", "evaluations")  # of a trial
+Trial = dict[str, Any]  # KEY, reached
 
 
 class Problem:
@@ -65,11 +65,10 @@ def reached(text: str) -> list[int | None]:
     return [int(hit[0]) if len(hit) else None for hit in hits]
 
 
-def trial(contender: str, function: int, dimension: int, instance: int, budget: int) -> Trial:
-    """Run a contender once, with `budget` evaluations per parameter."""
+def trial(contender: str, function: int, dimension: int, instance: int, evaluations: int) -> Trial:
+    """Run a contender once."""
     import cocoex
 
-    evaluations = budget * dimension
     which = f"dimensions:{dimension} function_indices:{function} instance_indices:{instance}"
     with tempfile.TemporaryDirectory() as directory:
         observer = cocoex.Observer(
@@ -82,7 +81,9 @@ def trial(contender: str, function: int, dimension: int, instance: int, budget: 
         problem.observe_with(observer)
         f = Problem(problem, evaluations)
         case = front.Case(f, dimension, f.worst)
-        front.CONTENDERS[contender][0](front.Recorded(f), case, instance, evaluations)
+        front.CONTENDERS[contender][0](
+            front.Recorded(f), case, instance, evaluations, front.KERNELS
+        )
         problem.free()
         (file,) = Path(directory).rglob("*_hyp.dat")
         return {
@@ -95,29 +96,21 @@ def trial(contender: str, function: int, dimension: int, instance: int, budget: 
         }
 
 
-def trials(
+def plan(
     contenders: Sequence[str],
     functions: Sequence[int],
     dimension: int,
     instances: Sequence[int],
     budget: int,
-    path: Path,
-) -> Iterator[Trial]:
-    """Run the trials that the file lacks, and append each to it; yield all that are wanted."""
+) -> list[tuple[str, int, int, int, int]]:
+    """Return the arguments of each `trial`, of the contenders that are installed."""
     require("bbob", "cocoex")
-    known = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    names = ("contender", "function", "dimension", "instance", "evaluations")
-    done = {tuple(one[name] for name in names): one for one in known}
-    for instance, function, contender in product(instances, functions, contenders):
-        package = front.CONTENDERS[contender][1]
-        key = (contender, function, dimension, instance, budget * dimension)
-        if key in done:
-            yield done[key]
-        elif package is None or find_spec(package):
-            result = trial(contender, function, dimension, instance, budget)
-            with path.open("a") as file:
-                file.write(json.dumps(result) + "\n")
-            yield result
+    packages = {name: front.CONTENDERS[name][1] for name in contenders}
+    installed = [name for name, package in packages.items() if not package or find_spec(package)]
+    return [
+        (contender, function, dimension, instance, budget * dimension)
+        for instance, function, contender in product(instances, functions, installed)
+    ]
 
 
 def shares(one: Trial) -> dict[str, float]:

@@ -3,33 +3,34 @@
 ZDT1 to 4 and 6 (Zitzler, Deb & Thiele 2000) and DTLZ1, 2 and 7 (Deb et al. 2002) with 25,000
 evaluations, reference point 1.1 (DTLZ1: 1, DTLZ7: 1.1, 1.1 and 6.6), and DSIntLFTL of cmaes with
 7,000, of numbers, integers and choices (pymoo and comocma have none), reference point 3.3. Two
-hypervolumes are recorded: `all`, of all evaluated vectors, and `population`, of the last population
-of a genetic algorithm with 100 members. Hypervolumes do not depend on the machine.
+hypervolumes are recorded: `all`, of all evaluated vectors, and `population`, of 100 members: the
+last population of a genetic algorithm, or the archive of `como_cma_es`. Hypervolumes do not depend
+on the machine.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
+from itertools import product
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import hpc_es
+from benchmarks.functions.trials import Row
+from hpc_es.algorithms.common.front import PREFIX
 from hpc_es.core.data import Float64
 from hpc_es.core.hypervolume import hypervolume
 
 POPULATION, KERNELS = 100, 10
 MIXED, CATEGORIES, MIXED_EVALUATIONS = "DSIntLFTL", 5, 7_000
 Objectives = Callable[[Float64], Float64]
-# contender, function, seed, evaluations, all, population
-Trial = dict[str, Any]
+KEY = ("contender", "function", "seed", "evaluations", "kernels")  # of a trial
 
 
 def zdt(number: int, x: Float64) -> Float64:
@@ -112,15 +113,21 @@ class Recorded:
 
 
 def ours(
-    algorithm: str, keep: str, f: Recorded, case: Case, seed: int, evaluations: int
-) -> Float64 | None:
+    algorithm: str,
+    keep: str,
+    f: Recorded,
+    case: Case,
+    seed: int,
+    evaluations: int,
+    kernels: int,
+) -> Float64:
     """Run one of our strategies, which keeps vectors within the bounds in this way; return its last
-    population, if it has one.
+    population or archive.
     """
     size, reference = case.size, case.reference
     options: dict[str, Any] = {"population_size": POPULATION}
     if algorithm == "como_cma_es":
-        options = {"kernels": KERNELS, "reference": reference}
+        options = {"kernels": kernels, "reference": reference, "archive_size": POPULATION}
     where: dict[str, Any] = {"region": (np.zeros(size), np.ones(size)), "bounds": (0, 1)}
     if case.f is mixed:
         number = {"low": -5, "high": 15}
@@ -140,10 +147,13 @@ def ours(
     )
     while not es.stop():
         es.tell([f(x) for x in es.ask()])
-    return es._state.master["objectives"] if algorithm == "nsga2" else None
+    members: Float64 = es._state.master[
+        "objectives" if algorithm == "nsga2" else PREFIX + "objectives"
+    ]
+    return members
 
 
-def pymoo(f: Recorded, case: Case, seed: int, evaluations: int) -> Float64:
+def pymoo(f: Recorded, case: Case, seed: int, evaluations: int, _: int) -> Float64:
     from pymoo.algorithms.moo.nsga2 import NSGA2
     from pymoo.core.problem import ElementwiseProblem
     from pymoo.optimize import minimize
@@ -158,14 +168,14 @@ def pymoo(f: Recorded, case: Case, seed: int, evaluations: int) -> Float64:
     return population
 
 
-def cmaes(f: Recorded, case: Case, seed: int, evaluations: int) -> None:
+def cmaes(f: Recorded, case: Case, seed: int, evaluations: int, kernels: int) -> None:
     from cmaes import COMOCatCMAwM
 
     spaces: dict[str, Any] = {"x_space": [[0.0, 1.0]] * case.size}
     if case.f is mixed:
         integers = [list(range(-5, 16))] * 3
         spaces = {"x_space": [[-5, 15]] * 3, "z_space": integers, "c_space": [CATEGORIES] * 3}
-    search = COMOCatCMAwM(**spaces, kernel_size=KERNELS, seed=seed + 1)
+    search = COMOCatCMAwM(**spaces, kernel_size=kernels, seed=seed + 1)
     while len(f.values) < evaluations:
         told = []
         for _ in range(search.ask_queue_size):
@@ -177,10 +187,10 @@ def cmaes(f: Recorded, case: Case, seed: int, evaluations: int) -> None:
         search.tell(told)
 
 
-def comocma(f: Recorded, case: Case, seed: int, evaluations: int) -> None:
+def comocma(f: Recorded, case: Case, seed: int, evaluations: int, kernels: int) -> None:
     import comocma as library
 
-    starts = np.random.default_rng(seed).random((KERNELS, case.size)).tolist()
+    starts = np.random.default_rng(seed).random((kernels, case.size)).tolist()
     inner = {"bounds": [0, 1], "verbose": -9, "seed": seed + 1}
     kernels = library.get_cmas(starts, 0.3, inopts=inner)
     search = library.Sofomore(
@@ -204,11 +214,11 @@ CONTENDERS: Mapping[str, tuple[Callable[..., Float64 | None], str | None, int]] 
 }
 
 
-def trial(contender: str, name: str, seed: int, evaluations: int) -> Trial:
+def trial(contender: str, name: str, seed: int, evaluations: int, kernels: int) -> Row:
     """Run a contender once."""
     case = FUNCTIONS[name]
     recorded = Recorded(case.f)
-    population = CONTENDERS[contender][0](recorded, case, seed, evaluations)
+    population = CONTENDERS[contender][0](recorded, case, seed, evaluations, kernels)
     values, point = np.array(recorded.values[:evaluations]), np.array(case.reference)
     last = None if population is None else hypervolume(np.asarray(population), point)
     found = {"all": hypervolume(values, point), "population": last}
@@ -217,40 +227,33 @@ def trial(contender: str, name: str, seed: int, evaluations: int) -> Trial:
         "function": name,
         "seed": seed,
         "evaluations": evaluations,
+        "kernels": kernels,
         **found,
     }
 
 
-def trials(
-    runs: int, evaluations: int, contenders: Sequence[str], functions: Sequence[str], path: Path
-) -> Iterator[Trial]:
-    """Run the trials that the file lacks, and append each to it; yield all."""
-    known = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    done = {
-        tuple(one[key] for key in ("contender", "function", "seed", "evaluations")) for one in known
-    }
-    limits = dict.fromkeys(FUNCTIONS, evaluations)
-    limits[MIXED] = min(evaluations, MIXED_EVALUATIONS)
-    yield from (one for one in known if one["evaluations"] == limits.get(one["function"]))
-    for seed in range(runs):
-        for name in functions:
-            for contender in contenders:
-                _, package, most = CONTENDERS[contender]
-                key = (contender, name, seed, limits[name])
-                if key in done or len(FUNCTIONS[name].reference) > most:
-                    continue
-                if name == MIXED and contender in ("pymoo", "comocma"):
-                    continue
-                if package is not None and find_spec(package) is None:
-                    print(f"{contender} is left out: {package} is not installed")
-                    continue
-                result = trial(*key)
-                with path.open("a") as file:
-                    file.write(json.dumps(result) + "\n")
-                yield result
+class Plan(NamedTuple):
+    """The trials of a table."""
+
+    runs: int
+    evaluations: int
+    contenders: Sequence[str]
+    functions: Sequence[str]
+    kernels: int  # of the forms of COMO-CMA-ES
+
+    def trials(self) -> Iterator[tuple[str, str, int, int, int]]:
+        """Yield the arguments of each `trial`, one seed after the other."""
+        for seed, name, contender in product(range(self.runs), self.functions, self.contenders):
+            _, package, most = CONTENDERS[contender]
+            is_missing = package is not None and find_spec(package) is None
+            no_choices = name == MIXED and contender in ("pymoo", "comocma")
+            if not (is_missing or no_choices or len(FUNCTIONS[name].reference) > most):
+                limit = MIXED_EVALUATIONS if name == MIXED else self.evaluations
+                kernels = 0 if contender in ("nsga2", "pymoo") else self.kernels
+                yield contender, name, seed, min(limit, self.evaluations), kernels
 
 
-def markdown(found: Sequence[Trial]) -> str:
+def markdown(found: Sequence[Row]) -> str:
     """Return a table with the median and the range of the hypervolumes."""
     lines = [
         "| function | contender | runs | all evaluations | last population |",
@@ -266,7 +269,7 @@ def markdown(found: Sequence[Trial]) -> str:
     return "\n".join(lines)
 
 
-def csv_text(found: Sequence[Trial]) -> str:
+def csv_text(found: Sequence[Row]) -> str:
     """Return all trials as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(found[0]), lineterminator="\n")

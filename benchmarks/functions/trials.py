@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,6 +174,39 @@ def search(trial: Trial, counted: Counted) -> Row:
         },
         "seconds": round(time.perf_counter() - since, 3),
     }
+
+
+def continued(
+    trial: Callable[..., Row],
+    wanted: Sequence[tuple[Any, ...]],
+    names: Sequence[str],
+    path: Path,
+    jobs: int,
+) -> list[Row]:
+    """Run the trials that the file lacks and append their rows to it; return all rows.
+
+    Args:
+        trial: returns the row of a trial.
+        wanted: arguments of the trials, which begin with the columns `names` of their rows.
+    """
+    drop_cut_line(path)
+    found = {tuple(row.get(name) for name in names): row for row in read(path)}
+    missing = [one for one in wanted if one[: len(names)] not in found]
+    print(f"{len(wanted)} trials, {len(missing)} of them missing", flush=True)
+    context = multiprocessing.get_context("spawn")
+    with (
+        path.open("a") as file,
+        ProcessPoolExecutor(jobs, context, initializer=end_with_parent) as pool,
+    ):
+        futures = {pool.submit(trial, *one): one[: len(names)] for one in missing}
+        try:
+            for future in as_completed(futures):
+                found[futures[future]] = future.result()
+                file.write(json.dumps(future.result()) + "\n")
+                file.flush()
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return [found[one[: len(names)]] for one in wanted]
 
 
 def drop_cut_line(path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.functions import biobj
+from benchmarks.functions import biobj, front
+from benchmarks.functions.trials import continued
 
 TEXT = """%
 % index = 1650, name = bbob_f001_i02_d05__bbob_f001_i04_d05
@@ -47,20 +48,12 @@ def test_shares_count_targets_up_to_each_budget() -> None:
     assert biobj.csv_text([one]).splitlines()[0].endswith(",10 n,30 n,100 n")
 
 
-def test_trials_of_the_file_are_not_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = list[int]()
-
-    def trial(contender: str, function: int, *_: int) -> biobj.Trial:
-        made.append(function)
-        return {**of(contender, [1]), "function": function}
-
-    monkeypatch.setattr(biobj, "trial", trial)
-    monkeypatch.setattr(biobj, "require", lambda *_: None)
-    path = tmp_path / "biobj.jsonl"
-    path.write_text(json.dumps(of("nsga2", [7])) + "\n")
-    found = list(biobj.trials(["nsga2"], [1, 2], 5, [1], 100, path))
-    assert made == [2] and [one["function"] for one in found] == [1, 2]
-    list(biobj.trials(["nsga2"], [1, 2], 5, [1], 100, path))
-    assert made == [2]
+def test_trials_of_the_file_are_not_run_again(tmp_path: Path) -> None:
+    path, seeds = tmp_path / "front.jsonl", (0, 1)
+    wanted = [("nsga2", "ZDT1", seed, 200, 0) for seed in seeds]
+    known = dict(zip(front.KEY, wanted[0], strict=True)) | {"all": 0.5, "population": 0.25}
+    path.write_text(json.dumps(known) + "\n" + '{"contender": "nsg')
+    found = continued(front.trial, wanted, front.KEY, path, jobs=1)
+    assert found[0] == known and [one["seed"] for one in found] == [0, 1]
+    assert [json.loads(line) for line in path.read_text().splitlines()] == found
+    assert continued(front.trial, wanted, front.KEY, path, jobs=1) == found
