@@ -54,6 +54,7 @@ class Study:
 STUDIES: Mapping[str, Study] = {
     "CartPole": Study("CartPole-v1", 3.0, 30_000),
     "LunarLanderContinuous": Study("LunarLanderContinuous-v3", 10.0, 200_000),
+    "HalfCheetah": Study("HalfCheetah-v5", 3.0, 2_000_000),
 }
 
 
