@@ -28,6 +28,7 @@ from benchmarks.functions import (
     front,
     mixed,
     noisy,
+    pools,
     profiles,
     ranks,
     tables,
@@ -114,6 +115,19 @@ def parser() -> argparse.ArgumentParser:
         "--busy", action="store_true", help="evaluations compute instead of sleeping"
     )
     together.add_argument("--rounds", type=int, default=3)
+    pools_ = commands.add_parser("pools", help="NSGA-II on two ranks beside a pool of pymoo")
+    pools_.set_defaults(run=run_pools)
+    pools_.add_argument(
+        "--seconds",
+        nargs="+",
+        type=float,
+        default=[0.001, 0.01, 0.1],
+        help="durations of an evaluation",
+    )
+    pools_.add_argument(
+        "--busy", action="store_true", help="evaluations compute instead of sleeping"
+    )
+    pools_.add_argument("--rounds", type=int, default=3)
     add_front(commands)
     add_biobj(commands)
     discrete = commands.add_parser(
@@ -363,6 +377,12 @@ def run_ranks(options: argparse.Namespace) -> int:
     return _report("functions_ranks", ranks.rows(options.seconds, kind, options.rounds), options)
 
 
+def run_pools(options: argparse.Namespace) -> int:
+    """Measure NSGA-II on two ranks beside pymoo."""
+    kind: ranks.Work = "busy" if options.busy else "sleep"
+    return _report("functions_pools", pools.rows(options.seconds, kind, options.rounds), options)
+
+
 def _report(name: str, rows: Any, options: argparse.Namespace) -> int:
     """Print rows as they arrive, and write them as JSON;
     the exit status is 1 if --strict and a target is missed.
@@ -382,7 +402,7 @@ def _report(name: str, rows: Any, options: argparse.Namespace) -> int:
         (RESULTS / f"{name}.json").write_text(
             json.dumps({"rows": finished, "seconds": seconds}, indent=2)
         )
-    return int(options.strict and any(row.get("met") is False for row in finished))
+    return int(vars(options).get("strict", False) and any(row.get("met") is False for row in finished))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from benchmarks.functions.front import zdt
 from benchmarks.jobs import MPIEXEC, ROOT
 from hpc_es.core.data import Float64
 
@@ -36,6 +37,7 @@ class Spec:
     generations: int = 10  # of a search; or evaluations per rank
     work: Work = "none"
     seconds: float = 0.0  # per evaluation
+    objectives: int = 1  # two: those of ZDT1, between 0 and 1
 
     def run(self, ranks: int) -> Any:
         """Run the job and return its result."""
@@ -46,17 +48,17 @@ class Spec:
         )
         return json.loads(done.stdout.splitlines()[-1])
 
-    def function(self) -> Callable[[Float64], float]:
+    def function(self) -> Callable[[Float64], float | Float64]:
         """Return the objective, which is nearly noise, so that no search ends."""
 
-        def value(x: Float64) -> float:
+        def value(x: Float64) -> float | Float64:
             if self.work == "sleep":
                 time.sleep(self.seconds)
             elif self.work == "busy":
                 until = time.perf_counter() + self.seconds
                 while time.perf_counter() < until:
                     pass
-            return math.sin(1e4 * float(x.sum()))
+            return math.sin(1e4 * float(x.sum())) if self.objectives == 1 else zdt(1, x)
 
         return value
 
@@ -67,10 +69,12 @@ def search(spec: Spec) -> list[float] | None:
     from hpc_es.mpi.connect import connect
 
     ends: list[float] = []
+    several: dict[str, Any] = {"objectives": spec.objectives, "bounds": (0, 1)}
     hpc_es.minimize(
         spec.function(),
         np.zeros(spec.size),
         1.0,
+        **(several if spec.objectives > 1 else {}),
         algorithm=spec.kind,
         population_size=spec.population,
         max_evaluations=spec.generations * spec.population,
