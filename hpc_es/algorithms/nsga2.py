@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -32,8 +32,8 @@ from hpc_es.algorithms.common.front import (
     violations_of,
 )
 from hpc_es.algorithms.common.injection import (
+    injected_in,
     with_first_candidates,
-    with_injected,
     without_injected,
 )
 from hpc_es.algorithms.common.strategy import BaseStrategy
@@ -41,7 +41,7 @@ from hpc_es.algorithms.common.variation import SearchSpace
 from hpc_es.config.options import Limits, NonNegative, Positive, Probability, option, options
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Json, Results, Rows, State
 from hpc_es.core.declarations import Needs
-from hpc_es.core.domination import constrained_ranks, crowding_by_front
+from hpc_es.core.domination import Indices, constrained_ranks, crowding_by_front
 from hpc_es.core.elites import Elites
 from hpc_es.core.interfaces import StartsFromPoints, VectorProblem
 from hpc_es.core.keys import Purpose
@@ -154,39 +154,51 @@ class NSGA2(BaseStrategy[State]):
 
     # Children.
 
-    def child(self, state: State, job: int) -> Array:
-        """Return the vector of a child, dtype[params]; one that equals a parent is drawn again."""
-        parents = self._newest.of(state).parents
+    def drawn(self, state: State, jobs: Sequence[int]) -> Array:
+        """Return the children of jobs, dtype[jobs, params]; equals of parents are drawn again."""
+        parents, left = self._newest.of(state).parents, np.arange(len(jobs))
+        children = np.zeros((len(jobs), self.problem.size), self.problem.dtype)
         for attempt in range(ATTEMPTS):
-            child = self._drawn(state, job, attempt).astype(self.problem.dtype)
-            if child.tobytes() not in parents:
+            if not len(left):
                 break
-        return child
+            children[left] = self._attempt(state, np.array(jobs, np.int64)[left], attempt)
+            left = np.array([row for row in left if children[row].tobytes() in parents], np.int64)
+        return children
 
-    def _drawn(self, state: State, job: int, attempt: int) -> Float64:
-        """Return a child: children 2 i and 2 i + 1 have the same parents."""
-        vectors, order, options = state.shared["vectors"], state.shared["order"], self.options
+    def _attempt(self, state: State, jobs: Indices, attempt: int) -> Float64:
+        """Return children, float64[jobs, params]: 2 i and 2 i + 1 have the same parents."""
+        vectors, options, size = state.shared["vectors"], self.options, self.problem.size
+        draws = partial(self.keys.borrowed, Purpose.GENETICS, state.generation)
         if not len(vectors):
-            rng = self.keys.borrowed(Purpose.GENETICS, state.generation, job, attempt)
-            return self.space.sampled(rng, state.theta, options.sigma)
-        pairs = self._tournaments(state.generation, attempt, len(vectors))[job // 2]
-        first, second = (vectors[pair[order[pair].argmin()]] for pair in pairs)
-        rng = self.keys.borrowed(Purpose.GENETICS, state.generation, job // 2, 2 * attempt)
-        child = self.space.crossed(
-            rng,
-            first,
-            second,
-            job % 2,
+            samples = [
+                self.space.sampled(draws(job, attempt), state.theta, options.sigma)
+                for job in jobs.tolist()
+            ]
+            return np.array(samples)
+        pairs, own = np.unique(jobs // 2, return_inverse=True)
+        of_pairs = [draws(pair, 2 * attempt).random(1 + 3 * size) for pair in pairs.tolist()]
+        parents = self._parents(state, attempt)[jobs // 2]
+        children = self.space.crossed(
+            np.array(of_pairs)[own],
+            vectors[parents[:, 0]],
+            vectors[parents[:, 1]],
+            jobs % 2,
             probability=options.crossover_probability,
             eta=options.crossover_eta,
         )
-        rng = self.keys.borrowed(Purpose.GENETICS, state.generation, job, 2 * attempt + 1)
         return self.space.mutated(
-            rng,
-            child,
+            np.array([draws(job, 2 * attempt + 1).random(2 * size) for job in jobs.tolist()]),
+            children,
             probability=self._mutation_probability,
             eta=options.mutation_eta,
         )
+
+    def _parents(self, state: State, attempt: int) -> Indices:
+        """Return the rows of the winners of the tournaments, int64[pairs of children, 2]."""
+        rows = self._tournaments(state.generation, attempt, len(state.shared["vectors"]))
+        winners = state.shared["order"][rows].argmin(axis=2)
+        parents: Indices = np.take_along_axis(rows, winners[:, :, np.newaxis], axis=2)[:, :, 0]
+        return parents
 
     @cached_property
     def _tournaments(self) -> Callable[[int, int, int], Array]:
@@ -207,18 +219,15 @@ class NSGA2(BaseStrategy[State]):
         """Return the candidates of ascending jobs, dtype[jobs, params]."""
         vectors = np.zeros((len(jobs), self.problem.size), self.problem.dtype)
         known = self._newest.of(state).children
+        given = injected_in(state.shared)
+        injected = vectors[:0] if given is None else given
+        missing = [job for job in jobs if job not in known]
+        drawn = [job for job in missing if job >= len(injected)]
+        known |= zip(drawn, self.drawn(state, drawn), strict=True)
+        known |= {job: self.snapped(injected[job]) for job in missing if job < len(injected)}
         for row, job in enumerate(jobs):
-            if job not in known:
-                own = with_injected(state.shared, range(job, job + 1), self._place)
-                is_drawn = own is self._place
-                known[job] = self.child(state, job) if is_drawn else self.snapped(own[0])
             vectors[row] = known[job]
         return vectors
-
-    @cached_property
-    def _place(self) -> Array:
-        """A vector in the place of one that is not injected, dtype[1, params]."""
-        return np.zeros((1, self.problem.size), self.problem.dtype)
 
     def snapped(self, vector: Array) -> Array:
         """Return a vector from elsewhere as a candidate, dtype[params]."""

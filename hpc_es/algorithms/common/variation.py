@@ -1,7 +1,7 @@
 """Crossover and mutation of real, ordered and categorical coordinates (Deb & Agrawal 1995; Deb &
 Goyal 1996), in the bounded form of Deb's NSGA-II program.
 
-Every child is computed alone, from vectors of one length, so that its bits do not depend on which
+Children are computed together, element by element, so that the bits of one do not depend on which
 others are computed with it.
 """
 
@@ -65,15 +65,17 @@ class SearchSpace:
         low, high = self.mixed.thresholds(index, number)
         return (max(low, float(self.low[index])) + min(high, float(self.high[index]))) / 2
 
-    def snapped(self, vector: Float64) -> Float64:
-        """Return a vector within the bounds, with one number for each level and category, so that
-        equal candidates have equal vectors.
+    def snapped(self, vectors: Float64) -> Float64:
+        """Return vectors, float64[..., size], within the bounds, with one number for each level and
+        category, so that equal candidates have equal vectors.
         """
-        result = vector.clip(self.low, self.high)
+        result = vectors.clip(self.low, self.high)
         for index, count in self._choices.items():
-            result[index] = min(max(round(float(result[index])), 0), count - 1)
+            result[..., index] = np.rint(result[..., index]).clip(0, count - 1) + 0.0  # no -0
         for index in () if self.mixed is None else self.mixed.ordered:
-            result[index] = self.level(index, float(result[index]))
+            column = result[..., index]
+            levels = [self.level(index, number) for number in np.ravel(column).tolist()]
+            result[..., index] = np.reshape(levels, column.shape)
         return result
 
     def sampled(self, rng: np.random.Generator, centre: Array, sigma: float | None) -> Float64:
@@ -92,57 +94,72 @@ class SearchSpace:
 
     def crossed(
         self,
-        rng: np.random.Generator,
+        draws: Float64,
         first: Array,
         second: Array,
-        which: int,
+        which: Array,
         *,
         probability: float,
         eta: float,
     ) -> Float64:
-        """Return child 0 or 1 of a simulated binary crossover; without a crossover a parent.
+        """Return a child of each pair by simulated binary crossover; without a crossover a parent.
 
         Half of the coordinates are recombined; those of choices change places.
+
+        Args:
+            draws: float64[pairs, 1 + 3 size], uniform.
+            first: [pairs, size].
+            second: [pairs, size].
+            which: int64[pairs], 0 or 1, of the two children.
+            probability: of a crossover.
+            eta: distribution index.
         """
-        happens = rng.random() < probability
-        recombined, u, changes = rng.random((3, self.size))
+        happens = draws[:, :1] < probability
+        recombined, u, changes = draws[:, 1:].reshape(len(draws), 3, self.size).swapaxes(0, 1)
         a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
-        lower, upper = np.minimum(a, b), np.maximum(a, b)
-        distance = upper - lower
+        left, right = np.minimum(a, b), np.maximum(a, b)
+        distance = right - left
         takes_part = (recombined < CROSSED) & (distance > SAME) & happens
-        left, right = lower.copy(), upper.copy()
-        real = np.flatnonzero(takes_part & ~self._is_choice)
-        if len(real):
-            apart, sum_, draws = distance[real], lower[real] + upper[real], u[real]
-            room = np.stack([lower[real] - self.low[real], self.high[real] - upper[real]])
-            below, above = _spread_factors(draws, 1 + 2 * room / apart, eta)
+        real = takes_part & ~self._is_choice
+        if real.any():
+            apart, sum_ = distance[real], left[real] + right[real]
+            room = np.stack([(left - self.low)[real], (self.high - right)[real]])
+            below, above = _spread_factors(u[real], 1 + 2 * room / apart, eta)
             left[real], right[real] = (sum_ - below * apart) / 2, (sum_ + above * apart) / 2
-        takes_left = (changes < 0.5) == (which == 0)
-        child = np.where(takes_left, left, right)
-        return self.snapped(np.where(takes_part, child, (a, b)[which]))
+        is_first = (which == 0)[:, np.newaxis]
+        children = np.where((changes < 0.5) == is_first, left, right)
+        return self.snapped(np.where(takes_part, children, np.where(is_first, a, b)))
 
     def mutated(
-        self, rng: np.random.Generator, vector: Float64, *, probability: float, eta: float
+        self, draws: Float64, vectors: Float64, *, probability: float, eta: float
     ) -> Float64:
-        """Return a vector after polynomial mutation of each coordinate with this probability.
+        """Return vectors after polynomial mutation of each coordinate with this probability.
 
         An ordered coordinate changes by at least one level, and a choice to another category.
+
+        Args:
+            draws: float64[vectors, 2 size], uniform.
+            vectors: float64[vectors, size].
+            probability: of a coordinate.
+            eta: distribution index.
         """
-        chosen, u = rng.random((2, self.size))
-        result = vector.copy()
-        real = np.flatnonzero((chosen < probability) & ~self._is_choice)
-        if len(real):
-            x, width = vector[real], self.width[real]
-            room = np.stack([x - self.low[real], self.high[real] - x])
+        chosen, u = draws[:, : self.size] < probability, draws[:, self.size :]
+        result = vectors.copy()
+        real = chosen & ~self._is_choice
+        if real.any():
+            x, width = vectors[real], np.broadcast_to(self.width, real.shape)[real]
+            room = np.stack([(vectors - self.low)[real], (self.high - vectors)[real]])
             result[real] = x + width * _mutation_steps(u[real], room / width, eta)
         result = self.snapped(result)
         for index in () if self.mixed is None else self.mixed.ordered:
-            if chosen[index] < probability and result[index] == vector[index]:
-                result[index] = self._next_level(index, float(vector[index]), u[index] < 0.5)
+            before = vectors[:, index]
+            for row in np.flatnonzero(chosen[:, index] & (result[:, index] == before)).tolist():
+                downwards = bool(u[row, index] < 0.5)
+                result[row, index] = self._next_level(index, float(before[row]), downwards)
         for index, count in self._choices.items():
-            if chosen[index] < probability:
-                others = min(int(u[index] * (count - 1)), count - 2)
-                result[index] = others + (others >= vector[index])
+            rows = chosen[:, index]
+            others = np.minimum((u[rows, index] * (count - 1)).astype(np.int64), count - 2)
+            result[rows, index] = others + (others >= vectors[rows, index])
         return result
 
     def _next_level(self, index: int, number: float, downwards: bool) -> float:

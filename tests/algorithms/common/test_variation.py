@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 
@@ -43,10 +41,18 @@ def test_spread_factors_follow_the_polynomial_distribution() -> None:
 
 def children(
     where: SearchSpace, rng: np.random.Generator, first: Float64, second: Float64, **options: float
-) -> list[Float64]:
+) -> Float64:
     """Both children of a crossover, which have the same random numbers."""
-    draws = copy.deepcopy(rng), rng
-    return [where.crossed(own, first, second, which, **options) for which, own in enumerate(draws)]
+    draws = rng.random(1 + 3 * where.size)
+    pair = [np.stack([row, row]) for row in (draws, first, second)]
+    return where.crossed(*pair, np.array([0, 1]), **options)
+
+
+def mutant(
+    where: SearchSpace, rng: np.random.Generator, vector: Float64, **options: float
+) -> Float64:
+    """One vector after mutation."""
+    return where.mutated(rng.random((1, 2 * where.size)), vector[np.newaxis], **options)[0]
 
 
 def test_children_of_crossover_have_the_mean_of_their_parents() -> None:
@@ -68,9 +74,9 @@ def test_children_are_within_the_bounds() -> None:
     first, second = np.array([0.0, 0.01, 0.5]), np.array([1.0, 0.02, 0.99])
     for _ in range(200):
         for child in children(space(), rng, first, second, probability=1.0, eta=0.0):
-            mutant = space().mutated(rng, child, probability=1.0, eta=0.0)
+            changed = mutant(space(), rng, child, probability=1.0, eta=0.0)
             assert (child >= 0).all() and (child <= 1).all()
-            assert (mutant >= 0).all() and (mutant <= 1).all()
+            assert (changed >= 0).all() and (changed <= 1).all()
 
 
 def test_mutation_steps_by_hand() -> None:
@@ -95,16 +101,36 @@ def test_levels_and_categories() -> None:
     seen: dict[int, set[float]] = {1: set(), 2: set()}
     vector: Float64 = choices.snapped(np.array([0.5, 0.3, 1.0]))
     for _ in range(100):
-        mutant = choices.mutated(rng, vector, probability=1.0, eta=20.0)
-        assert mutant[1] != vector[1] and mutant[2] != vector[2]
+        changed = mutant(choices, rng, vector, probability=1.0, eta=20.0)
+        assert changed[1] != vector[1] and changed[2] != vector[2]
         for index, numbers in seen.items():
-            numbers.add(float(mutant[index]))
-        vector = mutant
+            numbers.add(float(changed[index]))
+        vector = changed
     assert seen == {1: {0.125, 0.375, 0.625, 0.875}, 2: {0.0, 1.0, 2.0}}
     first, second = np.array([0.1, 0.125, 0.0]), np.array([0.9, 0.875, 2.0])
     for _ in range(50):
         for child in children(choices, rng, first, second, probability=1.0, eta=2.0):
             assert child[1] in seen[1] and child[2] in (0.0, 2.0)
+
+
+@pytest.mark.parametrize("size", [1, 3, 30])
+def test_bits_of_a_child_do_not_depend_on_the_others(size: int) -> None:
+    """Alone, or with others: instructions of the processor work on several numbers at once."""
+    where, rng, count = space(size), np.random.default_rng(4), 41
+    first, second = rng.random((2, count, size))
+    crossing, mutating = rng.random((count, 1 + 3 * size)), rng.random((count, 2 * size))
+    which = np.arange(count) % 2
+    rows = slice(0, count)
+
+    def of(rows: slice) -> Float64:
+        pairs = crossing[rows], first[rows], second[rows], which[rows]
+        crossed = where.crossed(*pairs, probability=0.9, eta=15.0)
+        return where.mutated(mutating[rows], crossed, probability=0.5, eta=20.0)
+
+    together = of(rows)
+    for width in (1, 2, 3, 7, 16):
+        parts = [of(slice(start, start + width)) for start in range(0, count, width)]
+        assert np.concatenate(parts).tobytes() == together.tobytes()
 
 
 def test_levels_decode_to_the_values_they_stand_for() -> None:
