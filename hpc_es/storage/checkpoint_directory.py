@@ -142,7 +142,7 @@ def find(path: Path, full: bool = True) -> Path:
             damaged[candidates[-1]] = error
         except CheckpointError:
             # else a run in progress has pruned it and written a newer one: try again
-            if candidates[-1].exists():
+            if candidates[-1] in _candidates(path, full):  # also a link to nothing
                 raise
     if damaged:
         raise _all_damaged(path, list(damaged.values()))

@@ -448,6 +448,23 @@ def test_find_retries_when_a_running_job_prunes(
     assert find(store.directory).name == "checkpoint_0000000040.h5"
 
 
+@pytest.mark.parametrize("target", ["/nonexistent/x", "checkpoint_0000000040.h5"])
+def test_find_does_not_wait_for_a_link_to_nothing(
+    store: Store, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it leads there is no file, as where a running job has pruned one."""
+    (store.directory / "checkpoint_0000000040.h5").symlink_to(target)
+    check, tries = checkpoint.check_digests, iter(range(3))
+
+    def counted(path: Path) -> None:
+        next(tries)
+        check(path)
+
+    monkeypatch.setattr(checkpoint, "check_digests", counted)
+    with pytest.raises(CheckpointError, match="found a link"):
+        find(store.directory)
+
+
 # --- a disk that refuses
 
 
