@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import zipfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -29,8 +30,7 @@ def load_array(path: Path) -> Array:
         shape, _, dtype = _header(stream)
         _require_size(path.name, shape, dtype, os.fstat(file.fileno()).st_size - file.tell())
         file.seek(0)
-        array: Array = np.lib.format.read_array(stream, allow_pickle=False)
-        return array
+        return _read(stream)
 
 
 def load_arrays(
@@ -63,9 +63,20 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
         shape, _, dtype = _header(stream)
         _require_size(member.filename, shape, dtype, member.file_size - file.tell())
     with archive.open(member) as file:
-        stream = file
-        array: Array = np.lib.format.read_array(stream, allow_pickle=False)
-        return array
+        return _read(file)
+
+
+def _read(stream: Any) -> Array:
+    """Return the array of a .npy file; ValueError for texts that are none.
+
+    NumPy makes any four bytes a character, and raises SystemError when it is looked at.
+    """
+    array: Array = np.lib.format.read_array(stream, allow_pickle=False)
+    if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
+        codes = np.ascontiguousarray(array).reshape(-1).view(array.dtype.str[0] + "u4")
+        if codes.max() > sys.maxunicode:
+            raise ValueError(f"has a character of code {codes.max():,}")
+    return array
 
 
 @contextlib.contextmanager
@@ -111,7 +122,7 @@ def _require_size(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], held:
     which are none for elements without any, or if it has objects.
     """
     count = math.prod(map(int, shape))
-    if dtype.hasobject or (dtype.itemsize == 0 and count):
+    if dtype.hasobject or dtype.names or (dtype.itemsize == 0 and count):
         raise ValueError(f"{name} has elements of type {dtype}, expected numbers or texts")
     if (said := count * dtype.itemsize) != held:
         raise ValueError(f"{name} has an array of {said:,} bytes, and holds {held:,}")

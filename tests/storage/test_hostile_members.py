@@ -52,6 +52,8 @@ def write(path: Path, arrays: dict[str, Any], compression: int = zipfile.ZIP_STO
         ("member", np.array([b"g1j1"])),
         ("member", np.array(["g1j1", "g1j2"])),
         ("member", np.array(["\x1b[31mred"])),
+        ("member", empty("<U1", 1) + b"\xff\xff\xff\xff"),  # no character
+        ("member", np.zeros(1, [("name", "<U1")])),
         ("member", np.array(["a\nb"])),
         ("member", np.array(["x" * 10_000_000])),
         ("generation", np.array([np.inf])),
