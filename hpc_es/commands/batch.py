@@ -26,6 +26,7 @@ from hpc_es.core.arguments import (
 )
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.paths import kept_directory
+from hpc_es.core.streams import say_error
 
 if TYPE_CHECKING:
     from hpc_es.cluster.sbatch import BatchScript, Kind
@@ -248,7 +249,7 @@ def resources(
         and not any("gpu" in line for line in passed_on)
     ):
         if site.gpus_per_node is None:
-            sys.stderr.write(
+            say_error(
                 "WARNING: device is gpu, but the job requests no GPUs: see --gpus-per-node, or "
                 "gpus_per_node in a site profile\n"
             )
@@ -406,7 +407,7 @@ def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
         else:
             write_text(script, before)
         raise
-    sys.stderr.write(f"{script} written\n")
+    say_error(f"{script} written\n")
 
 
 def _script_text(script: Path) -> str:
@@ -631,12 +632,12 @@ def _check(arguments: argparse.Namespace) -> int:
             path.unlink()
     write_text(script, batch.text())
     command = ["sbatch", "--wait", f"--output={log}", str(script)]
-    sys.stderr.write(f"waiting for the job: {shlex.join(command)}\n")
+    say_error(f"waiting for the job: {shlex.join(command)}\n")
     done = subprocess.run(command, check=False, stdout=sys.stderr)  # noqa: S603
     if not report.exists():
         raise UserError(
             f"the job wrote no report (sbatch ended with status {done.returncode}): see {log}"
         )
     sys.stdout.write(report.read_text(encoding="utf-8"))
-    sys.stderr.write(f"{report} and {report.with_suffix('.json')} written\n")
+    say_error(f"{report} and {report.with_suffix('.json')} written\n")
     return 0

@@ -12,6 +12,7 @@ from hpc_es.core import slurm
 from hpc_es.core.arguments import config_source, expanded_path, positive, whole_number, written_file
 from hpc_es.core.errors import UserError, visible
 from hpc_es.core.paths import shown
+from hpc_es.core.streams import say_error
 
 RANKS = (8, 64, 512, 1440)
 
@@ -123,7 +124,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         check_picture(arguments.plot)
     config = valid_config(read(arguments.config, arguments.overrides))
-    sys.stderr.write(
+    say_error(
         f"measuring for {arguments.seconds:g} s on one rank: other load on this machine distorts it\n"
     )
     measured = measure(config, arguments.seconds).faster(arguments.speed)
@@ -154,7 +155,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         sys.stdout.write(plan_report.text(visible(str(config.name)), measured, predicted, sbatch))
     if arguments.plot is not None:
         plan_report.draw(str(config.name), predicted, arguments.plot)
-        sys.stderr.write(f"{shown(arguments.plot)} written\n")
+        say_error(f"{shown(arguments.plot)} written\n")
     return 0
 
 

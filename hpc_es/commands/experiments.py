@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from hpc_es.core.arguments import config_source, expanded_path, whole_number
 from hpc_es.core.errors import UserError, as_yaml, nearest
+from hpc_es.core.streams import say_error
 
 if TYPE_CHECKING:
     from hpc_es.config.options import Row
@@ -84,10 +85,10 @@ def run_new(arguments: argparse.Namespace) -> int:
         write_text(file, text)
         if kind == "command" and file != path:
             file.chmod(file.stat().st_mode | 0o111)
-        sys.stderr.write(f"{file} written\n")
+        say_error(f"{file} written\n")
     command = "tune" if re.search(r"^base:", files[path], re.MULTILINE) else "train"
     quoted = shlex.quote(str(path))
-    sys.stderr.write(f"next: hpc-es check {quoted}, then hpc-es {command} {quoted}\n")
+    say_error(f"next: hpc-es check {quoted}, then hpc-es {command} {quoted}\n")
     return 0
 
 
@@ -456,5 +457,5 @@ def run_tune_report(arguments: argparse.Namespace) -> int:
         json.dumps(content(report), indent=2) + "\n" if arguments.json else report_text(report)
     )
     sys.stdout.flush()
-    sys.stderr.write("".join(f"{path} written\n" for path in write(report)))
+    say_error("".join(f"{path} written\n" for path in write(report)))
     return 0

@@ -24,6 +24,7 @@ from hpc_es.core.arguments import (
 )
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.paths import shown
+from hpc_es.core.streams import say_error
 
 if TYPE_CHECKING:
     from hpc_es.api.evaluate import SourceT
@@ -242,7 +243,7 @@ def _eval_all(arguments: argparse.Namespace, is_several: bool) -> int:
                 _, prepared = on_rank_0(world, prepare, dict)
         except CollectiveExit as ended:
             if world.rank == 0:
-                sys.stderr.write(f"hpc-es: {ended.reason.text}\n")
+                say_error(f"hpc-es: {ended.reason.text}\n")
             return ended.reason.status
         episodes = arguments.episodes or prepared["episodes"]
         asked = EvaluationRequest(episodes, arguments.seed, arguments.actions)
@@ -251,9 +252,7 @@ def _eval_all(arguments: argparse.Namespace, is_several: bool) -> int:
             rows = evaluate(world, prepared, asked, changed)
         if world.rank == 0 and arguments.members:
             before, after = scores(arguments.path, rows)
-            sys.stderr.write(
-                f"archive: {before}\ncorrected by {asked.episodes} episodes: {after}\n"
-            )
+            say_error(f"archive: {before}\ncorrected by {asked.episodes} episodes: {after}\n")
         if world.rank == 0 and arguments.output:
             write_text(arguments.output, table(rows))
         if world.rank == 0 and is_several:
@@ -319,8 +318,8 @@ def _record_members(arguments: argparse.Namespace) -> int:
         )
     listed = ["-" if name is None else name for name in names]
     for start in range(0, len(listed), columns):
-        sys.stderr.write(f"{'  '.join(listed[start : start + columns])}\n")
-    sys.stderr.write(f"{shown(arguments.video)} written\n")
+        say_error(f"{'  '.join(listed[start : start + columns])}\n")
+    say_error(f"{shown(arguments.video)} written\n")
     return 0
 
 
@@ -488,7 +487,7 @@ def run_export(arguments: argparse.Namespace) -> int:
         note = exports.export_weights(arguments.path, output, options)
     else:
         note = exports.export(arguments.path, output, options)
-    sys.stderr.write(f"{shown(output)} written{note and f'; {note}'}\n")
+    say_error(f"{shown(output)} written{note and f'; {note}'}\n")
     return 0
 
 
@@ -512,5 +511,5 @@ def _export_all(path: Path, folder: Path, options: ExportOptions) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / snapshot.with_suffix(SUFFIX).name
         note = export(snapshot, file, options)
-        sys.stderr.write(f"{shown(file)} written{note and f'; {note}'}\n")
+        say_error(f"{shown(file)} written{note and f'; {note}'}\n")
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from hpc_es.core.arguments import expanded_path, whole_number
 from hpc_es.core.errors import READING, UserError, unreadable_reason
 from hpc_es.core.paths import followed
 from hpc_es.core.run_files import is_regular
+from hpc_es.core.streams import say_error
 
 if TYPE_CHECKING:
     from hpc_es.report.page import Section
@@ -63,7 +63,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     text = report_page(arguments.directories, arguments.title)
     write_text(output, text)
     size = len(text.encode())
-    sys.stderr.write(f"{output} written ({size / 1e6:.1f} MB)\n")
+    say_error(f"{output} written ({size / 1e6:.1f} MB)\n")
     return 0
 
 

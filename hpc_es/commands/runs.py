@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from hpc_es.core.arguments import expanded_path
 from hpc_es.core.errors import visible
+from hpc_es.core.streams import say_error
 from hpc_es.core.text_table import aligned
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def run_list(arguments: argparse.Namespace) -> int:
     elif rows:
         sys.stdout.write(_list_table(rows))
     else:
-        sys.stderr.write(f"no runs in {', '.join(map(str, directories))}\n")
+        say_error(f"no runs in {', '.join(map(str, directories))}\n")
     return 0
 
 
@@ -521,7 +522,7 @@ def run_results(arguments: argparse.Namespace) -> int:
                 raise UserError(unreadable_reason(error)) from error
             unreadable.append(unreadable_reason(error))
     for text in unreadable:
-        sys.stderr.write(f"unreadable: {visible(text)}\n")
+        say_error(f"unreadable: {visible(text)}\n")
     if not contents:
         return 1
     several = len(directories) > 1
@@ -814,14 +815,14 @@ def run_plot(arguments: argparse.Namespace) -> int:
     x: X | None = "seconds" if arguments.x == "time" else arguments.x
     copies = plot(arguments.runs, arguments.output, x, arguments.title, unreadable, style=style)
     for text in unreadable.values():
-        sys.stderr.write(f"unreadable: {text}\n")
+        say_error(f"unreadable: {text}\n")
     for copy in copies:
-        sys.stderr.write(
+        say_error(
             f"left out: {visible(str(copy))}, a copy of another run "
             "(the same config, seed and results)\n"
         )
     for output in arguments.output:
-        sys.stderr.write(f"{output} written\n")
+        say_error(f"{output} written\n")
     return 0
 
 
@@ -841,7 +842,7 @@ def _plot_methods(arguments: argparse.Namespace) -> int:
     )
     sys.stdout.write(methods_text(methods, axis, arguments.target))
     for output in arguments.output:
-        sys.stderr.write(f"{output} written\n")
+        say_error(f"{output} written\n")
     return 0
 
 
@@ -853,5 +854,5 @@ def _plot_archive(arguments: argparse.Namespace) -> int:
         raise UserError("--archive draws one archive: expected one run, and no --x")
     for output in arguments.output:
         plot_archive(arguments.runs[0], output, arguments.title)
-        sys.stderr.write(f"{output} written\n")
+        say_error(f"{output} written\n")
     return 0

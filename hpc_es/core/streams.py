@@ -13,6 +13,8 @@ import os
 import sys
 from typing import IO, TextIO, cast
 
+from hpc_es.core.errors import visible_lines
+
 NAMES = ("stdin", "stdout", "stderr")
 
 
@@ -103,13 +105,16 @@ def write(stream: TextIO | None, text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Write a message of hpc_es to standard output; never raises, whatever the stream is."""
-    write(sys.stdout, text)
+    """Write a message of hpc_es to standard output; never raises, whatever the stream is.
+
+    Control characters, such as those in the name of a file of somebody else, are escaped.
+    """
+    write(sys.stdout, visible_lines(text))
 
 
 def say_error(text: str) -> None:
-    """Write a message of hpc_es to standard error; never raises, whatever the stream is."""
-    write(sys.stderr, text)
+    """Write a message of hpc_es to standard error, as `say` does."""
+    write(sys.stderr, visible_lines(text))
 
 
 def announce(text: str) -> None:

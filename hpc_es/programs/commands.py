@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_es.core.arguments import expanded_path, whole_number
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import UserError, visible
 
 if TYPE_CHECKING:
     from hpc_es.core.data import JsonObject
@@ -206,7 +206,7 @@ def run_program_table(arguments: argparse.Namespace) -> int:
     sys.stdout.flush()
     if table.unfinished:
         sys.stderr.write(
-            f"not finished yet, and left out: {', '.join(map(str, table.unfinished))}\n"
+            f"not finished yet, and left out: {visible(', '.join(map(str, table.unfinished)))}\n"
         )
     sys.stderr.write(
         "".join(f"{path} written\n" for path in (arguments.csv, arguments.picture) if path)

@@ -119,6 +119,15 @@ def test_characters_that_the_stream_cannot_encode_are_replaced(
     assert memory.getvalue() == b"1 ? 2\n"
 
 
+def test_names_of_somebody_else_reach_no_terminal_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for write in (say, say_error):
+        write("a\x1b[31m\u202e written\nb\n")
+    said = capsys.readouterr()
+    assert said.out == said.err == "a\\x1b[31m\\u202e written\nb\n"
+
+
 def test_dropping_stream_keeps_encoding_and_descriptor_and_never_raises() -> None:
     with open("/dev/full", "wb") as full:  # noqa: PTH123
         stream = streams.lines_to(full.fileno(), "<stdout>", "latin-1", "replace")

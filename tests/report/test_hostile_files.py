@@ -585,6 +585,7 @@ def test_names_and_results_reach_the_terminal_escaped(
     damaged = runs / "c\x1b[31m\nSECOND"
     shutil.copytree(runs / "function", damaged)
     (damaged / "result.json").write_text("[")
+    tuning = (runs / "tuning").rename(runs / "t\x1b[31m")
     for command in (
         ["results", runs / "function", odd, runs / "b\x1b[31m", damaged],
         ["results", odd],
@@ -594,6 +595,9 @@ def test_names_and_results_reach_the_terminal_escaped(
         ["inspect", odd],
         ["plan", "x.yaml", "--seconds", "1"],
         ["check", "x.yaml"],
+        ["tune-report", tuning],
+        ["export", odd, "a\x1b[31m.json"],
+        ["report", odd, "-o", "a\x1b[31m.html"],
     ):
         if command[1] == "x.yaml":
             config = {**yaml.safe_load(CONFIGS["es"]), "name": "n\x1b[31m"}
