@@ -76,7 +76,7 @@ def _from_hdf5(path: Path) -> list[SavedLayer]:
     """
     # opened once: a pipe that takes its place would be waited for
     with open_file(named_by_user(path)) as opened, h5py.File(opened) as file:
-        require_plain(file, os.fstat(opened.fileno()).st_size)
+        require_plain(file, os.fstat(opened.fileno()).st_size, content=opened)
         config = parse_json(file.attrs["model_config"])
         groups = file["model_weights"]
         weights = {}

@@ -5,14 +5,25 @@ Nothing of them is in other files, and small files do not expand without end.
 
 from __future__ import annotations
 
+import math
+import re
+import struct
 from collections.abc import Iterator
+from typing import BinaryIO
 
 import h5py
+import numpy as np
 
 from hpc_es.core.array_files import MOST_COMPRESSION, SLACK_BYTES
 
+# In bytes, of all names in attributes if each were the longest text of the file.
+MOST_NAMES = 1 << 29
+_HEAP = b"GCOL"  # where the texts of any length are; its size follows
 
-def require_plain(file: h5py.File, size: int, may_be_compressed: bool = True) -> None:
+
+def require_plain(
+    file: h5py.File, size: int, may_be_compressed: bool = True, content: BinaryIO | None = None
+) -> None:
     """Raise ValueError if reading a file could read other files, or need too much memory.
 
     Too much is more than it can hold data. Such a file can come from somebody else: the arrays of a
@@ -25,27 +36,76 @@ def require_plain(file: h5py.File, size: int, may_be_compressed: bool = True) ->
         size: its bytes.
         may_be_compressed: whether it may take more memory than it has bytes, as no file of a run
             does.
+        content: the bytes of the file, if attributes may be arrays of texts, as those of Keras are.
     """
     left = (MOST_COMPRESSION if may_be_compressed else 1) * size + SLACK_BYTES
-    for dataset in _datasets(file["/"], set()):
+    texts, names = size + SLACK_BYTES, 0
+    for item in _items(file["/"], set()):
+        for count, length in _texts(item):
+            texts -= length
+            names += count
+        if texts < 0:
+            raise ValueError(f"{item.name}: the file has longer texts than it has bytes")
+        if not isinstance(item, h5py.Dataset):
+            continue
+        dataset = item
         if dataset.external or dataset.is_virtual:
             raise ValueError(f"{dataset.name} is stored in another file")
-        # its items may all be the same text, however large
-        if dataset.dtype.kind == "O" and dataset.shape != ():
-            raise ValueError(f"{dataset.name} is an array of texts or references")
         is_filtered = dataset.compression or dataset.id.get_create_plist().get_nfilters()
         if is_filtered and not may_be_compressed:
             raise ValueError(f"{dataset.name} is compressed")
         left -= dataset.nbytes
         if left < 0 or (dataset.nbytes > size + SLACK_BYTES and not is_filtered):
             raise ValueError(f"{dataset.name} has {dataset.nbytes:,} bytes, in a file of {size:,}")
+    if names and (content is None or names * _largest_heap(content) > MOST_NAMES):
+        raise ValueError(f"its attributes are arrays of {names:,} texts, which may be long")
 
 
-def _datasets(group: h5py.Group, seen: set[int]) -> Iterator[h5py.Dataset]:
-    """Yield the datasets below a group; `seen` are the addresses of known objects.
+def _texts(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[int, int]]:
+    """Yield the texts of any length of a dataset, and of the attributes of an item.
+
+    They are elsewhere in the file, and several may be the same bytes. A single one is (0, its
+    bytes). An array, which can be read as a whole only, is (its elements, 0); ValueError for one in
+    a dataset, and for structures.
+    """
+    values = {f"{item.name}: {name!r}": item.attrs.get_id(name) for name in item.attrs}
+    if isinstance(item, h5py.Dataset):
+        values[str(item.name)] = item
+    for name, value in values.items():
+        if not value.dtype.hasobject:
+            continue
+        is_attribute = isinstance(value, h5py.h5a.AttrID)
+        is_text = h5py.check_string_dtype(value.dtype) is not None
+        if not is_text or value.shape is None or (value.shape and not is_attribute):
+            raise ValueError(f"{name} is an array of texts or references")
+        if value.shape:
+            yield math.prod(value.shape), 0
+            continue
+        text = np.empty((), value.dtype)
+        value.read(text) if is_attribute else value.read_direct(text)
+        yield 0, len(text[()])
+
+
+def _largest_heap(content: BinaryIO) -> int:
+    """Return the bytes of the largest heap in a file, and so at least those of its longest text."""
+    place, largest = content.tell(), 0
+    content.seek(0)
+    kept = b""
+    while piece := content.read(1 << 20):
+        piece = kept + piece
+        for found in re.finditer(_HEAP, piece[:-12]):
+            largest = max(largest, *struct.unpack_from("<Q", piece, found.start() + 8))
+        kept = piece[-15:]
+    content.seek(place)
+    return largest
+
+
+def _items(group: h5py.Group, seen: set[int]) -> Iterator[h5py.Group | h5py.Dataset]:
+    """Yield a group, and the groups and datasets below it; `seen` are the addresses of known ones.
 
     ValueError for anything else.
     """
+    yield group
     for name in group:
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             raise ValueError(f"{group.name}: {name!r} is a link to another place or file")
@@ -55,7 +115,7 @@ def _datasets(group: h5py.Group, seen: set[int]) -> Iterator[h5py.Dataset]:
             raise ValueError(f"{item.name} has several names")
         seen.add(address)
         if isinstance(item, h5py.Group):
-            yield from _datasets(item, seen)
+            yield from _items(item, seen)
         elif isinstance(item, h5py.Dataset):
             yield item
         else:

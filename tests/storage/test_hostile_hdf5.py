@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import struct
 import zipfile
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -63,6 +66,77 @@ def test_many_references_to_one_text(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "y.h5", "w") as file:
         file.create_dataset("text", data="a text", dtype=h5py.string_dtype())
     check(tmp_path / "y.h5")
+
+
+TEXT = b"Q" * 100_000
+
+
+def repeat_text(path: Path, text: bytes = TEXT) -> None:
+    """Let all references to texts of one byte name `text` instead: length, address, number."""
+    content = path.read_bytes()
+    start = content.index(struct.pack("<I", len(text)))
+    one = content[start : start + 16]
+
+    def reference(found: re.Match[bytes]) -> bytes:
+        (address,) = struct.unpack("<Q", found[0][4:12])
+        return one if content[address : address + 4] == b"GCOL" else found[0]
+
+    changed = re.sub(rb"(?s)\x01\0\0\0.{12}", reference, content)
+    assert changed != content
+    path.write_bytes(changed)
+
+
+def structures(file: h5py.File, texts: list[bytes]) -> None:
+    rows = np.array([(text,) for text in texts], [("a", h5py.string_dtype())])
+    file.create_dataset("best/rows", data=rows)
+
+
+def array_of_an_attribute(file: h5py.File, texts: list[bytes]) -> None:
+    file.create_group("dense").attrs.create("weight_names", texts, dtype=h5py.string_dtype())
+
+
+@pytest.mark.parametrize("put", [structures, array_of_an_attribute])
+def test_many_references_to_one_text_in_other_places(
+    put: Callable[[h5py.File, list[bytes]], None], tmp_path: Path
+) -> None:
+    """A file of a megabyte would take gigabytes."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        put(file, [TEXT, *[b"z"] * 1000])
+    repeat_text(tmp_path / "x.h5")
+    with pytest.raises(ValueError, match=r"array of texts|arrays of 1,001 texts, which may be"):
+        check(tmp_path / "x.h5")
+
+
+def test_names_of_many_layers(tmp_path: Path) -> None:
+    """Attributes of Keras are arrays of texts, which can be read as a whole only."""
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        array_of_an_attribute(file, [b"dense/kernel:0"] * 3000)
+        file.create_dataset("weights", data=np.zeros(1 << 20))
+    with path.open("rb") as content, h5py.File(content) as file:
+        require_plain(file, path.stat().st_size, content=content)
+    with h5py.File(path, "a") as file:
+        array_of_an_attribute(file.create_group("more"), [TEXT * 2, *[b"z"] * 3000])
+    repeat_text(path, TEXT * 2)
+    reason = "arrays of 6,001 texts, which may be long"
+    with (
+        path.open("rb") as content,
+        h5py.File(content) as file,
+        pytest.raises(ValueError, match=reason),
+    ):
+        require_plain(file, path.stat().st_size, content=content)
+
+
+def test_single_texts_that_are_one_and_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(20):
+            text = TEXT if number == 0 else b"z"
+            file.create_group(f"g{number:02}").attrs.create("name", text, dtype=h5py.string_dtype())
+    check(path)
+    repeat_text(path)
+    with pytest.raises(ValueError, match="longer texts than it has bytes"):
+        check(path)
 
 
 def test_checkpoint_that_names_an_array_many_times(tmp_path: Path) -> None:
