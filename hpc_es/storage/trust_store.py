@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hpc_es.core.data import JsonObject
 from hpc_es.core.paths import user_directory
+from hpc_es.core.run_files import require_own_way
 
 PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
 
@@ -48,6 +49,7 @@ class Store:
         """
         if self.directory is None:
             raise FileNotFoundError("there is no home directory")
+        require_own_way(self.directory / digest)
         self.directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         if not _is_private(self.directory):
             raise PermissionError(f"other users may write into {self.directory}")
@@ -59,9 +61,13 @@ class Store:
 
 
 def _is_private(directory: Path) -> bool:
+    """Whether this is a directory of the user that no other may write, in one of the user, and that
+    no link of another user leads to: XDG_STATE_HOME may be a directory of all.
+    """
     try:
-        status = directory.lstat()
+        require_own_way(directory / "any")
+        status, above = directory.lstat(), directory.parent.lstat()
     except OSError:
         return False
-    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == above.st_uid == os.geteuid()
     return is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -40,9 +40,33 @@ def test_directory_of_another_user_is_not_believed(store: Store) -> None:
     refused(store)
 
 
+def test_directory_in_one_of_another_user_is_not_believed(store: Store, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give directories away")
+    os.chown(tmp_path, 12001, 12001)
+    refused(store)
+
+
 def test_link_to_a_private_directory_is_not_believed(store: Store, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("trusted")
     refused(Store(tmp_path / "link"))
+
+
+def test_link_of_another_user_above_the_directory_is_not_followed(tmp_path: Path) -> None:
+    """XDG_STATE_HOME in a directory of all; the user has unpacked an archive of somebody else."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give links away")
+    (tmp_path / "unpacked" / "trusted").mkdir(parents=True, mode=0o700)
+    (tmp_path / "unpacked" / "trusted" / "run-1").touch()
+    (tmp_path / "hpc_es").symlink_to("unpacked")
+    store = Store(tmp_path / "hpc_es" / "trusted")
+    assert store.digests() == {"run-1"}
+    os.lchown(tmp_path / "hpc_es", 12001, 12001)
+    assert store.digests() == frozenset()
+    (tmp_path / "unpacked" / "trusted").rename(tmp_path / "away")
+    with pytest.raises(OSError, match="a link of user 12001"):
+        store.add("run-2", {})
+    assert not [*(tmp_path / "unpacked").iterdir()]
 
 
 def test_digest_is_not_written_through_a_link(store: Store, tmp_path: Path) -> None:
