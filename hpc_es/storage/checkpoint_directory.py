@@ -15,6 +15,7 @@ from hpc_es.storage.checkpoint import DamagedError, Snapshot
 from hpc_es.storage.files import remove_leftovers, sync_directory, writing
 
 DIRECTORY = "checkpoints"  # inside a run directory; `find` also looks in the run directory itself
+MOST_REASONS = 20  # of a message about damaged checkpoints
 BEST = "best.h5"
 _NAME = re.compile(r"checkpoint_(\d{10,})\.h5")
 
@@ -132,18 +133,23 @@ def find(path: Path, full: bool = True) -> Path:
             f"{path}: expected a checkpoint or a run directory, but there is no such file"
         )
     damaged: dict[Path, DamagedError] = {}
-    while candidates := [
-        candidate for candidate in _candidates(path, full) if candidate not in damaged
-    ]:
-        try:
-            checkpoint.check_digests(candidates[-1])
-            return candidates[-1]
-        except DamagedError as error:
-            damaged[candidates[-1]] = error
-        except CheckpointError:
-            # else a run in progress has pruned it and written a newer one: try again
-            if candidates[-1] in _candidates(path, full):  # also a link to nothing
-                raise
+    is_pruned = True
+    while is_pruned:
+        is_pruned = False
+        for candidate in reversed(_candidates(path, full)):
+            if candidate in damaged:
+                continue
+            try:
+                checkpoint.check_digests(candidate)
+                return candidate
+            except DamagedError as error:
+                damaged[candidate] = error
+            except CheckpointError:
+                if candidate in _candidates(path, full):  # also a link to nothing
+                    raise
+                # a run in progress has written a newer one: list them again
+                is_pruned = True
+                break
     if damaged:
         raise _all_damaged(path, list(damaged.values()))
     raise CheckpointError(
@@ -202,7 +208,9 @@ def _set_aside(path: Path) -> Path:
 
 
 def _all_damaged(directory: Path, errors: list[DamagedError]) -> CheckpointError:
-    lines = "\n  ".join(str(error) for error in errors)
+    lines = "\n  ".join(str(error) for error in errors[:MOST_REASONS])
+    if len(errors) > MOST_REASONS:
+        lines += f"\n  and {len(errors) - MOST_REASONS:,} more"
     return CheckpointError(
         f"{directory}: every checkpoint is damaged: restore one from a backup, or remove them "
         f"to start again from the beginning\n  {lines}"

@@ -465,6 +465,22 @@ def test_find_does_not_wait_for_a_link_to_nothing(
         find(store.directory)
 
 
+def test_find_lists_damaged_files_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else may have put thousands there."""
+    newest = store.paths()[-1].read_bytes()
+    for number in range(100, 400):
+        store.path(number).write_bytes(newest[:600])
+    for path in store.paths()[:-300]:
+        os.truncate(path, 300)
+    listed = []
+    paths = Store.paths
+    monkeypatch.setattr(Store, "paths", lambda self: listed.append(self) or paths(self))
+    with pytest.raises(CheckpointError, match="every checkpoint is damaged") as error:
+        find(store.directory)
+    assert len(listed) == 2  # here and in a folder below
+    assert len(str(error.value).splitlines()) < 30 and "and 28" in str(error.value)
+
+
 # --- a disk that refuses
 
 
