@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
 import itertools
 import json
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import numpy as np
 
 from hpc_es.core.data import Float64, Json
 from hpc_es.core.errors import CheckpointError, as_command
-from hpc_es.core.run_files import read_text
+from hpc_es.core.run_files import each_line, open_file
 from hpc_es.report.page import Cell, Content, Element, Section, details, element, number_cell, table
 from hpc_es.storage.members import StoredArchive, read_archive
 
@@ -95,13 +94,22 @@ def _columns(
     """Return names and texts of the columns of archive.csv for these members; ([], []) if they are
     too many.
     """
-    with contextlib.suppress(OSError, ValueError, csv.Error):
-        lines = csv.reader(io.StringIO(read_text(run / "archive.csv", errors="replace")))
+    with (
+        contextlib.suppress(OSError, ValueError, csv.Error),
+        open_file(run / "archive.csv") as file,
+    ):
+        lines = csv.reader(line.decode("utf-8", "replace") for line in each_line(file))
         head = next(lines, [])[FIRST_COLUMNS:]
         if len(head) * len(shown) <= MOST_NUMBERS:
-            rows = list(itertools.islice(lines, len(archive)))
-            if len(rows) == len(archive):
-                return head, [_short(rows[row][FIRST_COLUMNS:]) for row in shown.tolist()]
+            members, columns = shown.tolist(), slice(FIRST_COLUMNS, FIRST_COLUMNS + len(head))
+            wanted = {*members}
+            rows = {
+                number: _short(row[columns])
+                for number, row in enumerate(itertools.islice(lines, len(archive)))
+                if number in wanted
+            }
+            if len(rows) == len(wanted):
+                return head, [rows[number] for number in members]
     return [], []
 
 

@@ -13,6 +13,7 @@ from hpc_es.report.curves import VALUES
 from hpc_es.report.designs import (
     Design,
     Designs,
+    TooManyError,
     best_quarter,
     correlations,
     csv_text,
@@ -48,7 +49,11 @@ def design_sections(groups: Sequence[ReportedGroup]) -> list[Section]:
         if group.curves is None or group.curves.measure is not VALUES:
             continue
         if len(content) < MOST_GROUPS:
-            designs = read_designs([(run.path, run.config, run.found) for run in group.runs])
+            try:
+                designs = read_designs([(run.path, run.config, run.found) for run in group.runs])
+            except TooManyError as error:
+                content.append(element("p", f"{group.label}: {error}", class_="note"))
+                continue
             if designs is not None and designs.successful:
                 content.append(_block(designs, group, len(content)))
     return [Section("designs", "Designs", content)] if content else []

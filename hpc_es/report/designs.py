@@ -26,6 +26,7 @@ from hpc_es.storage.line_logs import FIRST_COLUMNS
 
 FEWEST_CORRELATED = 8  # designs
 LARGEST_POINTS = 1 << 24  # bytes of a file of initial points
+MOST_CELLS = 10_000_000  # of all evaluations, which take 100 bytes each
 Value = object  # bool, int, float or str
 
 
@@ -61,14 +62,31 @@ class Designs:
     failed: Sequence[Design]  # in the order of their evaluation
 
 
+class TooManyError(ConfigError):
+    """A table is too large for a report."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__([("", text)])
+
+
 def read_designs(runs: Sequence[tuple[Path, ConfigData, Found]]) -> Designs | None:
-    """Read the designs of runs of one configuration; None if they have recorded none."""
+    """Read the designs of runs of one configuration; None if they have recorded none.
+
+    Raises:
+        TooManyError: they have recorded more than a report shows.
+    """
     designs: list[Design] = []
+    left = MOST_CELLS
     names: list[str] = []
     for path, config, _ in runs:
         constraints = _constraints(config)
         given: set[tuple[Value, ...]] | None = None
         for row in each_evaluation(path):
+            left -= len(row) + len(names)
+            if left < 0:
+                raise TooManyError(
+                    f"more than {MOST_CELLS:,} numbers in evaluations.csv, which are not shown"
+                )
             names = names or [name for name in row if name not in FIRST_COLUMNS]
             cells = {name: row.get(name) for name in names}
             parameters = _parameters(config, names)

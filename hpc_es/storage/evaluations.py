@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -11,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hpc_es.core.errors import UserError
-from hpc_es.core.run_files import exists, read_text
+from hpc_es.core.run_files import each_line, exists, open_file
 from hpc_es.storage.answers import read_config
 from hpc_es.storage.line_logs import EVALUATIONS
 
-LARGEST_TABLE = 1 << 30  # bytes of evaluations.csv
 MOST_DIGITS = 19  # of an int64; longer numbers are float64
 # As Python writes numbers: categories such as 1_0 are texts.
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|-?inf|nan", re.ASCII)
@@ -32,11 +30,12 @@ def each_evaluation(path: Path) -> Iterator[dict[str, object]]:
         return
     categories = _categories(read_config(path))
     try:
-        for row in csv.DictReader(io.StringIO(read_text(file, most=LARGEST_TABLE))):
-            if "" in row:
-                raise UserError(f"{file} has a column without a name")
-            if None not in row and None not in row.values():  # a line that is being written
-                yield {name: _value(text, categories.get(name)) for name, text in row.items()}
+        with open_file(file) as content:
+            for row in csv.DictReader(line.decode() for line in each_line(content)):
+                if "" in row:
+                    raise UserError(f"{file} has a column without a name")
+                if None not in row and None not in row.values():  # a line that is being written
+                    yield {name: _value(text, categories.get(name)) for name, text in row.items()}
     except csv.Error as error:
         raise UserError(f"{file}: {error}") from error
 

@@ -207,3 +207,19 @@ def test_table_of_an_archive_without_end_is_left_out_of_the_map(tmp_path: Path) 
     assert not isinstance(figure_element, str)
     data = json.loads(str(next(figure_element.iter("script")).text))
     assert data["rows"] == [] and len(data["members"]) == 3
+
+
+def test_rows_of_an_archive_that_are_longer_than_its_head_are_cut(tmp_path: Path) -> None:
+    run = grid(tmp_path / "run")
+    lines = (run / "archive.csv").read_text().splitlines()
+    before = _rows_of_map(run)
+    (run / "archive.csv").write_text("\n".join([lines[0], *(line + "," * 9 for line in lines[1:])]))
+    assert before and _rows_of_map(run) == before
+
+
+def _rows_of_map(run: Path) -> list[list[str]]:
+    (section,) = archive_sections([run], ["run"])
+    (figure_element,) = section.content
+    assert not isinstance(figure_element, str)
+    rows: list[list[str]] = json.loads(str(next(figure_element.iter("script")).text))["rows"]
+    return rows

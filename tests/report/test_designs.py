@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import os
 import re
 import shutil
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,14 @@ import yaml
 
 from hpc_es import cli
 from hpc_es.commands.report import report_page
-from hpc_es.report.designs import Designs, correlations, rank_correlation, read_designs
+from hpc_es.report import designs as designs_module
+from hpc_es.report.designs import (
+    Designs,
+    TooManyError,
+    correlations,
+    rank_correlation,
+    read_designs,
+)
 from hpc_es.storage.answers import Found
 
 CHROMIUM = (
@@ -83,6 +92,24 @@ def test_designs_are_typed_and_feasible_ones_come_first(tmp_path: Path) -> None:
         "hollow": True,
         "sag": -0.5,
     }
+
+
+def test_tables_of_any_size_take_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of a gigabyte that is a hole took five."""
+    run = beam(tmp_path / "run")
+    os.truncate(run / "evaluations.csv", 1 << 30)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="has a line of"):
+        read(run)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 29
+    tracemalloc.stop()
+    run = beam(tmp_path / "other")
+    monkeypatch.setattr(designs_module, "MOST_CELLS", 40)
+    with pytest.raises(TooManyError, match="more than 40 numbers"):
+        read(run)
+    assert ": more than 40 numbers in evaluations.csv" in report_page([run])
 
 
 def test_rank_correlation_is_that_of_spearman() -> None:
