@@ -65,6 +65,7 @@ ACTIVITY_COLORS = {"environment": 0, "policy": 2, "update": 3, "messages": 4}
 
 def run_sections(runs: Sequence[RunSummary]) -> list[Section]:
     """Return the sections of a report on at least one run."""
+    _set_labels(runs)
     groups, copies = groups_of(runs)
     ids = {run.path: f"run-{index}" for index, run in enumerate(runs)}
     sections = [
@@ -79,7 +80,7 @@ def run_sections(runs: Sequence[RunSummary]) -> list[Section]:
         *_failures(runs),
         *_of_extensions(runs),
         Section("best", "Best solutions", _best(runs, ids)),
-        *archive_sections([run.path for run in runs], [_label(run, runs) for run in runs]),
+        *archive_sections([run.path for run in runs], [run.label for run in runs]),
         Section("details", "Runs in detail", _details(runs, ids)),
         *_environment(runs),
     ]
@@ -128,7 +129,7 @@ def _alerts(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content
     if is_summed:
         items.append(_failed_in_all(with_failed, runs))
     for run in runs:
-        link = element("a", _label(run, runs), href=f"#{ids[run.path]}")
+        link = element("a", run.label, href=f"#{ids[run.path]}")
         state = str(run.state["state"])
         if state in NOT_FINISHED:
             reason = str(
@@ -168,11 +169,12 @@ def _failed_in_all(with_failed: Sequence[RunSummary], runs: Sequence[RunSummary]
     return element("li", text, where, " and ", element("a", "Runs", href="#runs"))
 
 
-def _label(run: RunSummary, runs: Sequence[RunSummary]) -> str:
-    """Return the path of a run below the directory that all runs have in common."""
-    path = _resolved(run.path)  # once: somebody may exchange directories meanwhile
-    parents = [str(path.parent), *(str(_resolved(other.path).parent) for other in runs)]
-    return str(path.relative_to(os.path.commonpath(parents)))
+def _set_labels(runs: Sequence[RunSummary]) -> None:
+    """Name each run by its path below the directory that all runs have in common."""
+    paths = [_resolved(run.path) for run in runs]  # once: somebody may exchange directories
+    common = os.path.commonpath([path.parent for path in paths])
+    for run, path in zip(runs, paths, strict=True):
+        run.label = str(path.relative_to(common))
 
 
 def _resolved(path: Path) -> Path:
@@ -215,7 +217,7 @@ def _runs_table(
     rows: list[list[Cell | Content]] = []
     for run, color in listed:
         row, name = run.last_row, element("span", None if color is None else swatch(color))
-        label = _label(run, runs) + " (copy)" * (run.path in copies)
+        label = run.label + " (copy)" * (run.path in copies)
         name.append(element("a", label, href=f"#{ids[run.path]}"))
         steps, seconds = counted(row, "timesteps_total"), row.get("seconds_total")
         speed = steps / seconds if steps and seconds else None
@@ -347,7 +349,7 @@ def _time(groups: Sequence[ReportedGroup]) -> list[Section]:
         ]
         work, worst = (sum(of[name] for name in WORK) for of in (run.seconds, run.worst))
         balance = Cell(f"{worst / work:.2f}", worst / work) if work else Cell(MISSING)
-        rows.append([_label(run, runs), bar, *shares, balance])
+        rows.append([run.label, bar, *shares, balance])
     if not rows:
         return []
     key = element("ul", class_="key")
@@ -392,7 +394,7 @@ def _failures(runs: Sequence[RunSummary]) -> list[Section]:
         run, failure = entries[0]
         text = element("pre", failure.details) if failure.details else None
         others = len({one.path for one, _ in entries}) - 1
-        where = f" in {_label(run, runs)}"
+        where = f" in {run.label}"
         where += f" and {others} other run{'s' * (others > 1)}" if others else ""
         title = element("span", element("strong", kind), where)
         content.append(details(title, element("p", failure.line), text, is_open=len(kinds) <= 3))
@@ -436,7 +438,7 @@ def _best(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
     size = 0
     for run in runs:
         pairs = _best_facts(run)
-        name = element("a", _label(run, runs), href=f"#{ids[run.path]}")
+        name = element("a", run.label, href=f"#{ids[run.path]}")
         if pairs:
             rows.append([name, pairs[0][1], *(element("code", text) for _, text in pairs[1:2])])
         files = (
@@ -452,7 +454,7 @@ def _best(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
                 continue
             kind = MEDIA[file.suffix.lower()]
             data = f"data:{kind};base64,{base64.b64encode(read_bytes(file, MOST_MEDIA)).decode()}"
-            label = f"{_label(run, runs)}: {file.name}"
+            label = f"{run.label}: {file.name}"
             picture = (
                 element("video", src=data, controls="", muted="", playsinline="", aria_label=label)
                 if kind.startswith("video")
@@ -499,7 +501,7 @@ def _details(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Conten
         content.append(
             element(
                 "details",
-                element("summary", badge(str(state["state"])), " ", _label(run, runs)),
+                element("summary", badge(str(state["state"])), " ", run.label),
                 facts(pairs),
                 element("pre", run.log, tabindex="0", aria_label="End of log.txt")
                 if run.log

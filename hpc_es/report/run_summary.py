@@ -69,6 +69,7 @@ class RunSummary:
     log: str = ""  # the last lines of log.txt
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # files that could not be read
+    label: str = ""  # in a report
 
     @property
     def name(self) -> str:

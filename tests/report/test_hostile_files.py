@@ -26,9 +26,11 @@ import yaml
 
 import hpc_es
 from hpc_es import cli
+from hpc_es.commands.report import report_page
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core.data import JsonObject
+from hpc_es.report import run_sections
 from hpc_es.report.loggers import LoggedRun, Loggers
 from hpc_es.storage import checkpoint
 from hpc_es.storage import status as status_module
@@ -320,6 +322,19 @@ def test_what_somebody_puts_beside_runs_hides_none(
     assert status == 0 and all(f"{runs}/{other}" in listed for other in (*BUILT, "whole"))
     assert called(capsys, "report", runs, "-o", "page.html")[0] == 0
     assert "whole" in Path("page.html").read_text()
+
+
+def test_time_of_a_report_does_not_grow_with_the_square_of_its_runs(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Empty directories cost nothing to somebody who hides runs behind 20,000 of them."""
+    for number in range(10, 100):
+        (runs / "repetitions" / f"repetition_{number:04}").mkdir()
+    asked = []
+    monkeypatch.setattr(run_sections, "followed", lambda path: asked.append(path) or path)
+    page = report_page([runs])
+    assert "repetitions/repetition_0099" in page and ">whole<" in page
+    assert len(asked) == len({*asked}) > 90
 
 
 @contextlib.contextmanager
