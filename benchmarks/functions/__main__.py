@@ -402,7 +402,9 @@ def _report(name: str, rows: Any, options: argparse.Namespace) -> int:
         (RESULTS / f"{name}.json").write_text(
             json.dumps({"rows": finished, "seconds": seconds}, indent=2)
         )
-    return int(vars(options).get("strict", False) and any(row.get("met") is False for row in finished))
+    return int(
+        vars(options).get("strict", False) and any(row.get("met") is False for row in finished)
+    )
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ would stall while its target computes.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -78,8 +79,8 @@ class Work:
         self._world, self._static, self._signals = world, schedule == "static", signals
         # a share of the chunks, and of (generation)
         self._close_at, self._may_close = close_at, may_close
-        # rank 0: whether ranks get a chunk while they evaluate another one
-        self.assigns_ahead = close_at is None
+        # rank 0: chunks that have to be left for ranks that still evaluate one to get another
+        self.plenty = 0.0 if close_at is None else math.inf
         self._unfinished: dict[int, int] = {}  # rank 0: number of chunks that a rank has
         # rank 0: chunks that are given up; 0: the round is not closed early
         self._most_unfinished = 0
@@ -230,7 +231,7 @@ class Work:
         if self._left is None:
             return
         for rank in ranks:
-            is_plenty = self.assigns_ahead and len(self._left) >= len(self.evaluators)
+            is_plenty = len(self._left) >= max(self.plenty, len(self.evaluators))
             if self._waiting[rank] or is_plenty:
                 number = self._next()
                 del self._waiting[rank]

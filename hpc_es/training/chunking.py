@@ -6,6 +6,7 @@ jobs take.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -70,6 +71,8 @@ class CutPlan:
     rank_0_evaluates: bool = True
     # training jobs of the first round, the longest first; (): in the order of the jobs
     order: tuple[int, ...] = ()
+    # so many chunks have to be left for ranks that still evaluate one to get another one
+    plenty: int = 0
 
     def in_order(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
         """Return the chunks in the order in which they are handed out."""
@@ -86,7 +89,7 @@ class CutPlan:
         return sorted(chunks, key=first)
 
     def to_numbers(self) -> tuple[int, ...]:
-        """Return the plan without `order` as eight integers, for a message."""
+        """Return the plan without `order` as nine integers, for a message."""
         return (
             self.cut.largest,
             self.cut.smallest,
@@ -96,19 +99,21 @@ class CutPlan:
             int(self.evaluation_first),
             self.ranks,
             int(self.rank_0_evaluates),
+            self.plenty,
         )
 
     @staticmethod
     def from_numbers(numbers: Sequence[int]) -> CutPlan:
         """Return the plan that `to_numbers` converted."""
         largest, smallest, multiple, is_even, *rest = numbers
-        evaluation_size, evaluation_first, ranks, rank_0_evaluates = rest
+        evaluation_size, evaluation_first, ranks, rank_0_evaluates, plenty = rest
         return CutPlan(
             cut=Cut(largest, smallest, multiple, bool(is_even)),
             evaluation_size=evaluation_size,
             evaluation_first=bool(evaluation_first),
             ranks=ranks,
             rank_0_evaluates=bool(rank_0_evaluates),
+            plenty=plenty,
         )
 
 
@@ -254,10 +259,13 @@ class ChunkPlanner:
 
         `add_durations` and `update` come before.
         """
-        self.plan = replace(self.plan, order=())
+        self.plan = replace(self.plan, order=(), plenty=0)
         vectors = self._candidates(state) if self._orders_jobs else None
         if vectors is not None and len(vectors) > self.plan.ranks:
-            self.plan = replace(self.plan, order=self._durations.longest_first(vectors))
+            order = self._durations.longest_first(vectors)
+            # A job may wait for the longest one on its rank, if others are left to do meanwhile.
+            plenty = math.ceil(2 * self.plan.ranks * order.longest) if order.jobs else 0
+            self.plan = replace(self.plan, order=order.jobs, plenty=plenty)
 
     def _candidates(self, state: State) -> Float64 | None:
         """Return the candidates of a generation's first round, float64[jobs, size].

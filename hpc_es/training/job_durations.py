@@ -6,6 +6,7 @@ No result depends on it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,13 @@ from hpc_es.core.data import Float64
 
 MOST_REMEMBERED = 512  # candidates, the newest
 NEIGHBOURS = 5  # similar candidates whose errors are averaged
+
+
+class Order(NamedTuple):
+    """The jobs of a generation, the longest first."""
+
+    jobs: tuple[int, ...] = ()  # (): their durations are unknown
+    longest: float = 1.0  # duration of the longest one, as a multiple of the mean
 
 
 class JobDurations:
@@ -38,13 +46,10 @@ class JobDurations:
         self._known = features[-MOST_REMEMBERED:]
         self._log_seconds = log_seconds[-MOST_REMEMBERED:]
 
-    def longest_first(self, vectors: Float64) -> tuple[int, ...]:
-        """Return the indices of candidates, float64[jobs, size], the longest first.
-
-        () if nothing is known.
-        """
+    def longest_first(self, vectors: Float64) -> Order:
+        """Return the order of candidates, float64[jobs, size]."""
         if self._known is None or len(self._known) < NEIGHBOURS:
-            return ()
+            return Order()
         mean, scale = self._known.mean(axis=0), self._known.std(axis=0)
         scale[scale == 0] = 1.0
         known, new = (self._known - mean) / scale, (self._features(vectors) - mean) / scale
@@ -67,7 +72,9 @@ class JobDurations:
         distances = np.take_along_axis(squared_distances, nearest, axis=1)
         weights = 1 / (distances.clip(min=0) + 1e-6)
         estimates = new @ slopes + (weights * errors[nearest]).sum(axis=1) / weights.sum(axis=1)
-        return tuple(np.argsort(-estimates, kind="stable").tolist())
+        seconds = np.exp(centred)
+        longest = max(seconds.max(), np.exp(estimates.max())) / seconds.mean()
+        return Order(tuple(np.argsort(-estimates, kind="stable").tolist()), float(longest))
 
     def _features(self, vectors: Float64) -> Float64:
         """Return numbers, and indicators of the categories of choices, float64[jobs, features]."""

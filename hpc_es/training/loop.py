@@ -9,6 +9,7 @@ recorded (`Recording`).
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
@@ -237,8 +238,7 @@ class Training:
             command = self._commander.command(kind, self._shared.plan(rank.state))
         command = command.broadcast(self.world)
         rank.work.set_evaluators(command.plan.rank_0_evaluates)
-        # With an order, no job waits for a long one on the same rank.
-        rank.work.assigns_ahead = not (command.plan.order or rank.closes)
+        rank.work.plenty = math.inf if rank.closes else command.plan.plenty
         if command.kind is Kind.FAIL:
             raise RunFailedError(self.world.broadcast_text(None))
         if command.kind is not Kind.STOP:

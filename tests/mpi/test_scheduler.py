@@ -25,6 +25,7 @@ from hpc_es.mpi.scheduler import Work
 def body():
     world = connect()
     work = Work(world, "on_demand", {master})
+    work.plenty = {plenty}
     def evaluate(chunk, poll):
         end = time.perf_counter() + SECONDS[world.rank]
         while time.perf_counter() < end:
@@ -43,11 +44,11 @@ def body():
 
 
 def shares(
-    seconds: list[float], chunks: int, master: bool = True, rounds: int = 3
+    seconds: list[float], chunks: int, master: bool = True, rounds: int = 3, plenty: int = 0
 ) -> list[list[list[int]]]:
     """Chunks that each rank evaluated, in every round; a chunk takes rank r `seconds[r]`."""
     code = (
-        HEAD.format(master=master, chunks=chunks, rounds=rounds)
+        HEAD.format(master=master, chunks=chunks, rounds=rounds, plenty=plenty)
         + f"SECONDS = {seconds}\nguarded(body)"
     )
     done = mpiexec(len(seconds), script(code), timeout_seconds=60)
@@ -71,6 +72,15 @@ def test_last_chunks_are_not_prefetched() -> None:
     not 1 and 3.
     """
     assert [[len(mine) for mine in round] for round in shares([0.3, 0.25], 4)] == [[2, 2]] * 3
+
+
+@pytest.mark.parametrize(("plenty", "expected"), [(0, [2, 2]), (3, [3, 1])])
+def test_chunks_wait_behind_a_long_one_only_if_plenty_are_left(
+    plenty: int, expected: list[int]
+) -> None:
+    """Rank 1 evaluates its first chunk for 0.3 s, while 2 are left at most."""
+    rounds = shares([0.05, 0.3], 4, plenty=plenty)
+    assert [[len(mine) for mine in round] for round in rounds] == [expected] * 3
 
 
 def test_faster_rank_evaluates_more_chunks() -> None:

@@ -378,15 +378,15 @@ def test_environment_that_uses_global_generators_is_detected(
 def test_jobs_that_take_long_are_handed_out_first() -> None:
     """Seconds e^x of a number x in one category, and ten times as many in the other one."""
     durations = JobDurations({1: 2})
-    assert durations.longest_first(np.zeros((3, 2))) == ()  # nothing is known
+    assert durations.longest_first(np.zeros((3, 2))).jobs == ()  # nothing is known
     x = np.linspace(-1, 1, 41)
     vectors = np.array([[number, category] for category in (0.0, 1.0) for number in x])
     seconds = np.exp(vectors[:, 0]) * 10 ** vectors[:, 1]
     seconds[::7] = np.nan
     durations.add(vectors, seconds)
-    assert durations.longest_first(
-        np.array([[0.9, 0], [-0.9, 1], [0.9, 1], [0.0, 0], [-0.9, 0]])
-    ) == (2, 1, 0, 3, 4)
+    order = durations.longest_first(np.array([[0.9, 0], [-0.9, 1], [0.9, 1], [0.0, 0], [-0.9, 0]]))
+    assert order.jobs == (2, 1, 0, 3, 4)
+    assert order.longest == pytest.approx(np.nanmax(seconds) / np.nanmean(seconds))
 
 
 @dataclass(frozen=True)
@@ -415,6 +415,8 @@ def test_jobs_have_an_order_unless_their_vectors_need_too_much_memory(
     planner.add_durations(state, np.linspace(0.1, 0.2, 8))
     planner.order(state)
     assert planner.plan.order == expected
+    # the mean is 0.15 s, and the longest job takes 0.2 s: 2 * 2 * 0.2 / 0.15 are left at least
+    assert planner.plan.plenty == (6 if expected else 0)
 
 
 @pytest.mark.parametrize("evaluation_first", [True, False])
