@@ -2,10 +2,10 @@
 
 ZDT1 to 4 and 6 (Zitzler, Deb & Thiele 2000) and DTLZ1, 2 and 7 (Deb et al. 2002) with 25,000
 evaluations, reference point 1.1 (DTLZ1: 1, DTLZ7: 1.1, 1.1 and 6.6), and DSIntLFTL of cmaes with
-7,000, of numbers, integers and choices (pymoo and comocma have none), reference point 3.3. Two
-hypervolumes are recorded: `all`, of all evaluated vectors, and `population`, of 100 members: the
-last population of a genetic algorithm, or the archive of `como_cma_es`. Hypervolumes do not depend
-on the machine.
+7,000, of numbers, integers and choices (pymoo and comocma have none), reference point 3.3.
+Hypervolumes are recorded of `all` evaluated vectors, of a `population` of 100, which is the last
+one of a genetic algorithm, or the archive of `como_cma_es`, and of its last `means`. They do not
+depend on the machine.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from hpc_es.core.hypervolume import hypervolume
 POPULATION, KERNELS = 100, 10
 MIXED, CATEGORIES, MIXED_EVALUATIONS = "DSIntLFTL", 5, 7_000
 Objectives = Callable[[Float64], Float64]
+Fronts = Mapping[str, Float64]  # by the names FRONTS: float64[members, objectives]
+FRONTS = ("all", "population", "means")
 KEY = ("contender", "function", "seed", "evaluations", "kernels")  # of a trial
 
 
@@ -120,10 +122,8 @@ def ours(
     seed: int,
     evaluations: int,
     kernels: int,
-) -> Float64:
-    """Run one of our strategies, which keeps vectors within the bounds in this way; return its last
-    population or archive.
-    """
+) -> Fronts:
+    """Run one of our strategies, which keeps vectors within the bounds in this way."""
     size, reference = case.size, case.reference
     options: dict[str, Any] = {"population_size": POPULATION}
     if algorithm == "como_cma_es":
@@ -145,15 +145,18 @@ def ours(
         hypervolume_interval=0,
         **options,
     )
+    sweep = list[Float64]()
     while not es.stop():
-        es.tell([f(x) for x in es.ask()])
-    members: Float64 = es._state.master[
-        "objectives" if algorithm == "nsga2" else PREFIX + "objectives"
-    ]
-    return members
+        jobs, told = es._algorithm.population(es._state), [f(x) for x in es.ask()]
+        sweep = told if len(told) == jobs else sweep  # the last one may be cut short
+        es.tell(told)
+    if algorithm == "nsga2":
+        return {"population": es._state.master["objectives"]}
+    means = np.array(sweep[es._algorithm.samples :: es._algorithm.samples + 1])
+    return {"population": es._state.master[PREFIX + "objectives"], "means": means}
 
 
-def pymoo(f: Recorded, case: Case, seed: int, evaluations: int, _: int) -> Float64:
+def pymoo(f: Recorded, case: Case, seed: int, evaluations: int, _: int) -> Fronts:
     from pymoo.algorithms.moo.nsga2 import NSGA2
     from pymoo.core.problem import ElementwiseProblem
     from pymoo.optimize import minimize
@@ -164,11 +167,10 @@ def pymoo(f: Recorded, case: Case, seed: int, evaluations: int, _: int) -> Float
 
     problem = Problem(n_var=case.size, n_obj=len(case.reference), xl=0.0, xu=1.0)
     found = minimize(problem, NSGA2(POPULATION), ("n_eval", evaluations), seed=seed)
-    population: Float64 = found.pop.get("F")
-    return population
+    return {"population": found.pop.get("F")}
 
 
-def cmaes(f: Recorded, case: Case, seed: int, evaluations: int, kernels: int) -> None:
+def cmaes(f: Recorded, case: Case, seed: int, evaluations: int, kernels: int) -> Fronts:
     from cmaes import COMOCatCMAwM
 
     spaces: dict[str, Any] = {"x_space": [[0.0, 1.0]] * case.size}
@@ -185,23 +187,25 @@ def cmaes(f: Recorded, case: Case, seed: int, evaluations: int, kernels: int) ->
                 x = np.concatenate([x, solution.z, solution.c.argmax(axis=1)])
             told.append((solution, f(x).tolist()))
         search.tell(told)
+    return {}
 
 
-def comocma(f: Recorded, case: Case, seed: int, evaluations: int, kernels: int) -> None:
+def comocma(f: Recorded, case: Case, seed: int, evaluations: int, kernels: int) -> Fronts:
     import comocma as library
 
     starts = np.random.default_rng(seed).random((kernels, case.size)).tolist()
     inner = {"bounds": [0, 1], "verbose": -9, "seed": seed + 1}
-    kernels = library.get_cmas(starts, 0.3, inopts=inner)
+    searches = library.get_cmas(starts, 0.3, inopts=inner)
     search = library.Sofomore(
-        kernels, reference_point=list(case.reference), opts={"verb_filename": ""}
+        searches, reference_point=list(case.reference), opts={"verb_filename": ""}
     )
     while len(f.values) < evaluations and not search.stop():
         vectors = search.ask("all")
         search.tell(vectors, [f(np.array(x)).tolist() for x in vectors])
+    return {}
 
 
-CONTENDERS: Mapping[str, tuple[Callable[..., Float64 | None], str | None, int]] = {
+CONTENDERS: Mapping[str, tuple[Callable[..., Fronts], str | None, int]] = {
     # how it runs, the package that it needs, and the most objectives
     "nsga2": (partial(ours, "nsga2", "reflect"), None, 8),
     "pymoo": (pymoo, "pymoo", 8),
@@ -218,17 +222,19 @@ def trial(contender: str, name: str, seed: int, evaluations: int, kernels: int) 
     """Run a contender once."""
     case = FUNCTIONS[name]
     recorded = Recorded(case.f)
-    population = CONTENDERS[contender][0](recorded, case, seed, evaluations, kernels)
-    values, point = np.array(recorded.values[:evaluations]), np.array(case.reference)
-    last = None if population is None else hypervolume(np.asarray(population), point)
-    found = {"all": hypervolume(values, point), "population": last}
+    fronts = CONTENDERS[contender][0](recorded, case, seed, evaluations, kernels)
+    fronts = {"all": np.array(recorded.values[:evaluations]), **fronts}
+    point = np.array(case.reference)
     return {
         "contender": contender,
         "function": name,
         "seed": seed,
         "evaluations": evaluations,
         "kernels": kernels,
-        **found,
+        **{
+            name: hypervolume(np.asarray(fronts[name]), point) if name in fronts else None
+            for name in FRONTS
+        },
     }
 
 
@@ -256,15 +262,15 @@ class Plan(NamedTuple):
 def markdown(found: Sequence[Row]) -> str:
     """Return a table with the median and the range of the hypervolumes."""
     lines = [
-        "| function | contender | runs | all evaluations | last population |",
-        "|---|---|---|---|---|",
+        "| function | contender | runs | all evaluations | population | means |",
+        "|---|---|---|---|---|---|",
     ]
     names = list(dict.fromkeys(one["function"] for one in found))
     for name in names:
         for contender in CONTENDERS:
             own = [one for one in found if (one["function"], one["contender"]) == (name, contender)]
             if own:
-                cells = [_range([one[key] for one in own]) for key in ("all", "population")]
+                cells = [_range([one[key] for one in own]) for key in FRONTS]
                 lines.append(f"| {name} | {contender} | {len(own)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
