@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -468,7 +468,9 @@ COMPARED = (
         "final_score",
         "best_score",
         "best_value",
+        "mean_of_the_centre",
         "best_reward",
+        "hypervolume",
         "npe",
         "timesteps",
     ),
@@ -549,12 +551,25 @@ def run_results(arguments: argparse.Namespace) -> int:
         )
         for name, original in copies.items():
             sys.stdout.write(f"left out: {visible(name)}, a copy of {visible(original)}\n")
+        sys.stdout.write(_reference_note([row for rows, _ in contents.values() for row in rows]))
     else:
         rows, summary = next(iter(contents.values()))
         for row in rows:
             sys.stdout.write(_result_line(row) + "\n")
-        sys.stdout.write(results.summary_text(summary))
+        sys.stdout.write(results.summary_text(summary) + _reference_note(rows))
     return 0
+
+
+def _reference_note(rows: Iterable[JsonObject]) -> str:
+    """Return a line if the hypervolumes of results are measured from different points, else ''."""
+    fronts = [row["front"] for row in rows if isinstance(row.get("front"), Mapping)]
+    points = {json.dumps(front.get("reference"), sort_keys=True) for front in fronts}
+    if len(points) < 2:
+        return ""
+    return (
+        "The hypervolumes are measured from different points, which the first generations gave, and "
+        "cannot be compared: set a reference for each of task.objectives.\n"
+    )
 
 
 def _read_results(directory: Path, unreadable: list[str]) -> tuple[list[JsonObject], JsonObject]:
@@ -645,7 +660,7 @@ def _comparison(summaries: Mapping[str, JsonObject]) -> str:
     """Return a table with one line per directory: medians, and quartiles of several repetitions."""
     names = {name: name.replace("_", " ") for name in COMPARED}
     # of functions, programs and models a timestep is an evaluation, as everywhere else
-    evaluated = ("best_value", "best_score")
+    evaluated = ("best_value", "best_score", "mean_of_the_centre", "hypervolume")
     if all(any(summary[name] is not None for name in evaluated) for summary in summaries.values()):
         names = {name: text.replace("timesteps", "evaluations") for name, text in names.items()}
     table = [["directory", "finished", *names.values()]]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hpc_es
+from hpc_es import cli
 from hpc_es.core.domination import nondominated
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.core.hypervolume import hypervolume
@@ -342,3 +343,25 @@ def test_front_is_the_same_after_the_kill_of_a_rank(text: str, tmp_path: Path) -
     assert ended.status == 0, ended.stderr
     assert result(tmp_path / "run")["state_sha256"] == result(whole)["state_sha256"]
     assert (tmp_path / "run/front.csv").read_bytes() == (whole / "front.csv").read_bytes()
+
+
+def test_results_of_several_directories_show_the_hypervolume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a note if it is measured from different points."""
+    runs = [
+        started(tmp_path, NSGA2, f"run{seed}", "stop.generations=2", f"seed={seed}", more)
+        for seed, more in (
+            (1, "name=x"),
+            (2, "name=x"),
+            (3, "task.objectives={a: minimise, b: minimise}"),
+        )
+    ]
+    for chosen, differ in ((runs[:2], False), (runs, True)):
+        assert cli.run(["results", *map(str, chosen)]) == 0
+        head, *lines, last = capsys.readouterr().out.splitlines()
+        assert head.split() == ["directory", "finished", "hypervolume", "evaluations"]
+        assert last.startswith("The hypervolumes are measured from different") == differ
+        lines += [] if differ else [last]
+        for line, path in zip(lines, chosen, strict=True):
+            assert line.split()[4] == f"{result(path)['answer']['value']:.6g}"

@@ -19,7 +19,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -57,6 +57,7 @@ OFFERS = Offers(
     noisy=True,
 )
 
+_FILE = re.compile(re.escape(CONFIG) + r"/[^\s'\"`;|&<>()$]+")
 SHELL_VARIABLE = re.compile(r"\$(?:[A-Za-z_]|\{)")
 
 
@@ -104,28 +105,35 @@ def offers(options: Options) -> Offers:
 
 
 def sources(section: ConfigData, directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of the program, and of its arguments that are files of the config.
+    """Return the SHA-256 of the program, and of the files of the config that its arguments name.
 
-    These are in the config's directory ({config}/...). Nothing is executed.
+    These are in the config's directory ({config}/...), also within an argument, such as that of a
+    shell; names of files that do not exist, such as those of a result, are left out. Nothing is
+    executed.
     """
     first, *rest = section["command"]
-    files: dict[str, Path | None] = {first: None}
+    program: Path | None = None
     with contextlib.suppress(ValueError):  # a variable that is not set here
-        files[first] = _program_path(first, directory)
-    files |= {
-        word: directory / word.removeprefix(f"{CONFIG}/")
-        for word in rest
-        if word.startswith(f"{CONFIG}/")
-    }
-    return {
-        name: sha256_of(path) if path is not None and path.is_file() else ""
-        for name, path in files.items()
-    }
+        program = _program_path(first, directory)
+    files = {name: directory / name.removeprefix(f"{CONFIG}/") for name in _named_files(rest)}
+    found = {name: sha256_of(path) for name, path in files.items() if path.is_file()}
+    return {first: sha256_of(program) if program and program.is_file() else "", **found}
+
+
+def _named_files(words: Sequence[str]) -> Iterator[str]:
+    """Yield the files of the config that words name: as a whole, or up to a space or a sign of the
+    shell.
+    """
+    for word in words:
+        if word.startswith(f"{CONFIG}/"):
+            yield word
+        yield from _FILE.findall(word)
 
 
 def programs(section: ConfigData) -> list[str]:
     """Return the names in `sources` that are executed: all, since a program reads its files."""
-    return [*sources(section, Path())]
+    first, *rest = section["command"]
+    return [*dict.fromkeys([first, *_named_files(rest)])]
 
 
 def build(options: Options, repetition: int = 0) -> ObjectiveTask:

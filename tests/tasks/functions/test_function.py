@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.config.resolved import dump_json, parse_resolved, resolved, sources
+from hpc_es.config.resolved import dump_json, parse_resolved, programs, resolved, sources
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
 from hpc_es.training.build import build_task
@@ -382,8 +382,12 @@ def test_hashes_of_functions_and_programs_of_a_config(tmp_path: Path) -> None:
     assert result == {
         "./program": hashlib.sha256(b"#!/bin/sh\n").hexdigest(),
         "{config}/script.py": hashlib.sha256(b"1").hexdigest(),
-        "{config}/none.py": "",
     }
+    # the result does not exist yet; a shell gets its files within a text
+    shell = ["sh", "-c", "exec {config}/script.py {parameters} {config}/none.json > {result}"]
+    section = resolved(config(tmp_path, command=shell))
+    assert [*sources(section)] == ["sh", "{config}/script.py"]
+    assert programs(section) == ("sh", "{config}/script.py", "{config}/none.json")
     model = hashlib.sha256((tmp_path / "kinds_model.py").read_bytes()).hexdigest()
     assert sources(resolved(config(tmp_path))) == {"kinds_model:cost": model}
 
