@@ -213,8 +213,15 @@ class CMAES(DistributionStrategy):
         return z, y
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
-        """Return the weight w_i of each sample by its rank, float64[samples]."""
-        return sample_weights(self.constants(state).weights, fitness, share_ties=False)
+        """Return the weights w_i of each sample by its rank, float64[2, samples]: for the mean, at
+        least 0, and for the covariance.
+
+        Noise handling takes means over several rankings. If they were of positive and negative
+        weights together, a sample that is among the best in some rankings and among the worst in
+        others would count little, steps would get short, and the step size would shrink.
+        """
+        weights = sample_weights(self.constants(state).weights, fitness, share_ties=False)
+        return np.stack([np.maximum(weights, 0.0), weights])
 
     def blocks(self, state: State) -> int:
         """Return the number of blocks of rows of the covariance."""
@@ -225,7 +232,7 @@ class CMAES(DistributionStrategy):
         if prepared.reason:
             return {}
         z, y = self._z_and_y(state)
-        n, w = self.normal_size, prepared.weights
+        n, w = self.normal_size, prepared.weights[1]
         squared_lengths = np.maximum(np.square(z).sum(axis=1), 1e-300)
         w = np.where(w < 0, w * n / squared_lengths, w)  # eq. 46
         return {"rows": covariance.rows_of_sum(self.constants(state).c_mu * w, y, block)}
@@ -237,10 +244,10 @@ class CMAES(DistributionStrategy):
         c, m, old = self.constants(state), state.theta, state.master
         if not self.normal_size:
             assert self.mixed is not None
-            return self.mixed.after_update(state, np.maximum(weights, 0.0), m, np.empty(0))
+            return self.mixed.after_update(state, weights[0], m, np.empty(0))
         sigma, age = float(state.shared["sigma"]), int(old["age"]) + 1
         z, y = self._z_and_y(state)
-        positive = np.maximum(weights, 0.0)
+        positive = weights[0]
         z_w, y_w = positive @ z, positive @ y  # eq. 41
         step = sigma * y_w
         # eq. 42
@@ -249,7 +256,7 @@ class CMAES(DistributionStrategy):
             if self.mixed is None
             else self.mixed.stepped(m, step)
         )
-        mu_eff = self.variance_effective(state, weights, c.mu_eff)
+        mu_eff = self.variance_effective(state, positive, c.mu_eff)
         gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * mu_eff)
         p_sigma = (1 - c.c_sigma) * old["sigma_path"] + gain_sigma * z_w  # eq. 43
         length, bias = norm(p_sigma), math.sqrt(1 - (1 - c.c_sigma) ** (2 * age))

@@ -320,6 +320,23 @@ def test_expected_weights_change_the_variance_effective_number_of_samples() -> N
     assert plain._algorithm.variance_effective(plain._state, weights, 3.0) == 3.0
 
 
+@pytest.mark.parametrize("kind", ["cma_es", "sep_cma_es"])
+def test_step_size_does_not_shrink_on_noise_alone(kind: str) -> None:
+    """Random selection leaves sigma alone in the mean; it became 200 times smaller where the means
+    of positive and negative weights were taken together.
+    """
+    logarithms = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        es = hpc_es.Strategy(
+            kind, x0=np.zeros(10), sigma0=1.0, seed=seed, noise_handling="reevaluate"
+        )
+        for _ in range(200):
+            es.tell(rng.standard_normal(len(es.ask())))
+        logarithms.append(np.log(es._state.shared["sigma"]))
+    assert abs(np.mean(logarithms)) < 1.5
+
+
 # Bad input.
 
 
