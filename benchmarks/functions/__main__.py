@@ -115,19 +115,7 @@ def parser() -> argparse.ArgumentParser:
         "--busy", action="store_true", help="evaluations compute instead of sleeping"
     )
     together.add_argument("--rounds", type=int, default=3)
-    pools_ = commands.add_parser("pools", help="NSGA-II on two ranks beside a pool of pymoo")
-    pools_.set_defaults(run=run_pools)
-    pools_.add_argument(
-        "--seconds",
-        nargs="+",
-        type=float,
-        default=[0.001, 0.01, 0.1],
-        help="durations of an evaluation",
-    )
-    pools_.add_argument(
-        "--busy", action="store_true", help="evaluations compute instead of sleeping"
-    )
-    pools_.add_argument("--rounds", type=int, default=3)
+    add_pools(commands)
     add_front(commands)
     add_biobj(commands)
     discrete = commands.add_parser(
@@ -165,6 +153,21 @@ def parser() -> argparse.ArgumentParser:
             "--strict", action="store_true", help="end with status 1 if a target is missed"
         )
     return parser
+
+
+def add_pools(commands: Any) -> None:
+    """Add the command `pools`."""
+    two = commands.add_parser("pools", help="NSGA-II on two ranks beside a pool of pymoo")
+    two.set_defaults(run=run_pools, strict=False)
+    two.add_argument(
+        "--seconds",
+        nargs="+",
+        type=float,
+        default=[0.001, 0.01, 0.1],
+        help="durations of an evaluation",
+    )
+    two.add_argument("--busy", action="store_true", help="evaluations compute instead of sleeping")
+    two.add_argument("--rounds", type=int, default=3)
 
 
 def add_front(commands: Any) -> None:
@@ -402,9 +405,7 @@ def _report(name: str, rows: Any, options: argparse.Namespace) -> int:
         (RESULTS / f"{name}.json").write_text(
             json.dumps({"rows": finished, "seconds": seconds}, indent=2)
         )
-    return int(
-        vars(options).get("strict", False) and any(row.get("met") is False for row in finished)
-    )
+    return int(options.strict and any(row.get("met") is False for row in finished))
 
 
 if __name__ == "__main__":

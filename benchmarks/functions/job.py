@@ -13,7 +13,7 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -47,6 +47,10 @@ class Spec:
             command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS
         )
         return json.loads(done.stdout.splitlines()[-1])
+
+    def rate(self, generations: Sequence[float]) -> float:
+        """Return the evaluations per second over generations with these durations."""
+        return self.population * len(generations) / sum(generations)
 
     def function(self) -> Callable[[Float64], float | Float64]:
         """Return the objective, which is nearly noise, so that no search ends."""

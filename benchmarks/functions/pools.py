@@ -52,7 +52,7 @@ def rows(durations: Sequence[float], work: Work, rounds: int) -> Iterator[dict[s
     """Yield one row for each duration of an evaluation."""
     for seconds in durations:
         spec = spec_of(seconds, work)
-        pairs = [(rate(spec.run(PROCESSES)), rate(of_pymoo(spec))) for _ in range(rounds)]
+        pairs = [(spec.rate(spec.run(PROCESSES)), spec.rate(of_pymoo(spec))) for _ in range(rounds)]
         ours, theirs = (median(rates) for rates in zip(*pairs, strict=True))
         most = PROCESSES / seconds
         yield {
@@ -64,8 +64,3 @@ def rows(durations: Sequence[float], work: Work, rounds: int) -> Iterator[dict[s
             "share": ours / most,
             "share of pymoo": theirs / most,
         }
-
-
-def rate(generations: Sequence[float]) -> float:
-    """Return the evaluations per second over generations with these durations."""
-    return POPULATION * len(generations) / sum(generations)

@@ -32,7 +32,7 @@ def measure(seconds: float, work: Work, rounds: int) -> dict[str, Any]:
         KIND, population=POPULATION, generations=generations + 1, work=work, seconds=seconds
     )
     loop = Spec(generations=calls, work=work, seconds=seconds)
-    rates = [(loop.run(RANKS), rate(search.run(RANKS))) for _ in range(rounds)]
+    rates = [(loop.run(RANKS), search.rate(search.run(RANKS))) for _ in range(rounds)]
     share, target = median(ours / bare for bare, ours in rates), TARGETS.get(seconds)
     row = {
         "seconds": seconds,
@@ -43,8 +43,3 @@ def measure(seconds: float, work: Work, rounds: int) -> dict[str, Any]:
     }
     row |= {"evaluations_per_second": median(ours for _, ours in rates), "of_loops": share}
     return row if target is None else {**row, "target": target, "met": share >= target}
-
-
-def rate(generations: Sequence[float]) -> float:
-    """Return the evaluations per second over generations with these durations."""
-    return POPULATION * len(generations) / sum(generations)

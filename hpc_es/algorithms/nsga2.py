@@ -49,6 +49,10 @@ from hpc_es.core.population import Explicit, Population
 from hpc_es.core.quantities import OBJECTIVES
 
 ATTEMPTS = 20  # to draw a child that equals no parent
+MOST_TOGETHER = (
+    1 << 20
+)  # numbers of children that are drawn at once, of which there are some copies
+MOST_KNOWN = 1 << 24  # numbers of the children of a generation that are kept
 TOURNAMENTS = (1 << 64) - 1  # index of their random numbers; those of children are their numbers
 
 NEEDS = Needs(
@@ -156,14 +160,21 @@ class NSGA2(BaseStrategy[State]):
 
     def drawn(self, state: State, jobs: Sequence[int]) -> Array:
         """Return the children of jobs, dtype[jobs, params]; equals of parents are drawn again."""
-        parents, left = self._newest.of(state).parents, np.arange(len(jobs))
         children = np.zeros((len(jobs), self.problem.size), self.problem.dtype)
+        most = max(1, MOST_TOGETHER // self.problem.size)
+        for start in range(0, len(jobs), most):
+            part = slice(start, start + most)
+            self._draw(state, np.array(jobs[part], np.int64), children[part])
+        return children
+
+    def _draw(self, state: State, jobs: Indices, children: Array) -> None:
+        """Write the children of jobs to `children`, dtype[jobs, params]."""
+        parents, left = self._newest.of(state).parents, np.arange(len(jobs))
         for attempt in range(ATTEMPTS):
             if not len(left):
                 break
-            children[left] = self._attempt(state, np.array(jobs, np.int64)[left], attempt)
+            children[left] = self._attempt(state, jobs[left], attempt)
             left = np.array([row for row in left if children[row].tobytes() in parents], np.int64)
-        return children
 
     def _attempt(self, state: State, jobs: Indices, attempt: int) -> Float64:
         """Return children, float64[jobs, params]: 2 i and 2 i + 1 have the same parents."""
@@ -218,7 +229,8 @@ class NSGA2(BaseStrategy[State]):
     def children(self, state: State, jobs: Sequence[int]) -> Array:
         """Return the candidates of ascending jobs, dtype[jobs, params]."""
         vectors = np.zeros((len(jobs), self.problem.size), self.problem.dtype)
-        known = self._newest.of(state).children
+        is_small = self.options.population_size * self.problem.size <= MOST_KNOWN
+        known = self._newest.of(state).children if is_small else {}
         given = injected_in(state.shared)
         injected = vectors[:0] if given is None else given
         missing = [job for job in jobs if job not in known]

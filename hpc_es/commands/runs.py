@@ -547,7 +547,7 @@ def run_results(arguments: argparse.Namespace) -> int:
         sys.stdout.write(spreadsheet_text([columns, *table]))
     elif several:
         sys.stdout.write(
-            _comparison({name: pair[1] for name, pair in contents.items() if name not in copies})
+            _comparison({name: pair for name, pair in contents.items() if name not in copies})
         )
         for name, original in copies.items():
             sys.stdout.write(f"left out: {visible(name)}, a copy of {visible(original)}\n")
@@ -656,22 +656,23 @@ def _copied(contents: Mapping[str, Sequence[JsonObject]]) -> dict[str, str]:
     return copies
 
 
-def _comparison(summaries: Mapping[str, JsonObject]) -> str:
-    """Return a table with one line per directory: medians, and quartiles of several repetitions."""
+def _comparison(contents: Mapping[str, tuple[Sequence[JsonObject], JsonObject]]) -> str:
+    """Return a table with one line per directory, of its rows and their summary: medians, and
+    quartiles of several repetitions.
+    """
     names = {name: name.replace("_", " ") for name in COMPARED}
     # of functions, programs and models a timestep is an evaluation, as everywhere else
-    evaluated = ("best_value", "best_score", "mean_of_the_centre", "hypervolume")
-    if all(any(summary[name] is not None for name in evaluated) for summary in summaries.values()):
+    if all("evaluations" in row for rows, _ in contents.values() for row in rows):
         names = {name: text.replace("timesteps", "evaluations") for name, text in names.items()}
     table = [["directory", "finished", *names.values()]]
-    for name, summary in summaries.items():
+    for name, (_, summary) in contents.items():
         cells = [_statistics_cell(summary[column]) for column in COMPARED]
         table.append([visible(name), f"{summary['finished']} of {summary['repetitions']}", *cells])
     used = [
         index for index in range(len(table[0])) if any(line[index] != "-" for line in table[1:])
     ]
     lines = aligned([[line[index] for index in used] for line in table])
-    several = any(summary["finished"] > 1 for summary in summaries.values())
+    several = any(summary["finished"] > 1 for _, summary in contents.values())
     note = "Numbers are medians over repetitions (lower to upper quartile).\n" if several else ""
     return note + "".join(f"{line}\n" for line in lines)
 

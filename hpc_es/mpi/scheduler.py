@@ -3,10 +3,11 @@
 Each evaluating rank starts with the chunk of its own index and requests the next chunk in advance,
 so that it need not wait for the answer; if there is none yet when it has finished, it reports that
 it is free. The last chunks, one per rank, are only assigned to free ranks: otherwise a slightly
-faster rank would hold two of them while another has none. With `close_at`, the ranks that still
-evaluate when that share of the chunks is done give their chunks up. If rank 0 evaluates too, it
-answers between the steps of its own batch. Messages are two-sided, because a one-sided counter
-would stall while its target computes.
+faster rank would hold two of them while another has none. Where jobs differ much in length, more
+chunks have to be left (`Work.plenty`), so that none waits behind a long one. With `close_at`, the
+ranks that still evaluate when that share of the chunks is done give their chunks up. If rank 0
+evaluates too, it answers between the steps of its own batch. Messages are two-sided, because a
+one-sided counter would stall while its target computes.
 """
 
 from __future__ import annotations

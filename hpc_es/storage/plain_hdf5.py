@@ -82,7 +82,10 @@ def _texts(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[int, int]]:
             yield math.prod(value.shape), 0
             continue
         text = np.empty((), value.dtype)
-        value.read(text) if is_attribute else value.read_direct(text)
+        if is_attribute:
+            value.read(text)
+        else:
+            value.read_direct(text)
         yield 0, len(text[()])
 
 

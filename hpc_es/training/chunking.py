@@ -264,8 +264,8 @@ class ChunkPlanner:
         if vectors is not None and len(vectors) > self.plan.ranks:
             order = self._durations.longest_first(vectors)
             # A job may wait for the longest one on its rank, if others are left to do meanwhile.
-            plenty = math.ceil(2 * self.plan.ranks * order.longest) if order.jobs else 0
-            self.plan = replace(self.plan, order=order.jobs, plenty=plenty)
+            plenty = min(2 * self.plan.ranks * order.longest, len(order.jobs))
+            self.plan = replace(self.plan, order=order.jobs, plenty=math.ceil(plenty))
 
     def _candidates(self, state: State) -> Float64 | None:
         """Return the candidates of a generation's first round, float64[jobs, size].

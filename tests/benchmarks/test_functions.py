@@ -290,7 +290,7 @@ def test_rounds_alternate_and_average_generations() -> None:
 
 
 def test_rate_excludes_the_first_generation() -> None:
-    assert ranks.rate([2.0, 4.0]) == 64 * 2 / 6
+    assert job.Spec(population=ranks.POPULATION).rate([2.0, 4.0]) == 64 * 2 / 6
 
 
 def test_jobs_and_loops_report_their_rates() -> None:

@@ -365,3 +365,16 @@ def test_results_of_several_directories_show_the_hypervolume(
         lines += [] if differ else [last]
         for line, path in zip(lines, chosen, strict=True):
             assert line.split()[4] == f"{result(path)['answer']['value']:.6g}"
+
+
+def test_timesteps_of_policies_are_not_called_evaluations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        started(tmp_path, POLICIES % "nsga2", f"run{seed}", "stop.generations=1", f"seed={seed}")
+        for seed in (1, 2)
+    ]
+    assert cli.run(["results", *map(str, runs)]) == 0
+    assert capsys.readouterr().out.split()[:4] == [
+        *("directory", "finished", "hypervolume", "timesteps")
+    ]

@@ -477,15 +477,14 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
         )
 
     def variance_effective(self, state: State, weights: Float64, usual: float) -> float:
-        """Return mu_eff of the weights, float64[samples].
+        """Return mu_eff of the weights of the mean, float64[samples], which are at least 0.
 
         It is the usual one unless they are means over several rankings, because of noise.
         """
         noise = KnownNoise.of(state.shared)
         if self.handling is None or noise is None or not self.handling.averages(noise):
             return usual
-        positive = np.maximum(weights, 0.0)
-        return float(positive.sum() ** 2 / np.square(positive).sum())
+        return float(weights.sum() ** 2 / np.square(weights).sum())
 
     def tell(self, state: State, results: Results[Ranked]) -> tuple[State, Mapping[str, float]]:
         """Update the distribution; begin the next search if a stopping criterion is met."""

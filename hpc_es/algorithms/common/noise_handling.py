@@ -18,7 +18,8 @@ below THRESHOLD, updates are the usual ones. Otherwise a generation
 2. keeps the residuals of candidates with two values, r = f - mean, in a pool of POOL_SIZE as
    z = r / (s_0 + s_1 |f|), where s_0 and s_1 are fitted to |r| by least squares, both at least 0,
 3. draws DRAWS rankings by f_i + (s_0 + s_1 |f_i|) z*, with z* from the pool, and updates with the
-   mean of the weights that each candidate has in them.
+   mean of the weights that each candidate has in them; positive and negative weights, where there
+   are any, have a mean each.
 
 The residuals have the spread of a mean of two values, and so 1 / sqrt(2) of that of the noise.
 
