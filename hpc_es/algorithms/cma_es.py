@@ -119,6 +119,13 @@ def constants(n: int, population: int, active: bool) -> CmaConstants:
     )
 
 
+def of_mean_and_covariance(weights: Float64) -> Float64:
+    """Return the weights for the mean, which are at least 0, and for the covariance, float64[2,
+    samples].
+    """
+    return np.stack([np.maximum(weights, 0.0), weights])
+
+
 @dataclass(frozen=True)
 class CMAES(DistributionStrategy):
     """CMA-ES.
@@ -220,8 +227,8 @@ class CMAES(DistributionStrategy):
         weights together, a sample that is among the best in some rankings and among the worst in
         others would count little, steps would get short, and the step size would shrink.
         """
-        weights = sample_weights(self.constants(state).weights, fitness, share_ties=False)
-        return np.stack([np.maximum(weights, 0.0), weights])
+        ranks = self.constants(state).weights
+        return of_mean_and_covariance(sample_weights(ranks, fitness, share_ties=False))
 
     def blocks(self, state: State) -> int:
         """Return the number of blocks of rows of the covariance."""

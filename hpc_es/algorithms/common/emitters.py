@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms import cma_es
-from hpc_es.algorithms.cma_es import CMAES, CmaConstants
+from hpc_es.algorithms.cma_es import CMAES, CmaConstants, of_mean_and_covariance
 from hpc_es.algorithms.common.archive import (
     METRICS,
     REJECTED,
@@ -136,9 +136,9 @@ class EmitterSearch(CMAES):
         if not self.options.active:
             ranks = ranks[: int(state.shared["parents"])]
         weights[order[: len(ranks)]] = ranks[: len(order)]
-        ranked = Ranked(weights, None, weights)
+        ranked = Ranked(weights, None, of_mean_and_covariance(weights))
         blocks = [self.partial_update(state, ranked, block) for block in range(self.blocks(state))]
-        return self.update(state, weights, blocks)
+        return self.update(state, ranked.weights, blocks)
 
 
 class Emitted(NamedTuple):
