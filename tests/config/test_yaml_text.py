@@ -19,10 +19,10 @@ def bomb(levels: int, items: int = 10) -> str:
 
 def test_small_texts_do_not_expand_without_end() -> None:
     assert len(bomb(12)) < 1000
-    since = time.monotonic()
+    since = time.process_time()
     with pytest.raises(ValueError, match=r"aliases expand it to 1,234,567,901,\d+ values"):
         parse(bomb(12))
-    assert time.monotonic() - since < 1
+    assert time.process_time() - since < 1
 
 
 @pytest.mark.parametrize(

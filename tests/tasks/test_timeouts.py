@@ -77,17 +77,17 @@ def test_limit_in_a_thread_is_noticed_when_the_call_returns() -> None:
     before, seen = signal.getsignal(signal.SIGALRM), list[str]()
 
     def work() -> None:
-        with Watch(0.05, poll=lambda: None) as watch:
+        with Watch(0.3, poll=lambda: None) as watch:
             assert watch.timed(0, lambda: "fast")() == "fast"
             try:
-                watch.timed(1, time.sleep)(0.2)
+                watch.timed(1, time.sleep)(0.6)
             except EpisodeTimeout as error:
                 seen.append(str(error))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == ["the episode took longer than task.episode_timeout_seconds: 0.05"]
+    assert seen == ["the episode took longer than task.episode_timeout_seconds: 0.3"]
     assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (
         0.0,
         0.0,
@@ -111,4 +111,4 @@ def test_call_that_waits_for_a_lock_is_ended(
         watch.restart(0)
         with pytest.raises(EpisodeTimeout):
             watch.timed(0, wait)()
-    assert 0.3 <= time.perf_counter() - since < 2
+    assert 0.3 <= time.perf_counter() - since < 20
