@@ -118,9 +118,10 @@ def test_run_says_what_it_found_and_counts_further_evaluations(
     assert not log or log.count("noise: misranking") == 1
 
 
-def test_answer_of_a_noisy_function_is_its_centre(config: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["auto", "learning rate"])
+def test_answer_of_a_noisy_function_is_its_centre(mode: str, config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    runs.here(config, run, ())
+    runs.here(config, run, MODES[mode])
     result = json.loads((run / "result.json").read_text())
     answer, best = result["answer"], result["best_evaluation"]
     centre = runs.newest(run).state.theta

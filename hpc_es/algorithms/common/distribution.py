@@ -349,22 +349,24 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
 
     @cached_property
     def handling(self) -> NoiseHandling | None:
-        """How noise is handled; None: not at all, or by other learning rates.
+        """How noise is measured, and handled by further evaluations; None: not at all.
 
-        `auto` needs an objective that may be noisy, and values that can be compared between rounds.
+        `auto` and `learning_rate` need an objective that may be noisy, and values that can be
+        compared between rounds.
         """
         mode, problem = self.noise_mode, self.problem
-        if mode not in ("auto", "reevaluate") or self.options.side_by_side:
+        if mode == "none" or self.options.side_by_side:
             return None
         if mode == "reevaluate":
             return NoiseHandling(
                 self.keys, checks_first=False, always=True, chosen=self.reevaluated
             )
         is_noisy = problem.is_noisy if isinstance(problem, DeclaresNoise) else None
-        if is_noisy is False:
+        if is_noisy is False or problem.relative_fitness or problem.changing_fitness:
             return None
-        is_small = self.first_population < LEAST_CANDIDATES
-        if is_small or problem.relative_fitness or problem.changing_fitness:
+        if self.adapts_rates:
+            return NoiseHandling(self.keys, measures=False) if problem.is_objective else None
+        if self.first_population < LEAST_CANDIDATES:
             return None
         checks_first = problem.is_objective and not is_noisy
         return NoiseHandling(self.keys, checks_first=checks_first, chosen=self.reevaluated)
@@ -434,7 +436,7 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
     @property
     def records_candidates(self) -> bool:
         """Whether rows have the columns of `noise_handling`, as `Needs.columns` says."""
-        return self.noise_mode in ("auto", "reevaluate")
+        return self.noise_mode != "none"
 
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Ranked:
         """Rank the samples, unless too few evaluations succeeded or all are equal."""
@@ -499,10 +501,7 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
         if (samples := ranked.samples) is not None:
             shared = {**shared, **samples.noise.arrays()}
             evaluations += samples.reevaluations
-            of_noise = {
-                "misranking": samples.noise.misranking,
-                "reevaluations": float(samples.reevaluations),
-            }
+            of_noise = {} if self.adapts_rates else samples.metrics
         after = self._with_history(
             State(state.generation + 1, shared, master), ranked.fitness, evaluations
         )

@@ -180,6 +180,14 @@ class Samples:
     noise: Noise
     reevaluations: int
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The values of METRICS."""
+        return {
+            "misranking": self.noise.misranking,
+            "reevaluations": float(self.reevaluations),
+        }
+
 
 @dataclass(frozen=True)
 class NoiseHandling:
@@ -187,6 +195,8 @@ class NoiseHandling:
 
     Attributes:
         keys: of the run.
+        measures: whether the misranking is measured, and what follows from it; otherwise one
+            candidate shows whether there is noise, and nothing else happens.
         checks_first: whether one candidate decides whether there is noise, before a probe.
         always: whether candidates are evaluated again whatever the misranking, which is measured
             once.
@@ -195,6 +205,7 @@ class NoiseHandling:
     """
 
     keys: Keys
+    measures: bool = True
     checks_first: bool = True
     always: bool = False
     chosen: Chosen = "boundary"
@@ -208,6 +219,8 @@ class NoiseHandling:
             return []
         if noise.kind == UNKNOWN and self.checks_first:
             return self._again([population - 1], population)
+        if not self.measures:
+            return []
         if math.isnan(noise.misranking):
             return cut(population, chunk_size, population, parent=population)
         if self.averages(noise) and self.chosen == "drawn":
@@ -226,7 +239,7 @@ class NoiseHandling:
             fitness: float64[jobs] of the first round.
         """
         noise, first = self._noise(state), fitness[:population]
-        if noise.kind == NOISELESS or len(fitness) == 2 * population:
+        if noise.kind == NOISELESS or not self.measures or len(fitness) == 2 * population:
             return []
         if noise.kind == UNKNOWN:
             again = fitness[population]
@@ -286,6 +299,11 @@ class NoiseHandling:
         combined[different] = 0.5 * (first[different] + second[different])
         reevaluations = len(rows) - population
         noise = replace(noise, reevaluations=noise.reevaluations + reevaluations)
+        if not self.measures:
+            found = NOISY if different.any() else NOISELESS
+            known = noise.kind != UNKNOWN or not both.any()
+            noise = noise if known else replace(noise, kind=found)
+            return Samples(first, noise, reevaluations)
         if both.any() and noise.kind != NOISELESS:
             noise = self._learned(noise, first, second)
         return Samples(combined, noise, reevaluations)
@@ -331,6 +349,8 @@ class NoiseHandling:
             return [
                 "noise: two evaluations of a candidate gave the same value, so the function is taken as noiseless"
             ]
+        if not self.measures and old.kind == UNKNOWN and new.kind == NOISY:
+            return ["noise: two evaluations of a candidate gave different values"]
         is_first = math.isnan(old.misranking) and not math.isnan(new.misranking)
         if new.kind != NOISY or not is_first:
             return []
@@ -343,7 +363,7 @@ class NoiseHandling:
         return [f"{measured}, below {THRESHOLD}: updates as without noise"]
 
 
-def cost_text(shared: Arrays) -> str | None:
+def _cost_text(shared: Arrays) -> str | None:
     """Return what noise handling can cost, for --check; None if the first state handles none."""
     if Noise.of(shared) is None:
         return None
@@ -368,7 +388,12 @@ def report(chosen: Chosen) -> NoiseReport:
         most = NoiseHandling.most(population)
         return (population + most,) if chosen == "drawn" else (population, most)
 
-    return NoiseReport(is_noisy, cost_text, rounds)
+    return NoiseReport(is_noisy, _cost_text, rounds)
+
+
+def report_of_one() -> NoiseReport:
+    """Return how to read what a search knows that evaluates only one candidate again."""
+    return NoiseReport(is_noisy, lambda shared: None, lambda population: (population,))
 
 
 def with_candidates(rows: Rows, chunk: Chunk) -> Rows:

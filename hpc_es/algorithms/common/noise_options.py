@@ -13,6 +13,7 @@ from hpc_es.algorithms.common.noise_handling import (
     Chosen,
     Mode,
     report,
+    report_of_one,
 )
 from hpc_es.algorithms.common.ranking import default_population
 from hpc_es.config.options import option, options, unused
@@ -55,17 +56,14 @@ class Options(distribution.Options):
 
 def needs_of_handling(needs: Needs, options: Options) -> Needs:
     """Return the requirements of a strategy with this option."""
-    if options.noise_handling == "learning_rate":
-        return replace(needs, metrics={**needs.metrics, **learning_rates.METRICS})
-    if options.noise_handling not in ("auto", "reevaluate"):
+    if options.noise_handling == "none":
         return needs
-    return replace(
-        needs,
-        columns=(*needs.columns, *COLUMNS),
-        metrics={**needs.metrics, **METRICS},
-        noise_report=report(options.reevaluated),
-        equal_generations=False,
-    )
+    needs = replace(needs, columns=(*needs.columns, *COLUMNS), equal_generations=False)
+    if options.noise_handling == "learning_rate":
+        metrics = {**needs.metrics, **learning_rates.METRICS}
+        return replace(needs, metrics=metrics, noise_report=report_of_one())
+    metrics = {**needs.metrics, **METRICS}
+    return replace(needs, metrics=metrics, noise_report=report(options.reevaluated))
 
 
 def mismatches(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:

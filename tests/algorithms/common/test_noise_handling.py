@@ -238,6 +238,26 @@ def test_noiseless_search_is_the_same_but_for_one_evaluation(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("noise", [0.0, 10.0])
+def test_learning_rates_need_one_evaluation_to_say_whether_there_is_noise(
+    kind: str, noise: float
+) -> None:
+    """The search is that of the first evaluations alone."""
+    values: dict[bytes, float] = {}
+
+    def f(x: Float64) -> float:
+        is_first = x.tobytes() not in values
+        value = values.setdefault(x.tobytes(), sphere(x))
+        return value if is_first else value + noise
+
+    es = search(kind, "learning_rate", f)
+    known = Noise.of(es._state.shared)
+    assert known is not None and known.kind == (NOISY if noise else NOISELESS)
+    assert known.reevaluations == 1 and es.evaluations == 12 * 9 + 1
+    assert np.array_equal(es.theta, search(kind, "learning_rate", sphere).theta)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_noisy_search_finds_out_and_evaluates_again(kind: str) -> None:
     rng = np.random.default_rng(5)
     es = search(kind, "auto", lambda x: sphere(x) + 1000 * float(rng.standard_normal()))
