@@ -33,6 +33,7 @@ import numpy as np
 
 import hpc_es
 from benchmarks.functions.trials import drop_cut_line, end_with_parent
+from hpc_es.algorithms.common.ranking import default_population
 from hpc_es.core.data import Float64
 
 FUNCTIONS = tuple(range(101, 131))
@@ -93,12 +94,27 @@ Search = Callable[[Budget, int, int], None]  # function, n, seed
 # Contenders.
 
 
-def ours(kind: str, mode: str, repeats: int = 1, **options: Any) -> Search:
-    """Return a search by hpc_es, which evaluates every candidate `repeats` times."""
+def ours(kind: str, mode: str, repeats: int = 1, larger: int = 1, **options: Any) -> Search:
+    """Return a search by hpc_es.
+
+    Args:
+        kind: of the algorithm.
+        mode: of noise handling.
+        repeats: evaluations of each candidate.
+        larger: factor of the default population.
+        options: others of the algorithm.
+    """
 
     def search(f: Budget, n: int, seed: int) -> None:
+        more = {} if larger == 1 else {"population_size": larger * default_population(n)}
         es = hpc_es.Strategy(
-            kind, x0=np.zeros(n), sigma0=SIGMA, seed=seed, noise_handling=mode, **options
+            kind,
+            x0=np.zeros(n),
+            sigma0=SIGMA,
+            seed=seed,
+            noise_handling=mode,
+            **more,
+            **options,
         )
         while True:  # beyond criteria such as tolfun, which noise may meet by chance
             values = [np.mean([f(x) for _ in range(repeats)]) for x in es.ask()]
@@ -240,6 +256,9 @@ CONTENDERS: Mapping[str, Search] = {
     "sep_cma_es reevaluate": ours("sep_cma_es", "reevaluate"),
     "sep_cma_es auto, drawn": ours("sep_cma_es", "auto", reevaluated="drawn"),
     "cma_es learning_rate": ours("cma_es", "learning_rate"),
+    "cma_es, population x2": ours("cma_es", "none", larger=2),
+    "cma_es, population x4": ours("cma_es", "none", larger=4),
+    "cma_es auto, population x4": ours("cma_es", "auto", larger=4),
 }
 # the seven that the paper compares, with our method in the place of its own
 OF_PAPER = tuple(PAPER)
