@@ -39,7 +39,7 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.paths import absolute
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy, Traits
 from hpc_es.core.population import unperturbed
-from hpc_es.core.quantities import CONSTRAINTS, means, violations
+from hpc_es.core.quantities import CONSTRAINTS, OBJECTIVES, means, violations
 from hpc_es.core.quiet import show_once
 from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.core.streams import say_error
@@ -168,7 +168,9 @@ def _evaluate_answer(source: StoredAnswer, asked: EvaluationRequest) -> JsonObje
     """Return statistics of the values of a vector in further evaluations.
 
     Their random numbers are not those of the run. `recorded_value` is that of the run, which of a
-    noisy objective is better than the mean, since it was selected.
+    noisy objective is better than the mean, since it was selected; of a member there is, for
+    example, `recorded_objective_mass` as well. Several objectives have means and standard errors of
+    their own, and no value.
     """
     config = source.config
     if asked.actions == "sampled":
@@ -191,11 +193,20 @@ def _evaluate_answer(source: StoredAnswer, asked: EvaluationRequest) -> JsonObje
             )
 
         rows = _rows(cut(asked.episodes, chunk_size), evaluate_chunk, "evaluation")
+    values = value_statistics(config.setup.vocabulary.sign * rows["return_"] + 0.0)
+    recorded = {
+        f"recorded_{group[:-1]}_{name}": number
+        for group, numbers in source.returned.items()
+        for name, number in numbers.items()
+    }
+    has_value = len(config.setup.offers.quantities.objectives) < 2
     return {
-        **value_statistics(config.setup.vocabulary.sign * rows["return_"] + 0.0),
+        **(values if has_value else {"failed": values["failed"]}),
         **quantity_statistics(config, rows),
+        **({} if has_value else _standard_errors(config, rows)),
         "evaluations": asked.episodes,
-        "recorded_value": source.value,
+        **({"recorded_value": source.value} if has_value else {}),
+        **recorded,
         "generation": source.generation,
         "task": task.name,
         "which": source.which,
@@ -350,9 +361,18 @@ def value_statistics(values: Float64) -> JsonObject:
             "value_max": float(known.max()),
         }
     if len(known) > 1:
-        std = float(known.std(ddof=1))
+        std = float(known.std(ddof=1)) if np.ptp(known) else 0.0  # not what rounding leaves
         found |= {"value_std": std, "standard_error": std / math.sqrt(len(known))}
     return {**found, "failed": len(values) - len(known)}
+
+
+def _standard_errors(config: Config, rows: Rows) -> JsonObject:
+    """Return the standard error of the mean of each objective, such as `standard_error_mass`."""
+    names, numbers = config.setup.offers.quantities.objectives, rows[OBJECTIVES]
+    return {
+        f"standard_error_{name}": value_statistics(numbers[:, column])["standard_error"]
+        for column, name in enumerate(names)
+    }
 
 
 def quantity_statistics(config: Config, rows: Rows) -> JsonObject:

@@ -19,7 +19,7 @@ from hpc_es.core.streams import say_error
 from hpc_es.core.text_table import aligned
 
 if TYPE_CHECKING:
-    from hpc_es.core.data import JsonObject
+    from hpc_es.core.data import ConfigData, JsonObject
     from hpc_es.core.vocabulary import Vocabulary
     from hpc_es.report.curves import X
     from hpc_es.storage.answers import Found
@@ -312,7 +312,8 @@ def run_inspect(arguments: argparse.Namespace) -> int:
             f"{path}: its content is damaged: {unreadable_reason(error)}"
         ) from error
     if arguments.path.is_dir():
-        content = {**content, **read_found(arguments.path).data(), **_front(arguments.path)}
+        front = _front(arguments.path, content["config"])
+        content = {**content, **read_found(arguments.path).data(), **front}
     if (arguments.path / STATUS).exists():
         state = run_state(arguments.path)
         content = {"run": state if arguments.json else state_text(state), **content}
@@ -324,12 +325,26 @@ def run_inspect(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _front(run: Path) -> JsonObject:
-    """Return what result.json says of the front of a finished run; {} if it has none."""
+def _front(run: Path, config: ConfigData) -> JsonObject:
+    """Return what result.json says of the front of a finished run; {} if it has none.
+
+    With the parameters of the knee, if the run is not one of a policy.
+    """
+    from hpc_es.core.errors import CheckpointError
+    from hpc_es.report.export import named_vector
     from hpc_es.storage.answers import RESULT, read_object
+    from hpc_es.storage.members import read_member
 
     front = read_object(run / RESULT).get("front")
-    return {"front": front} if isinstance(front, dict) else {}
+    if not isinstance(front, dict):
+        return {}
+    if config.get("policy") or not isinstance(front.get("knee"), dict):
+        return {"front": front}
+    try:
+        x = named_vector(read_member(run, "knee").vector, config)
+    except CheckpointError:
+        return {"front": front}  # the file of the members is missing or damaged
+    return {"front": {**front, "knee_x": x}}
 
 
 def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
@@ -415,14 +430,17 @@ def _solution_count(path: Path, snapshot: Snapshot) -> dict[str, int]:
 def inspect_text(content: JsonObject) -> str:
     """Return the content as text: one fact per line, arrays as a table, config as YAML.
 
-    The provenance is YAML, too.
+    The provenance is YAML, too. What is long comes last, and a front has no single best evaluation.
     """
     import yaml
 
     from hpc_es.storage.answers import MOST_NUMBERS, x_text
 
     lines = []
-    for name, value in content.items():
+    last = {name: content[name] for name in ("arrays", "config", "provenance") if name in content}
+    hidden = {"goal", "answer", "best_evaluation"} if "front" in content else set()
+    content = {name: value for name, value in content.items() if name not in hidden | {*last}}
+    for name, value in {**content, **last}.items():
         if name == "arrays":
             lines.append("arrays")
             rows = [
@@ -437,7 +455,10 @@ def inspect_text(content: JsonObject) -> str:
                 f"{name:14} {_value_text({**value, 'x': x_text(value['x'], MOST_NUMBERS) or None})}"
             )
         elif name == "front":
-            lines += ["front", *(f"  {key:12} {_value_text(item)}" for key, item in value.items())]
+            lines.append("front")
+            for key, item in value.items():
+                shown = x_text(item, MOST_NUMBERS) if key == "knee_x" else _value_text(item)
+                lines.append(f"  {key:12} {shown}")
         elif name == "counters":
             rounded = {
                 key: round(count, 1) if key == "seconds" else count for key, count in value.items()

@@ -370,7 +370,7 @@ def describe_best(master: Arrays, config: ConfigData) -> ConfigData:
     return {"best_vector": best_report(master, scales_of(task.get("parameters")))}
 
 
-def _named(vector: Array, config: ConfigData) -> Json:
+def named_vector(vector: Array, config: ConfigData) -> Json:
     """Return a vector of an objective as plain data: parameters by name if they have names."""
     from hpc_es.tasks.functions.parameters import decoded, scales_of
 
@@ -387,7 +387,7 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
     """
     from hpc_es.storage.checkpoint import damage_named, load
     from hpc_es.storage.checkpoint_directory import find
-    from hpc_es.storage.members import require_no_members
+    from hpc_es.storage.members import read_member, require_no_members
     from hpc_es.storage.results import require_run
     from hpc_es.tasks.functions.best import BestVector
     from hpc_es.tasks.functions.best_arrays import has_best
@@ -403,8 +403,10 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
         _, snapshot, name = read_theta(path, options.which, options.trust)
         vector = snapshot.state.theta
         with damage_named(file):
-            x = _named(vector, config)
-        data = {"member": name, "x": x, "generation": snapshot.generation}
+            x = named_vector(vector, config)
+        member = read_member(path, name)
+        value = {} if member.value is None else {"value": member.value}
+        data = {"member": name, "x": x, "generation": member.generation, **value, **member.returned}
     elif has_best(newest.outcome):
         vector = BestVector.from_arrays(newest.outcome).x
         with damage_named(file):

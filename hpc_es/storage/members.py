@@ -6,10 +6,11 @@ programs), the value or return, objectives, constraints, measures and metrics, a
 means of members that were evaluated again at the end.
 
 The .npz file has `member`, `generation`, `job`, `cell` (int64), `choice`, `vectors`, [members,
-params] as the search had them, `value` as in the table, `value_sign` (-1 if lower is better),
-`measure_names`, the columns of the rows, and of an archive its division: `cells_low`, `cells_high`,
-`cells_count`, `cells_shape`, `cells_centres` and `cells_offset`. Further evaluations are arrays
-such as again_measures, and `again`, their number for each member and for all.
+params] as the search had them, `value` as in the table, `value_sign` (-1 if lower is better), the
+columns of the rows with their names (`objective_names`, `constraint_names`, `measure_names`,
+`metric_names`), and of an archive its division: `cells_low`, `cells_high`, `cells_count`,
+`cells_shape`, `cells_centres` and `cells_offset`. Further evaluations are arrays such as
+again_measures, and `again`, their number for each member and for all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -29,8 +30,15 @@ from hpc_es.core.data import Array, Arrays, Float64, Json
 from hpc_es.core.declarations import Incumbent
 from hpc_es.core.domination import choices
 from hpc_es.core.elites import MEMBER, Division, Elites
-from hpc_es.core.errors import CheckpointError, printable
-from hpc_es.core.quantities import OBJECTIVES, Goal, Quantities
+from hpc_es.core.errors import CheckpointError, printable, visible
+from hpc_es.core.quantities import (
+    CONSTRAINTS,
+    MEASURES,
+    METRICS,
+    OBJECTIVES,
+    Goal,
+    Quantities,
+)
 from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.storage.files import replace_by, write_text
 
@@ -85,12 +93,19 @@ def read_again(run: Path, incumbent: Incumbent, elites: Elites) -> Again | None:
         return None  # they are written anew
 
 
+# What an evaluation returned, by group and name; None: it is not finite.
+Returned: TypeAlias = Mapping[str, Mapping[str, float | None]]
+
+
 class Member(NamedTuple):
     """One member of a front or archive."""
 
     name: str
     generation: int  # of its evaluation, counted from 0
     vector: Array  # dtype[params], as a candidate
+    value: float | None  # with the user's sign; None: it has several objectives
+    # what else its evaluation returned, such as {"objectives": {"mass": 2.0}}
+    returned: Returned
 
 
 def table_name(incumbent: Incumbent) -> str:
@@ -130,6 +145,7 @@ def write_members(
         **_choice_arrays(elites, quantities),
         "vectors": elites.vectors,
         "measure_names": np.array(list(quantities.measures), np.str_),
+        **{_names_of(group): np.array(names) for group, names in quantities.groups.items()},
         **elites.columns,
         **_divided(elites.division),
         **({} if again is None else again.arrays()),
@@ -137,6 +153,11 @@ def write_members(
     if (values := _values(elites, quantities, goal)) is not None:
         arrays |= {"value": values[1], "value_sign": np.array(values[2])}
     replace_by(run / f"{stem}.npz", lambda file: np.savez(file, **arrays), lambda _: None)  # type: ignore[arg-type]
+
+
+def _names_of(group: str) -> str:
+    """Return the name of the array with the names of a group of quantities."""
+    return f"{group[:-1]}_names"
 
 
 def _divided(division: Division | None) -> Arrays:
@@ -361,7 +382,9 @@ def _member(path: Path, name: str) -> Member:
             vector = np.array(arrays["vectors"][row])
             if vector.ndim != 1 or vector.dtype not in FLOATS:
                 raise ValueError(f"the vector of {name} is {vector.dtype}{list(vector.shape)}")
-            return Member(str(names[row]), int(arrays["generation"][row]), vector)
+            value = float(arrays["value"][row]) if "value" in arrays else None
+            generation, returned = int(arrays["generation"][row]), _returned_by(arrays, row)
+            return Member(str(names[row]), generation, vector, value, returned)
     except DAMAGE as error:
         raise CheckpointError(f"{path}: is damaged or not a file of members: {error}") from error
     what = f"no member {name}"
@@ -375,6 +398,21 @@ def _member(path: Path, name: str) -> Member:
         else ""
     )
     raise CheckpointError(f"{path}: there is {what} among {len(names)}{some}")
+
+
+def _returned_by(arrays: Mapping[str, Array], row: int) -> Returned:
+    """Return what the evaluation of the member in this row returned, by group and name."""
+    returned: dict[str, dict[str, float | None]] = {}
+    for group in (OBJECTIVES, CONSTRAINTS, MEASURES, METRICS):
+        # earlier versions wrote no names
+        if group in arrays and _names_of(group) in arrays:
+            numbers, listed = np.asarray(arrays[group][row], np.float64), arrays[_names_of(group)]
+            if listed.shape != numbers.shape or listed.dtype.kind != "U":
+                raise ValueError(f"the names of its {group} are {listed.dtype}{listed.shape}")
+            names = [visible(str(name)) for name in listed]
+            known = (number if math.isfinite(number) else None for number in numbers.tolist())
+            returned[group] = dict(zip(names, known, strict=True))
+    return returned
 
 
 def _names(arrays: Mapping[str, Array]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from hpc_es.core.keys import Keys
 from hpc_es.storage.answers import read_config, read_found
 from hpc_es.storage.checkpoint import Snapshot, load
 from hpc_es.storage.checkpoint_directory import find
-from hpc_es.storage.members import require_no_members
+from hpc_es.storage.members import Returned, read_member, require_no_members
 from hpc_es.storage.results import require_run
 from hpc_es.storage.trust import Consent
 from hpc_es.tasks.functions.best import BestVector
@@ -37,6 +37,8 @@ class StoredAnswer:
     generation: int  # in which it was evaluated; of a centre, the number of finished generations
     vector: Float64  # float64[size]
     value: float | None  # that the run has recorded
+    # of a member, what else it has recorded, such as {"objectives": {"mass": 2.0}}
+    returned: Returned = field(default_factory=dict)
 
 
 def read_to_evaluate(
@@ -87,8 +89,11 @@ def _answer(
         return StoredAnswer(file, config, which, best.generation, best.x, best.value)
     file, snapshot, which = read_theta(path, which, trust)
     if which != "last":  # members are stored as they were evaluated
-        vector = np.asarray(snapshot.state.theta, np.float64)
-        return StoredAnswer(file, config, which, snapshot.generation, vector, None)
+        member = read_member(path, which)
+        vector = np.asarray(member.vector, np.float64)
+        return StoredAnswer(
+            file, config, which, member.generation, vector, member.value, member.returned
+        )
     vector = _evaluated_vector(config, snapshot)
     value = recorded.value if recorded is not None and recorded.kind == "mean" else None
     return StoredAnswer(file, config, which, snapshot.generation, vector, value)

@@ -134,6 +134,30 @@ def test_front_has_the_feasible_evaluations_that_none_dominates(text: str, tmp_p
     assert f"front of {len(front)} members  hypervolume" in last and "return" not in last
 
 
+def test_member_is_evaluated_and_exported_with_what_it_returned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = started(tmp_path, NSGA2, "run", "stop.generations=4")
+    knee = next(row for row in table(run) if row["choice"] == "knee")
+    objectives = {"a": float(knee["a"]), "b": float(knee["b"])}
+    cli.run(["export", str(run), str(tmp_path / "knee.json"), "--member", "knee"])
+    exported = json.loads((tmp_path / "knee.json").read_text())
+    assert exported["objectives"] == objectives and exported["member"] == knee["member"]
+    assert exported["constraints"] == {"first": float(knee["first"])}
+    capsys.readouterr()
+    cli.run(["eval", str(run), "--member", "knee", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    for name, value in objectives.items():
+        assert found[f"recorded_objective_{name}"] == value
+        assert found[f"objective_{name}"] == pytest.approx(value, rel=1e-12)
+        assert found[f"standard_error_{name}"] == 0
+    assert "value_mean" not in found and "recorded_value" not in found
+    cli.run(["inspect", str(run)])
+    before, _, _ = capsys.readouterr().out.partition("\narrays\n")
+    assert f"knee         member {knee['member']}" in before and "best_evaluation" not in before
+    assert "knee_x" in before and "goal" not in before
+
+
 @pytest.mark.long
 def test_limits_of_the_hypervolume(tmp_path: Path) -> None:
     run = started(tmp_path, NSGA2, "reached", "stop.hypervolume=5", "stop.generations=90")

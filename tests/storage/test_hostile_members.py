@@ -21,6 +21,9 @@ GOOD: dict[str, Any] = {
     "generation": np.array([1]),
     "job": np.array([1]),
     "vectors": np.zeros((1, 3), np.float32),
+    "value": np.array([7.0]),
+    "objectives": np.array([[2.0, np.nan]]),
+    "objective_names": np.array(["a", "\x1b[31mred"]),
 }
 
 
@@ -62,6 +65,13 @@ def write(path: Path, arrays: dict[str, Any], compression: int = zipfile.ZIP_STO
         ("vectors", np.zeros((1, 3), np.longdouble)),
         ("vectors", np.zeros((1, 3), np.int64)),
         ("vectors", np.zeros((0, 3))),
+        ("value", np.array(["a"])),
+        ("value", np.zeros(0)),
+        ("objectives", np.zeros(1)),
+        ("objectives", np.array([["a", "b"]])),
+        ("objective_names", np.array(["a"])),
+        ("objective_names", empty("<U0", 10**9)),
+        ("objective_names", np.array([1, 2])),
     ],
 )
 def test_hostile_arrays_of_members(tmp_path: Path, name: str, array: Any) -> None:
@@ -71,6 +81,21 @@ def test_hostile_arrays_of_members(tmp_path: Path, name: str, array: Any) -> Non
             read_member(tmp_path, wanted)
             read_member(tmp_path, "g1j1")  # another member may be named first
         assert len(str(error.value)) < 1000 and str(error.value).isprintable()
+
+
+def test_member_has_what_it_returned(tmp_path: Path) -> None:
+    write(tmp_path / "front.npz", GOOD)
+    member = read_member(tmp_path, "g1j1")
+    assert (member.value, member.returned) == (
+        7.0,
+        {"objectives": {"a": 2.0, r"\x1b[31mred": None}},
+    )
+    earlier = {
+        name: array for name, array in GOOD.items() if name not in ("value", "objective_names")
+    }
+    write(tmp_path / "front.npz", earlier)
+    member = read_member(tmp_path, "g1j1")
+    assert (member.value, member.returned) == (None, {})
 
 
 def test_members_are_not_compressed(tmp_path: Path) -> None:
