@@ -169,7 +169,7 @@ def _evaluate_answer(source: StoredAnswer, asked: EvaluationRequest) -> JsonObje
 
     Their random numbers are not those of the run. `recorded_value` is that of the run, which of a
     noisy objective is better than the mean, since it was selected; of a member there is, for
-    example, `recorded_objective_mass` as well. Several objectives have means and standard errors of
+    example, recorded_objective_mass as well. Several objectives have means and standard errors of
     their own, and no value.
     """
     config = source.config
@@ -367,7 +367,7 @@ def value_statistics(values: Float64) -> JsonObject:
 
 
 def _standard_errors(config: Config, rows: Rows) -> JsonObject:
-    """Return the standard error of the mean of each objective, such as `standard_error_mass`."""
+    """Return the standard error of the mean of each objective, such as standard_error_mass."""
     names, numbers = config.setup.offers.quantities.objectives, rows[OBJECTIVES]
     return {
         f"standard_error_{name}": value_statistics(numbers[:, column])["standard_error"]
