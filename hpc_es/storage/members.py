@@ -7,10 +7,10 @@ means of members that were evaluated again at the end.
 
 The .npz file has `member`, `generation`, `job`, `cell` (int64), `choice`, `vectors`, [members,
 params] as the search had them, `value` as in the table, `value_sign` (-1 if lower is better), the
-columns of the rows with their names (`objective_names`, `constraint_names`, `measure_names`,
-`metric_names`), and of an archive its division: `cells_low`, `cells_high`, `cells_count`,
-`cells_shape`, `cells_centres` and `cells_offset`. Further evaluations are arrays such as
-again_measures, and `again`, their number for each member and for all.
+columns of the rows with their names, such as `measure_names`, and of an archive its division:
+`cells_low`, `cells_high`, `cells_count`, `cells_shape`, `cells_centres` and `cells_offset`. Further
+evaluations are arrays such as again_measures, and `again`, their number for each member and for
+all.
 """
 
 from __future__ import annotations
