@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -572,25 +572,35 @@ def run_results(arguments: argparse.Namespace) -> int:
         )
         for name, original in copies.items():
             sys.stdout.write(f"left out: {visible(name)}, a copy of {visible(original)}\n")
-        sys.stdout.write(_reference_note([row for rows, _ in contents.values() for row in rows]))
+        sys.stdout.write(_notes([row for rows, _ in contents.values() for row in rows]))
     else:
         rows, summary = next(iter(contents.values()))
         for row in rows:
             sys.stdout.write(_result_line(row) + "\n")
-        sys.stdout.write(results.summary_text(summary) + _reference_note(rows))
+        sys.stdout.write(results.summary_text(summary) + _notes(rows))
     return 0
 
 
-def _reference_note(rows: Iterable[JsonObject]) -> str:
-    """Return a line if the hypervolumes of results are measured from different points, else ''."""
+def _notes(rows: Sequence[JsonObject]) -> str:
+    """Return lines about results that cannot be compared with each other, '' if all can."""
+    lines: list[str] = []
     fronts = [row["front"] for row in rows if isinstance(row.get("front"), Mapping)]
     points = {json.dumps(front.get("reference"), sort_keys=True) for front in fronts}
-    if len(points) < 2:
-        return ""
-    return (
-        "The hypervolumes are measured from different points, which the first generations gave, and "
-        "cannot be compared: set a reference for each of task.objectives.\n"
-    )
+    if len(points) > 1:
+        lines.append(
+            "The hypervolumes are measured from different points, which the first generations "
+            "gave, and cannot be compared: set a reference for each of task.objectives."
+        )
+    kinds: dict[str, set[str]] = {}
+    for row in rows:
+        kinds.setdefault(str(row.get("task")), set()).add(str(row["answer"]["kind"]))
+    for task, found in kinds.items():
+        if found >= {"mean", "evaluation"}:
+            lines.append(
+                f"The values of {visible(task)} are noisy: a best value is good luck, and cannot "
+                "be compared with the mean of a centre (docs/guides/noise.md)."
+            )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _read_results(directory: Path, unreadable: list[str]) -> tuple[list[JsonObject], JsonObject]:

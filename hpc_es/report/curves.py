@@ -120,7 +120,8 @@ VALUES = Measure(
     "centre_value_mean",
     "value",
 )
-# of a custom task with values that does not record its best one
+# where evaluations are noisy, so that the best one is good luck, and of a custom task with values
+# that does not record its best one
 MEANS = Measure(
     "value",
     "value",
@@ -170,6 +171,7 @@ class RunCurves:
     number: int | None = None  # of the repetition, if result.json has it
     rows: int = 0  # of metrics.jsonl; a finished run has one more, the final evaluation
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # that its kinds declare, by name
+    draws_means: bool = False  # of values, not the best one; see `grouped`
 
     @property
     def name(self) -> str:
@@ -184,10 +186,16 @@ class RunCurves:
         """The measure to draw: only program searches have a best reward,
         only objectives a best value, and several of them a hypervolume.
         """
-        for measure in (REWARDS, FRONTS, FRONT_SIZES, VALUES, MEANS, SCORES):
+        of_values = (MEANS, VALUES) if self.draws_means else (VALUES, MEANS)
+        for measure in (REWARDS, FRONTS, FRONT_SIZES, *of_values, SCORES):
             if np.isfinite(self.columns[measure.y]).any():
                 return EPISODES.get(measure, measure) if self._counts_timesteps else measure
         return RETURNS
+
+    @property
+    def has_measured_noise(self) -> bool:
+        """Whether its answer is the mean of the centre, since evaluations are noisy."""
+        return self.found.answer.kind == "mean" and self.found.answer.value is not None
 
     @property
     def _counts_timesteps(self) -> bool:
@@ -232,11 +240,10 @@ class RunGroup:
         return self.runs[0].config
 
     @property
-    def is_noisy(self) -> bool:
-        """Whether best values are single evaluations with noise, and not what a run answers."""
-        answers = [run.found.answer for run in self.runs]
-        is_mean = any(one.kind == "mean" and one.value is not None for one in answers)
-        return self.measure is VALUES and is_mean
+    def has_best_value(self) -> bool:
+        """Whether its runs are of an objective with one value."""
+        has_values = np.isfinite(self.runs[0].columns[VALUES.y]).any()
+        return self.measure in (VALUES, MEANS) and bool(has_values)
 
     @property
     def metrics(self) -> dict[str, Metric]:
@@ -344,7 +351,7 @@ def _with_final_evaluation(
     if status.get("status") != FINISHED or final is None or not rows:
         return columns
     # in the last row: a best value belongs to a number of evaluations
-    if found.answer.kind in ("evaluation", "mean"):
+    if found.answer.kind == "evaluation":
         best = found.best_evaluation
         if best.value is not None and not best.violation:
             columns["best_value"][-1] = best.value
@@ -433,11 +440,14 @@ def shared_config(config: ConfigData) -> ConfigData:
 def grouped(runs: Sequence[RunCurves]) -> list[RunGroup]:
     """Group runs by configuration, in the order of their first members.
 
-    Copies of a run are left out.
+    Copies of a run are left out. If a run has measured noise, all runs on its task are drawn by
+    means: best values would be good luck, also where a strategy does not measure noise.
     """
     groups: dict[str, list[RunCurves]] = {}
     copies: dict[str, list[RunCurves]] = {}
-    for run in runs:
+    noisy = {task_text(run.config) for run in runs if run.has_measured_noise}
+    for given in runs:
+        run = replace(given, draws_means=True) if task_text(given.config) in noisy else given
         key = json.dumps(shared_config(run.config), sort_keys=True, default=str)
         same = groups.setdefault(key, [])
         known = next((index for index, other in enumerate(same) if is_copy(run, other)), None)

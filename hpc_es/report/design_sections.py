@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpc_es.report.curves import VALUES
 from hpc_es.report.designs import (
     Design,
     Designs,
@@ -46,7 +45,7 @@ def design_sections(groups: Sequence[ReportedGroup]) -> list[Section]:
     """Return the section with the designs of each configuration, [] if none has recorded any."""
     content: list[Content] = []
     for group in groups:
-        if group.curves is None or group.curves.measure is not VALUES:
+        if group.curves is None or not group.curves.has_best_value:
             continue
         if len(content) < MOST_GROUPS:
             try:

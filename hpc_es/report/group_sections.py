@@ -15,6 +15,7 @@ import numpy as np
 from hpc_es.core.data import ConfigData
 from hpc_es.report.curves import (
     COLUMNS,
+    MEANS,
     OF_FRONTS,
     REWARDS,
     VALUES,
@@ -88,12 +89,14 @@ def groups_of(runs: Sequence[RunSummary]) -> tuple[list[ReportedGroup], dict[Pat
 
     Those without metrics come last. Return also the copies of runs, by path, which are in no group.
     """
-    with_curves = {id(run.curves): run for run in runs if run.curves}
+    with_curves = {run.path: run for run in runs if run.curves}
     result: list[ReportedGroup] = []
     copies: dict[Path, RunSummary] = {}
     for group in grouped([run.curves for run in runs if run.curves]):
-        members = [with_curves[id(curves)] for curves in group.runs]
-        copies |= {curves.path: with_curves[id(curves)] for curves in group.copies}
+        members = [with_curves[curves.path] for curves in group.runs]
+        for member, curves in zip(members, group.runs, strict=True):
+            member.curves = curves
+        copies |= {curves.path: with_curves[curves.path] for curves in group.copies}
         seeds = f" ({len(members)} runs)" if len(members) > 1 else ""
         result.append(ReportedGroup(group.label + seeds, len(result), members, group))
     for run in runs:
@@ -160,9 +163,10 @@ def _measure_chart(
         lines += _lines(group, measure, most, len(groups) <= MOST_BANDS)
     first = measure.panels[0]
     y = np.concatenate([np.asarray(line.points[first][1], np.float64) for line in lines])
-    is_log = measure is VALUES and bool(y.min() > 0 and y.max() / y.min() > 100)
+    of_values = measure in (VALUES, MEANS)
+    is_log = of_values and bool(y.min() > 0 and y.max() / y.min() > 100)
     direction = ""
-    if measure is VALUES:
+    if of_values:
         directions = {run.is_lower_better for group in groups for run in group.runs}
         direction = (
             ""
@@ -174,10 +178,11 @@ def _measure_chart(
     several = any(len(group.runs) > 1 for group in groups)
     if measure in (VALUES, REWARDS, *OF_FRONTS):
         note = f"Bands: {DEFAULT.interval_text()} over the runs." if several else ""
-        if any(group.curves and group.curves.is_noisy for group in groups):
-            note = f"Evaluations are noisy, and the best is a lucky one: the answer is the mean of the centre. {note}"
     else:
-        note = "Bold: evaluations of the unperturbed parameters; thin: mean of the population. "
+        what = "centre of the search" if measure is MEANS else "unperturbed parameters"
+        note = f"Bold: evaluations of the {what}; thin: mean of the population. "
+        if any(run.curves and run.curves.draws_means for group in groups for run in group.runs):
+            note = f"Evaluations are noisy, so that the best one is good luck. {note}"
         if len(groups) <= MOST_BANDS or several:
             of_one = "± standard deviation over the population"
             note += (

@@ -32,6 +32,7 @@ from hpc_es.core.errors import READING, UserError, unreadable_reason, visible, v
 from hpc_es.core.paths import followed
 from hpc_es.report.curves import (
     FRONTS,
+    MEANS,
     OF_FRONTS,
     VALUES,
     X_AXES,
@@ -424,11 +425,11 @@ def _shade(ax: Axes, curve: Curve, color: str, alpha: float) -> None:
 def _scale(axes: Sequence[Axes], panel: str, groups: Sequence[RunGroup]) -> None:
     """Make the vertical axis logarithmic where its numbers need it, and give it round ticks.
 
-    That are metrics that say so, and best values that are positive and span more than LOG_DECADES.
+    That are metrics that say so, and values that are positive and span more than LOG_DECADES.
     """
     metric = metric_of(panel, groups)
     is_log = metric is not None and metric.is_log
-    if groups[0].measure is VALUES and panel in (MAIN, VALUES.name):
+    if groups[0].measure in (VALUES, MEANS) and panel in (MAIN, VALUES.name):
         drawn = np.concatenate(
             [np.asarray(line.get_ydata(), np.float64) for ax in axes for line in ax.get_lines()]
         )
@@ -495,14 +496,18 @@ def _key(chart: Chart, style: Style) -> list[Line2D | Patch]:
     if evaluated:
         key.append(
             Line2D(
-                [], [], marker="o", ms=4, mec="white", label=f"evaluation of theta{over}", **BOLD
+                [],
+                [],
+                marker="o",
+                ms=4,
+                mec="white",
+                label=f"evaluation of {'the centre' if measure is MEANS else 'theta'}{over}",
+                **BOLD,
             )
         )
     elif "centre" in roles:
         text = "best value so far" if measure is VALUES else "best so far"
         text = "population mean" if measure.spread else text
-        if any(group.is_noisy for group in chart.groups):
-            text = "best of the noisy evaluations so far"
         key.append(Line2D([], [], label=text + over, **BOLD))
     if "final" in roles:
         key.append(

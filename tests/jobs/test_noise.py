@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import hpc_es
+from hpc_es import cli
 from hpc_es.core.errors import ConfigError
 from hpc_es.storage import checkpoint
 from hpc_es.storage.metrics_log import read_metrics
@@ -129,6 +130,19 @@ def test_answer_of_a_noisy_function_is_its_centre(mode: str, config: Path, tmp_p
     assert answer["x"] == centre.tolist() and answer["standard_error"] > 0
     # the noise of 5 has made the best evaluation look better than any vector is
     assert best["value"] < 0 <= np.square(centre).sum() and best["value"] < answer["value"]
+
+
+@pytest.mark.long
+def test_results_say_that_good_luck_cannot_be_compared(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind in ("cma_es", "snes"):
+        runs.here(config, tmp_path / kind, (f"algorithm.kind={kind}",))
+    note = "a best value is good luck, and cannot be compared with the mean of a centre"
+    for compared, is_said in ((["cma_es", "snes"], True), (["cma_es"], False)):
+        capsys.readouterr()
+        cli.run(["results", *(str(tmp_path / kind) for kind in compared)])
+        assert (note in capsys.readouterr().out) == is_said
 
 
 @pytest.mark.long

@@ -175,19 +175,38 @@ def test_finished_objective_shows_its_best_parameters(tmp_path: Path) -> None:
     assert _group_label(grouped([load(run)])[0]) == "demo"
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [("evaluation", "best value so far"), ("mean", "best of the noisy evaluations so far")],
-)
-def test_best_values_are_named_as_noisy_ones_if_the_answer_is_a_mean(
-    kind: str, text: str, tmp_path: Path
+@pytest.mark.parametrize("kind", ["evaluation", "mean"])
+def test_best_values_are_drawn_unless_noise_was_measured_on_the_task(
+    kind: str, tmp_path: Path
 ) -> None:
-    run = make(tmp_path / "run", [-2.0])
-    row = json.loads((run / "metrics.jsonl").read_text())
-    (run / "metrics.jsonl").write_text(json.dumps({**row, "best_value": 2.5}) + "\n")
-    answer = {"kind": kind, "value": 2.5, "x": [1.0], "standard_error": 0.1, "evaluations": 9}
-    (run / "result.json").write_text(json.dumps({"goal": "minimise", "answer": answer}))
-    assert text in legend([run])
+    """Then all runs on the task are drawn by the mean of the population and of the centre."""
+    kinds = ("cma_es", "snes")
+    runs = [make(tmp_path / name, [-2.0], algorithm={"kind": name}) for name in kinds]
+    for run in runs:
+        row = json.loads((run / "metrics.jsonl").read_text())
+        values = {"best_value": -9.5, "value_mean": 2.0, "value_std": 0.5, "centre_value_mean": 1.5}
+        (run / "metrics.jsonl").write_text(json.dumps({**row, **values}) + "\n")
+    answer = {"kind": kind, "value": 1.25, "x": [1.0], "standard_error": 0.1, "evaluations": 9}
+    (runs[0] / "result.json").write_text(json.dumps({"goal": "minimise", "answer": answer}))
+    status = {"status": "finished", "final_value_mean": 1.25}
+    (runs[0] / "status.json").write_text(json.dumps(status))
+    groups = grouped([load(run) for run in runs])
+    assert len(groups) == 2
+    drawn = {
+        (line.role, tuple(line.curve.y)) for line in lines_of("main", groups, "seconds", Style())
+    }
+    expected = {
+        "evaluation": {("centre", (-9.5,))},
+        "mean": {
+            ("population", (2.0,)),
+            ("centre", (1.5,)),
+            ("centre", (1.5, 1.25)),
+            ("final", (1.25,)),
+        },
+    }
+    assert drawn == expected[kind]
+    texts = {"evaluation": "best value so far", "mean": "evaluation of the centre"}
+    assert texts[kind] in legend(runs)
 
 
 def test_values_of_a_task_without_a_best_one_are_drawn(tmp_path: Path) -> None:
