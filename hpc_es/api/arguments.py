@@ -32,6 +32,7 @@ ARGUMENTS: Mapping[str, str] = {
     "task.parameters": "parameters",
     "task.": "",
     "stop.episodes": "max_evaluations",
+    "evaluation.evaluations": "final_evaluations",
     "stop.target_value": "target",
     "noise.kind": "noise",
     "algorithm.kind": "algorithm",
@@ -39,7 +40,7 @@ ARGUMENTS: Mapping[str, str] = {
     "algorithm.optimizer.": "optimizer_",
     "algorithm.": "",
 }
-_KEY = re.compile(r"\b(?:task|stop|noise|algorithm)\.[a-z]\w*(?:\.[a-z]\w*)*")
+_KEY = re.compile(r"\b(?:task|evaluation|stop|noise|algorithm)\.[a-z]\w*(?:\.[a-z]\w*)*")
 
 
 @contextlib.contextmanager

@@ -62,6 +62,7 @@ from hpc_es.training.recorder import MemoryRecorder
 from hpc_es.training.standing import Standing
 
 EVALUATIONS = 10_000  # default limit
+FINAL_EVALUATIONS = 10  # of the centre, if noise was measured
 # Stopping criteria that mean convergence; the others mean divergence or a limit.
 CONVERGENCE = (
     "tolfun",
@@ -191,6 +192,7 @@ def minimize(
     timeout_seconds: float | None = None,
     deterministic: bool = False,
     repeats: int | tuple[int, int] = 1,
+    final_evaluations: int = FINAL_EVALUATIONS,
     seed: int = 0,
     noise: str = "counter",
     callback: Callback | None = None,
@@ -235,10 +237,11 @@ def minimize(
         timeout_seconds: for one call of `f`; None: unlimited.
         deterministic: whether equal vectors always have equal values. Otherwise CMA-ES and
             sep-CMA-ES evaluate one candidate twice, and if its values differ they handle noise
-            (`noise_handling`). x is then the centre of the search, which is evaluated ten times
-            more.
+            (`noise_handling`).
         repeats: how often each candidate is evaluated, with the mean as its value; (least, most):
             as often as the noise requires (`task.repeats`).
+        final_evaluations: where noise was measured, x is the centre of the search, and f its mean
+            in this many evaluations after the search, which count beyond `max_evaluations`.
         seed: that of all random numbers.
         noise: the kind of noise.
         callback: called on rank 0 after each generation as `callback(intermediate_result)`, with
@@ -305,7 +308,7 @@ def minimize(
                 default_algorithm(objectives) if algorithm is None else algorithm, sigma0, options
             ),
             "noise": {"kind": noise},
-            "evaluation": {"interval": 0},
+            "evaluation": {"interval": 0, "evaluations": final_evaluations},
             "stop": {"episodes": max_evaluations, "target_value": target},
         }
 

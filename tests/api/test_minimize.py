@@ -373,6 +373,12 @@ def test_arguments_are_passed_as_they_are() -> None:
     assert all(call[name] is value for call in received for name, value in given.items())
 
 
+def test_numbers_of_evaluations_are_refused_by_their_arguments() -> None:
+    for name in ("max_evaluations", "final_evaluations"):
+        with pytest.raises(ConfigError, match=f"{name}: expected a whole number of at least 1"):
+            hpc_es.minimize(shifted, START, **{name: 0})
+
+
 def test_argument_that_is_also_a_parameter_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"arguments: has a, which is also in parameters"):
         hpc_es.minimize(lambda a: a, parameters={"a": {"low": 0, "high": 1}}, arguments={"a": 1})

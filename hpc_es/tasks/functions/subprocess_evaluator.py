@@ -15,12 +15,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from hpc_es.core.data import Float64, Poll
-from hpc_es.core.errors import MAX_DETAILS, Failure, one_line
+from hpc_es.core.errors import MAX_DETAILS, Failure, kind_of, one_line
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.quantities import NONE, Quantities
 from hpc_es.tasks.functions.parameters import Scale, Value, decoded
@@ -134,9 +134,11 @@ class SubprocessEvaluator:
         text = "; ".join(
             filter(None, [result.failure.text, _last_lines(stderr), self._keep_scratch(scratch)])
         )
-        return EvaluationResult(
-            math.nan, replace(result.failure, text=one_line(text), details=stderr), result.seconds
-        )
+        # a program may end with the same status for many reasons
+        reason = stderr.strip().rpartition("\n")[2]
+        kind = f"{result.failure.kind}; {kind_of(reason)}" if reason else result.failure.kind
+        failure = Failure(one_line(text), one_line(kind), stderr)
+        return EvaluationResult(math.nan, failure, result.seconds)
 
     def _check_exit(self, ended: ProgramExit) -> None:
         """Raise ValueError if the program failed."""

@@ -121,7 +121,9 @@ def test_failures_are_reported_with_their_reason(run: Run, text: str, failure: s
 
 
 def test_output_of_failed_programs_is_kept_and_failures_are_grouped(run: Run) -> None:
-    failures = [run(f"seq 12 >&2; exit {status}").failure for status in (1, 1, 3)]
+    """By the status and the last line of stderr, without its numbers."""
+    ends = [("seq 12", 1), ("seq 9", 1), ("seq 12", 3), ("echo mesh is too coarse: 7", 1)]
+    failures = [run(f"{text} >&2; exit {status}").failure for text, status in ends]
     assert failures[0] is not None and failures[0].details == "".join(
         f"{number}\n" for number in range(1, 13)
     )
@@ -129,7 +131,8 @@ def test_output_of_failed_programs_is_kept_and_failures_are_grouped(run: Run) ->
         f"{SH} ended with status 1; stderr: 8 | 9 | 10 | 11 | 12; kept in "
     )
     kinds = [failure.kind for failure in failures if failure is not None]
-    assert kinds == [f"{SH} ended with status {status}" for status in (1, 1, 3)]
+    reasons = ["1; #", "1; #", "3; #", "1; mesh is too coarse: #"]
+    assert kinds == [f"{SH} ended with status {reason}" for reason in reasons]
 
 
 def test_program_that_cannot_be_started_fails_its_job(tmp_path: Path) -> None:
