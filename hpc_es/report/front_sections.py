@@ -4,12 +4,13 @@ coordinates, and limits that leave members out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hpc_es.core.data import Float64
 from hpc_es.report.curves import OF_FRONTS
 from hpc_es.report.fronts import MOST_LINES, SavedFront, pairs_of, read_front, scaled_to_best
-from hpc_es.report.group_sections import ReportedGroup
+from hpc_es.report.group_sections import ReportedGroup, round_ticks
 from hpc_es.report.page import (
     COLORS,
     Cell,
@@ -26,6 +27,8 @@ from hpc_es.report.page import (
 MOST_FRONTS = 12  # of a report
 MOST_MEMBERS = 1000  # of a front, in each picture and in the table
 WIDTH, HEIGHT, MARGIN = 460, 320, 46  # of a panel
+MOST_TICKS = 8
+LOG_RATIO = 100  # of the ends of an axis of positive values that is logarithmic
 
 
 def front_sections(groups: Sequence[ReportedGroup]) -> list[Section]:
@@ -55,7 +58,7 @@ def _front(whole: SavedFront, name: str, color: int, index: int) -> Element:
         "figure",
         element("figcaption", f"{name}: {len(whole.members):,} members{shown}"),
         _limits(front),
-        element("div", *pictures, class_="media"),
+        element("div", *pictures, class_="media" if len(pictures) > 1 else "media one"),
         element(
             "p",
             "The large dot or bold line is the knee, whose worst objective, scaled from the worst "
@@ -70,7 +73,10 @@ def _front(whole: SavedFront, name: str, color: int, index: int) -> Element:
 
 
 def _limits(front: SavedFront) -> Element:
-    """Return a slider for each objective, from its worst value on the front to the best one."""
+    """Return a slider for each objective, from its worst value on the front to the best one.
+
+    Higher values are on the right.
+    """
     parts: list[Content] = []
     for column, name in enumerate(front.names):
         low, high = float(front.values[:, column].min()), float(front.values[:, column].max())
@@ -87,6 +93,7 @@ def _limits(front: SavedFront) -> Element:
                     max="1",
                     step="0.01",
                     value="0",
+                    dir=None if front.maximised[column] else "rtl",
                     data_worst=repr(worst),
                     data_best=repr(best),
                 ),
@@ -100,6 +107,41 @@ def _shares_text(shares: Float64) -> str:
     return " ".join(f"{share:.4f}" for share in shares.tolist())
 
 
+class _Axis:
+    """An axis of a picture, logarithmic if positive values span more than LOG_RATIO."""
+
+    def __init__(self, values: Float64, begin: float, end: float) -> None:
+        self._values, self._begin, self._end = values, begin, end
+        self._low, self._high = float(values.min()), float(values.max())
+        self.is_log = self._low > 0 and self._high / self._low > LOG_RATIO
+
+    def at_all(self) -> list[float]:
+        """Return the places of all values."""
+        return [self.at(value) for value in self._values.tolist()]
+
+    def at(self, value: float) -> float:
+        """Return the place of a value."""
+        low, high = self._low, self._high
+        if self.is_log:
+            value, low, high = (math.log10(number) for number in (value, low, high))
+        share = (value - low) / (high - low) if high > low else 0.5
+        return self._begin + share * (self._end - self._begin)
+
+    def ticks(self) -> list[float]:
+        """Return round values between the ends."""
+        if self._low == self._high:
+            return [self._low]
+        if not self.is_log:
+            return round_ticks(self._low, self._high)
+        first, last = math.floor(math.log10(self._low)), math.ceil(math.log10(self._high))
+        for steps in ((1, 2, 5), (1, 3), (1,)):
+            ticks = [step * 10.0**power for power in range(first, last + 1) for step in steps]
+            ticks = [tick for tick in ticks if self._low <= tick <= self._high]
+            if len(ticks) <= MOST_TICKS:
+                return ticks
+        return ticks[:: -(-len(ticks) // MOST_TICKS)]
+
+
 def _pair(front: SavedFront, pair: tuple[int, int], shares: Float64) -> Element:
     """Return the members in two objectives, as dots."""
     names = [front.names[column] for column in pair]
@@ -109,19 +151,21 @@ def _pair(front: SavedFront, pair: tuple[int, int], shares: Float64) -> Element:
         role="img",
         aria_label=f"{len(front.members)} members in {names[0]} and {names[1]}",
     )
-    values = front.values[:, list(pair)]
-    low, high = values.min(axis=0), values.max(axis=0)
-    inner = (WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN)
-    span = [end if end > 0 else 1.0 for end in (high - low).tolist()]
-    x = MARGIN + (values[:, 0] - low[0]) / span[0] * inner[0]
-    y = HEIGHT - MARGIN - (values[:, 1] - low[1]) / span[1] * inner[1]
-    for at, text, anchor in ((MARGIN, low[0], "start"), (WIDTH - MARGIN, high[0], "end")):
-        picture.append(_text(at, HEIGHT - 28, number_text(float(text)), anchor))
-    picture.append(_text(WIDTH / 2, HEIGHT - 8, front.label(pair[0]), "middle"))
-    for at, text in ((HEIGHT - MARGIN, low[1]), (MARGIN, high[1])):
-        picture.append(_text(4, at, number_text(float(text)), "start"))
+    left, right, top, bottom = MARGIN + 22, WIDTH - 12, 30, HEIGHT - MARGIN
+    across = _Axis(front.values[:, pair[0]], left, right)
+    up = _Axis(front.values[:, pair[1]], bottom, top)
+    for tick in across.ticks():
+        at = f"{across.at(tick):.1f}"
+        picture.append(element("line", class_="rule", x1=at, x2=at, y1=str(top), y2=str(bottom)))
+        picture.append(_text(across.at(tick), HEIGHT - 28, number_text(tick), "middle"))
+    for tick in up.ticks():
+        at = f"{up.at(tick):.1f}"
+        picture.append(element("line", class_="rule", x1=str(left), x2=str(right), y1=at, y2=at))
+        picture.append(_text(left - 6, up.at(tick) + 4, number_text(tick), "end"))
+    picture.append(_text((left + right) / 2, HEIGHT - 8, front.label(pair[0]), "middle"))
     picture.append(_text(4, 16, front.label(pair[1]), "start"))
-    for row in sorted(range(len(values)), key=lambda row: row == front.knee):
+    x, y = (axis.at_all() for axis in (across, up))
+    for row in sorted(range(len(front.values)), key=lambda row: row == front.knee):
         is_knee = row == front.knee
         dot = element(
             "circle",

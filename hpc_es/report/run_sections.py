@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +15,16 @@ import yaml
 
 from hpc_es.config import extensions
 from hpc_es.config.yaml_text import Dumper
-from hpc_es.core.errors import error_text
+from hpc_es.core.errors import READING, UserError, error_text, visible
 from hpc_es.core.paths import followed
 from hpc_es.core.run_files import is_regular, read_bytes
 from hpc_es.core.vocabulary import Vocabulary, counted
 from hpc_es.report.archive_section import archive_sections
 from hpc_es.report.curves import shared_config, task_text
 from hpc_es.report.design_sections import design_sections
+from hpc_es.report.export import named_vector
 from hpc_es.report.front_sections import front_sections
+from hpc_es.report.fronts import read_front
 from hpc_es.report.group_sections import (
     ReportedGroup,
     comparison_sections,
@@ -50,6 +52,7 @@ from hpc_es.report.page import (
 )
 from hpc_es.report.run_summary import ACTIVITIES, RunFailure, RunSummary
 from hpc_es.storage.answers import MOST_NUMBERS, NAMES, best_of, x_text
+from hpc_es.storage.members import read_member
 from hpc_es.storage.results import identity_digest
 
 MOST_DETAILED = 60  # runs with a block of their own
@@ -113,7 +116,8 @@ def _tiles(runs: Sequence[RunSummary], copies: Mapping[Path, RunSummary]) -> Ele
     if len({task_text(run.task_config) for run in scored}) == 1:
         best = scored[best_of([run.found for run in scored]) or 0]
         assert best.score
-        pairs.insert(0, (number_text(best.score.value), f"best: {best.name}"))
+        what = "hypervolume of" if best.found.answer.kind == "front" else "best:"
+        pairs.insert(0, (number_text(best.score.value), f"{what} {best.name}"))
     return element(
         "ul",
         *(element("li", element("strong", value), element("span", name)) for value, name in pairs),
@@ -437,8 +441,9 @@ def _best(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
     media: list[Content] = []
     size = 0
     for run in runs:
-        pairs = _best_facts(run)
         name = element("a", run.label, href=f"#{ids[run.path]}")
+        rows += [[name, value, element("code", x)] for value, x in _chosen_members(run)]
+        pairs = [] if run.found.answer.kind == "front" else _best_facts(run)
         if pairs:
             rows.append([name, pairs[0][1], *(element("code", text) for _, text in pairs[1:2])])
         files = (
@@ -465,6 +470,29 @@ def _best(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
         [table("Best solutions", ["run", "best", "where"], rows)] if rows else []
     )
     return [*content, element("div", *media, class_="media")] if media else content
+
+
+def _chosen_members(run: RunSummary) -> Iterator[tuple[str, str]]:
+    """Yield what the members of a front that stand out are, and their parameters."""
+    front = read_front(run.path, run.config) if run.found.answer.kind == "front" else None
+    if front is None:
+        return
+    for row, choice in enumerate(front.choices):
+        if not choice:
+            continue
+        values = zip(front.names, front.values[row].tolist(), strict=True)
+        text = f"{choice}: {', '.join(f'{visible(name)} {number_text(value)}' for name, value in values)}"
+        member = front.members[row]
+        command = shlex.join(["hpc-es", "eval", str(run.path), "--member", member])
+        if run.config.get("policy"):
+            yield text, command
+            continue
+        try:
+            x = named_vector(read_member(run.path, member).vector, run.config)
+        except (UserError, *READING):  # damaged, or written anew since
+            yield text, command
+        else:
+            yield text, x_text(x, MOST_NUMBERS)
 
 
 def _best_facts(run: RunSummary) -> list[tuple[str, str]]:

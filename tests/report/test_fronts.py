@@ -12,7 +12,7 @@ import pytest
 
 import hpc_es
 from hpc_es.core.errors import UserError
-from hpc_es.report.front_sections import _front
+from hpc_es.report.front_sections import _Axis, _front
 from hpc_es.report.fronts import SavedFront, height_of, pairs_of, read_front, scaled_to_best
 from hpc_es.report.plot import plot
 from tests.helpers.harness import python
@@ -129,6 +129,24 @@ def test_front_that_cannot_be_drawn_is_left_out(tmp_path: Path, name: str, array
     assert read_front(tmp_path, {}) is None
 
 
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0.0, 10.0], [0, 2, 4, 6, 8, 10]),
+        ([0.0104, 1.912], [0.02, 0.05, 0.1, 0.2, 0.5, 1]),
+        ([5.231, 93557.0], [10, 30, 100, 300, 1000, 3000, 10000, 30000]),
+        ([1.0, 1e15], [1, 1e2, 1e4, 1e6, 1e8, 1e10, 1e12, 1e14]),
+        ([3.0, 3.0], [3]),
+    ],
+)
+def test_axes_of_fronts_have_round_ticks(values: list[float], ticks: list[float]) -> None:
+    axis = _Axis(np.array(values), 10.0, 110.0)
+    assert axis.ticks() == pytest.approx(ticks)
+    assert axis.is_log == (values[0] > 0 and values[1] > 100 * values[0])
+    places = [axis.at(tick) for tick in axis.ticks()]
+    assert places == sorted(places) and all(10 <= place <= 110 for place in places)
+
+
 @pytest.mark.long
 def test_report_has_a_section_with_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -145,6 +163,9 @@ def test_report_has_a_section_with_limits(tmp_path: Path, monkeypatch: pytest.Mo
     assert front.count('class="knee"') == 4
     for svg in re.findall(r"<svg.*?</svg>", front, re.DOTALL):
         ElementTree.fromstring(svg)
+    best = page[page.index("Best solutions") :]
+    for choice in ("knee", "best f0", "best f1", "best f2"):
+        assert f"{choice}: f0 " in best or f"{choice}, " in best, choice
 
 
 @pytest.mark.long
