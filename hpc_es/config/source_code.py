@@ -20,7 +20,13 @@ from typing import Any
 from zipimport import zipimporter
 
 from hpc_es.config.code_names import is_module_name
-from hpc_es.config.user_code import LIBRARIES, is_installed_in, read_code
+from hpc_es.config.user_code import (
+    LIBRARIES,
+    CheckedFinder,
+    ModuleFile,
+    is_installed_in,
+    read_code,
+)
 
 MAIN = "__main__"
 
@@ -100,6 +106,8 @@ def _specs(module: str) -> Iterator[ModuleSpec]:
 
 def _find_spec(name: str, locations: list[str] | None) -> ModuleSpec | None:
     for finder in sys.meta_path:
+        if isinstance(finder, CheckedFinder):  # of a run that was opened before
+            continue
         if locations is not None and finder is PathFinder:
             spec = _find_in_folders(name, locations)
         else:
@@ -212,14 +220,14 @@ def source_hash(kind: str) -> str:
 # All files that would run.
 
 
-def code_files(names: Iterable[str]) -> dict[Path, str]:
-    """Return the files that would run for these modules or objects, and their SHA-256.
+def code_modules(names: Iterable[str]) -> dict[str, ModuleFile]:
+    """Return the modules that would run for these modules or objects, by name.
 
     Objects are `module:object` names. These are the modules, the packages that they are in, and
     what these import, as far as import statements tell. Installed packages, hpc_es and what is in a
     .zip file are left out.
     """
-    files: dict[Path, str] = {}
+    found: dict[str, ModuleFile] = {}
     seen, waiting = {MAIN}, [name.partition(":")[0] for name in names]
     while waiting:
         module = waiting.pop()
@@ -231,15 +239,16 @@ def code_files(names: Iterable[str]) -> dict[Path, str]:
             if not spec.has_location or isinstance(spec.loader, zipimporter):
                 continue
             path = Path(str(spec.origin))
-            if path in files or is_installed_in(str(path.parent)):
+            if is_installed_in(str(path.parent)):
                 continue
             with contextlib.suppress(OSError):
                 content = read_code(path)
-                files[path] = hashlib.sha256(content).hexdigest()
                 is_package = spec.submodule_search_locations is not None
+                digest = hashlib.sha256(content).hexdigest()
+                found[spec.name] = ModuleFile(str(path), digest, is_package)
                 package = spec.name if is_package else spec.name.rpartition(".")[0]
                 waiting += _imported(content, package) if path.suffix == ".py" else ()
-    return dict(sorted(files.items()))
+    return found
 
 
 def _imported(content: bytes, package: str) -> list[str]:

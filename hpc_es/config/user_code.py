@@ -17,8 +17,9 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
     EXTENSION_SUFFIXES,
@@ -29,8 +30,10 @@ from importlib.machinery import (
     SourceFileLoader,
     SourcelessFileLoader,
 )
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import NamedTuple
 
 from hpc_es.core import search_path
 from hpc_es.core.errors import UserError, as_command
@@ -71,11 +74,20 @@ class Limits:
         return f"is not among its trusted files{reason and f', and somebody else may have written it ({reason})'}"
 
 
+class ModuleFile(NamedTuple):
+    """The file of a module, as it was checked."""
+
+    path: str
+    digest: str  # SHA-256
+    is_package: bool
+
+
 NOTHING = Limits()
 
 _directories: dict[str, Limits | None] = {}  # and what may run there; None: all files
 _current: list[str] = []  # the directories of the last call
 _appended = search_path.added  # to sys.path
+_checked: dict[str, ModuleFile] = {}  # modules of the last run that was opened, by name
 _executed: dict[str, str] = {}  # SHA-256 of the files that were imported from there
 _of_code: set[str] = set()  # what that code has put on sys.path, within these directories
 _before_code: list[set[str]] = []  # sys.path as it was before each module that is being executed
@@ -86,6 +98,7 @@ _before_code: list[set[str]] = []  # sys.path as it was before each module that 
 
 def make_importable(*directories: Path | str) -> None:
     """Make the user's own modules in the current directory and in these directories importable."""
+    _checked.clear()  # runs that were opened before say nothing about what this user starts
     import_from(importable(*directories))
     import_only(None)
 
@@ -155,6 +168,17 @@ def import_only(limits: Limits | None) -> None:
         directory for directory in _current if directory in _appended or directory not in sys.path
     ]
     _directories.update(dict.fromkeys(added, limits))
+
+
+def import_as_checked(modules: Mapping[str, ModuleFile]) -> None:
+    """Import these modules from these files as they were checked, wherever they are.
+
+    In directories of the user's own Python path, others may write too, and Python would read
+    compiled files there.
+    """
+    _checked.update(modules)
+    if not any(isinstance(finder, CheckedFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, CheckedFinder())
 
 
 @contextlib.contextmanager
@@ -393,6 +417,9 @@ def read_code(path: Path | str) -> bytes:
 def _require_allowed(path: str, content: bytes) -> None:
     """Raise UserError if only other files may run in the directory of this one."""
     limits, digest = _limits(str(Path(path).parent)), hashlib.sha256(content).hexdigest()
+    known = {one.digest for one in _checked.values() if one.path == path}
+    if known and digest not in known:
+        raise UserError(f"{path} has changed since it was checked: start again")
     if limits is not None and (refusal := limits.refusal(path, digest)):
         raise UserError(
             f"code of a run would import {path}, which {refusal}: read it, and run "
@@ -444,3 +471,28 @@ class _ExtensionLoader(ExtensionFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         with _path_of_code():
             super().exec_module(module)
+
+
+class CheckedFinder(MetaPathFinder):
+    """Finds the modules of the last run that was opened in the files that were checked for it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if (found := _checked.get(fullname)) is None:
+            return None
+        loader = next(
+            kind
+            for kind, suffixes in (
+                (_ExtensionLoader, EXTENSION_SUFFIXES),
+                (_CompiledLoader, BYTECODE_SUFFIXES),
+                (_SourceLoader, [""]),
+            )
+            if found.path.endswith(tuple(suffixes))
+        )
+        return spec_from_file_location(
+            fullname,
+            found.path,
+            loader=loader(fullname, found.path),
+            submodule_search_locations=[os.path.dirname(found.path)] if found.is_package else None,  # noqa: PTH120
+        )

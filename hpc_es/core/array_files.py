@@ -19,8 +19,14 @@ import numpy as np
 from hpc_es.core.data import Array, Arrays
 from hpc_es.core.run_files import open_file
 
-MOST_COMPRESSION = 1100  # deflate makes data at most 1,032 times smaller
+MOST_COMPRESSION = 20  # weights are hardly compressible; deflate makes zeros 1,032 times smaller
+FREE_BYTES = 1 << 28  # that a file may have whatever its own size is
 SLACK_BYTES = 1 << 16
+
+
+def most_expanded(size: int) -> int:
+    """Return the bytes to which a file of this many may expand."""
+    return max(MOST_COMPRESSION * size, FREE_BYTES)
 
 
 def load_array(path: Path) -> Array:
@@ -93,17 +99,17 @@ def _damage_as_value_error() -> Iterator[None]:
 
 
 def require_plain_archive(archive: zipfile.ZipFile) -> None:
-    """Raise ValueError if a member of an archive expands to more than its bytes can be, or if
-    members share bytes.
-    """
-    end = 0
+    """Raise ValueError if an archive expands to many times its bytes, or if members share bytes."""
+    end, left = 0, most_expanded(sum(member.compress_size for member in archive.infolist()))
     for member in sorted(archive.infolist(), key=lambda item: item.header_offset):
         if member.header_offset < end:
             raise ValueError(f"{member.filename} overlaps another member")
         end = member.header_offset + member.compress_size
-        if member.file_size > MOST_COMPRESSION * member.compress_size + SLACK_BYTES:
+        left -= member.file_size
+        if left < 0:
             raise ValueError(
-                f"{member.filename} has {member.file_size:,} bytes, from {member.compress_size:,}"
+                f"{member.filename} has {member.file_size:,} bytes, from {member.compress_size:,}: "
+                "save it without compression if you need it"
             )
 
 

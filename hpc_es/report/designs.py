@@ -138,10 +138,15 @@ def _initial_points(config: ConfigData, parameters: Sequence[str]) -> set[tuple[
     if not is_regular(file):
         return set()
     try:
-        rows = list(csv.DictReader(io.StringIO(read_text(file, most=LARGEST_POINTS))))
+        names, *rows = csv.reader(io.StringIO(read_text(file, most=LARGEST_POINTS)))
     except (OSError, ValueError, csv.Error, ConfigError):
         return set()
-    return {tuple(_typed(row.get(name)) for name in parameters) for row in rows}
+    columns = [names.index(name) if name in names else None for name in parameters]
+    return {
+        tuple(_typed(None if column is None else row[column]) for column in columns)
+        for row in rows
+        if len(row) == len(names)
+    }
 
 
 def _typed(text: str | None) -> Value:

@@ -31,11 +31,16 @@ def each_evaluation(path: Path) -> Iterator[dict[str, object]]:
     categories = _categories(read_config(path))
     try:
         with open_file(file) as content:
-            for row in csv.DictReader(line.decode() for line in each_line(content)):
-                if "" in row:
-                    raise UserError(f"{file} has a column without a name")
-                if None not in row and None not in row.values():  # a line that is being written
-                    yield {name: _value(text, categories.get(name)) for name, text in row.items()}
+            rows = csv.reader(line.decode() for line in each_line(content))
+            names = next(rows, [])
+            if "" in names:
+                raise UserError(f"{file} has a column without a name")
+            for row in rows:
+                if len(row) == len(names):  # else it is a line that is being written
+                    yield {
+                        name: _value(text, categories.get(name))
+                        for name, text in zip(names, row, strict=True)
+                    }
     except csv.Error as error:
         raise UserError(f"{file}: {error}") from error
 

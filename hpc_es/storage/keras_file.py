@@ -57,7 +57,7 @@ def _from_archive(path: Path) -> list[SavedLayer]:
             raise ValueError("its config.json is too large")
         config, image = parse_json(archive.read("config.json")), archive.read("model.weights.h5")
     with h5py.File(io.BytesIO(image)) as file:
-        require_plain(file, len(image))
+        require_plain(file, len(image), may_be_compressed=False)  # the archive may be
         weights = {
             group["vars"].attrs["name"]: _variables(group) for group in file["layers"].values()
         }

@@ -455,8 +455,12 @@ def _row(path: Path, arrays: Mapping[str, Array], name: str) -> int | None:
         return int(distances.argmin()) if len(distances) else None
     if name in names:
         return int(names.index(name))
-    texts = arrays["choice"].tolist() if "choice" in arrays else []
-    return next((row for row, text in enumerate(texts) if name in text.split(", ")), None)
+    if "choice" not in arrays:
+        return None
+    texts = arrays["choice"]
+    if texts.shape != (len(names),) or (texts.dtype.kind != "U" and len(names)):
+        raise ValueError(f"the choices are {texts.dtype}{list(texts.shape)}")
+    return next((row for row, text in enumerate(texts) if name in str(text).split(", ")), None)
 
 
 def _of_members(path: Path, arrays: Mapping[str, Array], column: str, name: str) -> Array:

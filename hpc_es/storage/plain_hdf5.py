@@ -14,7 +14,7 @@ from typing import BinaryIO
 import h5py
 import numpy as np
 
-from hpc_es.core.array_files import MOST_COMPRESSION, SLACK_BYTES
+from hpc_es.core.array_files import SLACK_BYTES, most_expanded
 
 # In bytes, of all names in attributes if each were the longest text of the file.
 MOST_NAMES = 1 << 29
@@ -38,7 +38,7 @@ def require_plain(
             does.
         content: the bytes of the file, if attributes may be arrays of texts, as those of Keras are.
     """
-    left = (MOST_COMPRESSION if may_be_compressed else 1) * size + SLACK_BYTES
+    left = (most_expanded(size) if may_be_compressed else size) + SLACK_BYTES
     texts, names = size + SLACK_BYTES, 0
     for item in _items(file["/"], set()):
         for count, length in _texts(item):

@@ -21,7 +21,8 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -30,7 +31,7 @@ from hpc_es.config.registry import is_own_code, is_user_kind
 from hpc_es.config.resolved import Hashes, plain_data, programs, sources
 from hpc_es.config.source_code import (
     MAIN,
-    code_files,
+    code_modules,
     has_module,
     is_in_main,
     is_installed,
@@ -59,9 +60,11 @@ class TrustDecision:
     limits: user_code.Limits | None = None
     # of the checkpoints for which it was made, the results of `fingerprint`
     checked: frozenset[str] = frozenset()
+    modules: Mapping[str, user_code.ModuleFile] = field(default_factory=dict)  # of the code
 
     def apply(self) -> None:
         """Make the code importable in this process, within these limits."""
+        user_code.import_as_checked(self.modules)
         if self.directories:
             user_code.import_from(self.directories)
             user_code.import_only(self.limits)
@@ -73,6 +76,7 @@ class TrustDecision:
             "directories": list(self.directories),
             "limits": limits,
             "checked": sorted(self.checked),
+            "modules": {name: list(file) for name, file in self.modules.items()},
         }
 
     @classmethod
@@ -81,7 +85,8 @@ class TrustDecision:
         limits = message["limits"] and user_code.Limits(
             frozenset(message["limits"]["keys"]), message["limits"]["own"]
         )
-        return cls(tuple(message["directories"]), limits, frozenset(message["checked"]))
+        modules = {name: user_code.ModuleFile(*file) for name, file in message["modules"].items()}
+        return cls(tuple(message["directories"]), limits, frozenset(message["checked"]), modules)
 
 
 Consent: TypeAlias = (
@@ -98,9 +103,14 @@ class Code:
 
     sources: Hashes
     trained_with: Mapping[str, str]  # the SHA-256 that the checkpoint has
-    files: Mapping[Path, str]
+    modules: Mapping[str, user_code.ModuleFile]
     texts: JsonObject  # of the sections that name code
     programs: tuple[str, ...] = ()  # which of its names are programs
+
+    @cached_property
+    def files(self) -> Mapping[Path, str]:
+        """The SHA-256 of the files of its modules."""
+        return dict(sorted((Path(one.path), one.digest) for one in self.modules.values()))
 
     @property
     def digest(self) -> str:
@@ -172,7 +182,9 @@ def find_code(data: ConfigData, recorded: Mapping[str, str]) -> Code:
     hashes |= {name: source_hash(name) for name in sorted(others - {*hashes})}
     modules = [name for name in hashes if ":" in name or is_user_kind(name)]
     texts = {name: _texts(section) for name, section in sorted(named.items())}
-    return Code(dict(sorted(hashes.items())), recorded, code_files(modules), texts, programs(data))
+    return Code(
+        dict(sorted(hashes.items())), recorded, code_modules(modules), texts, programs(data)
+    )
 
 
 def _names(value: object) -> Iterator[str]:
@@ -247,11 +259,11 @@ def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) 
     code = _located(path, data, provenance)
     directories = user_code.import_directories()
     if trusted:
-        return TrustDecision(directories)
+        return TrustDecision(directories, modules=code.modules)
 
     known = Store.of_user().digests()
     if code.digest in known:
-        return TrustDecision(directories, user_code.Limits(known | code.keys))
+        return TrustDecision(directories, user_code.Limits(known | code.keys), modules=code.modules)
 
     _require_unchanged(path, code)
     others = filter(None, map(stranger, code.files))
@@ -260,7 +272,8 @@ def decide(path: Path, data: ConfigData, provenance: ConfigData, trusted: bool) 
         raise UserError("\n".join(_untrusted_lines(path, reason, code)))
     # Others may add files to one of the directories, or to a folder in it, which an import could
     # find.
-    return TrustDecision(directories, user_code.Limits(known | code.keys, own=True))
+    limits = user_code.Limits(known | code.keys, own=True)
+    return TrustDecision(directories, limits, modules=code.modules)
 
 
 def _names_code(data: ConfigData, provenance: ConfigData) -> bool:
@@ -316,13 +329,13 @@ def combined(decisions: Iterable[TrustDecision]) -> TrustDecision:
     )
     limits = [one.limits for one in several if one.directories]
     checked = frozenset[str]().union(*(one.checked for one in several))
+    modules = {name: file for one in several for name, file in one.modules.items()}
     known = [one for one in limits if one is not None]
     if len(known) < len(limits) or not limits:
-        return TrustDecision(directories, None, checked)
+        return TrustDecision(directories, None, checked, modules)
     keys = frozenset[str]().union(*(one.keys for one in known))
-    return TrustDecision(
-        directories, user_code.Limits(keys, any(one.own for one in known)), checked
-    )
+    within = user_code.Limits(keys, any(one.own for one in known))
+    return TrustDecision(directories, within, checked, modules)
 
 
 def _without(data: ConfigData) -> TrustDecision:

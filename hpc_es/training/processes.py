@@ -24,6 +24,7 @@ from typing import Any
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.machine import blas_threads
 from hpc_es.core.paths import in_root_directory
+from hpc_es.core.search_path import only_others
 from hpc_es.training import worker as work
 from hpc_es.training.worker import Item, Recipe, Reply
 
@@ -99,7 +100,9 @@ class _Worker:
             # It begins as a `python -c`; its children change to the directory of this process.
             with in_root_directory():
                 forkserver.ensure_running()
-        with _without_main():
+        # it gets sys.path, and would look for hpc_es in the directories that code of the user is
+        # imported from, before `user_code` says what is found there
+        with _without_main(), only_others():
             self._process.start()
         theirs.close()
 

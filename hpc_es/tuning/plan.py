@@ -30,6 +30,7 @@ from hpc_es.core.vocabulary import counted, inside
 from hpc_es.storage.answers import comparable_values, found_in
 from hpc_es.storage.results import budget
 from hpc_es.tuning.space import Hyperparameters, Space, all_trials, as_text, grid_size, parse_space
+from hpc_es.tuning.trials import MOST_TRIALS
 
 FINAL_RETURN = "final_return"
 BEST_REWARD = "best_reward"
@@ -189,7 +190,7 @@ class Tuning:
     space: Annotated[ConfigData, Limits(min_length=1)] = option(
         "search space: dotted keys and their values"
     )
-    trials: Count | None = option(
+    trials: Annotated[int, Limits(ge=1, le=MOST_TRIALS)] | None = option(
         "number of trials, for random and optuna; a larger number later adds trials", None
     )
     repetitions: Count | None = option(

@@ -11,6 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,12 +74,12 @@ class TuningReport:
             self.identity.get("repetitions") or self.identity["base"].get("repetitions") or 1
         )
 
-    @property
+    @cached_property
     def keys(self) -> list[str]:
         """Keys of the space, in alphabetical order."""
         return sorted(self.identity["space"])
 
-    @property
+    @cached_property
     def measures(self) -> list[str]:
         """Names of further measures that some trial has, such as the success rate."""
         return [name for name in MEASURES if any(row[name] is not None for row in self.rows)]

@@ -213,7 +213,7 @@ GROWTH = {
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-MOST_TRIALS = 100_000
+MOST_TRIALS = 20_000
 # of what a task needs of trial.json
 _RECORD: Mapping[str, Hint] = {
     "state": Literal["begun", "complete", "pruned", "failed"],
@@ -231,6 +231,7 @@ _IDENTITY: Mapping[str, Hint] = {
     "base": ConfigData,
     "space": ConfigData,
     "trials": Annotated[int, Limits(ge=0, le=MOST_TRIALS)],
+    "repetitions": Annotated[int, Limits(ge=1)] | None,
 }
 
 
@@ -247,7 +248,9 @@ def read_table(directory: Path) -> JsonObject | None:
             raise ValueError("its hash is not that of its content")
         require_fit(list[ConfigData], table["trials"], "trials")
         for name, hint in _IDENTITY.items():
-            require_fit(hint, table["identity"][name], name)
+            require_fit(hint, table["identity"].get(name), name)
+        if len(table["trials"]) > MOST_TRIALS:
+            raise ValueError(f"it has more than {MOST_TRIALS:,} trials")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

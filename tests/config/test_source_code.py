@@ -256,5 +256,8 @@ def test_files_that_would_run_follow_the_import_statements(root: str, tmp_path: 
     ]
     write(folder / "unused.py")
     write(tmp_path / "jax" / "__init__.py")
-    found = source_code.code_files([f"{root}.a:f", "numpy:array", "missing:x"])
-    assert found == {path: sha256(path.read_text()) for path in sorted(used)}
+    found = source_code.code_modules([f"{root}.a:f", "numpy:array", "missing:x"])
+    assert {Path(one.path): one.digest for one in found.values()} == {
+        path: sha256(path.read_text()) for path in used
+    }
+    assert [name for name, one in found.items() if one.is_package] == [root]

@@ -86,3 +86,12 @@ def test_members_that_share_bytes(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(whole.getvalue())
     with pytest.raises(ValueError, match=r"b.npy overlaps another member"):
         load_arrays(tmp_path / "x.npz")
+
+
+def test_small_files_do_not_expand_to_gigabytes(tmp_path: Path) -> None:
+    """One of 40 MB is allowed, and numbers that are hardly compressible always are."""
+    np.savez_compressed(tmp_path / "x.npz", a=np.zeros(5_000_000))
+    assert load_arrays(tmp_path / "x.npz")["a"].nbytes == 40_000_000
+    np.savez_compressed(tmp_path / "x.npz", **{f"a{n}": np.zeros(5_000_000) for n in range(7)})
+    with pytest.raises(ValueError, match=r"a6.npy has 40,000,128 bytes, from 38,9"):
+        load_arrays(tmp_path / "x.npz")

@@ -9,6 +9,7 @@ import json
 import os
 import py_compile
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 
@@ -297,6 +298,60 @@ def test_compiled_file_beside_a_source_does_not_run(place: Place) -> None:
     for trust in ([], ["--trust"]):
         place.call("eval", place.run, "--episodes", "1", *trust)
         assert (place.ran / "reset").exists() and not (place.ran / "evil").exists()
+
+
+@pytest.mark.parametrize("way", ["PYTHONPATH", "finder"])
+@pytest.mark.parametrize("change", ["compiled", "late"])
+def test_what_was_checked_runs_also_from_the_users_own_python_path(
+    place: Place, way: str, change: str
+) -> None:
+    """Others may write there too: a compiled file, or another source after the check."""
+    src, site = place.root / "src", place.root / "site"
+    (src / "pkg").mkdir(parents=True)
+    site.mkdir()
+    for name in ("lines", "helper"):
+        text = (
+            (place.code / f"{name}.py")
+            .read_text()
+            .replace("import helper", "from pkg import helper")
+        )
+        (src / "pkg" / f"{name}.py").write_text(text)
+        (place.code / f"{name}.py").unlink()
+    (src / "pkg" / "__init__.py").touch()
+    # as an editable installation, which names the directory of a package
+    (site / "sitecustomize.py").write_text(
+        "import sys\nfrom importlib.util import spec_from_file_location\nclass Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'pkg':\n"
+        f"            return spec_from_file_location(name, '{src}/pkg/__init__.py')\n"
+        "sys.meta_path.append(Finder())\n"
+    )
+    place.env["PYTHONPATH"] = str(src if way == "PYTHONPATH" else site)
+    (place.code / "line.yaml").write_text(CONFIG.replace("lines:", "pkg.lines:"))
+    place.train_again()
+    place.call("eval", place.run)
+    assert [path.name for path in place.ran.iterdir()] == ["reset"]
+    hostile = place.root / "hostile.py"
+    hostile.write_text(HELPER.replace("touch()", "with_suffix('.hostile').touch()"))
+    if change == "compiled":
+        folder = src / "pkg" / "__pycache__"
+        shutil.rmtree(folder, ignore_errors=True)
+        compiled = folder / f"helper.{sys.implementation.cache_tag}.pyc"
+        py_compile.compile(
+            str(hostile),
+            str(compiled),
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        )
+        place.call("eval", place.run)
+        assert [path.name for path in place.ran.iterdir()] == ["reset"]
+    else:  # as soon as the environment, which imports the helper, is executed
+        (src / "pkg" / "lines.py").write_text(
+            f"import shutil\nshutil.copy({str(hostile)!r}, {str(src / 'pkg/helper.py')!r})\n"
+            + (src / "pkg" / "lines.py").read_text()
+        )
+        place.call("trust", place.run)
+        assert "has changed since it was checked" in place.call("eval", place.run, status=2).stderr
+        assert not [*place.ran.iterdir()]
 
 
 def test_directory_that_is_called_site_packages_is_not_installed(place: Place) -> None:

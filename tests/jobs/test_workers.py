@@ -89,6 +89,15 @@ if __name__ == "__main__":
     assert (bytes.fromhex(x), float.fromhex(f), int(evaluations)) == expected
 
 
+def test_file_called_hpc_es_beside_a_config_is_not_imported_by_workers(tmp_path: Path) -> None:
+    (tmp_path / "hpc_es.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    (tmp_path / "c.yaml").write_text(json.dumps({**CONFIG, "stop": {"generations": 1}}))
+    command = ["-P", "-m", "hpc_es", "train", "c.yaml", "--workers", "2", "--output", "run"]
+    done = python(command, cwd=tmp_path, env={"PYTHONPATH": ""})
+    assert done.status == 0, str(done)
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_run_has_the_same_bits_on_any_number_of_workers(workers: int, tmp_path: Path) -> None:
     for name, more in (("ranks", {}), ("workers", {"workers": workers})):

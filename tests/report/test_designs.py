@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from hpc_es.report.designs import (
     read_designs,
 )
 from hpc_es.storage.answers import Found
+from hpc_es.storage.evaluations import each_evaluation
 
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -230,3 +232,20 @@ def test_report_is_readable_at_any_width(tmp_path: Path, width: int, theme: str)
     assert found["least"] >= 11 and found["wide"] <= 0, found
     assert (found["width"], found["kept"], found["dots"]) == (width, "2", 4)
     assert "CONSOLE" not in done.stderr, done.stderr
+
+
+def test_short_lines_below_a_wide_header_cost_their_bytes(tmp_path: Path) -> None:
+    """2,000 lines of 200,000 columns would have 400 million cells; of the points as well."""
+    run = beam(tmp_path / "run")
+    names = ROWS.splitlines()[0] + "".join(f",more{number}" for number in range(200_000))
+    lines = "0,0,5.0\n" * 2000
+    (run / "evaluations.csv").write_text(f"{names}\n{lines}")
+    since = time.process_time()
+    assert list(each_evaluation(run)) == []
+    (run / "evaluations.csv").write_text(ROWS)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (tmp_path / "wide.csv").write_text(f"{names}\n{lines}")
+    config["task"]["initial_points"] = "wide.csv"
+    found = read_designs([(run, config, Found("minimise"))])
+    assert found is not None and not any(design.is_initial for design in found.successful)
+    assert time.process_time() - since < 5

@@ -186,3 +186,21 @@ def test_dtype_that_is_no_dtype(tmp_path: Path) -> None:
         file.create_dataset("best/columns", data='[["a", "(1,"]]', dtype=h5py.string_dtype())
         with pytest.raises(READING):
             _best_rows(file)
+
+
+def test_small_files_of_keras_do_not_expand_to_gigabytes(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        zeros = file.create_dataset(
+            "z", (100_000_000,), np.float32, chunks=True, compression="gzip"
+        )
+        zeros[:1] = 1
+    with pytest.raises(ValueError, match="z has 400,000,000 bytes, in a file of"):
+        check(tmp_path / "x.h5")
+    with (
+        zipfile.ZipFile(tmp_path / "x.keras", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("model.weights.h5", "w", force_zip64=True) as file,
+    ):
+        for _ in range(300):
+            file.write(bytes(1 << 20))
+    with pytest.raises(CheckpointError, match="has 314,572,800 bytes, from 305,"):
+        read_layers(tmp_path / "x.keras")

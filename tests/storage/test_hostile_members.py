@@ -83,6 +83,15 @@ def test_hostile_arrays_of_members(tmp_path: Path, name: str, array: Any) -> Non
         assert len(str(error.value)) < 1000 and str(error.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    "choices", [np.arange(1), np.array("knee"), np.array(["a", "knee"]), empty("|V0", 10**9)]
+)
+def test_hostile_choices_of_members(tmp_path: Path, choices: Any) -> None:
+    write(tmp_path / "front.npz", {**GOOD, "choice": choices})
+    with time_limit(10), pytest.raises(CheckpointError, match="damaged"):
+        read_member(tmp_path, "knee")
+
+
 def test_member_has_what_it_returned(tmp_path: Path) -> None:
     write(tmp_path / "front.npz", GOOD)
     member = read_member(tmp_path, "g1j1")

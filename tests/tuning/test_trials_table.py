@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.tuning import trials as trials_module
 from hpc_es.tuning.plan import load
-from hpc_es.tuning.report import read_report
+from hpc_es.tuning.report import read_report, report_text
 from hpc_es.tuning.trials import TABLE_FILE, extend, freeze, matching_trials
 from tests.helpers.runs import TINY
 
@@ -184,6 +185,7 @@ def test_damaged_table_is_detected(tmp_path: Path) -> None:
     [
         *(("trials", value) for value in (None, {}, 10**9, -1, "x")),
         *(("search", 3), ("objective", [1]), ("base", [[1]]), ("space", "x"), ("space", None)),
+        *(("repetitions", value) for value in ("x", [[]], {}, 0, float("inf"))),
     ],
 )
 def test_table_of_other_types_is_damaged_although_its_hash_is_right(
@@ -192,8 +194,9 @@ def test_table_of_other_types_is_damaged_although_its_hash_is_right(
     identity = {**IDENTITY, name: value}
     for table in (
         (identity, TRIALS),
-        ({key: IDENTITY[key] for key in IDENTITY if key != name}, []),
+        ({key: IDENTITY[key] for key in IDENTITY if key not in (name, "space")}, []),
         (IDENTITY, [[1]]),
+        (IDENTITY, [{}] * (trials_module.MOST_TRIALS + 1)),
     ):
         text = json.dumps(
             {"hash": trials_module.digest(table[0]), "identity": table[0], "trials": table[1]}
@@ -208,3 +211,14 @@ def test_table_of_other_types_is_damaged_although_its_hash_is_right(
 def test_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"trials\.json: cannot be written"):
         freeze(tmp_path / "none", IDENTITY, TRIALS)
+
+
+def test_report_of_many_trials_takes_seconds(tmp_path: Path) -> None:
+    """Its time grew with the square of the trials."""
+    trials = [TRIALS[0]] * 10_000
+    identity = {**IDENTITY, "trials": len(trials)}
+    table = {"hash": trials_module.digest(identity), "identity": identity, "trials": trials}
+    (tmp_path / TABLE_FILE).write_text(json.dumps(table))
+    since = time.process_time()
+    assert f"{len(trials)} missing" in report_text(read_report(tmp_path))
+    assert time.process_time() - since < 8
