@@ -474,12 +474,22 @@ class _ExtensionLoader(ExtensionFileLoader):
 
 
 class CheckedFinder(MetaPathFinder):
-    """Finds the modules of the last run that was opened in the files that were checked for it."""
+    """Finds the modules of the last run that was opened in the files that were checked for it.
+
+    A module of the same name that Python would find in another directory is another one.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if (found := _checked.get(fullname)) is None:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        usual = next(
+            filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None
+        )
+        folder = Path(found.path).parents[1 if found.is_package else 0]
+        if usual is None or not _is_within(str(usual.origin), str(folder)):
             return None
         loader = next(
             kind

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import py_compile
+import sys
 import zipfile
 from pathlib import Path
 
@@ -123,3 +125,25 @@ def test_archive_gives_modules_only_where_the_user_has_put_it(limits: str, tmp_p
         f"folder.theirs {in_folder}",
         "package.part of the source",
     ], str(done)
+
+
+def test_checked_modules_are_those_of_their_directory_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other sources beside a checked file do not take its place; an own module elsewhere is none
+    of a run.
+    """
+    for name in ("run", "own"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "checked_or_own.py").write_text(f"where = {name!r}\n")
+    file = tmp_path / "run" / "checked_or_own.py"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    monkeypatch.setattr(user_code, "_checked", {})
+    user_code.import_as_checked({file.stem: user_code.ModuleFile(str(file), digest, False)})
+    (tmp_path / "run" / file.stem).mkdir()  # a package, which Python prefers
+    (tmp_path / "run" / file.stem / "__init__.py").write_text("where = 'hostile'\n")
+    for name in ("run", "own"):
+        monkeypatch.syspath_prepend(str(tmp_path / name))
+        monkeypatch.delitem(sys.modules, file.stem, raising=False)
+        assert importlib.import_module(file.stem).where == name
+    monkeypatch.delitem(sys.modules, file.stem)
