@@ -328,11 +328,11 @@ def run_inspect(arguments: argparse.Namespace) -> int:
 def _front(run: Path, config: ConfigData) -> JsonObject:
     """Return what result.json says of the front of a finished run; {} if it has none.
 
-    With the parameters of the knee, if the run is not one of a policy.
+    With the parameters of the knee, if the run is not one of a policy and they are few.
     """
     from hpc_es.core.errors import CheckpointError
     from hpc_es.report.export import named_vector
-    from hpc_es.storage.answers import RESULT, read_object
+    from hpc_es.storage.answers import LARGEST_X, RESULT, read_object
     from hpc_es.storage.members import read_member
 
     front = read_object(run / RESULT).get("front")
@@ -341,10 +341,11 @@ def _front(run: Path, config: ConfigData) -> JsonObject:
     if config.get("policy") or not isinstance(front.get("knee"), dict):
         return {"front": front}
     try:
-        x = named_vector(read_member(run, "knee").vector, config)
+        knee = read_member(run, "knee").vector
     except CheckpointError:
         return {"front": front}  # the file of the members is missing or damaged
-    return {"front": {**front, "knee_x": x}}
+    x = {"knee_x": named_vector(knee, config)} if len(knee) <= LARGEST_X else {}
+    return {"front": {**front, **x}}
 
 
 def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:

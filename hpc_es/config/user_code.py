@@ -33,7 +33,7 @@ from importlib.machinery import (
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hpc_es.core import search_path
 from hpc_es.core.errors import UserError, as_command
@@ -363,8 +363,12 @@ def _importer(path: str) -> FileFinder:
     )
     if _owner(directory) is None or is_archive:
         raise ImportError(path)
-    return _Finder(
-        directory,
+    return _Finder(directory, *_loaders())
+
+
+def _loaders() -> tuple[tuple[type[Any], list[str]], ...]:
+    """Return the loaders of code of the user with the ends of their files, in Python's order."""
+    return (
         (_ExtensionLoader, EXTENSION_SUFFIXES),
         (_SourceLoader, SOURCE_SUFFIXES),
         (_CompiledLoader, BYTECODE_SUFFIXES),
@@ -491,15 +495,7 @@ class CheckedFinder(MetaPathFinder):
         folder = Path(found.path).parents[1 if found.is_package else 0]
         if usual is None or not _is_within(str(usual.origin), str(folder)):
             return None
-        loader = next(
-            kind
-            for kind, suffixes in (
-                (_ExtensionLoader, EXTENSION_SUFFIXES),
-                (_CompiledLoader, BYTECODE_SUFFIXES),
-                (_SourceLoader, [""]),
-            )
-            if found.path.endswith(tuple(suffixes))
-        )
+        loader = next(kind for kind, suffixes in _loaders() if found.path.endswith(tuple(suffixes)))
         return spec_from_file_location(
             fullname,
             found.path,

@@ -400,13 +400,12 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
     vector: Array
     data: ConfigData
     if options.which not in (None, "best", "last"):
-        _, snapshot, name = read_theta(path, options.which, options.trust)
-        vector = snapshot.state.theta
+        member = read_member(path, options.which)
+        vector = member.vector
         with damage_named(file):
-            x = named_vector(vector, config)
-        member = read_member(path, name)
-        value = {} if member.value is None else {"value": member.value}
-        data = {"member": name, "x": x, "generation": member.generation, **value, **member.returned}
+            data = {"member": member.name, "x": named_vector(vector, config)}
+        data |= {"generation": member.generation}
+        data |= ({} if member.value is None else {"value": member.value}) | dict(member.returned)
     elif has_best(newest.outcome):
         vector = BestVector.from_arrays(newest.outcome).x
         with damage_named(file):

@@ -95,7 +95,7 @@ def groups_of(runs: Sequence[RunSummary]) -> tuple[list[ReportedGroup], dict[Pat
     for group in grouped([run.curves for run in runs if run.curves]):
         members = [with_curves[curves.path] for curves in group.runs]
         for member, curves in zip(members, group.runs, strict=True):
-            member.curves = curves
+            member.curves = curves  # as they are drawn beside the others
         copies |= {curves.path: with_curves[curves.path] for curves in group.copies}
         seeds = f" ({len(members)} runs)" if len(members) > 1 else ""
         result.append(ReportedGroup(group.label + seeds, len(result), members, group))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shlex
@@ -52,12 +53,13 @@ from hpc_es.report.page import (
 )
 from hpc_es.report.run_summary import ACTIVITIES, RunFailure, RunSummary
 from hpc_es.storage.answers import MOST_NUMBERS, NAMES, best_of, x_text
-from hpc_es.storage.members import read_member
+from hpc_es.storage.members import STEMS, read_members
 from hpc_es.storage.results import identity_digest
 
 MOST_DETAILED = 60  # runs with a block of their own
 MOST_ALERTS = 3  # runs with failed jobs that have a line each
 MOST_FAILURES = 40  # tracebacks in the page
+LARGEST_FRONT = 1 << 24  # bytes of a file whose vectors are read
 MOST_MEDIA = 3_000_000  # bytes of all videos and pictures
 MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png"}
 NOT_FINISHED = ("failed", "killed", "interrupted")
@@ -473,26 +475,25 @@ def _best(runs: Sequence[RunSummary], ids: Mapping[Path, str]) -> list[Content]:
 
 
 def _chosen_members(run: RunSummary) -> Iterator[tuple[str, str]]:
-    """Yield what the members of a front that stand out are, and their parameters."""
+    """Yield what the members of a front that stand out are, and their parameters, or the command
+    that evaluates them if these are many, those of a policy, or cannot be read.
+    """
     front = read_front(run.path, run.config) if run.found.answer.kind == "front" else None
     if front is None:
         return
-    for row, choice in enumerate(front.choices):
-        if not choice:
-            continue
+    rows = [row for row, choice in enumerate(front.choices) if choice]
+    names = [front.members[row] for row in rows]
+    where = [shlex.join(["hpc-es", "eval", str(run.path), "--member", name]) for name in names]
+    # damaged, or written anew since it was read
+    with contextlib.suppress(UserError, *READING):
+        size = (run.path / f"{STEMS['front']}.npz").stat().st_size
+        if not run.config.get("policy") and size <= LARGEST_FRONT:
+            vectors = [member.vector for member in read_members(run.path, names)]
+            where = [x_text(named_vector(vector, run.config), MOST_NUMBERS) for vector in vectors]
+    for row, text in zip(rows, where, strict=True):
         values = zip(front.names, front.values[row].tolist(), strict=True)
-        text = f"{choice}: {', '.join(f'{visible(name)} {number_text(value)}' for name, value in values)}"
-        member = front.members[row]
-        command = shlex.join(["hpc-es", "eval", str(run.path), "--member", member])
-        if run.config.get("policy"):
-            yield text, command
-            continue
-        try:
-            x = named_vector(read_member(run.path, member).vector, run.config)
-        except (UserError, *READING):  # damaged, or written anew since
-            yield text, command
-        else:
-            yield text, x_text(x, MOST_NUMBERS)
+        shown = ", ".join(f"{visible(name)} {number_text(value)}" for name, value in values)
+        yield f"{front.choices[row]}: {shown}", text
 
 
 def _best_facts(run: RunSummary) -> list[tuple[str, str]]:

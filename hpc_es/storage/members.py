@@ -144,7 +144,6 @@ def write_members(
         **cells,
         **_choice_arrays(elites, quantities),
         "vectors": elites.vectors,
-        "measure_names": np.array(list(quantities.measures), np.str_),
         **{_names_of(group): np.array(names) for group, names in quantities.groups.items()},
         **elites.columns,
         **_divided(elites.division),
@@ -363,30 +362,46 @@ def read_member(run: Path, name: str) -> Member:
             be near, "measures=0.2,0.5". Distances are those of measures with the range of all
             members.
     """
+    if not run.is_dir():
+        raise CheckpointError(
+            f"{run}: expected the directory of a run, which has the file of the members, for "
+            f"member {name!r}; a checkpoint has the best and the last theta"
+        )
+    return read_members(run, [name])[0]
+
+
+def read_members(run: Path, names: Sequence[str]) -> list[Member]:
+    """Return several members; see `read_member`."""
     for stem in STEMS.values():
         path = run / f"{stem}.npz"
         if path.is_file():
-            return _member(path, name)
+            return _members(path, names)
     raise CheckpointError(
         f"{run}: expected the directory of a run whose algorithm keeps a front or an archive, "
         f"found no {' or '.join(f'{stem}.npz' for stem in STEMS.values())}"
     )
 
 
-def _member(path: Path, name: str) -> Member:
+def _members(path: Path, wanted: Sequence[str]) -> list[Member]:
     try:
         arrays = load_arrays(path, may_be_compressed=False)
-        names = _names(arrays)
-        row = _row(path, arrays, name)
-        if row is not None:
+        names, found = _names(arrays), list[Member]()
+        for name in wanted:
+            if (row := _row(path, arrays, name)) is None:
+                raise CheckpointError(_missing(path, name, names))
             vector = np.array(arrays["vectors"][row])
             if vector.ndim != 1 or vector.dtype not in FLOATS:
                 raise ValueError(f"the vector of {name} is {vector.dtype}{list(vector.shape)}")
             value = float(arrays["value"][row]) if "value" in arrays else None
             generation, returned = int(arrays["generation"][row]), _returned_by(arrays, row)
-            return Member(str(names[row]), generation, vector, value, returned)
+            found.append(Member(str(names[row]), generation, vector, value, returned))
     except DAMAGE as error:
         raise CheckpointError(f"{path}: is damaged or not a file of members: {error}") from error
+    return found
+
+
+def _missing(path: Path, name: str, names: Sequence[str]) -> str:
+    """Return that there is no such member, and which there are."""
     what = f"no member {name}"
     if "=" not in name and not MEMBER.fullmatch(name):
         what = f"no member {name!r} (names are such as g12j7, cell=3,4 or measures=0.2,0.5)"
@@ -397,7 +412,7 @@ def _member(path: Path, name: str) -> Member:
         if names
         else ""
     )
-    raise CheckpointError(f"{path}: there is {what} among {len(names)}{some}")
+    return f"{path}: there is {what} among {len(names)}{some}"
 
 
 def _returned_by(arrays: Mapping[str, Array], row: int) -> Returned:

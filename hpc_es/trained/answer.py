@@ -87,13 +87,13 @@ def _answer(
             )
         best = BestVector.from_arrays(snapshot.outcome)
         return StoredAnswer(file, config, which, best.generation, best.x, best.value)
-    file, snapshot, which = read_theta(path, which, trust)
     if which != "last":  # members are stored as they were evaluated
         member = read_member(path, which)
         vector = np.asarray(member.vector, np.float64)
         return StoredAnswer(
-            file, config, which, member.generation, vector, member.value, member.returned
+            file, config, member.name, member.generation, vector, member.value, member.returned
         )
+    file, snapshot, which = read_theta(path, which, trust)
     vector = _evaluated_vector(config, snapshot)
     value = recorded.value if recorded is not None and recorded.kind == "mean" else None
     return StoredAnswer(file, config, which, snapshot.generation, vector, value)

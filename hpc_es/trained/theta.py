@@ -84,11 +84,6 @@ def _of_member(path: Path, name: str, trust: Consent) -> tuple[Path, Snapshot, S
 
     It is a member of its front or archive.
     """
-    if not path.is_dir():
-        raise CheckpointError(
-            f"{path}: expected the directory of a run, which has the file of the members, for "
-            f"member {name!r}; a checkpoint has the best and the last theta"
-        )
     file = find(path)
     snapshot = load(file)
     check_snapshot(file, snapshot, trust)

@@ -249,6 +249,8 @@ def read_table(directory: Path) -> JsonObject | None:
         require_fit(list[ConfigData], table["trials"], "trials")
         for name, hint in _IDENTITY.items():
             require_fit(hint, table["identity"].get(name), name)
+        repetitions = table["identity"]["base"].get("repetitions")
+        require_fit(_IDENTITY["repetitions"], repetitions, "base.repetitions")
         if len(table["trials"]) > MOST_TRIALS:
             raise ValueError(f"it has more than {MOST_TRIALS:,} trials")
     except FileNotFoundError:

@@ -186,6 +186,7 @@ def test_damaged_table_is_detected(tmp_path: Path) -> None:
         *(("trials", value) for value in (None, {}, 10**9, -1, "x")),
         *(("search", 3), ("objective", [1]), ("base", [[1]]), ("space", "x"), ("space", None)),
         *(("repetitions", value) for value in ("x", [[]], {}, 0, float("inf"))),
+        *(("base", {"repetitions": value}) for value in ("x", [[]], 0, float("inf"))),
     ],
 )
 def test_table_of_other_types_is_damaged_although_its_hash_is_right(

@@ -24,6 +24,7 @@ from hpc_es.algorithms.common.noise_handling import (
     LEAST_CANDIDATES,
     Chosen,
     Mode,
+    NoiseCheck,
     NoiseHandling,
     Samples,
     with_candidates,
@@ -365,7 +366,7 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
         if is_noisy is False or problem.relative_fitness or problem.changing_fitness:
             return None
         if self.adapts_rates:
-            return NoiseHandling(self.keys, measures=False) if problem.is_objective else None
+            return NoiseCheck(self.keys) if problem.is_objective else None
         if self.first_population < LEAST_CANDIDATES:
             return None
         checks_first = problem.is_objective and not is_noisy
@@ -498,10 +499,10 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
         shared = without_injected(shared)
         of_noise: dict[str, float] = {}
         evaluations = self.population(state)
-        if (samples := ranked.samples) is not None:
+        if self.handling is not None and (samples := ranked.samples) is not None:
             shared = {**shared, **samples.noise.arrays()}
             evaluations += samples.reevaluations
-            of_noise = {} if self.adapts_rates else samples.metrics
+            of_noise = self.handling.metrics(samples)
         after = self._with_history(
             State(state.generation + 1, shared, master), ranked.fitness, evaluations
         )

@@ -180,14 +180,6 @@ class Samples:
     noise: Noise
     reevaluations: int
 
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The values of METRICS."""
-        return {
-            "misranking": self.noise.misranking,
-            "reevaluations": float(self.reevaluations),
-        }
-
 
 @dataclass(frozen=True)
 class NoiseHandling:
@@ -195,8 +187,6 @@ class NoiseHandling:
 
     Attributes:
         keys: of the run.
-        measures: whether the misranking is measured, and what follows from it; otherwise one
-            candidate shows whether there is noise, and nothing else happens.
         checks_first: whether one candidate decides whether there is noise, before a probe.
         always: whether candidates are evaluated again whatever the misranking, which is measured
             once.
@@ -205,7 +195,6 @@ class NoiseHandling:
     """
 
     keys: Keys
-    measures: bool = True
     checks_first: bool = True
     always: bool = False
     chosen: Chosen = "boundary"
@@ -219,8 +208,6 @@ class NoiseHandling:
             return []
         if noise.kind == UNKNOWN and self.checks_first:
             return self._again([population - 1], population)
-        if not self.measures:
-            return []
         if math.isnan(noise.misranking):
             return cut(population, chunk_size, population, parent=population)
         if self.averages(noise) and self.chosen == "drawn":
@@ -239,7 +226,7 @@ class NoiseHandling:
             fitness: float64[jobs] of the first round.
         """
         noise, first = self._noise(state), fitness[:population]
-        if noise.kind == NOISELESS or not self.measures or len(fitness) == 2 * population:
+        if noise.kind == NOISELESS or len(fitness) == 2 * population:
             return []
         if noise.kind == UNKNOWN:
             again = fitness[population]
@@ -299,11 +286,6 @@ class NoiseHandling:
         combined[different] = 0.5 * (first[different] + second[different])
         reevaluations = len(rows) - population
         noise = replace(noise, reevaluations=noise.reevaluations + reevaluations)
-        if not self.measures:
-            found = NOISY if different.any() else NOISELESS
-            known = noise.kind != UNKNOWN or not both.any()
-            noise = noise if known else replace(noise, kind=found)
-            return Samples(first, noise, reevaluations)
         if both.any() and noise.kind != NOISELESS:
             noise = self._learned(noise, first, second)
         return Samples(combined, noise, reevaluations)
@@ -340,6 +322,13 @@ class NoiseHandling:
         for _ in range(DRAWS):
             yield values + scale * pool[rng.integers(len(pool), size=len(values))]
 
+    def metrics(self, samples: Samples) -> dict[str, float]:
+        """Return the values of METRICS after a generation."""
+        return {
+            "misranking": samples.noise.misranking,
+            "reevaluations": float(samples.reevaluations),
+        }
+
     def notices(self, before: State, after: State) -> list[str]:
         """Return what a generation has found out, for the log."""
         old, new = Noise.of(before.shared), Noise.of(after.shared)
@@ -349,8 +338,6 @@ class NoiseHandling:
             return [
                 "noise: two evaluations of a candidate gave the same value, so the function is taken as noiseless"
             ]
-        if not self.measures and old.kind == UNKNOWN and new.kind == NOISY:
-            return ["noise: two evaluations of a candidate gave different values"]
         is_first = math.isnan(old.misranking) and not math.isnan(new.misranking)
         if new.kind != NOISY or not is_first:
             return []
@@ -361,6 +348,41 @@ class NoiseHandling:
                 f"{measured}{least}: up to {REEVALUATED:.0%} of the candidates are evaluated again, and updates average the weights of {DRAWS} possible rankings"
             ]
         return [f"{measured}, below {THRESHOLD}: updates as without noise"]
+
+
+@dataclass(frozen=True)
+class NoiseCheck(NoiseHandling):
+    """One candidate shows whether there is noise; the search is that of the first evaluations."""
+
+    def first_round(self, state: State, population: int, chunk_size: int) -> list[Chunk]:
+        """Return a second evaluation of the last candidate of the first generation."""
+        is_unknown = self._noise(state).kind == UNKNOWN
+        return self._again([population - 1], population) if is_unknown else []
+
+    def second_round(
+        self, state: State, population: int, chunk_size: int, *, selected: int, fitness: Float64
+    ) -> list[Chunk]:
+        """Return no chunk."""
+        return []
+
+    def samples(self, state: State, population: int, rows: Rows, fitness: Float64) -> Samples:
+        """Return the first values of the candidates, and whether there is noise."""
+        noise, (first, again) = self._noise(state), np.split(fitness, [population])
+        noise = replace(noise, reevaluations=noise.reevaluations + len(again))
+        if len(again) and np.isfinite([first[-1], again[0]]).all():
+            kind = NOISY if self.differ(first[-1], again[0]) else NOISELESS
+            noise = replace(noise, kind=kind)
+        return Samples(first, noise, len(again))
+
+    def notices(self, before: State, after: State) -> list[str]:
+        """Return that there is noise, for the log."""
+        if self._noise(before).kind == UNKNOWN and self._noise(after).kind == NOISY:
+            return ["noise: two evaluations of a candidate gave different values"]
+        return []
+
+    def metrics(self, samples: Samples) -> dict[str, float]:
+        """Return {}: nothing is measured later."""
+        return {}
 
 
 def _cost_text(shared: Arrays) -> str | None:
