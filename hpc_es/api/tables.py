@@ -19,7 +19,7 @@ from hpc_es.core.run_files import exists
 from hpc_es.storage.answers import RESULT, number, read_config, read_found, read_object
 from hpc_es.storage.evaluations import each_evaluation
 from hpc_es.storage.metrics_log import each_row
-from hpc_es.storage.results import find_runs, repetition_directories
+from hpc_es.storage.results import find_runs, is_missing, repetition_directories
 from hpc_es.storage.status import run_state
 
 LARGEST_COLUMN = 1 << 26  # bytes of a column of texts of fixed width
@@ -93,12 +93,14 @@ def results(directory: str | Path) -> Results:
         are NaN, texts "".
 
     Raises:
-        UserError: there is no run.
+        UserError: there is no such directory, or no run in it.
 
     Warns:
         UserWarning: a run is damaged; of several runs the others are read.
     """
     path = argument(directory, "directory")
+    if is_missing(path):
+        raise UserError(f"{path}: no such directory")
     paths = tuple(run for found in find_runs(path) for run in _single(found))
     if not paths:
         raise UserError(f"{path}: expected a run, or a directory of runs, found none")

@@ -11,7 +11,7 @@ it leaves the program, and `Vocabulary.internal` what is read back:
 | `evaluation_return_mean` | `centre_value_mean`: of the search's centre | `centre_score_mean` |
 | `final_return`, `best_return` | final_value, best_centre_value | final_score, ... |
 | `episodes_total`, `failed_episodes` | `evaluations_total`, `failed_evaluations` | the same |
-| `timesteps_total`, `length_mean` | the same | left out: a score has no timesteps |
+| `timesteps_total`, `length_mean` | left out: an evaluation has no timesteps | the same |
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TIMESTEPS = {
     "timesteps_this_generation": "episodes_this_generation",
     "timesteps_total": "episodes_total",
 }
-# what the scores of models do not have
+# what evaluations do not have
 OF_EPISODES = {*TIMESTEPS, "length_mean", "evaluation_length_mean"}
 OF_CENTRE = "evaluation_", "centre_"  # of means of objectives, constraints, measures, metrics
 GROUPS = tuple(f"{group}_" for group in ("objective", "constraint", "measure", "metric", "info"))
@@ -80,11 +80,6 @@ class Vocabulary:
     def has_episodes(self) -> bool:
         """Whether a job is an episode with a return, rather than an evaluation."""
         return self.noun == "return"
-
-    @property
-    def has_timesteps(self) -> bool:
-        """Whether jobs have a length in timesteps; the score of a model has none."""
-        return self.noun != "score"
 
     @property
     def sign(self) -> int:
@@ -130,15 +125,15 @@ class Vocabulary:
     def public(self, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Return entries with the names and signs of users; others stay as they are.
 
-        Models have no entries about the timesteps of episodes.
+        Evaluations have no entries about the timesteps of episodes.
         """
         if self.has_episodes:
             return dict(entries)
-        if not self.has_timesteps:
-            entries = {key: value for key, value in entries.items() if key not in OF_EPISODES}
         # rows have some 60 entries, and a generation of a cheap function takes microseconds
         known, result = self._known, {}
         for name, value in entries.items():
+            if name in OF_EPISODES:
+                continue
             if name not in known:
                 known[name] = self.name(name), self.sign < 0 and name in SIGNED
             public, is_negated = known[name]

@@ -365,7 +365,7 @@ def _comparison(groups: Sequence[ReportedGroup], measure: Measure, task: str) ->
             f"With fewer than {FEW} runs the intervals are too short: the true ones are wider."
         )
     return [
-        _strips(groups),
+        _strips(groups, measure),
         table(f"Comparison of {measure.label}{task}", head, rows),
         element("p", " ".join(notes), class_="note"),
     ]
@@ -407,7 +407,7 @@ def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [float(f"{index * step:.12g}") for index in range(first, last + 1)]
 
 
-def _strips(groups: Sequence[ReportedGroup]) -> Element:
+def _strips(groups: Sequence[ReportedGroup], measure: Measure) -> Element:
     """Return a picture of the scores: a dot for each run, the interquartile mean and interval."""
     scores = [score for group in groups for score in group.scores]
     low, high = min(scores), max(scores)
@@ -472,5 +472,5 @@ def _strips(groups: Sequence[ReportedGroup]) -> Element:
                 style=f"stroke: {color}; stroke-width: 3",
             )
         )
-    caption = "Scores of the finished runs: dots; interquartile mean: line; its 95 % interval: bar"
+    caption = f"{_scores_text(measure)} of the finished runs: dots; interquartile mean: line; its 95 % interval: bar"
     return element("figure", element("figcaption", caption), scrolling(caption, picture))

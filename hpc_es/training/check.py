@@ -47,6 +47,7 @@ from hpc_es.core.policy import Policy
 from hpc_es.core.population import Layout, unperturbed
 from hpc_es.core.streams import say_error
 from hpc_es.core.text_table import aligned
+from hpc_es.core.vocabulary import vocabulary_of
 from hpc_es.devices.decision import can_compute
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.tasks.episodes.infos import LONGEST, random_episode
@@ -119,9 +120,12 @@ def check(
         with problems.collect():
             _check_call(config, option, problem)
     problems.raise_any()
-    lines = [f"config is valid: {visible(str(config.name))}"]
-    lines += _searched_lines(config, task, policy, problem)
+    lines = [
+        f"config is valid: {visible(str(config.name))}",
+        *_searched_lines(config, task, policy, problem),
+    ]
     lines += _own_lines(config, task, problem)
+    lines += _search_lines(config, problem, state)
     lines += _noise_lines(config, problem, policy, state) if config.setup.needs.noise else []
     lines.append(f"  chunks: {chunks(config, problem)}")
     if numbers:
@@ -151,6 +155,25 @@ def _own_lines(config: Config, task: Task, problem: Problem) -> list[str]:
     """Return what a task says of itself, and which of its initial points are used."""
     own = task.check_lines if isinstance(task, DescribesItself) else ()
     return [f"  {line}" for line in (*own, points_text(config, problem)) if line]
+
+
+def _search_lines(config: Config, problem: Problem, state: State | None) -> list[str]:
+    """Return a line about the jobs of a generation and the first standard deviation, which config
+    need not name; [] if they are not known before a run is built.
+    """
+    count, offers = (
+        jobs_of_generation(config, problem) * problem.episodes_per_job,
+        config.setup.offers,
+    )
+    if not count:
+        return []
+    unit = "episode" if vocabulary_of(offers).has_episodes else "evaluation"
+    unit = "program" if offers.problems == ("programs",) else unit
+    line = f"  search: {count:,} {unit}{'s' * (count != 1)} per generation"
+    sigma = None if state is None else state.shared.get("sigma")
+    return [
+        line if sigma is None or sigma.size != 1 else f"{line}, sigma {sigma.item():.4g} at first"
+    ]
 
 
 def handling_lines(config: Config, state: State | None) -> list[str]:

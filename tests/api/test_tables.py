@@ -71,6 +71,8 @@ def test_evaluations_of_repetitions(tmp_path: Path) -> None:
 def test_directory_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected a run, or a directory of runs, found none"):
         hpc_es.results(tmp_path)
+    with pytest.raises(UserError, match="nowhere: no such directory"):
+        hpc_es.results(tmp_path / "nowhere")
 
 
 def written(tmp_path: Path, config: str, evaluations: str, metrics: str = "") -> hpc_es.Results:

@@ -237,6 +237,29 @@ def test_check_warns_about_idle_ranks(
     assert message in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("task", "given", "line"),
+    [
+        # CMA-ES: 4 + floor(3 ln 5) = 8
+        (
+            "{kind: function, function: 'math:fsum', dimension: 5}",
+            "cma_es, sigma: 0.25",
+            "8 evaluations",
+        ),
+        ("{kind: programs, name: reverse}", "ga", "100 programs"),
+        ("{env_id: 'tests.helpers.toys:Survival-v0', episodes_per_job: 3}", "es", "192 episodes"),
+    ],
+)
+def test_check_says_how_much_a_generation_evaluates(
+    task: str, given: str, line: str, tmp_path: Path, capsys: Any
+) -> None:
+    path = tmp_path / "searched.yaml"
+    path.write_text(f"task: {task}\nalgorithm: {{kind: {given}}}\nnoise: {{kind: counter}}\n")
+    assert cli.run(["check", str(path), "--no-call"]) == 0
+    sigma = ", sigma 0.25 at first" if "sigma" in given else ""
+    assert f"  search: {line} per generation{sigma}\n" in capsys.readouterr().out
+
+
 def test_plot_options_and_check(tmp_path: Path, capsys: Any) -> None:
     assert cli.run(["plot", str(run()), "-o", str(tmp_path / "curve.png"), "--x", "seconds"]) == 0
     assert iio.imread(tmp_path / "curve.png").std() > 0
