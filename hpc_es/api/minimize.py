@@ -445,8 +445,6 @@ class _Search:
         with contextlib.closing(training), self._world.polling(training.check_messages):
             for row in training.run():
                 self._row = row
-                if progress is not None:
-                    progress.update(row)
                 if call is not None and self._recorder is not None and not self._is_stopped:
                     so_far = self._so_far(training, self._recorder)
                     with (
@@ -460,7 +458,8 @@ class _Search:
                             training.stop()
         if progress is not None and self._recorder is not None:
             ended_by = "the callback" if self._is_stopped else self._recorder.reason
-            progress.finish(f"ended by {ended_by}")
+            generations, standing = training.state.generation, self._recorder.standing
+            progress.finish(standing.end_message("ended", ended_by, generations, training.final))
         return self._shared_result(training)
 
     def _progress(self) -> Progress | None:
@@ -477,6 +476,7 @@ class _Search:
         )
         if text := points_text(self._config, problem):
             progress.message(text)
+        self._recorder.progress = progress
         return progress
 
     def _shared_result(self, training: Training) -> Minimum | Front:
@@ -561,8 +561,10 @@ class _Search:
         if training.exit_status:
             return SIGNAL
         stop, standing = self._config.stop, recorder.standing
-        if stop.target_value is not None and standing.is_reached(stop.target_value):
-            return SUCCESS
+        if stop.target_value is not None:
+            found = standing.found(training.final)
+            if standing.has_succeeded(found, stop.target_value):
+                return SUCCESS
         if not violation and any(name in CONVERGENCE for name in recorder.reason.split(", ")):
             return SUCCESS
         if stop.episodes is not None and standing.counters["episodes"] >= stop.episodes:

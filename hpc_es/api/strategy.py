@@ -58,6 +58,7 @@ from hpc_es.training.delay_line import DelayLine
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
 from hpc_es.training.recutting import first_jobs
+from hpc_es.training.standing import smoothed
 
 ALGORITHM = "cma_es"  # default
 
@@ -383,7 +384,7 @@ class Strategy:
         self._names: ProblemState = self._problem.carried()  # arrays that the problem itself learns
         self._executor = SerialExecutor()
         self._evaluations = 0
-        self._generation_mean = np.nan  # of all values of the last finished generation
+        self._generation_mean: float | None = None  # of all values of the last generations
         # search vectors for the next `ask`
         self._to_inject: Float64 = np.zeros((0, config.task.size))
         self._begin(self._parts.initial())
@@ -639,14 +640,16 @@ class Strategy:
             number = self._state.generation
             units += self._parts.repeating.repeat_units(number, results, generation.passes)
         _, following, _ = update_state(self._algorithm, self._problem, self._state, results, units)
-        self._generation_mean = _mean([*self._round_values, values])
+        mean = _mean([*self._round_values, values])
+        if np.isfinite(mean):
+            self._generation_mean = smoothed(self._generation_mean, mean)
         return _without_injected(following)
 
     def stop(self) -> str | None:
         """Return why the search is over, or None; `ask` and `tell` still work afterwards.
 
         The target is reached by the best value, or, if noise was measured (`noise_handling`,
-        `repeats`) and there are no constraints, by the mean of the last generation.
+        `repeats`) and there are no constraints, by the mean of the last generations.
         """
         stop = self.config.stop
         if stop.target_value is not None and self._is_reached(stop.target_value):
@@ -658,11 +661,11 @@ class Strategy:
 
     def _is_reached(self, target: float) -> bool:
         """Return whether a value is at most the target: the best one, or, if values are noisy, the
-        mean of a generation, since the best of many noisy values is good luck.
+        mean of the last generations, since the best of many noisy values is good luck.
         """
         has_constraints = bool(self._problem.quantities.constraints)
         if not has_constraints and self.config.setup.has_noise(self._state.shared):
-            return bool(self._generation_mean <= target)
+            return self._generation_mean is not None and self._generation_mean <= target
         best = self.best
         return best is not None and not best.violation and best.f <= target
 
@@ -680,8 +683,8 @@ class Strategy:
         counters: dict[str, Any] = {"episodes": self._evaluations, "rounds": self._round_values}
         if self._told:
             counters["told"] = self._told
-        if np.isfinite(self._generation_mean):
-            counters["generation_mean"] = float(self._generation_mean)
+        if self._generation_mean is not None:
+            counters["generation_mean"] = self._generation_mean
         injected = injected_in(self._state.shared)
         if injected is not None or len(self._to_inject):
             counters["injected"] = [] if injected is None else injected.tolist()
@@ -721,7 +724,8 @@ class Strategy:
         for values in saved["rounds"]:
             strategy._take(values)
         strategy._round_values = saved["rounds"]
-        strategy._generation_mean = float(saved.get("generation_mean", np.nan))
+        mean = saved.get("generation_mean")
+        strategy._generation_mean = None if mean is None else float(mean)
         strategy._keep(saved.get("told", []))
         strategy._evaluations = int(saved["episodes"])
         strategy._to_inject = np.array(saved.get("to_inject", ()), np.float64).reshape(-1, size)

@@ -160,10 +160,14 @@ def _checkpoint_age(path: Path) -> float | None:
 
 
 def _best_entries(found: Found | None) -> JsonObject:
-    """Return `best`, the value of an answer, and `violation` if the best vector has one."""
+    """Return `best`, the value of an answer, with its `standard_error` if it is a mean, and its
+    `violation` if it has one.
+    """
     if found is None:
-        return {"best": None, "violation": None}
-    return {"best": found.answer.value, "violation": found.answer.violation or None}
+        return {"best": None, "standard_error": None, "violation": None}
+    answer = found.answer
+    error = answer.standard_error if answer.kind == "mean" else None
+    return {"best": answer.value, "standard_error": error, "violation": answer.violation or None}
 
 
 def _repetitions_row(path: Path) -> JsonObject:
@@ -253,6 +257,8 @@ def _list_cell(row: JsonObject, column: str) -> str:
         if isinstance(value, float)
         else visible(str(value))
     )
+    if column == "best" and row.get("standard_error") is not None:
+        text += f" ± {row['standard_error']:.2g}"
     return f"{text} (infeasible)" if column == "best" and row.get("violation") else text
 
 
@@ -584,6 +590,8 @@ def run_results(arguments: argparse.Namespace) -> int:
 
 def _notes(rows: Sequence[JsonObject]) -> str:
     """Return lines about results that cannot be compared with each other, '' if all can."""
+    from hpc_es.storage.answers import MIXED
+
     lines: list[str] = []
     fronts = [row["front"] for row in rows if isinstance(row.get("front"), Mapping)]
     points = {json.dumps(front.get("reference"), sort_keys=True) for front in fronts}
@@ -597,10 +605,7 @@ def _notes(rows: Sequence[JsonObject]) -> str:
         kinds.setdefault(str(row.get("task")), set()).add(str(row["answer"]["kind"]))
     for task, found in kinds.items():
         if found >= {"mean", "evaluation"}:
-            lines.append(
-                f"The values of {visible(task)} are noisy: a best value is good luck, and cannot "
-                "be compared with the mean of a centre (docs/guides/noise.md)."
-            )
+            lines.append(f"{visible(task)}: {MIXED} (docs/guides/noise.md).")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -23,7 +23,7 @@ from hpc_es.core.vocabulary import TIMESTEPS, Noun, counted
 from hpc_es.report.declared import declared_metrics, is_of_info
 from hpc_es.report.labels import config_labels, flat
 from hpc_es.report.statistics import CENTRES, DEFAULT, Summary
-from hpc_es.storage.answers import RESULT, Found, number, read_found, read_object
+from hpc_es.storage.answers import NOISE_MEASURED, RESULT, Found, number, read_found, read_object
 from hpc_es.storage.metrics_log import JSONL, each_row
 from hpc_es.storage.status import FINISHED, STATUS
 
@@ -171,6 +171,7 @@ class RunCurves:
     number: int | None = None  # of the repetition, if result.json has it
     rows: int = 0  # of metrics.jsonl; a finished run has one more, the final evaluation
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # that its kinds declare, by name
+    has_measured_noise: bool = False  # of an objective, so that the best value is good luck
     draws_means: bool = False  # of values, not the best one; see `grouped`
 
     @property
@@ -191,11 +192,6 @@ class RunCurves:
             if np.isfinite(self.columns[measure.y]).any():
                 return EPISODES.get(measure, measure) if self._counts_timesteps else measure
         return RETURNS
-
-    @property
-    def has_measured_noise(self) -> bool:
-        """Whether its answer is the mean of the centre, since evaluations are noisy."""
-        return self.found.answer.kind == "mean" and self.found.answer.value is not None
 
     @property
     def _counts_timesteps(self) -> bool:
@@ -309,9 +305,10 @@ def load(path: Path) -> RunCurves:
     repetition = read_object(path / RESULT).get("repetition")
     columns = _with_final_evaluation(columns, path, found)
     repetition = repetition if isinstance(repetition, int) else None
-    run = RunCurves(
-        path, _with_task_of_cycle(config, path), columns, found, repetition, rows, metrics
-    )
+    is_mean = found.answer.kind == "mean" and found.answer.value is not None
+    is_noisy = is_mean or read_object(path / STATUS).get(NOISE_MEASURED) is True
+    task = _with_task_of_cycle(config, path)
+    run = RunCurves(path, task, columns, found, repetition, rows, metrics, is_noisy)
     if not rows:
         raise UserError(
             f"{path / JSONL} has no metrics yet; plot the run after its first generation"
@@ -544,9 +541,13 @@ def population(group: RunGroup, x: X, summary: Summary = DEFAULT) -> Curve:
 
 
 def evaluation(group: RunGroup, x: X, summary: Summary = DEFAULT) -> Curve | None:
-    """Return the mean return of the unperturbed policy over the runs with evaluations;
-    None if no run has any, or fronts are compared.
+    """Return the mean return of the unperturbed policy over the runs with evaluations.
+
+    None if no run has any, if fronts are compared, or if means of noisy values are drawn: single
+    evaluations of the centre differ more than those.
     """
+    if any(run.draws_means for run in group.runs):
+        return None
     series = [run.series(COLUMNS[x], group.measure.centre) for run in group.runs]
     series = [points for points in series if points[0].size]
     if not series or group.measure in OF_FRONTS:

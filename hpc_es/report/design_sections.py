@@ -64,9 +64,12 @@ def _block(designs: Designs, group: ReportedGroup, index: int) -> Element:
     counts = f"{good:,} evaluations" + (f", {failed:,} more have failed" if failed else "")
     drawn = designs.successful[:MOST_DRAWN]
     axes = _axes(designs)
+    luck = "Evaluations are noisy: the best of many single ones are good luck."
+    is_noisy = any(run.curves is not None and run.curves.draws_means for run in group.runs)
     return element(
         "figure",
         element("figcaption", f"{group.label}: {counts}"),
+        element("p", luck, class_="note") if is_noisy else None,
         _table(designs, len(group.runs) > 1),
         _correlations(designs),
         _parallel(drawn, axes) if len(drawn) > 1 else None,

@@ -382,18 +382,23 @@ def named_vector(vector: Array, config: ConfigData) -> Json:
 def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
     """Write the vector of a run or checkpoint, dtype[size] as .npy or plain data as .json.
 
-    For an objective it is the best vector of all evaluations, otherwise the best or last theta.
-    Raises CheckpointError if there is no vector.
+    For an objective it is the answer of the run: the best vector of all evaluations, or the centre
+    if noise was measured. Otherwise it is the best or last theta. Raises CheckpointError if there
+    is no vector.
     """
+    from hpc_es.storage.answers import found_entry, read_found
     from hpc_es.storage.checkpoint import damage_named, load
     from hpc_es.storage.checkpoint_directory import find
     from hpc_es.storage.members import read_member, require_no_members
     from hpc_es.storage.results import require_run
     from hpc_es.tasks.functions.best import BestVector
     from hpc_es.tasks.functions.best_arrays import has_best
+    from hpc_es.trained.answer import centre_of
     from hpc_es.trained.theta import read_theta
 
     require_run(path)
+    answer = read_found(path).answer if path.is_dir() else None
+    is_mean = answer is not None and answer.kind == "mean"
     newest = load(file := find(path))
     with damage_named(file):
         config = plain_data(newest.config_text)
@@ -406,6 +411,13 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
             data = {"member": member.name, "x": named_vector(vector, config)}
         data |= {"generation": member.generation}
         data |= ({} if member.value is None else {"value": member.value}) | dict(member.returned)
+    elif has_best(newest.outcome) and (options.which == "last" or (is_mean and not options.which)):
+        vector, generation = centre_of(path, options.trust)
+        with damage_named(file):
+            data = {"which": "last", "x": named_vector(vector, config), "generation": generation}
+        if is_mean and answer is not None:
+            evaluated = found_entry(answer)
+            data |= {key: evaluated[key] for key in ("value", "standard_error", "evaluations")}
     elif has_best(newest.outcome):
         vector = BestVector.from_arrays(newest.outcome).x
         with damage_named(file):

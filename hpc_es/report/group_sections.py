@@ -60,6 +60,7 @@ from hpc_es.report.statistics import (
     interquartile_mean,
     probability_of_improvement,
 )
+from hpc_es.storage.answers import MIXED
 
 MOST_BANDS = 4  # groups with a band around the population mean as well
 MOST_POINTS, ALL_POINTS = 600, 40_000  # per line, and of all lines of a chart
@@ -182,7 +183,7 @@ def _measure_chart(
         what = "centre of the search" if measure is MEANS else "unperturbed parameters"
         note = f"Bold: evaluations of the {what}; thin: mean of the population. "
         if any(run.curves and run.curves.draws_means for group in groups for run in group.runs):
-            note = f"Evaluations are noisy, so that the best one is good luck. {note}"
+            note = f"Evaluations are noisy, so that the best one is good luck: lines are means of the population. {_noise_text(groups)}"
         if len(groups) <= MOST_BANDS or several:
             of_one = "± standard deviation over the population"
             note += (
@@ -203,6 +204,22 @@ def _measure_chart(
         is_log=is_log,
         note=note,
     )
+
+
+def _noise_text(groups: Sequence[ReportedGroup]) -> str:
+    """Return what the runs of each configuration have found out about noise, with a space."""
+    texts = []
+    for group in groups:
+        columns = [run.curves.columns for run in group.runs if run.curves is not None]
+        known = [one for one in columns if np.isfinite(one.get("misranking", np.nan)).any()]
+        if known:
+            measured = [float(np.nanmean(one["misranking"])) for one in known]
+            further = [float(np.nansum(one["reevaluations"])) for one in known]
+            among = f"{min(measured):.2f}" + f" to {max(measured):.2f}" * (len(known) > 1)
+            name = f"{group.label}: " if len(groups) > 1 else ""
+            texts.append(f"{name}misranking {among}, {sum(further):,.0f} further evaluations")
+    scale = " (misranking: 0 without noise, 0.33 of nothing but noise)"
+    return f"Noise: {'; '.join(texts)}{scale}. " if texts else ""
 
 
 def _lines(group: ReportedGroup, measure: Measure, most: int, has_bands: bool) -> list[Line]:
@@ -322,7 +339,12 @@ def comparison_sections(groups: Sequence[ReportedGroup]) -> list[Section]:
                 len(here) == 1 and len(here[0].scores) < 2
             ):
                 continue
-            content += _comparison(here, measure, f": {task}" if len(tasks) > 1 else "")
+            kinds = {run.found.answer.kind for group in here for run in group.runs}
+            name = f": {task}" if len(tasks) > 1 else ""
+            if kinds >= {"mean", "evaluation"}:
+                content.append(element("p", f"Comparison{name}: {MIXED}.", class_="note"))
+            else:
+                content += _comparison(here, measure, name)
     return (
         [Section("comparison", "Spread over runs" if len(groups) == 1 else "Comparison", content)]
         if content

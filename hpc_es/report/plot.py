@@ -232,7 +232,9 @@ def _panels(groups: Sequence[RunGroup], x: X | None, style: Style) -> Sequence[X
     for other in groups:
         if other.measure is not first.measure:
             pair = [f"{group.runs[0].path} has a {group.measure.label}" for group in (first, other)]
-            raise UserError(f"{', '.join(pair)}: plot them separately")
+            raise UserError(
+                f"{', '.join(pair)}, which one picture cannot compare; plot them separately"
+            )
     known = first.measure.panels
     if x == "evaluations" and "timesteps" in known:
         x = "episodes"  # one is an evaluation of a policy

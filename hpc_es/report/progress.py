@@ -68,6 +68,7 @@ class Progress:
         self._rows: tuple[Row, ...] = ()
         self._last_evaluation: Number = None
         self._best_evaluation: Number = None
+        self._is_noisy = False  # noise was measured, of an objective
         self._updated = self._printed = time.monotonic()  # last row, last printed row
         self._pending = False  # the newest row has not been printed
         self._live: Live | None = None
@@ -115,12 +116,19 @@ class Progress:
             )
             self._live.start()
 
-    def update(self, row: Row, best_evaluation: float | None = None) -> None:
+    def update(
+        self, row: Row, best_evaluation: float | None = None, *, is_noisy: bool = False
+    ) -> None:
         """Take the row of a generation, and print it if it is due.
 
         That is the first one, one with an evaluation, or one after more than a second.
-        `best_evaluation` is the best evaluation of the centre so far; None: that of the rows.
+
+        Args:
+            row: of the metrics.
+            best_evaluation: the best evaluation of the centre so far; None: that of the rows.
+            is_noisy: whether noise was measured, so that best values are good luck and not shown.
         """
+        self._is_noisy = is_noisy
         self._rows = (*self._rows, row)[-ROWS_OF_RATE:]
         self._updated = time.monotonic()
         has_evaluation = self._of(row, "evaluation_episodes")
@@ -219,12 +227,14 @@ class Progress:
 
     def _objective_entries(self, row: Row) -> list[tuple[str, str | None]]:
         """Return the entries of an objective: its values as it returns them, and evaluations."""
-        last, best = self._last_evaluation, self._best_evaluation
-        centre = f"{number(last)} (best {number(best)})" if last is not None else None
+        centre = None if self._last_evaluation is None else number(self._last_evaluation)
+        if centre is not None and not self._is_noisy:
+            centre += f" (best {number(self._best_evaluation)})"
+        best_value = None if self._is_noisy else number(row.get("best_value"))
         violation, share = row.get("best_violation"), row.get("feasible_share")
         return [
             ("value", f"{number(row.get('value_mean'))} ± {number(row.get('value_std'))}"),
-            ("best value", number(row.get("best_value"))),
+            ("best value", best_value),
             ("violation", number(violation) if violation else None),
             ("feasible", f"{share:.0%}" if share is not None and not math.isnan(share) else None),
             *self._declared_entries(row),

@@ -45,6 +45,9 @@ RESULT = "result.json"  # of one run, in its directory
 MOST_NUMBERS = 24  # of a vector in a text
 LARGEST_X = 1000  # numbers of a vector that is listed; a longer one is in the checkpoints only
 CENTRE_JOB = -1  # in place of the number of a job: an evaluation of the centre
+# why some runs are not compared
+MIXED = "values are noisy: a best value is good luck, and cannot be compared with the mean of a centre; hpc-es eval RUN gives any run a mean"
+NOISE_MEASURED = "noise_measured"  # in status.json: true from then on
 KEYS = ("goal", "answer", "best_evaluation")
 NAMES: Mapping[Kind, str] = {
     "centre": "best return",
@@ -132,8 +135,13 @@ def found_entry(found: Answer | BestEvaluation) -> JsonObject:
 
 
 def best_of(found: Sequence[Found]) -> int | None:
-    """Return the index of the best answer, of equal ones the first; None if no run has a value."""
+    """Return the index of the best answer, of equal ones the first; None if no run has a value.
+
+    If some answers are means, since noise was measured, the best one is among these: best values of
+    other runs are good luck.
+    """
     known = [index for index, one in enumerate(found) if one.answer.value is not None]
+    known = [index for index in known if found[index].answer.kind == "mean"] or known
     return max(known, key=lambda index: found[index].rank, default=None)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpc_es.config.options import build_kind
 from hpc_es.config.registry import within_config_directory
+from hpc_es.config.resolved import named_user_kinds, plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import closing
 from hpc_es.core.data import Float64
@@ -16,13 +17,14 @@ from hpc_es.core.errors import CheckpointError
 from hpc_es.core.interfaces import NamesParameters
 from hpc_es.core.keys import Keys
 from hpc_es.storage.answers import read_config, read_found
-from hpc_es.storage.checkpoint import Snapshot, load
+from hpc_es.storage.checkpoint import Snapshot, damage_named, load
 from hpc_es.storage.checkpoint_directory import find
 from hpc_es.storage.members import Returned, read_member, require_no_members
 from hpc_es.storage.results import require_run
 from hpc_es.storage.trust import Consent
 from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.best_arrays import has_best
+from hpc_es.tasks.functions.options import SearchOptions
 from hpc_es.trained.stored import StoredPolicy, read_evaluated
 from hpc_es.trained.theta import Selected, check_snapshot, parsed, read_theta
 
@@ -101,11 +103,36 @@ def _answer(
 
 def _evaluated_vector(config: Config, snapshot: Snapshot) -> Float64:
     """Return the centre as it is passed to the objective, such as rounded and within bounds."""
+    theta = np.asarray(snapshot.state.theta, np.float64)
+    if isinstance(config.task, SearchOptions):
+        return np.asarray(config.task.coordinates().to_objective(theta[np.newaxis])[0][0])
     with within_config_directory(config.directory):
         task = build_kind("tasks", config.task)
     with closing(config.task.kind, task):
         problem = task.problem("vectors", None, Keys(config.seed), 1)
-        theta = np.asarray(snapshot.state.theta, np.float64)
         if not isinstance(problem, NamesParameters):
             return theta
         return np.asarray(problem.evaluated_vectors(theta[np.newaxis])[0], np.float64)
+
+
+def centre_of(path: Path, trust: Consent = False) -> tuple[Float64, int]:
+    """Return the centre of a search for an objective, as it is passed to it, float64[size], and
+    the number of finished generations.
+
+    Code of the run is imported only if its config names kinds of the user's, which then have to be
+    trusted.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint, or no centre in it.
+        UserError: kinds of the user's are not trusted, see `storage.trust`.
+    """
+    file = find(path)
+    snapshot = load(file)
+    with damage_named(file):
+        has_code = bool(named_user_kinds(plain_data(snapshot.config_text)))
+    if has_code:
+        check_snapshot(file, snapshot, trust)
+    if "theta" not in snapshot.state.shared:
+        raise CheckpointError(f"{file}: its search has no centre; leave --which last out")
+    vector = _evaluated_vector(parsed(file, snapshot), snapshot)
+    return vector, snapshot.generation

@@ -34,6 +34,7 @@ from hpc_es.core.global_generators import restored_generators
 from hpc_es.core.interfaces import (
     AnyProblem,
     ChecksMemory,
+    DeclaresNoise,
     DescribesItself,
     ProbesHiddenState,
     Problem,
@@ -176,12 +177,25 @@ def _search_lines(config: Config, problem: Problem, state: State | None) -> list
     ]
 
 
-def handling_lines(config: Config, state: State | None) -> list[str]:
-    """Return a line about what finding out about noise can cost, [] if nothing does."""
+def handling_lines(config: Config, problem: Problem, state: State | None) -> list[str]:
+    """Return a line about what finding out about noise can cost, or that nothing looks for it.
+
+    [] where there is none to look for.
+    """
     if state is None:
         return []
     texts = [report.cost_text(state.shared) for report in config.setup.noise_reports]
-    return [f"  noise: {text}" for text in texts if text is not None]
+    lines = [f"  noise: {text}" for text in texts if text is not None]
+    if lines and not problem.quantities.constraints:
+        end = config.evaluation.evaluations
+        lines[-1] += f", and with noise {end} of the centre at the end"
+    may_be_noisy = isinstance(problem, DeclaresNoise) and problem.is_noisy is None
+    has_one = config.setup.needs.incumbent == "one" and len(problem.quantities.objectives) < 2
+    if lines or not (config.setup.offers.noisy and may_be_noisy and has_one):
+        return lines
+    return [
+        "  noise: is not looked for here; if there is any, the best value is good luck (docs/guides/noise.md)"
+    ]
 
 
 def population_lines(
@@ -200,6 +214,8 @@ def population_lines(
     repeats = problem.repeats(state.shared) if isinstance(problem, RepeatsJobs) else 1
     population = jobs_of_generation(config, problem) // repeats
     rounds = reports[0].rounds
+    if rounds(population) == (population,):
+        return []
     best = fitting_population(population, ranks, rounds)
     if best == population:
         return []
@@ -282,7 +298,8 @@ def _noise_lines(
 
     With low-rank perturbations also which parts have them, and which are formed.
     """
-    lines, factorisation = handling_lines(config, state), factorisation_of(config, problem.layout)
+    lines = handling_lines(config, problem, state)
+    factorisation = factorisation_of(config, problem.layout)
     if config.noise.kind == "table":
         megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
         lines.append(f"  noise table {megabytes:,.0f} MB per node")

@@ -257,6 +257,7 @@ class Training:
         self.recorder.finish_triggers(whole=True)
         standing = self.recorder.standing
         self.recorder.finish(standing.end_message("failed", reason, self.state.generation, {}))
+        self.recorder.draw_at_end()
         fail(self.world, reason)
 
     # The end.
@@ -282,10 +283,13 @@ class Training:
             return
         reason = "a signal" if is_interrupted else self._commander.stop_reason() or "the caller"
         status, standing = "interrupted" if is_interrupted else "finished", self.recorder.standing
+        if text := standing.noise_text(self.final):
+            self.recorder.message(text)
         self.recorder.status(status, exit_status=self.exit_status, reason=reason, **self.final)
         self.recorder.finish(
             standing.end_message(status, reason, self.state.generation, self.final)
         )
+        self.recorder.draw_at_end()
 
     def _evaluate_members(self, is_interrupted: bool) -> None:
         """Evaluate the members of a front or archive again, if results may be noisy."""

@@ -113,6 +113,10 @@ class Recorder(Protocol):
         """Do what is due at the end of a run; with `whole` the last checkpoint must be whole."""
         ...
 
+    def draw_at_end(self) -> None:
+        """Draw the learning curve of a run that has ended."""
+        ...
+
     def save(self) -> object:
         """Write a checkpoint of the last finished generation."""
         ...
@@ -144,6 +148,18 @@ class Recorder(Protocol):
         ...
 
 
+class ShowsProgress(Protocol):
+    """Shows the rows and messages of a run."""
+
+    def update(self, row: MetricsRow, *, is_noisy: bool) -> None:
+        """Take the row of a generation; see `Progress`."""
+        ...
+
+    def message(self, text: str) -> None:
+        """Show a message."""
+        ...
+
+
 class MemoryRecorder:
     """The recorder of runs that write no files."""
 
@@ -154,6 +170,7 @@ class MemoryRecorder:
     def __init__(self, standing: Standing) -> None:
         self.standing, self.state_is_whole = standing, True
         self.reason = ""  # why the run has ended
+        self.progress: ShowsProgress | None = None
 
     def keep(self, measured: State, evaluation: Rows, is_overwritten: bool) -> Measured:
         """Copy nothing: evaluations of the centre are not recorded."""
@@ -164,6 +181,11 @@ class MemoryRecorder:
     ) -> None:
         """Continue with the state after a generation."""
         self.standing.state = finished.state
+        self._show(row)
+
+    def _show(self, row: MetricsRow) -> None:
+        if self.progress is not None:
+            self.progress.update(row, is_noisy=self.standing.has_noisy_answer)
 
     def add_cut(
         self,
@@ -177,6 +199,7 @@ class MemoryRecorder:
     ) -> None:
         """Keep what the jobs have found."""
         self.standing.cut_short(finished.update.state)
+        self._show(row)
 
     def replayed(self, state: State) -> None:
         """Do nothing: no run without files is resumed."""
@@ -193,10 +216,15 @@ class MemoryRecorder:
         say_error(f"hpc_es: {long_wait_message(self.standing, wait, task)}\n")
 
     def message(self, text: str) -> None:
-        """Show nothing, as there is no log."""
+        """Show a message, if there is somewhere to show it."""
+        if self.progress is not None:
+            self.progress.message(text)
 
     def finish_triggers(self, whole: bool) -> None:
         """Do nothing: there are no triggers."""
+
+    def draw_at_end(self) -> None:
+        """Draw nothing."""
 
     def save(self) -> None:
         """Save nothing."""

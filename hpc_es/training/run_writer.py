@@ -37,7 +37,7 @@ from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.world import World
 from hpc_es.report.progress import Progress
 from hpc_es.storage import metrics_log, results
-from hpc_es.storage.answers import RESULT, Answer, Found
+from hpc_es.storage.answers import NOISE_MEASURED, RESULT, Answer, Found
 from hpc_es.storage.checkpoint import BestCentre, CutShort, Increment, Snapshot, is_full
 from hpc_es.storage.files import finite, remove_leftovers, write_json, write_text, written
 from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog, ProgramsLog
@@ -316,7 +316,7 @@ class RunWriter:
         """
         report, checkpoint = self.config.report, self.config.checkpoint
         return [
-            IntervalTrigger(
+            _UnforcedTrigger(
                 self.draw, report.plot_interval_seconds, unit=Unit.SECONDS, name="plot"
             ),
             IntervalTrigger(self.export, report.export_interval, name="export"),
@@ -340,6 +340,11 @@ class RunWriter:
     def finish(self, text: str) -> None:
         """Show the last line and write it to the log."""
         self.progress.finish(text)
+
+    def draw_at_end(self) -> None:
+        """Draw the learning curve, with the final evaluation that status.json has now."""
+        if self.config.report.plot_interval_seconds:
+            self.draw()
 
     def _warn(self, text: str) -> None:
         self.message(f"WARNING: {text}")
@@ -461,7 +466,8 @@ class RunWriter:
             self.standing.best = BestCentre(
                 mean, generation, shared, rows, error, measured.episodes
             )
-        self.progress.update(row, self._best_centre())
+        is_noisy = self.standing.has_noisy_answer
+        self.progress.update(row, self._best_centre(), is_noisy=is_noisy)
         if is_best:
             self._opened.store.save_best(self._snapshot())
 
@@ -683,6 +689,8 @@ class RunWriter:
         best = self._best_return(found)
         values = {**self._status, **({} if best is None else {"best_return": best})}
         values = {**self._vocabulary.public(values), **found.data()}
+        if self.standing.has_noisy_answer:
+            values[NOISE_MEASURED] = True
         if metrics := self.config.setup.metrics:
             values["metrics"] = {name: vars(metric) for name, metric in metrics.items()}
         values |= {**self._process, "heartbeat": now()}
@@ -754,6 +762,14 @@ class RunWriter:
         self._evaluations.close()
         self.progress.close()
         self._opened.lock.release()
+
+
+class _UnforcedTrigger(IntervalTrigger):
+    """A trigger that is not called at the end of the run."""
+
+    def __call__(self, value: float, force: bool = False) -> None:
+        """Call the function if it is due."""
+        super().__call__(value)
 
 
 def _image(finished: FinishedGeneration) -> Array | None:

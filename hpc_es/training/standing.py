@@ -38,9 +38,23 @@ if TYPE_CHECKING:
 # Counters of `stop.patience`: evaluations since the last improvement, the value then (higher is
 # better), and the sum of its constraint violations. Only runs with a patience have them.
 PLATEAU = ("evaluations_without_improvement", "improved_value", "improved_violation")
-# Counter of runs with `stop.target_value`: mean return of the candidates of the last generation.
+# Counter of runs with `stop.target_value`: mean return of the candidates of the last generations.
 GENERATION_MEAN = "generation_return"
+NEWEST = 1 / 3  # weight of the last generation in it
+# Share of the standard deviation of the last candidates that is noise, from which the log says so.
+NOISE_LIMITS = 0.7
 HYPERVOLUME = "hypervolume"  # counter of runs with `stop.hypervolume`: that of the newest front
+
+
+def smoothed(before: float | None, mean: float) -> float:
+    """Return the mean of the last generations, after one with this mean: the weights of earlier
+    ones decrease exponentially. The mean of one generation of noisy values is luck, too.
+
+    Examples:
+        >>> smoothed(None, 9.0), smoothed(9.0, 6.0)
+        (9.0, 8.0)
+    """
+    return mean if before is None else before + NEWEST * (mean - before)
 
 
 @dataclass(frozen=True)
@@ -62,9 +76,9 @@ class StopRule:
         counters.pop(HYPERVOLUME, None)
         if stop.hypervolume is not None and (volume := row.get("hypervolume")) is not None:
             counters[HYPERVOLUME] = volume
-        counters.pop(GENERATION_MEAN, None)
-        if stop.target_value is not None and (mean := row.get("return_mean")) is not None:
-            counters[GENERATION_MEAN] = mean
+        mean = row.get("return_mean")
+        if stop.target_value is not None and mean is not None and not math.isnan(mean):
+            counters[GENERATION_MEAN] = smoothed(counters.get(GENERATION_MEAN), mean)
         if stop.patience is None:
             for name in PLATEAU:
                 counters.pop(name, None)
@@ -136,6 +150,7 @@ class Standing:
     # Arrays in place of those of the state, after a generation that was cut short and the final
     # evaluation.
     final: Arrays = field(default_factory=dict)
+    spread: float | None = None  # standard deviation of the returns of the last whole generation
 
     @cached_property
     def rule(self) -> StopRule:
@@ -155,6 +170,8 @@ class Standing:
         """Count a generation with these metrics; `counters` are those after it."""
         self.counters.update(counters)
         self.rule.count(self.counters, row)
+        if not row.get("skipped_update"):
+            self.spread = row.get("return_std")
 
     def cut_short(self, after: State) -> None:
         """Remain in this state, as a generation was cut short.
@@ -180,7 +197,7 @@ class Standing:
 
     def is_reached(self, target: float) -> bool:
         """Return whether a value is as good as `target`: the best one, or, if evaluations are
-        noisy, the mean of the last generation, since the best of many noisy values is good luck.
+        noisy, the mean of the last generations, since the best of many noisy values is good luck.
         """
         if not self.has_noisy_answer:
             return self.problem.is_reached(self.carried(), target)
@@ -255,6 +272,20 @@ class Standing:
         elif len(vector) <= LARGEST_X:
             x = vector.tolist()
         return with_centre(found, x, final)
+
+    def noise_text(self, final: Mapping[str, float]) -> str | None:
+        """Return that the last candidates of a search differ hardly more than evaluations of one
+        vector do; None if they do, or if it is not known.
+        """
+        noise, spread = final.get("final_return_std"), self.spread
+        is_known = self.found(final).answer.kind == "mean" and noise is not None and spread
+        if not is_known or noise < NOISE_LIMITS * spread:  # type: ignore[operator]
+            return None
+        return (
+            f"noise: evaluations of the centre have the standard deviation {noise:.3g}, and those of the last candidates "
+            f"{spread:.3g}: the search can hardly tell candidates apart any more, and a larger algorithm.population_size "
+            "would find better ones (docs/guides/noise.md)"
+        )
 
     @cached_property
     def _plain_config(self) -> ConfigData:

@@ -407,5 +407,8 @@ def test_progress_is_shown_if_it_is_asked_for(
         and "best value" in lines[1]
         and "evaluations 7" in lines[1]  # one of them looks for noise
     )
+    assert lines[2] == (
+        "generation 1: noise: two evaluations of a candidate gave the same value, so the function is taken as noiseless"
+    )
     assert lines[-2].startswith("generation 2  value ")
-    assert lines[-1] == "ended by stop.episodes: 12"
+    assert lines[-1].startswith("ended by stop.episodes: 12 after 1 generations, 12 evaluations,")

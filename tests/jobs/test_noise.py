@@ -5,6 +5,7 @@ answers that are not luck.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ import yaml
 import hpc_es
 from hpc_es import cli
 from hpc_es.core.errors import ConfigError
+from hpc_es.report.curves import grouped
+from hpc_es.report.curves import load as load_curves
+from hpc_es.report.export import ExportOptions, export_vector
 from hpc_es.storage import checkpoint
+from hpc_es.storage.answers import best_of, read_found
 from hpc_es.storage.metrics_log import read_metrics
 from hpc_es.training.check import check
 from tests.helpers import runs
@@ -139,10 +144,25 @@ def test_results_say_that_good_luck_cannot_be_compared(
     for kind in ("cma_es", "snes"):
         runs.here(config, tmp_path / kind, (f"algorithm.kind={kind}",))
     note = "a best value is good luck, and cannot be compared with the mean of a centre"
+    page = tmp_path / "report.html"
     for compared, is_said in ((["cma_es", "snes"], True), (["cma_es"], False)):
         capsys.readouterr()
-        cli.run(["results", *(str(tmp_path / kind) for kind in compared)])
+        paths = [str(tmp_path / kind) for kind in compared]
+        cli.run(["results", *paths])
         assert (note in capsys.readouterr().out) == is_said
+        cli.run(["report", *paths, "-o", str(page)])
+        text = page.read_text()
+        assert (f"Comparison: values are noisy: {note}" in text) == is_said
+        assert "the best of many single ones are good luck" in text
+        assert "probability of a better run" not in text
+        assert re.search(r"Noise: [^.]*misranking 0\.[0-9]{2}, 21 further evaluations", text)
+    # the best of both is the mean, although the best value is lower
+    capsys.readouterr()
+    cli.run(["list", str(tmp_path), "--json"])
+    rows = {Path(row["name"]).name: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["snes"]["best"] < rows["cma_es"]["best"] and rows["cma_es"]["standard_error"] > 0
+    found = [read_found(tmp_path / kind) for kind in ("snes", "cma_es")]
+    assert best_of(found) == 1
 
 
 @pytest.mark.long
@@ -153,6 +173,7 @@ def test_progress_shows_the_misranking_if_there_is_noise(config: Path, tmp_path:
         line for line in (run / "log.txt").read_text().splitlines() if "value of centre" in line
     ]
     assert rows and all("  misranking 0." in line for line in rows)
+    assert not any("best" in line for line in rows)  # good luck
     runs.here(config, tmp_path / "calm", ("task.function=my_noisy_cost:calm",))
     assert "misranking" not in (tmp_path / "calm/log.txt").read_text()
 
@@ -217,6 +238,98 @@ def test_minimize_returns_the_centre_with_its_standard_error() -> None:
     assert best.standard_error is not None and best.evaluations == 320
     exact = float(np.square(best.x).sum())
     assert abs(best.f - exact) < 4 * best.standard_error + 0.5
+
+
+def flat(x: Any, seed: int) -> float:
+    return 10.0 + 5.0 * float(np.random.default_rng(seed).standard_normal())
+
+
+def test_success_is_that_of_the_answer_not_of_a_lucky_generation() -> None:
+    """All vectors have the value 10, so that it is luck if a mean of 10 evaluations is below 9."""
+    ended = [
+        hpc_es.minimize(flat, np.ones(5), 0.5, target=9.0, max_evaluations=400, seed=seed)
+        for seed in range(6)
+    ]
+    assert [one.success for one in ended] == [one.f <= 9.0 for one in ended]
+    assert any("target_value" in one.reason and not one.success for one in ended)
+
+
+def steep(x: Any, seed: int) -> float:
+    return 1e6 * float(x[0]) + 1e-3 * float(np.random.default_rng(seed).standard_normal())
+
+
+@pytest.mark.parametrize(("cost", "is_said"), [(steep, False), (flat, True)])
+def test_search_says_at_its_end_that_only_noise_is_left(
+    cost: Any, is_said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hpc_es.minimize(cost, np.ones(5), 0.5, max_evaluations=100, verbose=True, seed=1)
+    printed = capsys.readouterr().out
+    assert "noise: misranking" in printed and "mean of the centre" in printed.splitlines()[-1]
+    assert ("can hardly tell candidates apart" in printed) == is_said
+
+
+def test_picture_at_the_end_has_means_and_the_final_evaluation(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was drawn before the final evaluation, by the best value."""
+    drawn: list[tuple[Any, ...]] = []
+
+    def plot(paths: list[Path], output: Path) -> None:
+        group = grouped([load_curves(path) for path in paths])[0]
+        drawn.append((group.measure.y, group.runs[0].has_final_evaluation))
+
+    monkeypatch.setattr("hpc_es.report.plot.plot", plot)
+    runs.here(config, tmp_path / "run", ("report.plot_interval_seconds=3600",))
+    assert drawn == [("value_mean", True)]
+
+
+@pytest.mark.parametrize("which", [None, "last", "best"])
+def test_export_is_the_answer(which: str | None, config: Path, tmp_path: Path) -> None:
+    run, file = tmp_path / "run", tmp_path / "x.json"
+    named = "task.parameters={a: {low: -9, high: 9}, b: {low: 0, high: 9, integer: true}}"
+    (tmp_path / "my_noisy_pair.py").write_text(
+        "import random\n\ndef cost(a, b):\n    return a * a + b + random.gauss(0, 5)\n"
+    )
+    own = ("task.function=my_noisy_pair:cost", "task.dimension=null", "task.initial=null", named)
+    runs.here(config, run, own)
+    (tmp_path / "my_noisy_pair.py").unlink()  # no code is needed
+    export_vector(run, file, ExportOptions(which))
+    exported, found = json.loads(file.read_text()), read_found(run)
+    expected = found.best_evaluation if which == "best" else found.answer
+    assert exported["x"] == expected.x and exported["value"] == expected.value
+    assert exported.get("standard_error") == getattr(expected, "standard_error", None)
+    export_vector(run, tmp_path / "x.npy", ExportOptions(which))
+    assert isinstance(expected.x, dict)
+    assert np.load(tmp_path / "x.npy").tolist() == list(expected.x.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            (),
+            "1 to 9 further evaluations in the first generation (docs/guides/noise.md), with noise "
+            "up to 2 per generation, and with noise 6 of the centre at the end",
+        ),
+        (
+            ("algorithm.noise_handling=learning_rate",),
+            "1 further evaluation in the first generation, and with noise 6 of the centre",
+        ),
+        (("algorithm.noise_handling=none",), "is not looked for here"),
+        (("algorithm={kind: es, population_size: 8}",), "is not looked for here"),
+        (("algorithm.population_size=4",), "is not looked for here"),
+        (("task.constraints=1",), "is not looked for here"),
+        (("task.deterministic=true",), ""),
+    ],
+)
+def test_check_says_what_looking_for_noise_costs_or_that_nothing_looks(
+    options: tuple[str, ...], line: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hpc_es.config.loading import load
+
+    check(load(config, options), call=False)
+    printed = capsys.readouterr().out
+    assert f"  noise: {line}" in printed if line else "noise: " not in printed
 
 
 SEEDS: list[int] = []

@@ -175,11 +175,11 @@ def test_finished_objective_shows_its_best_parameters(tmp_path: Path) -> None:
     assert _group_label(grouped([load(run)])[0]) == "demo"
 
 
-@pytest.mark.parametrize("kind", ["evaluation", "mean"])
+@pytest.mark.parametrize("kind", ["evaluation", "mean", "running"])
 def test_best_values_are_drawn_unless_noise_was_measured_on_the_task(
     kind: str, tmp_path: Path
 ) -> None:
-    """Then all runs on the task are drawn by the mean of the population and of the centre."""
+    """Then all runs on the task are drawn by the mean of the population, also before the end."""
     kinds = ("cma_es", "snes")
     runs = [make(tmp_path / name, [-2.0], algorithm={"kind": name}) for name in kinds]
     for run in runs:
@@ -187,8 +187,11 @@ def test_best_values_are_drawn_unless_noise_was_measured_on_the_task(
         values = {"best_value": -9.5, "value_mean": 2.0, "value_std": 0.5, "centre_value_mean": 1.5}
         (run / "metrics.jsonl").write_text(json.dumps({**row, **values}) + "\n")
     answer = {"kind": kind, "value": 1.25, "x": [1.0], "standard_error": 0.1, "evaluations": 9}
-    (runs[0] / "result.json").write_text(json.dumps({"goal": "minimise", "answer": answer}))
-    status = {"status": "finished", "final_value_mean": 1.25}
+    status: dict[str, object] = {"status": "finished", "final_value_mean": 1.25}
+    if kind == "running":
+        status = {"status": "running", "noise_measured": True}
+    else:
+        (runs[0] / "result.json").write_text(json.dumps({"goal": "minimise", "answer": answer}))
     (runs[0] / "status.json").write_text(json.dumps(status))
     groups = grouped([load(run) for run in runs])
     assert len(groups) == 2
@@ -197,15 +200,12 @@ def test_best_values_are_drawn_unless_noise_was_measured_on_the_task(
     }
     expected = {
         "evaluation": {("centre", (-9.5,))},
-        "mean": {
-            ("population", (2.0,)),
-            ("centre", (1.5,)),
-            ("centre", (1.5, 1.25)),
-            ("final", (1.25,)),
-        },
+        "mean": {("population", (2.0,)), ("final", (1.25,))},
+        "running": {("population", (2.0,))},
     }
     assert drawn == expected[kind]
-    texts = {"evaluation": "best value so far", "mean": "evaluation of the centre"}
+    texts = {"evaluation": "best value so far", "mean": "final evaluation"}
+    texts["running"] = "population mean"
     assert texts[kind] in legend(runs)
 
 
@@ -528,7 +528,8 @@ def test_repetitions_with_a_cycle_are_one_curve_per_task(tmp_path: Path) -> None
 def test_incompatible_runs_are_refused_in_one_plot(tmp_path: Path) -> None:
     result, played = search(tmp_path / "a", [0.5]), make(tmp_path / "b", [1.0])
     with pytest.raises(
-        UserError, match=r"a has a best reward, .*b has a return per episode: plot them separately"
+        UserError,
+        match=r"a has a best reward, .*b has a return per episode, which one picture cannot",
     ):
         plot([result, played], tmp_path / "out.png")
     with pytest.raises(

@@ -66,9 +66,8 @@ def advice(bound: float, pairs: int, repeated: str) -> list[str]:
     if pairs < FEWEST_PAIRS or not bound >= ADVICE_FROM:
         return []
     remedy = " or ".join(filter(None, ("a larger algorithm.population_size", repeated)))
-    # in steps, as a line that recurs is logged once
-    share = math.floor(10 * bound) / 10
+    # without the bound, as a line that recurs is logged once
     return [
-        f"up to {share:.0%} of the update may be noise (noise_bound): if values are noisy, "
+        f"{ADVICE_FROM:.0%} or more of the update may be noise (noise_bound): if values are noisy, "
         f"{remedy} would help (docs/guides/noise.md)"
     ]

@@ -392,8 +392,8 @@ def _cost_text(shared: Arrays) -> str | None:
     population = int(shared["population"])
     most = NoiseHandling.most(population)
     return (
-        f"1 to {population} further evaluations in the first generation; if there is noise, then up to {most} per generation "
-        "(docs/guides/noise.md)"
+        f"1 to {population} further evaluations in the first generation (docs/guides/noise.md), with noise up to {most} per "
+        "generation"
     )
 
 
@@ -415,7 +415,12 @@ def report(chosen: Chosen) -> NoiseReport:
 
 def report_of_one() -> NoiseReport:
     """Return how to read what a search knows that evaluates only one candidate again."""
-    return NoiseReport(is_noisy, lambda shared: None, lambda population: (population,))
+
+    def cost_text(shared: Arrays) -> str | None:
+        is_known = Noise.of(shared) is None
+        return None if is_known else "1 further evaluation in the first generation"
+
+    return NoiseReport(is_noisy, cost_text, lambda population: (population,))
 
 
 def with_candidates(rows: Rows, chunk: Chunk) -> Rows:

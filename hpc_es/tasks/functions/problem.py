@@ -89,7 +89,7 @@ class ObjectiveProblem(ProblemDefaults):
 
     dtype = np.dtype(np.float64)
     is_objective = True
-    less_noise = "task.repeats"
+    less_noise = "algorithm.kind: cma_es, which looks for noise,"
 
     def __init__(
         self,

@@ -41,11 +41,12 @@ def test_bound_is_unknown_without_pairs_or_differences() -> None:
     assert math.isnan(noise_bound(np.array([[1.0, 2.0]])))
 
 
-def test_advice_names_the_share_in_steps_and_what_helps() -> None:
-    assert advice(0.97, 32, "task.repeats") == advice(0.91, 32, "task.repeats")
-    assert "up to 90% of the update" in advice(0.97, 32, "")[0]
-    both = "a larger algorithm.population_size or task.repeats would help"
-    assert both in advice(0.97, 32, "task.repeats")[0]
+def test_advice_is_the_same_for_all_high_bounds_and_names_what_helps() -> None:
+    """A line that recurs is logged once."""
+    more = "more task.episodes_per_job"
+    assert advice(1.0, 32, more) == advice(0.91, 32, more)
+    assert "90% or more of the update" in advice(0.97, 32, "")[0]
+    assert f"a larger algorithm.population_size or {more} would help" in advice(0.97, 32, more)[0]
     assert "a larger algorithm.population_size would help" in advice(0.97, 32, "")[0]
     for bound, count in ((0.8, 32), (0.97, 8), (math.nan, 32)):
-        assert advice(bound, count, "task.repeats") == []
+        assert advice(bound, count, more) == []
