@@ -128,7 +128,8 @@ class _Columns:
 
     def add(self, row: Mapping[str, object]) -> None:
         for name in row:
-            self.values.setdefault(name, [None] * self.count)
+            if name not in self.values:
+                self.values[name] = [None] * self.count
         for name, cells in self.values.items():
             cells.append(row.get(name))
         self.count += 1

@@ -66,7 +66,7 @@ from hpc_es.core.errors import READING, CheckpointError, UserError, unreadable_r
 from hpc_es.core.run_files import exact_json, open_file
 from hpc_es.storage import files
 from hpc_es.storage.files import json_text
-from hpc_es.storage.plain_hdf5 import require_plain
+from hpc_es.storage.plain_hdf5 import item_in, require_plain
 
 FULL, INCREMENTAL = 1, 2  # formats
 FORMAT = INCREMENTAL  # the newest
@@ -502,18 +502,18 @@ def _put_increment(file: h5py.File, increment: Increment) -> None:
 
 
 def _snapshot(file: h5py.File) -> Snapshot:
-    generation = int(file["generation"][()])
+    generation = int(_of(file, "generation")[()])
     final = (
-        _arrays(file, _FINAL, [unquote(name) for name in file[_FINAL]]) if _FINAL in file else {}
+        _arrays(file, _FINAL, [unquote(name) for name in _of(file, _FINAL)])
+        if _FINAL in file
+        else {}
     )
     state, increment, order = State(generation, {}, {}), None, {}
     if "since" in file:
         fields = exact_json(_text(file, "since"))
         count = fields.pop("generations")
-        if count != len(file[_LEARNED_FROM]):
-            raise ValueError(
-                f"expected the inputs of {count} updates, found those of {len(file[_LEARNED_FROM])}"
-            )
+        if count != (found := len(_of(file, _LEARNED_FROM))):
+            raise ValueError(f"expected the inputs of {count} updates, found those of {found}")
         learned_from = _arrays(file, _LEARNED_FROM, list(map(str, range(count))))
         increment = Increment(
             learned_from=[array.tobytes() for array in learned_from.values()], **fields
@@ -525,17 +525,19 @@ def _snapshot(file: h5py.File) -> Snapshot:
         )
     cut = None
     if "cut" in file:
-        cut = CutShort(exact_json(_text(file, "cut/counters")), file["cut/outcomes"][()].tobytes())
+        cut = CutShort(
+            exact_json(_text(file, "cut/counters")), _of(file, "cut/outcomes")[()].tobytes()
+        )
     best = None
     if "best" in file:
         arrays = _arrays(file, "best/shared", order.get("best/shared", []))
         best = BestCentre(
-            float(file["best/return_"][()]),
-            int(file["best/generation"][()]),
+            float(_of(file, "best/return_")[()]),
+            int(_of(file, "best/generation")[()]),
             arrays,
             _best_rows(file),
-            float(file["best/standard_error"][()]) if "best/standard_error" in file else None,
-            int(file["best/evaluations"][()]) if "best/evaluations" in file else 0,
+            float(_of(file, error)[()]) if (error := "best/standard_error") in file else None,
+            int(_of(file, count)[()]) if (count := "best/evaluations") in file else 0,
         )
     fields = {name: exact_json(_text(file, name)) for name in _JSON_FIELDS}
     _require_types(fields)
@@ -572,7 +574,7 @@ def _best_rows(file: h5py.File) -> Rows | None:
         return None
     columns = exact_json(_text(file, "best/columns"))  # [name, dtype] or [name, dtype, shape]
     dtype = np.dtype([(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns])
-    rows: Rows = np.frombuffer(file["best/rows"][()].tobytes(), dtype)
+    rows: Rows = np.frombuffer(_of(file, "best/rows")[()].tobytes(), dtype)
     return rows
 
 
@@ -585,7 +587,7 @@ def _put_arrays(file: h5py.File, group: str, arrays: Arrays) -> None:
 def _arrays(file: h5py.File, group: str, names: list[str]) -> Arrays:
     if len({*names}) < len(names):
         raise ValueError(f"expected each array of {group} once, found several of the same name")
-    return {name: _array(file[group][quote(name, safe="")]) for name in names}
+    return {name: _array(_of(file, f"{group}/{quote(name, safe='')}")) for name in names}
 
 
 def _array(dataset: h5py.Dataset) -> Array:
@@ -598,7 +600,12 @@ def _put_text(file: h5py.File, name: str, text: str) -> None:
     file.create_dataset(name, data=text, dtype=h5py.string_dtype("utf-8"), track_times=False)
 
 
+def _of(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
+    return item_in(file, file, name)
+
+
 def _text(file: h5py.File, name: str) -> str:
-    if file[name].shape != ():
+    dataset = _of(file, name)
+    if dataset.shape != ():
         raise ValueError(f"expected a text as {name}, found an array")
-    return str(file[name].asstr()[()])
+    return str(dataset.asstr()[()])

@@ -20,7 +20,7 @@ from hpc_es.core.data import Array, JsonObject
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.run_files import named_by_user, open_file, parse_json
 from hpc_es.policies.networks.keras_models import SavedLayer
-from hpc_es.storage.plain_hdf5 import require_plain
+from hpc_es.storage.plain_hdf5 import item_in, require_plain
 
 MOST_CONFIG_BYTES = 1 << 24  # of config.json
 _HDF5 = b"\x89HDF\r\n\x1a\n"  # checkpoints of hpc_es begin with text instead
@@ -87,7 +87,7 @@ def _from_hdf5(path: Path) -> list[SavedLayer]:
             ]
             if len({*parts}) < len(parts):
                 raise ValueError(f"{name} names an array several times")
-            weights[name] = tuple(np.asarray(group[part]) for part in parts)
+            weights[name] = tuple(np.asarray(item_in(file, group, part)) for part in parts)
     return _layers(config, weights)
 
 

@@ -61,6 +61,32 @@ def require_plain(
         raise ValueError(f"its attributes are arrays of {names:,} texts, which may be long")
 
 
+def item_in(file: h5py.File, place: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
+    """Return an item below a group, of a file that its owner may be changing meanwhile.
+
+    `require_plain` looks at a file before it is read. HDF5 may read an item again afterwards, which
+    is another one by then; the open item stays what it is.
+
+    Raises:
+        KeyError: there is no such item.
+        ValueError: it is, or is stored, in another file, or is larger than the file.
+    """
+    item = place[name]
+    number, own = (h5py.h5o.get_info(one.id).fileno for one in (item, file["/"]))
+    if number != own:
+        raise ValueError(f"{name!r} is in another file")
+    if isinstance(item, h5py.Dataset):
+        if item.external or item.is_virtual:
+            raise ValueError(f"{item.name} is stored in another file")
+        if item.dtype.hasobject and item.shape != ():
+            raise ValueError(f"{item.name} is an array of texts or references")
+        is_filtered = bool(item.id.get_create_plist().get_nfilters())
+        size = file.id.get_filesize()
+        if item.nbytes > (most_expanded(size) if is_filtered else size) + SLACK_BYTES:
+            raise ValueError(f"{item.name} has {item.nbytes:,} bytes, in a file of {size:,}")
+    return item
+
+
 def _texts(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[int, int]]:
     """Yield the texts of any length of a dataset, and of the attributes of an item.
 

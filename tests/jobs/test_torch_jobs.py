@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -305,13 +306,66 @@ def test_a_compressed_file_and_tensors_of_other_kinds_are_refused(tmp_path: Path
             new.writestr(name, read.read(name))
     with pytest.raises(ValueError, match="is compressed"):
         read_weights(packed, 2)
-    for wrong in (torch.ones(2) + 1j, torch.ones(2).to_sparse(), torch.ones(2, device="meta")):
+    bits = torch.zeros(2, dtype=torch.uint8)
+    others = (
+        torch.ones(2) + 1j,
+        torch.ones(2).to_sparse(),
+        torch.ones(2, device="meta"),
+        bits.view(torch.float8_e4m3fn),
+        torch._neg_view(torch.ones(2)),
+        torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+    )
+    for wrong in others:
         torch.save({"w": wrong}, plain)
         with pytest.raises(ValueError, match="expected 'w' to have real numbers"):
             read_weights(plain, 2)
     torch.save({"w": torch.ones(2)}, plain, _use_new_zipfile_serialization=False)
     with pytest.raises(ValueError, match="not a zip file"):
         read_weights(plain, 2)
+
+
+def test_a_file_takes_no_more_memory_than_it_has_bytes(tmp_path: Path) -> None:
+    import torch
+
+    from hpc_es.policies.networks.torch_files import read_weights
+
+    torch.save({"w": torch.ones(2)}, file := tmp_path / "net.pt")
+    with zipfile.ZipFile(file) as read:
+        content = {name: read.read(name) for name in read.namelist()}
+    # 2^20 zeros, which PyTorch would make
+    content["net/data.pkl"] = b"\x80\x02c__builtin__\nbytearray\nJ\x00\x00\x10\x00\x85R."
+    with zipfile.ZipFile(file, "w") as written:
+        for name, part in content.items():
+            written.writestr(name, part)
+    with pytest.raises(ValueError, match="it has a bytearray"):
+        read_weights(file, 2)
+
+
+def test_what_is_checked_is_what_pytorch_reads(tmp_path: Path) -> None:
+    """The first table of contents says that a part is compressed, the second one that it is not."""
+    import torch
+
+    from hpc_es.policies.networks.torch_files import read_weights
+
+    torch.save({"w": torch.zeros(10_000)}, plain := tmp_path / "plain.pt")
+    with (
+        zipfile.ZipFile(plain) as read,
+        zipfile.ZipFile(file := tmp_path / "net.pt", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in read.namelist():
+            new.writestr(name, read.read(name), zipfile.ZIP_DEFLATED if "data/0" in name else 0)
+    data = file.read_bytes()
+    end = data.rfind(b"PK\5\6")
+    size, start = struct.unpack("<II", data[end + 12 : end + 20])
+    table, place = bytearray(data[start : start + size]), 0
+    while place < size:
+        table[place + 10 : place + 12] = b"\0\0"  # stored
+        table[place + 24 : place + 28] = table[place + 20 : place + 24]  # as many bytes
+        place += 46 + sum(struct.unpack("<HHH", table[place + 28 : place + 34]))
+    file.write_bytes(data[:end] + bytes(table) + data[end:])
+    assert torch.load(file, weights_only=True)["w"].shape == (10_000,)
+    with pytest.raises(ValueError, match="expected the state_dict of a module"):
+        read_weights(file, 10_000)
 
 
 def test_older_versions_read_no_state_dict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,9 @@ Both are read without running code that a file names. Set up PyTorch before impo
 
 from __future__ import annotations
 
+import io
 import os
+import pickletools
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +23,10 @@ SAFETENSORS = ".safetensors"
 SUFFIXES = (".pt", ".pth", SAFETENSORS)
 # A file of older ones could write outside of its tensors, and so run code (CVE-2026-24747).
 SAFE_TORCH = (2, 10)
+REAL = {
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+}
 EXPECTED = "expected the state_dict of a module, as torch.save(module.state_dict(), path) writes it"
 # in bytes, of an element of any type, and of all else that a file has
 MOST_ELEMENT, MOST_OTHER = 8, 1 << 24
@@ -45,7 +51,8 @@ def read_weights(path: Path, elements: int) -> dict[str, Any]:
             )
         tensors = _safetensors(path, file) if path.suffix == SAFETENSORS else _state_dict(file)
     for name, tensor in tensors.items():
-        if tensor.is_complex() or tensor.layout != torch.strided or tensor.device.type != "cpu":
+        is_plain = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_neg())
+        if tensor.dtype not in REAL or not is_plain or tensor.device.type != "cpu":
             raise ValueError(
                 f"expected {name!r} to have real numbers, found a tensor of {tensor.dtype}, "
                 f"{tensor.layout}, {tensor.device}"
@@ -73,12 +80,7 @@ def _state_dict(file: BinaryIO) -> dict[str, Any]:
             "or use a file of safetensors"
         )
     try:
-        with zipfile.ZipFile(file) as archive:  # older formats are no archives
-            require_plain_archive(archive)
-            if packed := [item for item in archive.infolist() if item.compress_type]:
-                raise ValueError(f"{packed[0].filename} is compressed")
-        file.seek(0)
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        content = torch.load(_plain_archive(file), map_location="cpu", weights_only=True)
     except Exception as error:  # of pickle and zip files there is no list
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""
         raise ValueError(f"{EXPECTED}: {type(error).__name__}: {first_line}") from error
@@ -87,6 +89,37 @@ def _state_dict(file: BinaryIO) -> dict[str, Any]:
     ):
         raise ValueError(f"{EXPECTED}, found {type(content).__name__} of other objects")
     return dict(content)
+
+
+def _plain_archive(file: BinaryIO) -> io.BytesIO:
+    """Return a copy of an archive with what Python finds in it, in memory.
+
+    PyTorch reads another table of contents of a file that has two, and what the owner of the file
+    writes meanwhile.
+
+    Raises:
+        ValueError: it is compressed, or reading it could take far more memory than it has bytes.
+    """
+    copy = io.BytesIO()
+    with zipfile.ZipFile(file) as archive:  # older formats are no archives
+        require_plain_archive(archive)
+        if packed := [item for item in archive.infolist() if item.compress_type]:
+            raise ValueError(f"{packed[0].filename} is compressed")
+        with zipfile.ZipFile(copy, "w") as written:
+            for item in archive.infolist():
+                content = archive.read(item)
+                if item.filename.endswith(".pkl"):
+                    _require_small(content)
+                written.writestr(item.filename, content)
+    copy.seek(0)
+    return copy
+
+
+def _require_small(pickled: bytes) -> None:
+    """Raise ValueError for an object whose size is a number in the file, which PyTorch makes."""
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if opcode.name == "GLOBAL" and str(argument).endswith(" bytearray"):
+            raise ValueError("it has a bytearray")
 
 
 def _version(text: str) -> tuple[int, ...]:
