@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,15 @@ from hpc_es.api.front import Front, Objectives, front_in, objective_options
 from hpc_es.config.loading import validate
 from hpc_es.config.options import build_kind
 from hpc_es.config.registry import module
-from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved, stored_text
+from hpc_es.config.resolved import (
+    config_hash,
+    dump,
+    identity,
+    named_user_kinds,
+    parse_resolved,
+    plain_data,
+    stored_text,
+)
 from hpc_es.config.schema import Config
 from hpc_es.core.data import (
     Chunk,
@@ -60,6 +68,9 @@ from hpc_es.training.generation import Generation, update_state
 from hpc_es.training.recutting import first_jobs
 from hpc_es.training.standing import smoothed
 
+if TYPE_CHECKING:
+    from hpc_es.storage.checkpoint import Snapshot
+
 ALGORITHM = "cma_es"  # default
 
 
@@ -72,7 +83,8 @@ def default_algorithm(objectives: Objectives | None) -> str:
 Region = tuple[npt.ArrayLike, npt.ArrayLike]  # low and high: two vectors, or a vector and a number
 # of the jobs: values, or [value, constraint, ...]
 RoundValues: TypeAlias = "list[float] | list[list[float]]"
-OUTSIDE = "the_caller:evaluates"  # replaces the name of a function: the caller evaluates
+SAVED = "function", "the_caller:evaluates"  # kind and function of the task of every strategy
+OUTSIDE = SAVED[1]  # replaces the name of a function: the caller evaluates
 
 
 def serial_parts(config: Config, task: Any, chunk_size: int) -> Parts:
@@ -695,24 +707,40 @@ class Strategy:
         save(argument(path, "path"), Snapshot(state, counters, None, {}, *config, {}, versions))
 
     @staticmethod
-    def load(path: str | Path) -> Strategy:
+    def load(path: str | Path, trust: bool = False) -> Strategy:
         """Load a strategy written by `save`; it continues with the same vectors.
 
         Args:
             path: of the file.
+            trust: whether a strategy of the user's own kind that the file names may be imported
+                although somebody else may have written it.
 
         Raises:
             CheckpointError: the file is another one, or damaged.
+            UserError: it names code that is not trusted.
         """
-        from hpc_es.storage.checkpoint import load
+        from hpc_es.storage.checkpoint import damage_named, load
+        from hpc_es.trained.theta import check_snapshot
+
+        file = argument(path, "path")
+        snapshot = load(file)
+        with damage_named(file):
+            data = plain_data(snapshot.config_text)
+            task = data.get("task") or {}
+            names = task.get("kind"), task.get("function"), data.get("policy")
+            if names != (*SAVED, None) or isinstance(task.get("initial_points"), str):
+                raise CheckpointError(
+                    f"{path}: expected a file of Strategy.save, found the checkpoint of a run"
+                )
+            if named_user_kinds(data):
+                check_snapshot(file, snapshot, trust)
+            return Strategy._restored(snapshot)
+
+    @staticmethod
+    def _restored(snapshot: Snapshot) -> Strategy:
         from hpc_es.storage.compare import verify_restored
 
-        snapshot = load(argument(path, "path"))
         config = parse_resolved(snapshot.config_text)
-        if config.task.kind != "function" or config.task.function != OUTSIDE:
-            raise CheckpointError(
-                f"{path}: expected a file of Strategy.save, found the checkpoint of a run"
-            )
         strategy = Strategy.__new__(Strategy)
         strategy._start(config)
         verify_restored(strategy._state, snapshot.state, strategy._parts.growing)

@@ -71,7 +71,7 @@ def decide(status: JsonObject | None, exit_status: int, before: Restarts | None)
         return RequeueDecision(
             False, f"srun ended with status {exit_status}; see the messages above. {again}"
         )
-    generation = int(status.get("generation", 0))
+    generation = _generation(status)
     idle = 0 if before is None or generation > before.generation else before.idle + 1
     restarts = Restarts(generation, idle)
     if idle >= MOST_IDLE_RESTARTS:
@@ -94,11 +94,9 @@ def decide_in(
     path = directory / status_name(shard)
     record = path.with_name(path.name.replace("status", "restarts"))
     last = read_status(record) if this_run.get("restarts") else None
-    before = (
-        Restarts(int(last["generation"]), int(last["idle"]))
-        if last and last.keys() >= KEYS
-        else None
-    )
+    before = None
+    if last and all(type(last.get(name)) is int for name in asdict(Restarts(0))):
+        before = Restarts(last["generation"], last["idle"])
     decision = decide(status_of(path, this_run), exit_status, before)
     if decision.restarts is not None:
         write_json(record, asdict(decision.restarts))
@@ -120,14 +118,17 @@ def status_of(path: Path, this_run: JsonObject) -> JsonObject | None:
     if not below:
         return status
     given_up = any(
-        run["status"] == "interrupted" and this_run.items() <= run.items() for run in below
+        run.get("status") == "interrupted" and this_run.items() <= run.items() for run in below
     )
-    if given_up and status["status"] == "running":
+    if given_up and status.get("status") == "running":
         status = {**status, "status": "interrupted"}
-    return {**status, "generation": sum(int(run["generation"]) for run in below)}
+    return {**status, "generation": sum(map(_generation, below))}
 
 
-KEYS = set(asdict(Restarts(0)))
+def _generation(status: JsonObject) -> int:
+    """Return the finished generations of a status; 0 if it does not say, as a damaged file."""
+    generation = status.get("generation")
+    return generation if type(generation) is int else 0
 
 
 def read_status(path: Path) -> JsonObject | None:

@@ -37,6 +37,7 @@ from hpc_es.core.data import (
     cut,
 )
 from hpc_es.core.declarations import Needs
+from hpc_es.core.errors import CheckpointError
 from hpc_es.core.interfaces import ProgramProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.extend import BaseStrategy
@@ -302,7 +303,11 @@ class GeneticAlgorithm(BaseStrategy[None]):
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return one round with the programs to execute."""
-        count = int(state.shared["count"])
+        count, most = int(state.shared["count"]), len(state.shared["programs"])
+        if not 0 <= count <= most:
+            raise CheckpointError(
+                f"the checkpoint is damaged: it has {count:,} of {most:,} programs"
+            )
         return [] if round else cut(count, self.chunk_size)
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:

@@ -49,6 +49,7 @@ import contextlib
 import errno
 import hashlib
 import io
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -293,12 +294,13 @@ def load(path: Path) -> Snapshot:
         return snapshot
     try:
         base = path.with_name(increment.base)
+        has_base = base.exists()
     except ValueError as error:
         raise DamagedError(
             f"{path}: expected the name of a file that it is based on: {error}"
         ) from error
     # `state` is still that after all of them
-    if snapshot.state.generation == len(increment.learned_from) and not base.exists():
+    if snapshot.state.generation == len(increment.learned_from) and not has_base:
         return replace(snapshot, state=State(0, {}, {}))
     try:
         full, digest = _read(base)
@@ -514,6 +516,8 @@ def _snapshot(file: h5py.File) -> Snapshot:
         count = fields.pop("generations")
         if count != (found := len(_of(file, _LEARNED_FROM))):
             raise ValueError(f"expected the inputs of {count} updates, found those of {found}")
+        for name in _INCREMENT_FIELDS:
+            require_fit(str, fields.get(name), name)
         learned_from = _arrays(file, _LEARNED_FROM, list(map(str, range(count))))
         increment = Increment(
             learned_from=[array.tobytes() for array in learned_from.values()], **fields
@@ -560,6 +564,16 @@ def _require_types(fields: JsonObject) -> None:
     for name, value in fields.items():
         if not isinstance(value, dict):
             raise ValueError(f"expected {name} to be an object, found {type(value).__name__}")
+    for name, count in fields["counters"].items():  # lists are those of `hpc_es.Strategy`
+        is_number = isinstance(count, int | float) and not (
+            isinstance(count, float) and math.isnan(count)
+        )
+        if not is_number and not isinstance(count, list):
+            raise ValueError(f"expected a number as counter {name}, found {count!r}")
+    require_fit(Mapping[str, float], fields["triggers"], "triggers")
+    require_fit(Mapping[str, int], fields["file_lengths"], "file_lengths")
+    if wrong := [name for name, length in fields["file_lengths"].items() if length < 0]:
+        raise ValueError(f"expected a length of {wrong[0]}, found a negative number")
     for name, hint in _PROVENANCE.items():
         if name in (provenance := fields["provenance"]):
             require_fit(hint, provenance[name], name)

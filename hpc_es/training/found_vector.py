@@ -22,7 +22,7 @@ def found_vector(config: ConfigData, goal: Goal, master: Arrays) -> Found:
         goal: of the task.
         master: arrays of the state, those of `BEST_ARRAYS` among them.
     """
-    size = len(master[BEST_X])
+    size = np.size(master[BEST_X])
     report = best_report(master, _scales(config, size))
     value, violation = number(report.get("value")), number(report.get("violation"))
     x = report.get("x") if size <= LARGEST_X else None

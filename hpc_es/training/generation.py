@@ -459,7 +459,10 @@ class UpdateInputs:
             stored = np.dtype(
                 [(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns]
             )
-        units: list[dict[str, Array]] = [{} for _ in range(int(arrays.pop("units")))]
+        count = int(arrays.pop("units"))
+        if not 0 <= count <= len(packed):
+            raise ValueError(f"expected the units of an update, found {count:,} of them")
+        units: list[dict[str, Array]] = [{} for _ in range(count)]
         rows, probes = (
             with_columns_of(row, arrays.pop(name).view(stored)) for name in ("rows", "probes")
         )

@@ -62,6 +62,11 @@ def load_source(
         if not taken:
             raise _other_network(options, policy, theta)
         source = replace(source, shared={**source.shared, **taken})
+    with np.errstate(over="ignore"):
+        is_finite = theta is None or bool(np.isfinite(np.asarray(theta, np.float32)).all())
+    if not is_finite:
+        text = f"{options.init_from}: its parameters are not all finite float32 numbers"
+        raise ConfigError([("policy.init_from", text)])
     observations, optimizer = options.init_observations, options.init_optimizer
     if observations is not True:
         source = _without(source, STATISTICS)
@@ -168,8 +173,8 @@ def _state(path: str, policy: Policy | None, kind: str) -> State:
     if not is_keras_file(Path(path)):
         snapshot = load(find(Path(path)))
         if Path(path).name == BEST and snapshot.best is not None:
-            return replace(snapshot.state, shared=snapshot.best.shared)
-        return snapshot.state
+            return _numbers(replace(snapshot.state, shared=snapshot.best.shared))
+        return _numbers(snapshot.state)
     layers = read_layers(Path(path))
     shared = {}
     if policy is not None:
@@ -189,6 +194,21 @@ def _state(path: str, policy: Policy | None, kind: str) -> State:
     if normaliser is not None:
         shared["observation_mean"], shared["observation_std"] = normaliser
     return State(0, shared, {})
+
+
+def _numbers(state: State) -> State:
+    """Return the arrays of numbers of a checkpoint, which may be somebody else's, without names
+    that this module gives to arrays of its own.
+    """
+    shared, master = (
+        {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}
+        for arrays in (state.shared, state.master)
+    )
+    if "theta" in shared and shared["theta"].dtype.kind != "f":
+        del shared["theta"]
+    return _without(
+        State(state.generation, shared, master), init_from_parts.TAKEN, init_from_parts.FRESH
+    )
 
 
 def _weights(path: Path, policy: Policy, kind: str) -> Float32:
@@ -242,6 +262,10 @@ def _statistics_of(path: str) -> State:
     if path.endswith(".npz"):
         arrays = _arrays_of("policy.init_observations", path, "_sum", "sumsq", "count")
         total, squares, count = (arrays[name] for name in ("_sum", "sumsq", "count"))
+        is_plain = all(array.dtype.kind in "biuf" for array in (total, squares, count))
+        if not is_plain or total.ndim != 1 or squares.shape != total.shape or count.shape:
+            text = "_sum and sumsq of one number per observation, and a number as count"
+            raise ConfigError([("policy.init_observations", f"{path}: expected {text}")])
         moments = Moments(total.astype(np.float64), squares.astype(np.float64), float(count))
         carried = statistics_state(moments)
         return State(0, carried.shared, carried.master)
@@ -274,6 +298,10 @@ def _slots_of(path: str) -> Arrays:
             if name in SLOTS
         }
     arrays = _arrays_of("policy.init_optimizer", path, "t", "v")
+    if not all(
+        array.dtype.kind in "biuf" and np.isfinite(array).all() for array in arrays.values()
+    ):
+        raise ConfigError([("policy.init_optimizer", f"{path}: expected arrays of finite numbers")])
     slots = {"optimizer_steps": np.asarray(arrays["t"], np.int64)}
     if "m" in arrays:  # Adam
         return {**slots, "adam_m": np.float32(arrays["m"]), "adam_v": np.float32(arrays["v"])}
@@ -310,13 +338,20 @@ def apply_source(state: State, source: State, carried: ProblemState) -> State:
         is_count = array.ndim == 0 and array.dtype.kind == "i"
         if not is_count and name not in carried.shared and _has(source.shared, {name: array}):
             is_theta = name == "theta"
-            shared[name] = (
-                init_from_parts.completed(array, source) if is_theta else source.shared[name]
-            )
+            taken = init_from_parts.completed(array, source) if is_theta else source.shared[name]
+            shared[name] = np.asarray(taken, array.dtype)
     if statistics is not None:
-        shared |= statistics.shared
-        master |= statistics.master
+        shared |= _as(carried.shared, statistics.shared)
+        master |= _as(carried.master, statistics.master)
     return replace(state, shared=shared, master=master)
+
+
+def _as(wanted: Arrays, arrays: Arrays) -> Arrays:
+    """Return arrays in the types of those of a new run, with which it can be resumed."""
+    return {
+        name: np.asarray(array, wanted[name].dtype) if name in wanted else array
+        for name, array in arrays.items()
+    }
 
 
 def _problem_arrays(source: State, carried: ProblemState) -> ProblemState | None:
@@ -331,7 +366,8 @@ def _problem_arrays(source: State, carried: ProblemState) -> ProblemState | None
         return None
     kind = Deviations if "observation_scatter" in carried.master else Moments
     mean, deviation = source.shared["observation_mean"], source.shared["observation_std"]
-    count = float(source.master.get("observation_count", COUNT))
+    known = source.master.get("observation_count", np.array(COUNT))
+    count = COUNT if known.shape else float(known)
     return statistics_state(kind.from_normaliser(mean, deviation, count))
 
 
@@ -412,7 +448,8 @@ def apply_optimizer(state: State, source: State) -> State:
                 )
             ]
         )
-    return replace(state, master={**state.master, **{name: source.master[name] for name in slots}})
+    taken = _as(state.master, {name: source.master[name] for name in slots})
+    return replace(state, master={**state.master, **taken})
 
 
 def _shape_text(array: Array | None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpc_es.config.registry import module
+from hpc_es.config.registry import is_user_kind, module
 from hpc_es.config.resolved import rebuilt_section
 from hpc_es.core.data import Array, ConfigData, Discrete, Float32, Spaces, State
 from hpc_es.core.global_generators import restored_generators
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TAKEN = "theta_taken"  # name of the mask of the elements of theta that the source has, bool[params]
 FRESH = "theta_fresh/"  # prefix of the names of the other parts, arrays of their shapes
 MOST_OUTPUTS = 1_000_000
+LONGEST_OPTIONS = 20_000  # characters of the options of a policy, such as its layers
 
 
 def other_layout(
@@ -35,18 +36,21 @@ def other_layout(
 
     Args:
         options: of the new policy.
-        config: the resolved config of the other run, as plain data.
+        config: the resolved config of the other run, as plain data. Of a policy whose code is the
+            user's own, its options are those of the new policy.
         size: its number of parameters.
         spaces: of the new policy.
     """
     section, ours = dict(config.get("policy") or {}), asdict(options)
     if any(section.get(name) != ours.get(name) for name in ("kind", "network")):
         return None
-    section |= {
-        name: value
-        for name, value in {"action_bins": None, "action_bounds": "clip"}.items()
-        if name in section
-    }
+    of_actions = {"action_bins": None, "action_bounds": "clip"}
+    # what somebody else's config says is no argument of the user's functions
+    if is_user_kind(options.kind) or ours.get("network"):
+        section = {**ours, **{name: section.get(name) for name in of_actions}}
+    if len(repr(section)) > LONGEST_OPTIONS:
+        return None
+    section |= {name: value for name, value in of_actions.items() if name in section}
 
     def built(outputs: int) -> Layout:
         chosen = rebuilt_section(type(options), section)

@@ -11,7 +11,7 @@ import contextlib
 import gc
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpc_es.config.resolved import named_user_kinds, resolved
 from hpc_es.config.schema import Config
 from hpc_es.core.closing import close
 from hpc_es.core.data import Array, Arrays, Json, JsonObject, State
-from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
+from hpc_es.core.errors import (
+    READING,
+    CheckpointError,
+    LaunchError,
+    Problems,
+    RunFailedError,
+    UserError,
+    unreadable_reason,
+)
 from hpc_es.core.interfaces import (
     AnyAlgorithm,
     GradientAlgorithm,
@@ -206,6 +215,7 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
             "directory": directory,
             "sizes": dict(prepared.sizes),
             "options": dict(prepared.options),
+            "resumed": None if (old := prepared.opened.snapshot) is None else old.generation,
         }
 
     keep_freed_memory()
@@ -215,6 +225,7 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
     stepping_differences.update(shared["differences"])
     directory = Path(shared["directory"])
     config = with_earlier_options(sized(config, shared["sizes"]), shared["options"])
+    resumed = None if named_user_kinds(resolved(config)) else shared["resumed"]
     try:
         parts = build_run(world, config, request, prepared.built if prepared else None)
 
@@ -242,9 +253,20 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
                 parts=parts,
                 state=parts.initial(),
                 writer=None,
+                resumed=resumed,
             )
-        state, writer = start_writer(world, config, request, parts, prepared)
-        return Run(world, signals, config, request=request, parts=parts, state=state, writer=writer)
+        with damage_said(directory, resumed):
+            state, writer = start_writer(world, config, request, parts, prepared)
+        return Run(
+            world,
+            signals,
+            config,
+            request=request,
+            parts=parts,
+            state=state,
+            writer=writer,
+            resumed=resumed,
+        )
     except BaseException:
         if prepared is not None:
             prepared.opened.lock.release()  # after the loss of a rank this one may start again
@@ -350,6 +372,36 @@ def gradient_algorithm(algorithm: AnyAlgorithm) -> GradientAlgorithm[Any]:
     return algorithm
 
 
+@contextlib.contextmanager
+def damage_said(
+    directory: Path, resumed: int | None, generation: Callable[[], int] | None = None
+) -> Iterator[None]:
+    """Name the checkpoint that a run was resumed from in an error of what its arrays lead to.
+
+    Digests show that a file is whole, not that hpc_es wrote what it holds.
+
+    Args:
+        directory: of the run.
+        resumed: generation of the checkpoint; None: the run is new, or has code of the user's, of
+            which errors are shown as they are.
+        generation: returns the one in which the run is; the third one and later are not concerned.
+
+    Raises:
+        CheckpointError: in place of errors of READING.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (*READING, AssertionError) as error:
+        if resumed is None or (generation is not None and generation() > resumed + 2):
+            raise
+        raise CheckpointError(
+            f"{directory}: the checkpoint of generation {resumed} cannot be continued, and may be damaged: "
+            f"{unreadable_reason(error)}; without this file the run resumes from the one before"
+        ) from error
+
+
 class Run:
     """A run on one rank. Other ranks than 0 have the same theta and write nothing."""
 
@@ -363,7 +415,9 @@ class Run:
         parts: Parts,
         state: State,
         writer: RunWriter | None,
+        resumed: int | None = None,
     ) -> None:
+        self._resumed = resumed
         self.world, self.config, self._request, self._parts, self._writer = (
             world,
             config,
@@ -418,9 +472,14 @@ class Run:
         In a fault-tolerant run, continue after the loss of a rank if rank 0 survived; the caller
         must then exhaust the generator. Raises RestartFromCheckpoint after any other loss.
         """
-        return (
-            self._fault_tolerant_rows() if self.config.mpi.fault_tolerance else self.training.run()
-        )
+        if self.config.mpi.fault_tolerance:
+            return self._fault_tolerant_rows()
+        return self._rows()
+
+    def _rows(self) -> Generator[MetricsRow]:
+        """Train; an error of the first generations after a restart names the checkpoint."""
+        with damage_said(self.directory, self._resumed, lambda: self.state.generation):
+            yield from self.training.run()
 
     def _fault_tolerant_rows(self) -> Generator[MetricsRow]:
         decision = Regroup.CONTINUE

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = ("members", "coverage", "qd_score")  # of a corrected score, in the log
+MOST_MISSING = 1 << 30  # bytes of a missing log, which is replaced by as many
 MOST_LISTED_RANKS = 64  # above this, the log lists hosts with their ranks instead of single ranks
 
 
@@ -277,6 +278,12 @@ class RunWriter:
         """Open the files that grow with each generation, cut to the lengths of the checkpoint."""
         config, directory = self.config, self.directory
         lengths, generation = (old.file_lengths, old.generation) if old else ({}, 0)
+        for name, length in lengths.items():
+            if length > MOST_MISSING and not (directory / name).exists():
+                raise RunError(
+                    f"{directory / name} is missing, and had {length:,} bytes by the checkpoint: "
+                    "resume with it, or from another checkpoint"
+                )
         run_ids = old.provenance.get("loggers", {}) if old else {}
         self._loggers = (
             self._new_loggers(run_ids) if config.report.all_loggers() or run_ids else None

@@ -15,7 +15,7 @@ import pytest
 from hpc_es.core.errors import CheckpointError
 from hpc_es.storage import checkpoint
 from hpc_es.storage.keras_file import read_layers
-from hpc_es.storage.plain_hdf5 import require_plain
+from hpc_es.storage.plain_hdf5 import item_in, require_plain
 
 Change = Callable[[h5py.File, Path], object]
 
@@ -79,6 +79,24 @@ def test_such_files_are_refused(name: str, tmp_path: Path) -> None:
         file.create_group("model_weights")
     with pytest.raises(CheckpointError, match=text):
         read_layers(path)
+
+
+@pytest.mark.parametrize("name", ["external", "virtual", "external link", "unwritten"])
+def test_what_took_the_place_of_an_item_that_was_checked_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    """The owner of a file may change it after `require_plain`."""
+    change, _ = CASES[name]
+    with h5py.File(secret := tmp_path / "secret", "w") as file:
+        file["x"] = np.zeros(4)
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        file["fine"] = np.arange(3)
+        change(file, secret)
+    place = "group/theta" if name.startswith("external") else "theta"
+    with h5py.File(tmp_path / "file.h5") as file:
+        assert item_in(file, file, "fine")[()].tolist() == [0, 1, 2]
+        with pytest.raises(ValueError, match=r"another file|3,000,000,000 bytes"):
+            item_in(file, file, place)
 
 
 def test_own_files_are_read(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from hpc_es.core.data import (
     cut,
 )
 from hpc_es.core.declarations import Needs, Setting
+from hpc_es.core.errors import CheckpointError
 from hpc_es.core.interfaces import DeclaresNoise, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Noise
@@ -327,8 +328,20 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
         return self.options.population_size or -(-default // self.pairs.size) * self.pairs.size
 
     def population(self, state: State) -> int:
-        """Return the population size of the current search."""
-        return int(state.shared["population"])
+        """Return the population size of the current search.
+
+        Raises:
+            CheckpointError: no restarts of this search have it.
+        """
+        population, options = int(state.shared["population"]), self.options
+        growths = options.max_restarts if options.restarts != "none" else 0
+        # as logarithms, and rounded up to a whole number of pairs
+        most = growths * math.log(options.population_factor) + 1
+        if population < 1 or math.log(population / self.first_population) > most:
+            raise CheckpointError(
+                f"the checkpoint is damaged: it has a population of {population:,}"
+            )
+        return population
 
     def first_sigma(self, state: State) -> float:
         """Return the initial step size of the current search."""

@@ -10,7 +10,13 @@ import numpy as np
 
 from hpc_es.core.data import Array, Arrays, Float64, Jobs, Json, Rows, State
 from hpc_es.core.quantities import CONSTRAINTS, violations
-from hpc_es.tasks.functions.best_arrays import BEST_AT, BEST_VALUE, BEST_VIOLATION, BEST_X
+from hpc_es.tasks.functions.best_arrays import (
+    BEST_AT,
+    BEST_VALUE,
+    BEST_VIOLATION,
+    BEST_X,
+    has_best,
+)
 from hpc_es.tasks.functions.initial_points import InitialPoints
 from hpc_es.tasks.functions.options import Coordinates, SearchOptions
 from hpc_es.tasks.functions.parameters import Scale, decoded
@@ -72,9 +78,9 @@ def best_report(arrays: Arrays, scales: Mapping[str, Scale]) -> Mapping[str, Jso
     """Return the best vector as plain data: value, x (a list, or values by name),
     generation and job; {} if none.
     """
-    best = BestVector.from_arrays(arrays)
-    if math.isnan(best.value):
+    if not has_best(arrays):
         return {}
+    best = BestVector.from_arrays(arrays)
     x: Json = decoded(scales, best.x.tolist()) if scales else best.x.tolist()
     violation = {} if best.violation is None else {"violation": best.violation}
     return {

@@ -12,5 +12,15 @@ BEST_VIOLATION = "best_violation"  # only with constraints
 
 
 def has_best(arrays: Arrays) -> bool:
-    """Return whether these arrays of a state have a best vector."""
-    return BEST_X in arrays and not math.isnan(float(arrays[BEST_VALUE]))
+    """Return whether these arrays of a state have a best vector.
+
+    Those of somebody else may have anything under these names.
+    """
+    if not arrays.keys() >= BEST_ARRAYS:
+        return False
+    x, value, at = arrays[BEST_X], arrays[BEST_VALUE], arrays[BEST_AT]
+    forms = (x.ndim, x.dtype.kind), (value.ndim, value.dtype.kind), (at.shape, at.dtype.kind)
+    violation = arrays.get(BEST_VIOLATION)
+    is_plain = violation is None or (violation.ndim, violation.dtype.kind) == (0, "f")
+    is_best = forms == ((1, "f"), (0, "f"), ((2,), "i")) and is_plain
+    return is_best and not math.isnan(float(value))
