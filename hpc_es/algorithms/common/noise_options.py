@@ -75,7 +75,7 @@ def mismatches(options: Options, problem: VectorProblem) -> Iterator[tuple[str, 
         yield (
             key,
             f"is {mode}, but task.deterministic is true, or task.close_at or task.repeats is "
-            "set: expected none, or none of them",
+            "set: expected one of the two",
         )
     population = options.population_size or default_population(problem.size)
     if mode == "reevaluate" and population < LEAST_CANDIDATES:
