@@ -49,9 +49,9 @@ RECORDED = (ERROR.name, REPEATS.name)  # columns of evaluations.csv
 EVALUATIONS, IS_EQUAL, RHO = "repeats_counted", "repeats_equal", "repeats_rho"  # of a unit
 
 METRICS: Mapping[str, Metric] = {
-    "repeats": Metric("evaluations of each candidate"),
+    "repeats": Metric("evaluations of each candidate", short="repeats"),
     "reliability": Metric("reliability of one evaluation"),
-    "noise_share": Metric("share of what is ranked that is noise", short="noise"),
+    "noise_share": Metric("share of what is ranked that is noise", short="noise share"),
 }
 UNKNOWN, NOISELESS, NOISY = range(3)  # values of repeats_noise
 
