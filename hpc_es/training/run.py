@@ -225,7 +225,8 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
     stepping_differences.update(shared["differences"])
     directory = Path(shared["directory"])
     config = with_earlier_options(sized(config, shared["sizes"]), shared["options"])
-    resumed = None if named_user_kinds(resolved(config)) else shared["resumed"]
+    runs_users_code = named_user_kinds(resolved(config)) or request.triggers
+    resumed = None if runs_users_code or request.after_train_step else shared["resumed"]
     try:
         parts = build_run(world, config, request, prepared.built if prepared else None)
 

@@ -109,6 +109,17 @@ def test_run_is_not_continued_from_what_no_run_has_written(name: str, tmp_path: 
         trained(config, tmp_path, 4)
 
 
+def test_error_of_a_trigger_of_mine_is_shown_as_it_is(tmp_path: Path) -> None:
+    def broken() -> None:
+        raise ValueError("mine")
+
+    trained(FUNCTION, tmp_path)
+    triggers = [hpc_es.IntervalTrigger(broken, interval=1)]
+    config = {**FUNCTION, "stop": {"generations": 4}}
+    with pytest.raises(ValueError, match="^mine$"):
+        list(hpc_es.train(config, tmp_path, triggers=triggers))
+
+
 def test_missing_log_of_any_length_is_not_written(tmp_path: Path) -> None:
     trained(FUNCTION, tmp_path)
     (tmp_path / "metrics.jsonl").unlink()
