@@ -116,7 +116,7 @@ def test_error_of_a_trigger_of_mine_is_shown_as_it_is(tmp_path: Path) -> None:
     trained(FUNCTION, tmp_path)
     triggers = [hpc_es.IntervalTrigger(broken, interval=1)]
     config = {**FUNCTION, "stop": {"generations": 4}}
-    with pytest.raises(ValueError, match="^mine$"):
+    with pytest.raises(ValueError, match=r"^mine$"):
         list(hpc_es.train(config, tmp_path, triggers=triggers))
 
 
