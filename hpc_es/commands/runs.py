@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import shlex
 import sys
 import time
 from collections import Counter
@@ -531,7 +530,8 @@ def add_results_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_results(arguments: argparse.Namespace) -> int:
-    """Show the results of the repetitions of an experiment, or compare several experiments.
+    """Show the results of the repetitions of an experiment, or compare several experiments, also
+    those below a directory.
 
     Repetitions that have not finished yet are listed as missing. The directories may be in use.
     Values have the sign of the objective; statistics are over the best value, reward or return of
@@ -542,7 +542,8 @@ def run_results(arguments: argparse.Namespace) -> int:
     from hpc_es.core.spreadsheets import spreadsheet_text
     from hpc_es.storage import results
 
-    directories, unreadable = list(dict.fromkeys(arguments.directories)), list[str]()
+    given = (run for directory in arguments.directories for run in _runs_at(directory))
+    directories, unreadable = list(dict.fromkeys(given)), list[str]()
     contents = {}
     for directory in directories:
         try:
@@ -588,6 +589,17 @@ def run_results(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _runs_at(directory: Path) -> list[Path]:
+    """Return a run, or the runs and experiments below a directory of such; tunings have
+    `tune-report`.
+    """
+    from hpc_es.storage.results import find_runs, is_missing
+
+    found = [] if is_missing(directory) else list(find_runs(directory))
+    below = [path for path in found if not (path / "trials.json").is_file()]
+    return [directory] if directory in found or not below else below
+
+
 def _notes(rows: Sequence[JsonObject]) -> str:
     """Return lines about results that cannot be compared with each other, '' if all can."""
     from hpc_es.storage.answers import MIXED
@@ -624,12 +636,7 @@ def _read_results(directory: Path, unreadable: list[str]) -> tuple[list[JsonObje
     before = len(unreadable)
     rows, total = results.read_results(directory, unreadable), results.repetitions(directory)
     if total is None and not rows and len(unreadable) == before:
-        is_above = directory.is_dir() and next(iter(results.find_runs(directory)), None) is not None
-        remedy = f"runs below it: hpc-es results {shlex.quote(str(directory))}/* compares them"
-        raise UserError(
-            f"{directory}: expected a run or repetitions of one, found "
-            f"{remedy if is_above else 'neither'}"
-        )
+        raise UserError(f"{directory}: expected a run or repetitions of one, found neither")
     goal = goal_of(read_config(directory))
     usable: list[JsonObject] = []
     for row in rows:

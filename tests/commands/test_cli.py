@@ -7,6 +7,7 @@ import errno
 import hashlib
 import importlib.util
 import io
+import json
 import os
 import re
 import shutil
@@ -534,3 +535,22 @@ def test_python_m_hpc_es_runs_commands_without_tensorflow_and_mpi() -> None:
     assert done.stderr.startswith("hpc-es: /nothing/here: expected"), done
     done = python(["-X", "importtime", "-m", "hpc_es", "eval", "/nothing/here"])
     assert not {"tensorflow", "mpi4py"} & set(re.findall(r"\| +(\w+)$", done.stderr, re.MULTILINE))
+
+
+def test_results_of_a_directory_of_runs_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 3}
+    found = []
+    for name in ("a", "b", "deep/c"):
+        config = {"seed": len(found), "task": task, "algorithm": {"kind": "cma_es"}}
+        with hpc_es.train({**config, "stop": {"generations": 1}}, tmp_path / "runs" / name) as run:
+            list(run)
+        found.append(json.loads((tmp_path / "runs" / name / "result.json").read_text())["answer"])
+    (tmp_path / "runs/tuned").mkdir()
+    (tmp_path / "runs/tuned/trials.json").write_text("{}")
+    capsys.readouterr()
+    assert cli.run(["results", str(tmp_path / "runs"), "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert [Path(name).name for name in compared] == ["a", "b", "c"]
+    assert [one["rows"][0]["answer"] for one in compared.values()] == found
