@@ -41,7 +41,7 @@ from hpc_es.core.ownership import stranger
 from hpc_es.core.paths import current_directory
 
 RUN_MARKS = ("checkpoints/*.h5", "checkpoint_*.h5", "trials.json", "repetition_*/config.yaml")
-_LIBRARIES = """PIL Box2D ale_py annotated_types brax chex craftax cv2 equinox flax gest_api gym gymnasium gymnax
+_LIBRARIES = """PIL Box2D ale_py annotated_types array_api_compat attr brax chex craftax cv2 equinox flax gest_api gym gymnasium gymnax
 h5py haiku hpc_es imageio imageio_ffmpeg jax jax_cuda12_pjrt jax_cuda12_plugin jax_cuda13_pjrt
 jax_cuda13_plugin jax_plugins jaxlib jumanji keras libtpu matplotlib mlflow moviepy mpi4py mujoco
 mujoco_playground numba numpy nvidia onnx optax optuna orbax pydantic pygame rich safetensors

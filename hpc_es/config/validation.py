@@ -127,8 +127,11 @@ def _section(
     unknown = [name for name in data if name not in fields]
     problems += [
         (join(key, name), _unknown_key(join(key, name), list(fields), problems.root))
-        for name in unknown
+        for name in unknown[:MOST_UNKNOWN]
     ]
+    if len(unknown) > MOST_UNKNOWN:
+        more = len(unknown) - MOST_UNKNOWN
+        problems.append((key or "config", f"has {more:,} more unknown keys"))
     validated = {name: field for name, field in fields.items() if name not in known}
     values = {
         name: _field(hints[name], field, data, join(key, name), problems)
@@ -312,6 +315,7 @@ def _is_quoted_number(text: str) -> bool:
         return False
 
 
+MOST_UNKNOWN = 50  # unknown keys of a section of which each has a message
 # why a key belongs to some kinds only
 REASONS = {"algorithm.delay": ", since the others need the newest state"}
 

@@ -143,6 +143,7 @@ MOST_VALUES = 100_000  # of a text with aliases, which may expand some hundred b
 # of punctuation that may begin a value: these take 20 s and 400 MB
 MOST_MARKS = 500_000
 MOST_DIGITS = 1000  # of a whole number
+MOST_CONFLICTS = 100  # keys that stand twice of which a message is told
 DEEPEST = 4  # level of keys whose lines are looked up
 
 
@@ -176,7 +177,7 @@ def nested(data: ConfigData, lines: Lines = NO_LINES) -> ConfigData:
     """
     result: dict[str, Json] = {}
     conflicts: list[str] = []
-    for key, value in data.items():
+    for key, value in copy.deepcopy(dict(data)).items():
         if isinstance(value, dict) and value and "." not in key:  # a section
             for inner, item in value.items():
                 _merge(result, key, _unfolded(inner, item), conflicts)
@@ -184,7 +185,7 @@ def nested(data: ConfigData, lines: Lines = NO_LINES) -> ConfigData:
             for name, item in _unfolded(key, value).items():
                 _merge(result, name, item, conflicts)
     problems = []
-    for key in dict.fromkeys(conflicts):
+    for key in list(dict.fromkeys(conflicts))[:MOST_CONFLICTS]:
         places = {
             line
             for name, found in lines.items()
@@ -209,7 +210,7 @@ def _unfolded(key: str, value: Json) -> dict[str, Json]:
 def _merge(
     data: dict[str, Json], name: str, value: Json, conflicts: list[str], prefix: str = ""
 ) -> None:
-    """Put a value into `data`.
+    """Put a value into `data`, whose mappings change.
 
     Mappings are merged, and anything else that stands there already is a conflict.
     """
@@ -217,9 +218,8 @@ def _merge(
     if name not in data:
         data[name] = value
     elif isinstance(old, dict) and isinstance(value, dict):
-        data[name] = merged = dict(old)
         for inner, item in value.items():
-            _merge(merged, inner, item, conflicts, key)
+            _merge(old, inner, item, conflicts, key)
     else:
         conflicts.append(key)
 
@@ -300,7 +300,8 @@ def parse(text: str) -> Json:
 
 def is_short(text: str) -> bool:
     """Return whether a YAML text is short enough to be parsed."""
-    return len(text) <= LARGEST_CONFIG and sum(map(text.count, ",:[{\n")) <= MOST_MARKS
+    marks = (*",:[{\n", "- ", "? ")  # items may also be nested in a line: - - 1
+    return len(text) <= LARGEST_CONFIG and sum(map(text.count, marks)) <= MOST_MARKS
 
 
 def _values(data: Json, counts: dict[int, int]) -> int:

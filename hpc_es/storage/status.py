@@ -97,7 +97,9 @@ def state_text(status: JsonObject) -> str:
     age = seconds_since(str(status.get("heartbeat", "")))
     beat = f", last heartbeat {max(age, 0):,.0f} s ago" if age is not None else ""
     process = (
-        f" (process {status['pid']} on host {status['host']}{job}{beat})" if "pid" in status else ""
+        f" (process {status['pid']} on host {status.get('host')}{job}{beat})"
+        if "pid" in status
+        else ""
     )
     match status["state"]:
         case "running":
@@ -118,7 +120,7 @@ def final_evaluation(directory: Path, generation: int | None) -> dict[str, float
             if status["generation"] == generation
             else {}
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return {}
 
 

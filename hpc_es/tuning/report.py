@@ -47,7 +47,8 @@ ORDER = (COMPLETE, PRUNED, FAILED, STARTED, MISSING)
 AGAIN = "compare the best few with repetitions"
 CSV, PICTURE, BEST = "trials.csv", "tuning.png", "best.yaml"
 TrialRow = JsonObject
-COLUMNS = 4  # of panels in the picture
+COLUMNS, MOST_PANELS = 4, 60  # of panels in the picture
+MOST_TICKS, LONGEST_TICK, LONGEST_LABEL = 20, 30, 60  # of an axis of texts; characters
 WIDE = 100.0  # positive values of a list that differ by this factor are drawn on a log axis
 
 
@@ -113,6 +114,7 @@ def _row(trial: Trial, hyperparameters: JsonObject) -> TrialRow:
         numbers = [row[name] for name in names]
         if not all(value is None or isinstance(value, int | float) for value in numbers):
             raise TypeError(f"expected numbers, found {numbers!r}")
+        _cells(row, MEASURES, [*row["hyperparameters"]])
         return row
     except (UserError, *READING) as error:
         reason = f"{trial.path / TRIAL_FILE} is damaged: {unreadable_reason(error)}"
@@ -163,7 +165,7 @@ def report_text(report: TuningReport) -> str:
     states = Counter(row["state"] for row in report.rows)
     lines.append("  ".join(f"{states[state]} {state}" for state in ORDER if states[state]))
     lines += [
-        f"trial {row['trial']} {row['state']}: {row['reason']}"
+        f"trial {row['trial']} {row['state']}: {visible(str(row['reason']))}"
         for row in report.rows
         if row["state"] == FAILED
     ]
@@ -307,7 +309,8 @@ def figure(report: TuningReport) -> Figure:
     from hpc_es.report.plot import PALETTE
 
     space, _ = parse_space(report.identity["space"], report.identity["search"])
-    keys = [key for key in report.keys if len(set(map(str, space[key].ends))) > 1] or report.keys
+    varying = [key for key in report.keys if len(set(map(str, space[key].ends))) > 1]
+    keys = (varying or report.keys)[:MOST_PANELS]
     columns = min(len(keys), COLUMNS)
     lines = math.ceil(len(keys) / columns)
     result = Figure(figsize=(1.0 + 2.6 * columns, 0.5 + 2.6 * lines), dpi=150, layout="constrained")
@@ -322,7 +325,7 @@ def figure(report: TuningReport) -> Figure:
         positions = _positions(ax, space[key], [row["hyperparameters"][key] for row in complete])
         ax.plot(positions, objectives, "o", color=PALETTE[0], ms=4, alpha=0.7, mew=0)
         ax.plot(positions[:1], objectives[:1], "o", mfc="none", mec=PALETTE[1], ms=9, mew=1.5)
-        ax.set_xlabel(visible(key))
+        ax.set_xlabel(visible(key)[-LONGEST_LABEL:])
         if index % columns == 0:
             ax.set_ylabel(_goal(report))
     result.suptitle(
@@ -341,11 +344,15 @@ def _positions(ax: Axes, entry: ValueList | ValueRange, values: Sequence[Value])
     )
     if not numeric:
         texts = [
-            visible(value if isinstance(value, str) else as_text(value)) for value in entry.ends
+            visible(value if isinstance(value, str) else as_text(value))[:LONGEST_TICK]
+            for value in entry.ends
         ]
-        ax.set_xticks(range(len(texts)), texts, rotation=20 if max(map(len, texts)) > 6 else 0)
+        ticks = range(0, len(texts), -(-len(texts) // MOST_TICKS))
+        shown = [texts[tick] for tick in ticks]
+        ax.set_xticks(ticks, shown, rotation=20 if max(map(len, shown)) > 6 else 0)
         ax.set_xlim(-0.5, len(texts) - 0.5)
-        return [float(list(entry.ends).index(value)) for value in values]
+        places = {as_text(value): place for place, value in enumerate(entry.ends)}
+        return [float(places[as_text(value)]) for value in values]
     low, high = min(entry.ends), max(entry.ends)
     if (isinstance(entry, ValueRange) and entry.kind == "log_uniform") or (
         isinstance(entry, ValueList) and low > 0 and high / low >= WIDE

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from hpc_es.api.job import contained, run_experiment, status_name
 from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject
-from hpc_es.core.errors import INTERRUPTED, RunError, UserError, require
+from hpc_es.core.errors import INTERRUPTED, RunError, UserError, require, visible
 from hpc_es.core.paths import absolute, shown
 from hpc_es.core.run_files import require_own_entries
 from hpc_es.core.slurm import this_run
@@ -319,7 +319,7 @@ class Master:
             if record["state"] == COMPLETE
             else record["reason"]
         )
-        say(f"{trial.name} {record['state']}: {outcome}\n")
+        say(f"{trial.name} {record['state']}: {visible(str(outcome))}\n")
 
     # The task as a whole.
 

@@ -64,6 +64,8 @@ def all_trials(search: str, space: Space, trials: int, seed: int) -> list[Hyperp
     ]
 
 
+MOST_KEYS, LONGEST_KEY, LONGEST_ENTRY = 1000, 200, 200_000  # characters of a key, of its values
+DEEPEST = 20  # names of a dotted key
 RANGES = ("uniform", "log_uniform", "integer")
 RESERVED = ("name", "output", "repetitions", "repetition_groups")
 EXAMPLE = "such as {log_uniform: [0.001, 0.1]}"
@@ -141,6 +143,16 @@ def require_in_space(space: Space, hyperparameters: Hyperparameters) -> None:
             )
 
 
+def require_small(data: ConfigData) -> None:
+    """Raise ValueError for more keys, values or text than reports can show."""
+    if len(data) > MOST_KEYS:
+        raise ValueError(f"its space has {len(data):,} keys, expected at most {MOST_KEYS:,}")
+    for key, entry in data.items():
+        size = len(as_text(entry))
+        if size > LONGEST_ENTRY or len(key) > LONGEST_KEY:
+            raise ValueError(f"its space has {size:,} characters of {key[:LONGEST_KEY]!r}")
+
+
 def parse_space(data: ConfigData, search: str) -> tuple[Space, list[ConfigProblem]]:
     """Return the valid entries, and the errors of the others."""
     space: Space = {}
@@ -158,8 +170,9 @@ def parse_space(data: ConfigData, search: str) -> tuple[Space, list[ConfigProble
 
 def _key_problems(data: ConfigData) -> Iterator[ConfigProblem]:
     for key in sorted(data):
-        above = [other for other in data if key.startswith(f"{other}.")]
-        if above:
+        names = key.split(".")
+        above = [".".join(names[:length]) for length in range(1, min(len(names), DEEPEST))]
+        if above := [other for other in above if other in data]:
             yield (
                 f"space.{key}",
                 f"is a part of {above[0]!r}, which is in the space too: remove one of them",
@@ -199,10 +212,11 @@ def _entry(data: Value, search: str) -> SpaceEntry:
 def _values(data: Value) -> ValueList:
     if not isinstance(data, list) or not data:
         raise ValueError(f"expected a list of values, such as [0.1, 0.2], found {found_text(data)}")
-    texts = [as_text(value) for value in data]
-    twice = [text for index, text in enumerate(texts) if text in texts[:index]]
-    if twice:
-        raise ValueError(f"the value {twice[0]} occurs twice")
+    seen = set[str]()
+    for text in map(as_text, data):
+        if text in seen:
+            raise ValueError(f"the value {text} occurs twice")
+        seen.add(text)
     return ValueList(tuple(data))
 
 

@@ -39,7 +39,7 @@ from hpc_es.storage.files import (
 )
 from hpc_es.storage.metrics_log import JSONL
 from hpc_es.storage.run_lock import RunLock
-from hpc_es.tuning.space import Hyperparameters
+from hpc_es.tuning.space import Hyperparameters, require_small
 
 TRIAL_FILE = "trial.json"
 OF_A_TRIAL = re.compile(r"trial_([0-9]{4,9})")  # other names are not of a tuning
@@ -251,6 +251,7 @@ def read_table(directory: Path) -> JsonObject | None:
             require_fit(hint, table["identity"].get(name), name)
         repetitions = table["identity"]["base"].get("repetitions")
         require_fit(_IDENTITY["repetitions"], repetitions, "base.repetitions")
+        require_small(table["identity"].get("space") or {})
         if len(table["trials"]) > MOST_TRIALS:
             raise ValueError(f"it has more than {MOST_TRIALS:,} trials")
     except FileNotFoundError:

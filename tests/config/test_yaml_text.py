@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
+from hpc_es.config.loading import load
 from hpc_es.config.yaml_text import MOST_MARKS, MOST_VALUES, parse
+from hpc_es.core.errors import ConfigError
 from hpc_es.core.run_files import LARGEST_CONFIG
 
 
@@ -55,6 +58,7 @@ def test_keys_that_are_merged_later_are_counted() -> None:
     ("text", "reason"),
     [
         ("[" + "1, " * MOST_MARKS + "1]", "has more than .* 500,000 values"),
+        ("a:\n" + ("- " * 100 + "1\n") * 20_000, "has more than .* 500,000 values"),
         ("a: " + "x" * LARGEST_CONFIG, "has more than 4,194,304 characters"),
         (f"a: 0x{'f' * 5000}", "has a number of 5,002 digits"),
     ],
@@ -93,3 +97,28 @@ def test_merge_keys_that_expand_a_text_are_refused() -> None:
         parse(text)
     assert time.process_time() - since < 5
     assert parse("a: &a {b: 1}\nc: {<<: *a, d: 2}\n") == {"a": {"b": 1}, "c": {"b": 1, "d": 2}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        # in both forms; dotted; and unknown
+        (
+            "stop:\n"
+            + "".join(f"  k{i}: 1\n" for i in range(5000))
+            + "".join(f"stop.k{i}: 1\n" for i in range(5000)),
+            "'stop.k0' stands twice, in lines 2 and 5002",
+        ),
+        ("".join(f"stop.k{i}: 1\n" for i in range(20_000)), "stop: has 19,950 more unknown keys"),
+        ("".join(f"k{i}: 1\n" for i in range(20_000)), "config: has 19,950 more unknown keys"),
+    ],
+)
+def test_config_of_many_wrong_keys_is_refused_in_seconds(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    """Their time grew with the square of the keys."""
+    (tmp_path / "wrong.yaml").write_text(text)
+    since = time.process_time()
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path / "wrong.yaml")
+    assert time.process_time() - since < 10

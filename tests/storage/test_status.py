@@ -17,7 +17,7 @@ import pytest
 
 from hpc_es import cli
 from hpc_es.storage.run_lock import RunLock, is_held
-from hpc_es.storage.status import STALE_SECONDS, run_state, state_text
+from hpc_es.storage.status import STALE_SECONDS, final_evaluation, run_state, state_text
 from hpc_es.training import run_writer
 from tests.helpers import runs
 
@@ -154,3 +154,11 @@ def test_heartbeat_is_written_during_a_long_generation(
         beat["generation"] for beat in beats
     } == {0}
     assert runs.status(tmp_path / "run")["status"] == "finished"
+
+
+def test_numbers_and_processes_that_no_run_writes_are_left_out(tmp_path: Path) -> None:
+    status = {"status": "killed", "state": "killed", "pid": 3, "generation": 2}
+    assert "process 3 on host None" in state_text(status)
+    status["final_return_mean"] = 10**400
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    assert final_evaluation(tmp_path, 2) == {}

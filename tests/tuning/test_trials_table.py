@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.tuning import trials as trials_module
 from hpc_es.tuning.plan import load
-from hpc_es.tuning.report import read_report, report_text
+from hpc_es.tuning.report import draw, read_report, report_text
 from hpc_es.tuning.trials import TABLE_FILE, extend, freeze, matching_trials
 from tests.helpers.runs import TINY
 
@@ -223,3 +224,46 @@ def test_report_of_many_trials_takes_seconds(tmp_path: Path) -> None:
     since = time.process_time()
     assert f"{len(trials)} missing" in report_text(read_report(tmp_path))
     assert time.process_time() - since < 8
+
+
+def table_of(directory: Path, identity: JsonObject, trials: list[JsonObject]) -> None:
+    table = {"hash": trials_module.digest(identity), "identity": identity, "trials": trials}
+    (directory / TABLE_FILE).write_text(json.dumps(table))
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({f"algorithm.k{number}": [0] for number in range(2000)}, "2,000 keys, expected at most"),
+        ({"algorithm.sigma": list(range(100_000))}, "characters of 'algorithm.sigma'"),
+        ({"algorithm.sigma": ["x" * 1_000_000]}, "1,000,004 characters"),
+        ({"k" * 300: [1, 2]}, "characters of 'kkk"),
+    ],
+)
+def test_space_that_no_report_can_show_is_refused(
+    space: JsonObject, message: str, tmp_path: Path
+) -> None:
+    table_of(tmp_path, {**IDENTITY, "space": space}, [])
+    with pytest.raises(UserError, match=message):
+        read_report(tmp_path)
+
+
+def test_picture_of_many_values_and_keys_is_drawn_in_seconds(tmp_path: Path) -> None:
+    space: JsonObject = {f"algorithm.k{number}": [0, 1] for number in range(500)}
+    space["algorithm.kind"] = [f"value {number}" for number in range(5000)]
+    identity = {**IDENTITY, "space": space, "search": "random"}
+    table_of(tmp_path, identity, [{key: values[0] for key, values in space.items()}])
+    since = time.process_time()
+    draw(read_report(tmp_path), tmp_path / "picture.png")
+    assert time.process_time() - since < 30
+
+
+def test_reason_of_a_failed_trial_changes_no_terminal(tmp_path: Path) -> None:
+    table_of(tmp_path, IDENTITY, TRIALS)
+    (trial := tmp_path / "trial_0000").mkdir()
+    record = {"state": "failed", "reason": "\x1b]0;title\x07", "hyperparameters": TRIALS[0]}
+    (trial / "trial.json").write_text(json.dumps(record))
+    assert "trial 0 failed: \\x1b]0;title\\x07" in report_text(read_report(tmp_path))
+    record = {"state": "complete", "objective": 1.0, "success_rate": 10**400}
+    (trial / "trial.json").write_text(json.dumps({**record, "hyperparameters": TRIALS[0]}))
+    assert "1 failed  1 missing" in report_text(read_report(tmp_path))
