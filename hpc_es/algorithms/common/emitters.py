@@ -118,6 +118,10 @@ class EmitterSearch(CMAES):
 
     options: Any
 
+    def population(self, state: State) -> int:
+        """Return the number of candidates, which is that of the options."""
+        return int(state.shared["population"])
+
     adapts_mixed = False
     injects = False
 
