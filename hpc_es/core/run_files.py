@@ -6,6 +6,7 @@ pipe or device is waited for. Files that are read whole have a largest size.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -78,6 +79,21 @@ def searched_for_runs(directory: Path) -> None:
     that user, however deep: a link may take the place of a directory in which a run was found.
     """
     _searched.add(directory.absolute())
+
+
+@contextlib.contextmanager
+def own_directory(path: Path) -> Iterator[int]:
+    """Yield a descriptor of the directory of a file that is written, for `dir_fd`: what takes the
+    place of the directory meanwhile is not written to.
+
+    Raises:
+        UnusualFileError: it is such a link.
+    """
+    descriptor = _own_way(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def require_own_way(path: Path) -> None:

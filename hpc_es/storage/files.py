@@ -16,7 +16,7 @@ import numpy as np
 
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import RunError
-from hpc_es.core.run_files import UnusualFileError, require_own_way
+from hpc_es.core.run_files import UnusualFileError, own_directory
 
 
 def replace(
@@ -43,19 +43,32 @@ def replace_by(
     """Replace the file atomically by what `write` writes into an empty one; see `replace`."""
     temporary = temporary_name(path)
     try:
-        require_own_way(path)
-        with temporary.open("w+b") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        check(temporary)
-        temporary.replace(path)
-        sync_directory(path.parent)
+        with own_directory(path) as place, _removed(temporary.name, place):
+            with _created(temporary.name, place) as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            check(temporary)
+            os.replace(temporary.name, path.name, src_dir_fd=place, dst_dir_fd=place)
+            _sync(place)
     except OSError as error:
         raise run_error(path, error) from error
+
+
+def _created(name: str, place: int) -> BinaryIO:
+    """Return a new file in an open directory."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(name, flags, 0o666, dir_fd=place), "w+b")
+
+
+@contextlib.contextmanager
+def _removed(name: str, place: int) -> Iterator[None]:
+    """Remove a file of an open directory at the end, if it is still there."""
+    try:
+        yield
     finally:
-        with contextlib.suppress(OSError):  # the error above is the one to report
-            temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another error is the one to report
+            os.unlink(name, dir_fd=place)
 
 
 def temporary_name(path: Path) -> Path:
@@ -87,16 +100,20 @@ def written(path: Path) -> Iterator[Path]:
     """
     temporary = temporary_name(path)
     try:
-        require_own_way(path)
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_directory(path.parent)
+        with own_directory(path) as place, _removed(temporary.name, place):
+            yield temporary
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(temporary.name, flags, dir_fd=place)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary.name, path.name, src_dir_fd=place, dst_dir_fd=place)
+            _sync(place)
     except OSError as error:
         raise run_error(path, error) from error
     finally:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # in what took the place of the directory
             temporary.unlink(missing_ok=True)
 
 
@@ -164,7 +181,15 @@ def sync_directory(directory: Path) -> None:
 
     File systems that cannot sync directories return EINVAL, which is ignored.
     """
-    descriptor = os.open(directory, os.O_RDONLY)
+    place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _sync(place)
+    finally:
+        os.close(place)
+
+
+def _sync(place: int) -> None:
+    descriptor = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=place)
     try:
         os.fsync(descriptor)
     except OSError as error:

@@ -524,7 +524,7 @@ def test_full_disk_keeps_checkpoints_and_later_saves_work(tmp_path: Path) -> Non
 def test_error_at_any_step_names_path_reason_and_remedy(
     store: Store, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as broken:
@@ -700,10 +700,12 @@ def test_save_syncs_renames_and_syncs_the_directory_before_pruning(
         original = getattr(os, name)
 
         def recorded(target: Any, *rest: Any, **named: Any) -> Any:
+            place = named.get("src_dir_fd", named.get("dir_fd"))
+            directory = Path() if place is None else Path(f"/proc/self/fd/{place}")
             what = (
                 Path(f"/proc/self/fd/{target}").readlink()
                 if isinstance(target, int)
-                else Path(target)
+                else directory / target
             )
             # the temporary is unlinked once more, in case the rename did not happen
             if os.path.lexists(what):

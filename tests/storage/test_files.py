@@ -1,5 +1,6 @@
 """Files are replaced completely, also with several writers of one name."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -64,3 +65,30 @@ def test_nothing_is_written_through_a_link_of_a_stranger_to_a_directory_of_the_u
             call()
     assert (home / "report.html").read_text() == ("new" if who == "user" else "mine")
     assert not [*home.glob(".*")]
+
+
+def test_nothing_is_written_to_what_takes_the_place_of_a_directory(tmp_path: Path) -> None:
+    """The owner of a shared directory could exchange it between the check and the write."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for directory in (mine, theirs):
+        directory.mkdir()
+        (directory / "best.yaml").write_text(directory.name)
+
+    def exchanged(*_: object) -> None:
+        theirs.rename(tmp_path / "moved")
+        theirs.symlink_to(mine)
+
+    def put_back() -> None:
+        theirs.unlink()
+        (tmp_path / "moved").rename(theirs)
+
+    with contextlib.suppress(RunError):
+        files.replace(theirs / "best.yaml", [b"new"], exchanged)
+    put_back()
+    with pytest.raises(RunError), files.written(theirs / "best.yaml") as temporary:
+        exchanged()
+        temporary.write_text("new")
+    put_back()
+    assert (mine / "best.yaml").read_text() == "mine"
+    assert [path.name for path in mine.iterdir()] == ["best.yaml"]
+    assert [path.name for path in theirs.iterdir()] == ["best.yaml"]
