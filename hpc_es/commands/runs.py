@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -596,7 +597,8 @@ def _runs_at(directory: Path) -> list[Path]:
     from hpc_es.storage.results import find_runs, is_missing
 
     found = [] if is_missing(directory) else list(find_runs(directory))
-    below = [path for path in found if not (path / "trials.json").is_file()]
+    # pathlib's is_file raises an error for what is private
+    below = [path for path in found if not os.path.isfile(path / "trials.json")]  # noqa: PTH113
     return [directory] if directory in found or not below else below
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import math
 import os
@@ -58,7 +59,7 @@ def replace_by(
 def _created(name: str, place: int) -> BinaryIO:
     """Return a new file in an open directory."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.fdopen(os.open(name, flags, 0o666, dir_fd=place), "w+b")
+    return io.BufferedRandom(io.FileIO(os.open(name, flags, 0o666, dir_fd=place), "w+"))
 
 
 @contextlib.contextmanager
@@ -189,7 +190,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def _sync(place: int) -> None:
-    descriptor = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=place)
+    descriptor = os.open(os.curdir, os.O_RDONLY | os.O_CLOEXEC, dir_fd=place)
     try:
         os.fsync(descriptor)
     except OSError as error:
