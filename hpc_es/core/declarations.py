@@ -47,6 +47,7 @@ class Metric:
     unit: str = ""
     is_log: bool = False  # whether its axis is logarithmic; it is then positive
     short: str = ""  # its name in progress lines; "": they do not show it
+    is_stated: bool = False  # whether reports state its last value, as it hardly changes
 
 
 @dataclass(frozen=True)

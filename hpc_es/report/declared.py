@@ -67,4 +67,5 @@ def _metric(values: object) -> Metric | None:
         name: one_line(text)[:LONGEST] if isinstance(text, str) else ""
         for name, text in texts.items()
     }
-    return Metric(is_log=values.get("is_log") is True, **lines)
+    is_log, is_stated = (values.get(name) is True for name in ("is_log", "is_stated"))
+    return Metric(is_log=is_log, is_stated=is_stated, **lines)

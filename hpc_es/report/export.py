@@ -412,9 +412,10 @@ def export_vector(path: Path, output: Path, options: ExportOptions) -> None:
         data |= {"generation": member.generation}
         data |= ({} if member.value is None else {"value": member.value}) | dict(member.returned)
     elif has_best(newest.outcome) and (options.which == "last" or (is_mean and not options.which)):
-        vector, generation = centre_of(path, options.trust)
+        vector = centre_of(file, newest, options.trust)
         with damage_named(file):
-            data = {"which": "last", "x": named_vector(vector, config), "generation": generation}
+            data = {"which": "last", "x": named_vector(vector, config)}
+        data["generation"] = newest.generation
         if is_mean and answer is not None:
             evaluated = found_entry(answer)
             data |= {key: evaluated[key] for key in ("value", "standard_error", "evaluations")}

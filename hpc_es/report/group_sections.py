@@ -183,7 +183,7 @@ def _measure_chart(
         what = "centre of the search" if measure is MEANS else "unperturbed parameters"
         note = f"Bold: evaluations of the {what}; thin: mean of the population. "
         if any(run.curves and run.curves.draws_means for group in groups for run in group.runs):
-            note = f"Evaluations are noisy, so that the best one is good luck: lines are means of the population. {_noise_text(groups)}"
+            note = f"Evaluations are noisy, so that the best one is good luck: lines are means of the population. {_stated_text(groups)}"
         if len(groups) <= MOST_BANDS or several:
             of_one = "± standard deviation over the population"
             note += (
@@ -206,20 +206,20 @@ def _measure_chart(
     )
 
 
-def _noise_text(groups: Sequence[ReportedGroup]) -> str:
-    """Return what the runs of each configuration have found out about noise, with a space."""
+def _stated_text(groups: Sequence[ReportedGroup]) -> str:
+    """Return the metrics whose last value is to be stated, of the runs of each configuration."""
     texts = []
     for group in groups:
-        columns = [run.curves.columns for run in group.runs if run.curves is not None]
-        known = [one for one in columns if np.isfinite(one.get("misranking", np.nan)).any()]
-        if known:
-            measured = [float(np.nanmean(one["misranking"])) for one in known]
-            further = [float(np.nansum(one["reevaluations"])) for one in known]
-            among = f"{min(measured):.2f}" + f" to {max(measured):.2f}" * (len(known) > 1)
-            name = f"{group.label}: " if len(groups) > 1 else ""
-            texts.append(f"{name}misranking {among}, {sum(further):,.0f} further evaluations")
-    scale = " (misranking: 0 without noise, 0.33 of nothing but noise)"
-    return f"Noise: {'; '.join(texts)}{scale}. " if texts else ""
+        assert group.curves
+        for name, metric in group.curves.metrics.items():
+            columns = [run.columns[name] for run in group.curves.runs if name in run.columns]
+            last = [float(one[np.isfinite(one)][-1]) for one in columns if np.isfinite(one).any()]
+            if metric.is_stated and last:
+                among = number_text(min(last))
+                among += f" to {number_text(max(last))}" if max(last) > min(last) else ""
+                of = f" ({group.label})" if len(groups) > 1 else ""
+                texts.append(f"{metric.label}{of}: {among}")
+    return "".join(f"{text[:1].upper()}{text[1:]}. " for text in texts)
 
 
 def _lines(group: ReportedGroup, measure: Measure, most: int, has_bands: bool) -> list[Line]:

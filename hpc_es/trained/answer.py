@@ -115,24 +115,20 @@ def _evaluated_vector(config: Config, snapshot: Snapshot) -> Float64:
         return np.asarray(problem.evaluated_vectors(theta[np.newaxis])[0], np.float64)
 
 
-def centre_of(path: Path, trust: Consent = False) -> tuple[Float64, int]:
-    """Return the centre of a search for an objective, as it is passed to it, float64[size], and
-    the number of finished generations.
+def centre_of(file: Path, snapshot: Snapshot, trust: Consent = False) -> Float64:
+    """Return the centre of a search for an objective, as it is passed to it, float64[size].
 
     Code of the run is imported only if its config names kinds of the user's, which then have to be
     trusted.
 
     Raises:
-        CheckpointError: there is no valid checkpoint, or no centre in it.
+        CheckpointError: there is no centre in the checkpoint.
         UserError: kinds of the user's are not trusted, see `storage.trust`.
     """
-    file = find(path)
-    snapshot = load(file)
     with damage_named(file):
         has_code = bool(named_user_kinds(plain_data(snapshot.config_text)))
     if has_code:
         check_snapshot(file, snapshot, trust)
     if "theta" not in snapshot.state.shared:
         raise CheckpointError(f"{file}: its search has no centre; leave --which last out")
-    vector = _evaluated_vector(parsed(file, snapshot), snapshot)
-    return vector, snapshot.generation
+    return _evaluated_vector(parsed(file, snapshot), snapshot)

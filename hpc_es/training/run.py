@@ -245,19 +245,12 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
             is_replaced,
         )
         parts.problem.open(context)
+        writer: RunWriter | None = None
         if prepared is None:
-            return Run(
-                world,
-                signals,
-                config,
-                request=request,
-                parts=parts,
-                state=parts.initial(),
-                writer=None,
-                resumed=resumed,
-            )
-        with damage_said(directory, resumed):
-            state, writer = start_writer(world, config, request, parts, prepared)
+            state = parts.initial()
+        else:
+            with damage_said(directory, resumed):
+                state, writer = start_writer(world, config, request, parts, prepared)
         return Run(
             world,
             signals,

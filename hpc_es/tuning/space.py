@@ -157,6 +157,10 @@ def parse_space(data: ConfigData, search: str) -> tuple[Space, list[ConfigProble
     """Return the valid entries, and the errors of the others."""
     space: Space = {}
     problems = list(_key_problems(data))
+    try:
+        require_small(data)
+    except ValueError as error:
+        problems.append(("space", str(error)))
     wrong = {key for key, _ in problems}
     for key in sorted(data):
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,13 @@ def test_long_and_large_cells(tmp_path: Path) -> None:
 def test_damaged_table_is_named(evaluations: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"evaluations.csv"):
         _ = written(tmp_path, "{}", evaluations).evaluations
+
+
+def test_table_of_many_rows_takes_seconds() -> None:
+    """Its time grew with the square of the rows: 12 s for these."""
+    since = time.process_time()
+    assert len(table({f"c{i}": i for i in range(12)} for _ in range(40_000))) == 40_000
+    assert time.process_time() - since < 5
 
 
 def test_damaged_run_hides_no_other(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def cost(x, seed):
     if plan:
         with open(plan["calls"], "ab") as file:
             file.write(b".")
-        if os.path.getsize(plan["calls"]) == plan["call"]:
+        if os.path.getsize(plan["calls"]) >= plan["call"]:  # others may write meanwhile
             os.kill(os.getpid(), 9)
     return float((x * x).sum() + 5 * np.random.default_rng(seed).standard_normal())
 
@@ -105,8 +105,8 @@ def test_noisy_search_is_equal_on_any_ranks_and_after_a_kill(
         plan, run = config.parent / "plan.json", tmp_path / f"killed{call}"
         plan.write_text(json.dumps({"calls": f"{run}.calls", "call": call}))
         assert start(config, 3, run, *options) != 0
-        assert start(config, 2, run, *options) == 0
         plan.unlink()
+        assert start(config, 2, run, *options) == 0
         assert facts(run) == expected, call
 
 
@@ -155,7 +155,8 @@ def test_results_say_that_good_luck_cannot_be_compared(
         assert (f"Comparison: values are noisy: {note}" in text) == is_said
         assert "the best of many single ones are good luck" in text
         assert "probability of a better run" not in text
-        assert re.search(r"Noise: [^.]*misranking 0\.[0-9]{2}, 21 further evaluations", text)
+        of = r" \([^)]*cma_es[^)]*\)" if is_said else ""
+        assert re.search(rf"Misranking of the last probe{of}: 0\.[0-9]+\. ", text)
     # the best of both is the mean, although the best value is lower
     capsys.readouterr()
     cli.run(["list", str(tmp_path), "--json"])

@@ -107,6 +107,7 @@ def test_own_files_are_read(tmp_path: Path) -> None:
         file.create_dataset("none", shape=(0, 3))
     with h5py.File(path) as file:
         require_plain(file, path.stat().st_size)
+        assert item_in(file, file, "zeros").shape == (1_000_000,)
 
 
 def test_checkpoints_take_no_more_memory_than_they_have_bytes(tmp_path: Path) -> None:

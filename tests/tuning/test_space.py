@@ -165,3 +165,8 @@ def test_trials_outside_of_a_space(wrong: dict[str, Any]) -> None:
     require_in_space(space({"a": [1, 2]}), {"a": 1})
     with pytest.raises(ValueError, match="expected"):
         require_in_space(space({"a": [1, 2]}), wrong)
+
+
+def test_space_that_could_not_be_read_again_is_refused_before_a_tuning_begins() -> None:
+    _, problems = parse_space({"algorithm.sigma": list(range(100_000))}, "grid")
+    assert any("characters of 'algorithm.sigma'" in text for _, text in problems)

@@ -328,12 +328,12 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
         return self.options.population_size or -(-default // self.pairs.size) * self.pairs.size
 
     def population(self, state: State) -> int:
-        """Return the population size of the current search.
+        """Return the population size of the current search."""
+        return int(state.shared["population"])
 
-        Raises:
-            CheckpointError: no restarts of this search have it.
-        """
-        population, options = int(state.shared["population"]), self.options
+    def _require_possible(self, population: int) -> None:
+        """Raise CheckpointError for a population that no restarts of this search have."""
+        options = self.options
         growths = options.max_restarts if options.restarts != "none" else 0
         # as logarithms, and rounded up to a whole number of pairs
         most = growths * math.log(options.population_factor) + 1
@@ -341,7 +341,6 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
             raise CheckpointError(
                 f"the checkpoint is damaged: it has a population of {population:,}"
             )
-        return population
 
     def first_sigma(self, state: State) -> float:
         """Return the initial step size of the current search."""
@@ -424,6 +423,8 @@ class DistributionStrategy(BaseStrategy[Ranked], ABC):
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return a round of `population` jobs, and the jobs that noise handling adds."""
         population = self.population(state)
+        if not round:
+            self._require_possible(population)
         chunks = [] if round else cut(population, self.chunk_size)
         if self.handling is None or round > 1:
             return chunks

@@ -118,10 +118,6 @@ class EmitterSearch(CMAES):
 
     options: Any
 
-    def population(self, state: State) -> int:
-        """Return the number of candidates, which is that of the options."""
-        return int(state.shared["population"])
-
     adapts_mixed = False
     injects = False
 

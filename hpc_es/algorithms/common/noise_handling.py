@@ -60,7 +60,9 @@ REPEAT = Column("repeat", "<i4")  # its earlier evaluations in the same generati
 COLUMNS = (CANDIDATE, REPEAT)
 
 METRICS: Mapping[str, Metric] = {
-    "misranking": Metric("misranking of the last probe", is_log=True, short="misranking"),
+    "misranking": Metric(
+        "misranking of the last probe", is_log=True, short="misranking", is_stated=True
+    ),
     "reevaluations": Metric("evaluations of a candidate beyond its first, per generation"),
 }
 
@@ -417,8 +419,8 @@ def report_of_one() -> NoiseReport:
     """Return how to read what a search knows that evaluates only one candidate again."""
 
     def cost_text(shared: Arrays) -> str | None:
-        is_known = Noise.of(shared) is None
-        return None if is_known else "1 further evaluation in the first generation"
+        handles = Noise.of(shared) is not None
+        return "1 further evaluation in the first generation" if handles else None
 
     return NoiseReport(is_noisy, cost_text, lambda population: (population,))
 
