@@ -96,6 +96,18 @@ def own_directory(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+def remove(path: Path) -> None:
+    """Remove a file if there is one, through no such link."""
+    with own_directory(path) as place, contextlib.suppress(FileNotFoundError):
+        os.unlink(path.name, dir_fd=place)
+
+
+def truncate(path: Path, length: int) -> None:
+    """Cut a regular file to `length` bytes; it refuses the same files as `open_descriptor`."""
+    with open_file(path, "r+b", buffering=0) as file:
+        file.truncate(length)
+
+
 def require_own_way(path: Path) -> None:
     """Raise UnusualFileError if what is written here would go through such a link.
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from hpc_es.config.registry import config_path
 from hpc_es.config.schema import Mlflow, Report, Wandb
+from hpc_es.core import run_files
 from hpc_es.core.data import Array, JsonObject
 from hpc_es.core.paths import followed
 from hpc_es.core.run_files import (
@@ -409,9 +410,9 @@ def truncate(folder: Path, first: int) -> int:
                 break
             length, next_step = length + len(line), max(next_step, int(fields[2]) + 1)
         if length:
-            os.truncate(path, length)
+            run_files.truncate(path, length)
         else:
-            path.unlink()  # MLflow cannot read a metric without a line
+            run_files.remove(path)  # MLflow cannot read a metric without a line
     return next_step
 
 

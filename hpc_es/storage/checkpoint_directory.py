@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.paths import absolute
+from hpc_es.core.run_files import remove
 from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import DamagedError, Snapshot
 from hpc_es.storage.files import remove_leftovers, sync_directory, writing
@@ -44,7 +45,7 @@ class Store:
             # if the directory has files of a longer run, the new one is among the oldest
             if old != path:
                 with writing(old):
-                    old.unlink(missing_ok=True)
+                    remove(old)
         return path
 
     def _too_old(self) -> list[Path]:

@@ -17,7 +17,10 @@ import numpy as np
 
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import RunError
-from hpc_es.core.run_files import UnusualFileError, own_directory
+from hpc_es.core.run_files import UnusualFileError, own_directory, remove
+
+# errors of a file system without hard links
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def replace(
@@ -87,7 +90,7 @@ def remove_leftovers(path: Path) -> None:
     """
     with writing(path):
         for leftover in path.parent.glob(f".{path.stem}.*.tmp{path.suffix}"):
-            leftover.unlink(missing_ok=True)
+            remove(leftover)
 
 
 @contextlib.contextmanager
@@ -116,6 +119,46 @@ def written(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):  # in what took the place of the directory
             temporary.unlink(missing_ok=True)
+
+
+def create_text(path: Path, text: str) -> None:
+    """Create a text file atomically; nothing if there is one.
+
+    Several tasks may do so at once: all find the file of the first one. Raises RunError as
+    `replace` does.
+    """
+    temporary = temporary_name(path).name
+    try:
+        with own_directory(path) as place, _removed(temporary, place):
+            with _created(temporary, place) as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            _link(temporary, path.name, place)
+            _sync(place)
+    except OSError as error:
+        raise run_error(path, error) from error
+
+
+def _link(temporary: str, name: str, place: int) -> None:
+    """Give a file of an open directory this name, too; nothing if the name is taken."""
+    try:
+        os.link(temporary, name, src_dir_fd=place, dst_dir_fd=place)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # without hard links, simultaneous tasks write the same text
+        if not _has(name, place):
+            os.replace(temporary, name, src_dir_fd=place, dst_dir_fd=place)
+
+
+def _has(name: str, place: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(name, dir_fd=place, follow_symlinks=False)
+        return True
+    return False
 
 
 def write_text(path: Path, text: str) -> None:

@@ -27,7 +27,15 @@ from typing import BinaryIO
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import Failure, RunError
 from hpc_es.core.interfaces import Evaluation
-from hpc_es.core.run_files import each_line, is_removed, open_file, parse_json, read_text
+from hpc_es.core.run_files import (
+    each_line,
+    is_removed,
+    open_file,
+    parse_json,
+    read_text,
+    remove,
+    truncate,
+)
 from hpc_es.storage.files import json_text
 
 
@@ -81,9 +89,9 @@ class LinesFile:
         )
         try:
             if length:
-                os.truncate(self.path, length)
+                truncate(self.path, length)
             else:
-                self.path.unlink()
+                remove(self.path)
         except OSError as error:
             raise self._failure(error) from error
         return True
@@ -336,7 +344,7 @@ class FailuresLog:
         self._kinds: set[str] = set()
         with contextlib.suppress(OSError):
             if not keep:
-                self.path.unlink(missing_ok=True)
+                remove(self.path)
             elif self.path.exists():
                 lines = read_text(self.path, errors="replace").splitlines()
                 self._kinds = {line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)}

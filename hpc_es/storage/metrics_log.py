@@ -23,7 +23,14 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from hpc_es.core.errors import RunError
-from hpc_es.core.run_files import each_line, exists, is_removed, open_file, parse_json
+from hpc_es.core.run_files import (
+    each_line,
+    exists,
+    is_removed,
+    open_file,
+    parse_json,
+    truncate,
+)
 from hpc_es.core.vocabulary import RETURNS, Vocabulary, counted
 from hpc_es.storage.line_logs import check_cut
 
@@ -193,7 +200,7 @@ class MetricsLog:
             _check(path, lengths.get(name, 0), self._header())
         for name, path in existing.items():
             try:
-                os.truncate(path, lengths.get(name, 0))
+                truncate(path, lengths.get(name, 0))
             except OSError as error:
                 raise _failure(path, error) from error
         for name in self._paths:

@@ -9,12 +9,13 @@ import contextlib
 import json
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_es.core.data import JsonObject
 from hpc_es.core.paths import user_directory
-from hpc_es.core.run_files import require_own_way
+from hpc_es.core.run_files import own_directory, require_own_way
 
 PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
 
@@ -37,9 +38,13 @@ class Store:
 
     def digests(self) -> frozenset[str]:
         """Return all digests; none if somebody else may write into the directory."""
-        if self.directory is None or not _is_private(self.directory):
+        if self.directory is None:
             return frozenset()
-        return frozenset(item.name for item in self.directory.iterdir())
+        try:
+            with _private(self.directory) as place:
+                return frozenset(os.listdir(place))  # noqa: PTH208
+        except OSError:
+            return frozenset()
 
     def add(self, digest: str, about: JsonObject) -> None:
         """Add a digest, with what it is of for whoever reads the file.
@@ -51,23 +56,32 @@ class Store:
             raise FileNotFoundError("there is no home directory")
         require_own_way(self.directory / digest)
         self.directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-        if not _is_private(self.directory):
-            raise PermissionError(f"other users may write into {self.directory}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with contextlib.suppress(FileExistsError):  # it is known
-            handle = os.open(self.directory / digest, flags, PRIVATE_FILE)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        known = contextlib.suppress(FileExistsError)
+        with _private(self.directory) as place, known:
+            handle = os.open(digest, flags, PRIVATE_FILE, dir_fd=place)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(json.dumps(about, indent=2) + "\n")
 
 
-def _is_private(directory: Path) -> bool:
-    """Whether this is a directory of the user that no other may write, in one of the user, and that
-    no link of another user leads to: XDG_STATE_HOME may be a directory of all.
+@contextlib.contextmanager
+def _private(directory: Path) -> Iterator[int]:
+    """Yield a descriptor of a directory of the user that no other may write, in one of the user,
+    and that no link of another user leads to: XDG_STATE_HOME may be a directory of all.
+
+    Raises:
+        OSError: it is none, or there is none.
     """
-    try:
-        require_own_way(directory / "any")
-        status, above = directory.lstat(), directory.parent.lstat()
-    except OSError:
-        return False
-    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == above.st_uid == os.geteuid()
-    return is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with own_directory(directory) as above:
+        try:
+            place = os.open(directory.name, flags, dir_fd=above)
+        except NotADirectoryError:
+            raise PermissionError(f"other users may write into what {directory} leads to") from None
+        try:
+            mode, owners = os.fstat(place).st_mode, {os.fstat(of).st_uid for of in (place, above)}
+            if owners != {os.geteuid()} or mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise PermissionError(f"other users may write into {directory}")
+            yield place
+        finally:
+            os.close(place)

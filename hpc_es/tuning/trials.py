@@ -13,10 +13,8 @@ more values.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,10 +28,8 @@ from hpc_es.core.errors import InUseError, UserError
 from hpc_es.core.run_files import count_lines, read_json
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import (
+    create_text,
     json_text,
-    run_error,
-    sync_directory,
-    temporary_name,
     write_json,
     writing,
 )
@@ -210,7 +206,6 @@ GROWTH = {
     "random": "only `trials` may change, since the space decides what is drawn",
     "optuna": "only `trials` may change, since the study has its space",
 }
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 MOST_TRIALS = 20_000
@@ -348,36 +343,11 @@ def freeze(
     The file is created atomically. Raises UserError like `matching_trials`, and RunError if it
     cannot be written.
     """
-    path = directory / TABLE_FILE
-    temporary = temporary_name(path)
     table = {"hash": digest(identity), "identity": identity, "trials": list(trials)}
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(json_text(table, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            _link(temporary, path)
-        sync_directory(directory)
-    except OSError as error:
-        raise run_error(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    create_text(directory / TABLE_FILE, json_text(table, indent=2) + "\n")
     trials_of_table = matching_trials(directory, identity)
     assert trials_of_table is not None
     return trials_of_table
-
-
-def _link(temporary: Path, path: Path) -> None:
-    """Link the file to its name; FileExistsError if the name is taken."""
-    try:
-        os.link(temporary, path)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        if not path.exists():  # without hard links, simultaneous tasks write the same table
-            temporary.replace(path)
 
 
 def digest(value: object) -> str:

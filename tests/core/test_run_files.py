@@ -20,7 +20,9 @@ from hpc_es.core.run_files import (
     read_bytes,
     read_json,
     read_text,
+    remove,
     sha256_of,
+    truncate,
 )
 from hpc_es.storage.results import find_runs
 
@@ -202,3 +204,23 @@ def test_hard_link_of_another_user_is_refused(theirs: Path, mode: str) -> None:
         open_file(theirs / "run" / "lock", mode)
     os.link(theirs / "run" / "status.json", theirs / "run" / "copy")  # of their own
     open_file(theirs / "run" / "copy", mode).close()
+
+
+def test_nothing_is_cut_or_removed_through_a_link_of_somebody_else(tmp_path: Path) -> None:
+    """Such as a link in the place of the checkpoints of a run, to those of another run."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give links away")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "log.csv").write_text("1\n2\n")
+    (tmp_path / "link").symlink_to("mine")
+    os.lchown(tmp_path / "link", 12001, 12001)
+    with pytest.raises(UnusualFileError):
+        remove(tmp_path / "link" / "log.csv")
+    with pytest.raises(UnusualFileError):
+        truncate(tmp_path / "link" / "log.csv", 2)
+    assert (tmp_path / "mine" / "log.csv").read_text() == "1\n2\n"
+    truncate(tmp_path / "mine" / "log.csv", 2)
+    assert (tmp_path / "mine" / "log.csv").read_text() == "1\n"
+    remove(tmp_path / "mine" / "log.csv")
+    remove(tmp_path / "mine" / "log.csv")
+    assert list((tmp_path / "mine").iterdir()) == []

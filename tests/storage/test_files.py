@@ -92,3 +92,28 @@ def test_nothing_is_written_to_what_takes_the_place_of_a_directory(tmp_path: Pat
     assert (mine / "best.yaml").read_text() == "mine"
     assert [path.name for path in mine.iterdir()] == ["best.yaml"]
     assert [path.name for path in theirs.iterdir()] == ["best.yaml"]
+
+
+def test_a_new_file_is_not_created_in_what_takes_the_place_of_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    mine.mkdir()
+    theirs.mkdir()
+    link = os.link
+
+    def exchange_and_link(*names: str, **places: int) -> None:
+        theirs.rename(tmp_path / "moved")
+        theirs.symlink_to(mine)
+        link(*names, **places)
+
+    monkeypatch.setattr(os, "link", exchange_and_link)
+    files.create_text(theirs / "trials.json", "new")
+    assert list(mine.iterdir()) == []
+    assert [path.name for path in (tmp_path / "moved").iterdir()] == ["trials.json"]
+
+
+def test_a_file_is_created_once(tmp_path: Path) -> None:
+    files.create_text(tmp_path / "trials.json", "first")
+    files.create_text(tmp_path / "trials.json", "second")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["first"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,11 +33,8 @@ def test_table_is_restored_exactly(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / TABLE_FILE]
 
 
-def test_concurrent_tasks_use_one_table(tmp_path: Path, monkeypatch: Any) -> None:
+def test_concurrent_tasks_use_one_table(tmp_path: Path) -> None:
     """Other machines may compute other last bits, so the first writer decides."""
-    pids = iter(range(100))
-    # one temporary file per process
-    monkeypatch.setattr(trials_module.os, "getpid", lambda: next(pids))
     with ThreadPoolExecutor(16) as pool:
         result = list(
             pool.map(lambda n: freeze(tmp_path, IDENTITY, [{"algorithm.sigma": n}]), range(16))
@@ -46,10 +44,10 @@ def test_concurrent_tasks_use_one_table(tmp_path: Path, monkeypatch: Any) -> Non
 
 
 def test_table_is_shared_without_hard_links(tmp_path: Path, monkeypatch: Any) -> None:
-    def refused(*_: Any) -> None:
+    def refused(*_: Any, **__: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(trials_module.os, "link", refused)
+    monkeypatch.setattr(os, "link", refused)
     assert freeze(tmp_path, IDENTITY, TRIALS) == TRIALS
     assert freeze(tmp_path, IDENTITY, TRIALS[:1]) == TRIALS
 

@@ -25,7 +25,7 @@ from typing import BinaryIO, Literal
 
 from hpc_es.core.data import Float64, JsonObject
 from hpc_es.core.errors import Failure, RunError, kind_of, one_line
-from hpc_es.core.run_files import open_file, parse_json, read_text
+from hpc_es.core.run_files import open_file, parse_json, read_text, remove
 from hpc_es.tasks.functions.results import EvaluationResult
 
 Mode = Literal["auto"] | bool
@@ -180,7 +180,7 @@ def remove_finished(run: Path, generation: int) -> None:
         match = FILE_NAME.fullmatch(path.name)
         if match and int(match[1]) < generation:
             with contextlib.suppress(OSError):  # the next checkpoint tries again
-                path.unlink()
+                remove(path)
 
 
 def _complete_lines(folder: Path) -> list[str]:
