@@ -131,6 +131,7 @@ def evaluate(source: Evaluated, asked: EvaluationRequest) -> JsonObject:
         **quantity_statistics(source.config, rows),
         **info_statistics(source.config, rows),
         "episodes": asked.episodes,
+        **_recorded(source),
         "generation": source.generation,
         "env_id": task.name,
         "which": source.which,
@@ -158,6 +159,7 @@ def _evaluate_model(source: StoredPolicy, asked: EvaluationRequest) -> JsonObjec
         **quantity_statistics(config, rows),
         **info_statistics(config, rows),
         "evaluations": episodes,
+        **_recorded(source),
         "generation": source.generation,
         "model": task.name,
         "which": source.which,
@@ -194,11 +196,6 @@ def _evaluate_answer(source: StoredAnswer, asked: EvaluationRequest) -> JsonObje
 
         rows = _rows(cut(asked.episodes, chunk_size), evaluate_chunk, "evaluation")
     values = value_statistics(config.setup.vocabulary.sign * rows["return_"] + 0.0)
-    recorded = {
-        f"recorded_{group[:-1]}_{name}": number
-        for group, numbers in source.returned.items()
-        for name, number in numbers.items()
-    }
     has_value = len(config.setup.offers.quantities.objectives) < 2
     return {
         **(values if has_value else {"failed": values["failed"]}),
@@ -206,10 +203,24 @@ def _evaluate_answer(source: StoredAnswer, asked: EvaluationRequest) -> JsonObje
         **({} if has_value else _standard_errors(config, rows)),
         "evaluations": asked.episodes,
         **({"recorded_value": source.value} if has_value else {}),
-        **recorded,
+        **_recorded(source),
         "generation": source.generation,
         "task": task.name,
         "which": source.which,
+    }
+
+
+def _recorded(source: Evaluated) -> JsonObject:
+    """Return what the run has recorded of a member, such as recorded_objective_mass."""
+    value = (
+        {}
+        if source.value is None
+        else {f"recorded_{source.config.setup.vocabulary.noun}": source.value}
+    )
+    return value | {
+        f"recorded_{group[:-1]}_{name}": number
+        for group, numbers in source.returned.items()
+        for name, number in numbers.items()
     }
 
 

@@ -93,6 +93,8 @@ def _evaluated(
             which=archive.names[index],
             generation=int(archive.generations[index]),
             shared={**first.shared, "theta": vectors[index]},
+            value=float(archive.values[index]),
+            returned={},
         )
         for index in indices
     ]

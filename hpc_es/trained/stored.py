@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
 from hpc_es.storage.checkpoint import Snapshot
+from hpc_es.storage.members import Returned
 from hpc_es.storage.stepping_cache import remembered
 from hpc_es.storage.trust import Consent
 from hpc_es.tasks.observation_statistics import (
@@ -40,7 +41,7 @@ from hpc_es.tasks.observation_statistics import (
     random_observations,
     sha256,
 )
-from hpc_es.trained.theta import Selected, parsed, read_theta
+from hpc_es.trained.theta import Selected, is_member, parsed, read_member_theta, read_theta
 
 if TYPE_CHECKING:
     pass
@@ -88,6 +89,10 @@ class StoredPolicy:
     generation: int  # number of finished generations; of a member, that of its evaluation
     shared: Arrays  # State.shared
     reference: ReferenceBatch | None = None  # None: the policy needs none
+    # of a member: the return or score that the run has recorded, and its other results, such as
+    # {"objectives": {"speed": 2.0}}
+    value: float | None = None
+    returned: Returned = field(default_factory=dict)
 
     @property
     def theta(self) -> Float32:
@@ -172,14 +177,22 @@ def read_evaluated(
     path: Path, which: Selected | None = None, trust: Consent = False
 ) -> StoredPolicy:
     """Return the policy of a run or checkpoint like `read_policy`, or the parameters of a model."""
-    file, snapshot, which = read_theta(path, which, trust)
+    member = None
+    if which is not None and is_member(which):
+        file, snapshot, member = read_member_theta(path, which, trust)
+        which = member.name
+    else:
+        file, snapshot, which = read_theta(path, which, trust)
     config = parsed(file, snapshot)
     if config.policy is None and not config.setup.offers.measures_centre:
         raise CheckpointError(
             f"{file}: holds no policy; hpc-es inspect shows its contents, hpc-es export RUN "
             "best.npy writes its best vector"
         )
-    return stored_policy(file, snapshot, which)
+    stored = stored_policy(file, snapshot, which)
+    if member is None:
+        return stored
+    return dataclasses.replace(stored, value=member.value, returned=member.returned)
 
 
 def stored_policy(path: Path, snapshot: Snapshot, which: Selected) -> StoredPolicy:

@@ -17,7 +17,7 @@ from hpc_es.core.errors import (
 )
 from hpc_es.storage.checkpoint import Snapshot, damage_named, load
 from hpc_es.storage.checkpoint_directory import BEST, find
-from hpc_es.storage.members import read_member, require_no_members
+from hpc_es.storage.members import Member, read_member, require_no_members
 from hpc_es.storage.results import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
 from hpc_es.storage.trust import Consent, TrustDecision, decide, fingerprint
@@ -54,8 +54,9 @@ def read_theta(
         UserError: the user's code in the config is not trusted, see `storage.trust`.
     """
     require_run(path)
-    if which is not None and which not in get_args(Which):
-        return _of_member(path, which, trust)
+    if which is not None and is_member(which):
+        file, snapshot, member = read_member_theta(path, which, trust)
+        return file, snapshot, member.name
     require_no_members(path, which)
     if which is None and path.is_file():
         which = "best" if path.name == BEST else "last"
@@ -79,17 +80,23 @@ def read_theta(
     return newest, last, "last"
 
 
-def _of_member(path: Path, name: str, trust: Consent) -> tuple[Path, Snapshot, Selected]:
-    """Return the newest checkpoint of a run with the vector of a member as theta.
+def is_member(which: Selected) -> bool:
+    """Whether this is the name of a member of a front or archive."""
+    return which not in get_args(Which)
+
+
+def read_member_theta(path: Path, name: str, trust: Consent) -> tuple[Path, Snapshot, Member]:
+    """Return the newest checkpoint of a run with the vector of a member as theta, and the member.
 
     It is a member of its front or archive.
     """
+    require_run(path)
     file = find(path)
     snapshot = load(file)
     check_snapshot(file, snapshot, trust)
     member, state = read_member(path, name), snapshot.state
     held = State(member.generation, {**state.shared, "theta": member.vector}, state.master)
-    return file, replace(snapshot, state=held), member.name
+    return file, replace(snapshot, state=held), member
 
 
 def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> TrustDecision:

@@ -198,7 +198,11 @@ def test_members_of_policies_are_loaded_by_what_speaks_for_them(tmp_path: Path) 
     ended = python(
         ["-m", "hpc_es", "eval", str(run), "--member", "best end", "--episodes", "2", "--json"]
     )
-    assert json.loads(ended.stdout)["which"] == by_choice["best end"], ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["which"] == by_choice["best end"], ended.stderr
+    (row,) = (row for row in table(run) if row["member"] == found["which"])
+    assert found["recorded_objective_end"] == float(row["end"])
+    assert found["recorded_objective_return"] == float(row["return"])
     with pytest.raises(
         CheckpointError, match="has a front and no best vector: expected --member knee"
     ):

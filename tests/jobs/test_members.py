@@ -87,7 +87,9 @@ def test_archive_of_policies_is_killed_resumed_and_loaded(tmp_path: Path) -> Non
             "--json",
         ]
     )
-    assert json.loads(ended.stdout)["which"] == members[0]["member"], ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["which"] == members[0]["member"], ended.stderr
+    assert found["recorded_return"] == float(members[0]["return"])
     assert not np.array_equal(policies[0].source.theta, policies[1].source.theta)
     observation = np.array([0.0, 0.1, 0.02, 0.0], np.float32)
     assert policies[0](observation) in (0, 1)
