@@ -37,7 +37,7 @@ TORCH_NETWORKS = {
     "report/onnx_torch.py",
     *(
         f"policies/networks/torch_{name}.py"
-        for name in ("calls", "checks", "files", "functions", "networks")
+        for name in ("calls", "checks", "files", "functions", "networks", "state_dict")
     ),
 }
 ROOT = Path(hpc_es.__file__).parent

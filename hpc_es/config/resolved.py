@@ -88,6 +88,9 @@ def dump_json(config: Config) -> str:
     return json.dumps(resolved(config))
 
 
+SECTIONS = ("task", "policy", "algorithm")  # whose options are read without their kinds
+
+
 def plain_data(text: str) -> ConfigData:
     """Return the data of a text from `dump` or `dump_json`, without importing its kinds.
 
@@ -103,6 +106,9 @@ def plain_data(text: str) -> ConfigData:
             data = parse(text)
         if not isinstance(data, dict):
             raise TypeError(f"expected a mapping, found {type(data).__name__}")
+        for name in SECTIONS:
+            if not isinstance(section := data.get(name), dict | None):
+                raise TypeError(f"{name}: expected a mapping, found {type(section).__name__}")
         return data
     except (TypeError, ValueError) as error:
         raise _damaged(error) from error

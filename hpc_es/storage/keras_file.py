@@ -19,6 +19,7 @@ from hpc_es.core.array_files import require_plain_archive
 from hpc_es.core.data import Array, JsonObject
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.run_files import named_by_user, open_file, parse_json
+from hpc_es.policies.networks.keras_config import require_known
 from hpc_es.policies.networks.keras_models import SavedLayer
 from hpc_es.storage.plain_hdf5 import item_in, require_plain
 
@@ -89,6 +90,12 @@ def _from_hdf5(path: Path) -> list[SavedLayer]:
                 raise ValueError(f"{name} names an array several times")
             weights[name] = tuple(np.asarray(item_in(file, group, part)) for part in parts)
     return _layers(config, weights)
+
+
+def require_known_layers(path: Path) -> None:
+    """Raise ValueError if an `.h5` file names what Keras should not make, see `keras_config`."""
+    with open_file(named_by_user(path)) as opened, h5py.File(opened) as file:
+        require_known(parse_json(file.attrs["model_config"]))
 
 
 def _layers(config: JsonObject, weights: Mapping[str, tuple[Array, ...]]) -> list[SavedLayer]:

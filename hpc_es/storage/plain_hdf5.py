@@ -18,6 +18,8 @@ from hpc_es.core.array_files import SLACK_BYTES, most_expanded
 
 # In bytes, of all names in attributes if each were the longest text of the file.
 MOST_NAMES = 1 << 29
+# HDF5 looks for each name among all names of its group or item.
+MOST_ITEMS, MOST_ATTRIBUTES = 20_000, 1_000
 _HEAP = b"GCOL"  # where the texts of any length are; its size follows
 
 
@@ -39,8 +41,12 @@ def require_plain(
         content: the bytes of the file, if attributes may be arrays of texts, as those of Keras are.
     """
     left = (most_expanded(size) if may_be_compressed else size) + SLACK_BYTES
-    texts, names = size + SLACK_BYTES, 0
+    texts, names, items, attributes = size + SLACK_BYTES, 0, 0, 0
     for item in _items(file["/"], set()):
+        items, own = items + 1, h5py.h5a.get_num_attrs(item.id)
+        attributes += own
+        if items > MOST_ITEMS or attributes > MOST_ITEMS or own > MOST_ATTRIBUTES:
+            raise ValueError(f"{item.name}: the file has too many groups or attributes")
         for count, length in _texts(item):
             texts -= length
             names += count

@@ -8,6 +8,9 @@ separately: from `init_from`, none, or from another file.
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +24,7 @@ from hpc_es.core.data import Array, Arrays, Float32, ProblemState, Spaces, State
 from hpc_es.core.errors import CheckpointError, ConfigError, Problems
 from hpc_es.core.paths import current_directory, expanded, shown
 from hpc_es.core.policy import Policy
-from hpc_es.core.run_files import named_by_user
+from hpc_es.core.run_files import named_by_user, open_file
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.policies.networks.keras_models import MODELS, SavedLayer, normaliser_of, value_of
 from hpc_es.policies.networks.keras_networks import KerasNetwork
@@ -164,7 +167,7 @@ def _read(key: str, path: str, policy: Policy | None, kind: str = "") -> State:
 def _state(path: str, policy: Policy | None, kind: str) -> State:
     from hpc_es.storage.checkpoint import load
     from hpc_es.storage.checkpoint_directory import BEST, find
-    from hpc_es.storage.keras_file import is_keras_file, read_layers
+    from hpc_es.storage.keras_file import is_keras_file
 
     shared: dict[str, Array]
     if Path(path).suffix in WEIGHT_SUFFIXES:
@@ -175,18 +178,40 @@ def _state(path: str, policy: Policy | None, kind: str) -> State:
         if Path(path).name == BEST and snapshot.best is not None:
             return _numbers(replace(snapshot.state, shared=snapshot.best.shared))
         return _numbers(snapshot.state)
-    layers = read_layers(Path(path))
-    shared = {}
+    with _private_copy(Path(path)) as copy:
+        return _of_keras_file(copy, policy, kind)
+
+
+@contextlib.contextmanager
+def _private_copy(path: Path) -> Iterator[Path]:
+    """Yield a copy of a file, which its owner cannot change; errors name the file itself."""
+    with open_file(named_by_user(path)) as file, tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory) / f"model{path.suffix}"
+        with copy.open("wb") as written:
+            shutil.copyfileobj(file, written)
+        try:
+            yield copy
+        except CheckpointError as error:
+            raise CheckpointError(str(error).replace(str(copy), str(path))) from error
+        except ConfigError as error:
+            named = [(key, text.replace(str(copy), str(path))) for key, text in error.problems]
+            raise ConfigError(named) from error
+
+
+def _of_keras_file(file: Path, policy: Policy | None, kind: str) -> State:
+    from hpc_es.storage.keras_file import read_layers
+
+    layers, shared = read_layers(file), dict[str, Array]()
     if policy is not None:
         if not is_exportable(kind, policy):
             raise ConfigError(
                 [("policy.init_from", f"a policy of kind {kind!r} cannot start from a Keras model")]
             )
         try:
-            shared["theta"] = _theta(policy, kind, Path(path), layers)
+            shared["theta"] = _theta(policy, kind, file, layers)
         except ValueError as error:
             raise ConfigError(
-                [("policy.init_from", f"{path}: {error}: the networks differ")]
+                [("policy.init_from", f"{file}: {error}: the networks differ")]
             ) from error
         value = value_of(layers)
         shared |= {} if value is None else {"value": value}
@@ -239,7 +264,11 @@ def _weights(path: Path, policy: Policy, kind: str) -> Float32:
 
 def _theta(policy: Policy, kind: str, path: Path, layers: Sequence[SavedLayer]) -> Float32:
     """Return the parameters of a saved model; ValueError if its architecture is another one."""
+    from hpc_es.storage.keras_file import require_known_layers
+
     if isinstance(policy, NetworkPolicy) and isinstance(policy.network, KerasNetwork):
+        if path.suffix != ".keras":
+            require_known_layers(path)
         return policy.network.saved(path)
     theta: Float32 = MODELS[kind][1](policy, layers)
     return theta

@@ -14,6 +14,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import optuna
 from optuna.distributions import (
@@ -54,13 +55,15 @@ FINISHED_FIRST = 5  # trials that must finish before any is pruned
 class JournalLock(JournalFileOpenLock):
     """The lock of the journal, in place of Optuna's lock file.
 
-    A killed process would leave that behind.
+    A killed process would leave that behind. It keeps the journal open: Optuna opens it again by
+    this path, where it would wait for a pipe that takes the place of the file.
     """
 
     def __init__(self, directory: Path) -> None:
         super().__init__(str(directory / JOURNAL))
         self._path, self._lock = directory / JOURNAL, lock(directory, "journal")
-        self._stack = contextlib.ExitStack()
+        self._stack, self._file = contextlib.ExitStack(), _opened(self._path)
+        self.opened = f"/proc/self/fd/{self._file.fileno()}"
 
     def acquire(self) -> bool:
         """Wait for the lock, and remove an incomplete line of a killed process."""
@@ -94,9 +97,9 @@ class Study:
         )
         distributions = {key: _distribution(entry) for key, entry in space.items()}
         self._cma_es = Sampler(distributions, seed=seed) if sampler == "cma_es" else None
-        backend = JournalFileBackend(str(directory / JOURNAL), lock_obj=JournalLock(directory))
+        lock_of_journal = JournalLock(directory)
+        backend = JournalFileBackend(lock_of_journal.opened, lock_obj=lock_of_journal)
         pruner = optuna.pruners.MedianPruner(FINISHED_FIRST, FIRST_STEP)
-        _require_size(directory / JOURNAL)
         with holding(lock(directory, "choice")), self._damage_named():
             self._study = optuna.create_study(
                 storage=JournalStorage(backend),
@@ -123,7 +126,7 @@ class Study:
             trials = self._study.get_trials(deepcopy=False)
             for frozen in trials:
                 trial = Trial(self._directory, frozen.number)
-                if frozen.state.is_finished():
+                if frozen.state.is_finished() or frozen.number >= self._trials:
                     continue
                 if trial.over:  # killed before the study was informed
                     self._tell(trial)
@@ -236,13 +239,14 @@ class Study:
             ) from error
 
 
-def _require_size(journal: Path) -> None:
-    if journal.exists():
-        with open_file(journal) as file:
-            if (size := file.seek(0, os.SEEK_END)) > LARGEST_JOURNAL:
-                raise UnusualFileError(
-                    journal, f"has {size:,} bytes, more than {LARGEST_JOURNAL:,}"
-                )
+def _opened(journal: Path) -> BinaryIO:
+    """Return the open journal, which is made if there is none."""
+    with writing(journal):
+        file = open_file(journal, "ab")
+    if (size := file.seek(0, os.SEEK_END)) > LARGEST_JOURNAL:
+        file.close()
+        raise UnusualFileError(journal, f"has {size:,} bytes, more than {LARGEST_JOURNAL:,}")
+    return file
 
 
 def _distribution(entry: SpaceEntry) -> BaseDistribution:

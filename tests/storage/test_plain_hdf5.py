@@ -52,6 +52,16 @@ def named_type(file: h5py.File, secret: Path) -> None:
     file["type"] = np.dtype("f8")
 
 
+def attributes(file: h5py.File, _: Path) -> None:
+    for number in range(1001):
+        file["fine"].attrs[str(number)] = 0
+
+
+def groups(file: h5py.File, _: Path) -> None:
+    for number in range(20_000):
+        file.create_group(str(number))
+
+
 CASES: dict[str, tuple[Change, str]] = {
     "external": (external, "/group/theta is stored in another file"),
     "virtual": (virtual, "stored in another file"),
@@ -59,6 +69,8 @@ CASES: dict[str, tuple[Change, str]] = {
     "soft link": (soft, "'b' is a link"),
     "unwritten": (unwritten, "has 3,000,000,000 bytes, in a file of"),
     "compressed": (bomb, "has 1,099,511,627,776 bytes"),
+    "attributes": (attributes, "the file has too many groups or attributes"),
+    "groups": (groups, "too many groups or attributes"),
     "type": (named_type, "neither a group nor a dataset"),
 }
 

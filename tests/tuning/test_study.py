@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
 
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import RunError, UserError
 from hpc_es.tuning.plan import SamplerName
 from hpc_es.tuning.space import parse_space
 from hpc_es.tuning.study import JOURNAL, Study
@@ -276,3 +277,31 @@ def test_values_of_the_journal_are_in_the_space(tmp_path: Path) -> None:
     expected = r"trial 0: expected a value of b from the space, found 1000000000.0"
     with pytest.warns(UserWarning, match="out of range"), pytest.raises(UserError, match=expected):
         one.choose()
+
+
+def test_pipe_in_place_of_the_journal_is_not_waited_for(tmp_path: Path) -> None:
+    """The owner of a shared directory may exchange it while a trial runs."""
+    one = study(tmp_path)
+    trial, claim, values = chosen(one)
+    (tmp_path / JOURNAL).unlink()
+    os.mkfifo(tmp_path / JOURNAL)
+    trial.end(values, "complete", 1.0)
+    with time_limit(10), pytest.raises(RunError, match="expected a regular file"):
+        one.tell(trial)
+    claim.release()
+
+
+def test_trials_beyond_the_number_asked_for_are_not_run(tmp_path: Path) -> None:
+    """A journal of somebody else has more trials than the tuning, begun and not finished."""
+    longer = study(tmp_path, trials=6)
+    claims = [chosen(longer)[1] for _ in range(6)]
+    for claim in claims:
+        claim.release()
+    one, numbers = study(tmp_path, trials=2), list[int]()
+    while (found := one.choose()) is not None:
+        trial, claim, values = found
+        trial.end(values, "complete", 1.0)
+        one.tell(trial)
+        claim.release()
+        numbers.append(trial.number)
+    assert numbers == [0, 1]

@@ -5,24 +5,19 @@ Both are read without running code that a file names. Set up PyTorch before impo
 
 from __future__ import annotations
 
-import io
 import os
-import pickletools
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
-from hpc_es.core.array_files import require_plain_archive
 from hpc_es.core.errors import require
 from hpc_es.core.run_files import named_by_user, open_file
+from hpc_es.policies.networks.torch_state_dict import read_state_dict
 
 SAFETENSORS = ".safetensors"
 SUFFIXES = (".pt", ".pth", SAFETENSORS)
-# A file of older ones could write outside of its tensors, and so run code (CVE-2026-24747).
-SAFE_TORCH = (2, 10)
 REAL = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
@@ -72,16 +67,9 @@ def _safetensors(path: Path, file: BinaryIO) -> dict[str, Any]:
 
 
 def _state_dict(file: BinaryIO) -> dict[str, Any]:
-    if _version(torch.__version__) < SAFE_TORCH:
-        wanted = ".".join(map(str, SAFE_TORCH))
-        raise ValueError(
-            f"expected PyTorch {wanted} or later, with which such a file cannot run code, "
-            f"found {torch.__version__}: pip install 'torch>={wanted}', "
-            "or use a file of safetensors"
-        )
     try:
-        content = torch.load(_plain_archive(file), map_location="cpu", weights_only=True)
-    except Exception as error:  # of pickle and zip files there is no list
+        content = read_state_dict(file)
+    except Exception as error:  # of opcodes and zip files there is no list
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""
         raise ValueError(f"{EXPECTED}: {type(error).__name__}: {first_line}") from error
     if not isinstance(content, Mapping) or not all(
@@ -89,41 +77,6 @@ def _state_dict(file: BinaryIO) -> dict[str, Any]:
     ):
         raise ValueError(f"{EXPECTED}, found {type(content).__name__} of other objects")
     return dict(content)
-
-
-def _plain_archive(file: BinaryIO) -> io.BytesIO:
-    """Return a copy of an archive with what Python finds in it, in memory.
-
-    PyTorch reads another table of contents of a file that has two, and what the owner of the file
-    writes meanwhile.
-
-    Raises:
-        ValueError: it is compressed, or reading it could take far more memory than it has bytes.
-    """
-    copy = io.BytesIO()
-    with zipfile.ZipFile(file) as archive:  # older formats are no archives
-        require_plain_archive(archive)
-        if packed := [item for item in archive.infolist() if item.compress_type]:
-            raise ValueError(f"{packed[0].filename} is compressed")
-        with zipfile.ZipFile(copy, "w") as written:
-            for item in archive.infolist():
-                content = archive.read(item)
-                if item.filename.endswith(".pkl"):
-                    _require_small(content)
-                written.writestr(item.filename, content)
-    copy.seek(0)
-    return copy
-
-
-def _require_small(pickled: bytes) -> None:
-    """Raise ValueError for an object whose size is a number in the file, which PyTorch makes."""
-    for opcode, argument, _ in pickletools.genops(pickled):
-        if opcode.name == "GLOBAL" and str(argument).endswith(" bytearray"):
-            raise ValueError("it has a bytearray")
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
 
 
 def write_weights(path: Path, tensors: Mapping[str, Any], suffix: str) -> None:

@@ -1,0 +1,157 @@
+"""Files of Keras that name code, other files or more weights than they have are not loaded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.core.errors import ConfigError
+from tests.helpers.time_limit import time_limit
+
+pytestmark = pytest.mark.tensorflow
+Config = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _keras() -> None:
+    pytest.importorskip("keras")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A model with operators, a model in it, and an optimiser."""
+    import keras
+
+    observation = keras.Input((4,))
+    hidden = keras.layers.Dense(3, "tanh", kernel_regularizer="l2")(observation)
+    inner = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(3)])
+    inner.compile("adam", "mse")
+    summed = 2.0 * hidden + inner(keras.layers.LayerNormalization()(hidden))
+    model = keras.Model(observation, keras.layers.Dense(2)(summed))
+    model.compile("adam", "mse", metrics=["mae"])
+    model.save(tmp_path / "model.keras")
+    return tmp_path / "model.keras"
+
+
+def changed(file: Path, change: Callable[[Config], object]) -> Path:
+    """Change the config of a model."""
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    config = json.loads(members["config.json"])
+    change(config)
+    members["config.json"] = json.dumps(config).encode()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return file
+
+
+def load(file: Path) -> Any:
+    from hpc_es.policies.networks.keras_networks import load_model
+
+    return load_model(file)
+
+
+def test_model_of_standard_layers_is_loaded_without_its_optimiser(saved: Path) -> None:
+    import keras
+
+    model, expected = load(saved), keras.saving.load_model(saved)
+    assert not any(layer.compiled for layer in model.layers if isinstance(layer, keras.Model))
+    for ours, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_model_of_the_older_format_is_loaded(tmp_path: Path) -> None:
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3, "relu")])
+    model.save(file := tmp_path / "model.h5")
+    for ours, theirs in zip(load(file).get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def layer(**entries: Any) -> Callable[[Config], None]:
+    def change(config: Config) -> None:
+        config["config"]["layers"][1].update(entries)
+
+    return change
+
+
+def initializer(**entries: Any) -> Callable[[Config], None]:
+    def change(config: Config) -> None:
+        config["config"]["layers"][1]["config"]["kernel_initializer"].update(entries)
+
+    return change
+
+
+OTHERS: dict[str, tuple[Callable[[Config], object], str]] = {
+    "graph": (layer(class_name="TFSMLayer", config={"filepath": "elsewhere"}), "'TFSMLayer'"),
+    "code": (layer(class_name="Lambda"), "'Lambda' of keras.layers"),
+    "file": (layer(class_name="StringLookup", config={"vocabulary": "/etc/passwd"}), "StringLook"),
+    "module": (layer(module="os", class_name="system"), "'system' of os"),
+    "attribute": (layer(module="keras.utils", class_name="get_file"), "'get_file' of keras.utils"),
+    "own layer": (layer(registered_name="Custom>Dense"), "'Dense' of keras.layers"),
+    "function": (initializer(module="keras.src.ops.numpy", class_name="__lambda__"), "__lambda__"),
+    "no text": (initializer(class_name=["Zeros"]), "whose class is no text"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_objects_with_code_or_files_of_their_own_are_refused(name: str, saved: Path) -> None:
+    change, text = OTHERS[name]
+    with pytest.raises(ConfigError, match=text):
+        load(changed(saved, change))
+
+
+def claim(units: int) -> Callable[[Config], None]:
+    def change(config: Config) -> None:
+        layers = config["config"]["layers"]
+        layers[1]["config"]["units"] = units
+        for each in layers[2:]:
+            if each.get("build_config"):
+                each["build_config"]["input_shape"] = [None, units]
+            text = json.dumps(each["inbound_nodes"]).replace("[null, 3]", f"[null, {units}]")
+            each["inbound_nodes"] = json.loads(text)
+
+    return change
+
+
+def test_more_weights_than_the_file_has_are_refused_before_they_take_memory(saved: Path) -> None:
+    import keras
+
+    add = keras.Layer.add_weight
+    with time_limit(10), pytest.raises(ConfigError, match="more weights than fit into the file"):
+        load(changed(saved, claim(10**9)))  # four 10^9 weights, 16 GB
+    assert keras.Layer.add_weight is add
+
+
+def test_too_many_objects_are_refused(saved: Path) -> None:
+    def many(config: Config) -> None:
+        config["config"]["layers"] += [config["config"]["layers"][0]] * 20_000
+
+    with pytest.raises(ConfigError, match="more than 20,000 layers and other objects"):
+        load(changed(saved, many))
+
+
+def test_what_is_loaded_is_a_copy_of_what_was_checked(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import keras
+
+    original, opened = keras.saving.load_model, list[Path]()
+
+    def after_an_exchange(path: Path, **options: Any) -> Any:
+        opened.append(path)
+        shutil.copy(__file__, saved)  # its owner writes something else
+        return original(path, **options)
+
+    monkeypatch.setattr(keras.saving, "load_model", after_an_exchange)
+    assert len(load(saved).get_weights()) == 8
+    assert opened[0] != saved and not opened[0].exists()
