@@ -18,8 +18,11 @@ from hpc_es.core.array_files import SLACK_BYTES, most_expanded
 
 # In bytes, of all names in attributes if each were the longest text of the file.
 MOST_NAMES = 1 << 29
-# HDF5 looks for each name among all names of its group or item.
-MOST_ITEMS, MOST_ATTRIBUTES = 20_000, 1_000
+# Groups, and attributes, of a file. Arrays are not counted: a checkpoint has one per generation.
+MOST_IN_ALL = 20_000
+# Attributes of an item, and names in its header, where HDF5 looks for each one from the start. By
+# default it has at most 8 there, and more in an index.
+MOST_LISTED = 1_000
 _HEAP = b"GCOL"  # where the texts of any length are; its size follows
 
 
@@ -41,11 +44,11 @@ def require_plain(
         content: the bytes of the file, if attributes may be arrays of texts, as those of Keras are.
     """
     left = (most_expanded(size) if may_be_compressed else size) + SLACK_BYTES
-    texts, names, items, attributes = size + SLACK_BYTES, 0, 0, 0
+    texts, names, groups, attributes = size + SLACK_BYTES, 0, 0, 0
     for item in _items(file["/"], set()):
-        items, own = items + 1, h5py.h5a.get_num_attrs(item.id)
-        attributes += own
-        if items > MOST_ITEMS or attributes > MOST_ITEMS or own > MOST_ATTRIBUTES:
+        own, is_group = h5py.h5a.get_num_attrs(item.id), isinstance(item, h5py.Group)
+        attributes, groups = attributes + own, groups + is_group
+        if max(attributes, groups) > MOST_IN_ALL or own > MOST_LISTED:
             raise ValueError(f"{item.name}: the file has too many groups or attributes")
         for count, length in _texts(item):
             texts -= length
@@ -140,6 +143,8 @@ def _items(group: h5py.Group, seen: set[int]) -> Iterator[h5py.Group | h5py.Data
 
     ValueError for anything else.
     """
+    if h5py.h5o.get_info(group.id).hdr.nmesgs > MOST_LISTED:
+        raise ValueError(f"{group.name} has too many names in its header")
     yield group
     for name in group:
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):

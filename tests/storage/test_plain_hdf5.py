@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpc_es.core.errors import CheckpointError
-from hpc_es.storage import checkpoint
+from hpc_es.storage import checkpoint, plain_hdf5
 from hpc_es.storage.keras_file import read_layers
 from hpc_es.storage.plain_hdf5 import item_in, require_plain
 
@@ -58,7 +58,7 @@ def attributes(file: h5py.File, _: Path) -> None:
 
 
 def groups(file: h5py.File, _: Path) -> None:
-    for number in range(20_000):
+    for number in range(plain_hdf5.MOST_IN_ALL):
         file.create_group(str(number))
 
 
@@ -69,7 +69,7 @@ CASES: dict[str, tuple[Change, str]] = {
     "soft link": (soft, "'b' is a link"),
     "unwritten": (unwritten, "has 3,000,000,000 bytes, in a file of"),
     "compressed": (bomb, "has 1,099,511,627,776 bytes"),
-    "attributes": (attributes, "the file has too many groups or attributes"),
+    "attributes": (attributes, "fine has too many names in its header"),
     "groups": (groups, "too many groups or attributes"),
     "type": (named_type, "neither a group nor a dataset"),
 }
@@ -150,3 +150,17 @@ def test_compressed_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c.h5").write_bytes(f"{header}{seal}\n".encode() + content)
     with pytest.raises(CheckpointError, match="/shared/theta is compressed"):
         checkpoint.load(tmp_path / "c.h5")
+
+
+def test_checkpoint_of_many_generations_is_plain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An incremental checkpoint has an array for each generation since the full one."""
+    monkeypatch.setattr(plain_hdf5, "MOST_IN_ALL", 100)
+    monkeypatch.setattr(plain_hdf5, "MOST_LISTED", 50)
+    path = tmp_path / "file.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(200):
+            file[f"learned_from/{number}"] = np.zeros(2, np.uint8)
+    with h5py.File(path) as file:
+        require_plain(file, path.stat().st_size, may_be_compressed=False)
