@@ -19,7 +19,15 @@ from hpc_es.config import validation
 from hpc_es.config.loading import load, read, table, validate
 from hpc_es.config.options import Count, options
 from hpc_es.config.options import option as opt
-from hpc_es.config.resolved import config_hash, dump, dump_json, identity, parse_resolved, resolved
+from hpc_es.config.resolved import (
+    config_hash,
+    dump,
+    dump_json,
+    identity,
+    parse_resolved,
+    plain_data,
+    resolved,
+)
 from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import override, parse, read_config, read_yaml
 from hpc_es.core.declarations import Needs, Offers
@@ -567,6 +575,15 @@ def test_damaged_or_invalid_resolved_text_is_refused(text: str) -> None:
         ConfigError, match=r"expected the text of a resolved config.*another version"
     ):
         parse_resolved(text)
+
+
+@pytest.mark.parametrize("section", ["task", "policy", "algorithm"])
+@pytest.mark.parametrize("value", ["true", "5", "text", "[1]"])
+def test_plain_data_has_mappings_as_sections(section: str, value: str) -> None:
+    """Commands look into them without building a config, also those of somebody else."""
+    with pytest.raises(ConfigError, match=f"{section}: expected a mapping, found"):
+        plain_data(f"{section}: {value}\n")
+    assert plain_data(f"{section}: null\n") == {section: None}
 
 
 def test_workers_import_neither_pydantic_nor_tensorflow(tmp_path: Path) -> None:
