@@ -318,7 +318,7 @@ def test_a_compressed_file_and_tensors_of_other_kinds_are_refused(tmp_path: Path
     )
     for wrong in others:
         torch.save({"w": wrong}, plain)
-        with pytest.raises(ValueError, match=r"has a storage of|it calls torch"):
+        with pytest.raises(ValueError, match=r"it names torch|with other arguments"):
             read_weights(plain, 2)
     torch.save({"w": torch.ones(2)}, plain, _use_new_zipfile_serialization=False)
     with pytest.raises(ValueError, match="not a zip file"):
@@ -337,13 +337,14 @@ def called(name: str, *arguments: bytes) -> bytes:
 STORAGE = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\2tQ"
 BILLION = b"J\0\xca\x9a\x3b"
 TEXT = b"X\4\0\0\0text"
+LONG = b"X\0\0\x10\0" + b"a" * (1 << 20)
 HOSTILE = {
-    "bytes": (called("__builtin__.bytearray", BILLION), "it calls __builtin__ bytearray"),
+    "bytes": (called("__builtin__.bytearray", BILLION), "it names __builtin__ bytearray"),
     "storage": (called("torch.FloatStorage", BILLION), "it calls torch FloatStorage"),
-    "encode": (called("_codecs.encode", TEXT, TEXT), "it calls _codecs encode"),
+    "encode": (called("_codecs.encode", TEXT, TEXT), "it names _codecs encode"),
     "dense": (
         called("torch._utils._rebuild_device_tensor_from_cpu_tensor", STORAGE),
-        "it calls torch._utils _rebuild_device_tensor_from_cpu_tensor",
+        "it names torch._utils _rebuild_device_tensor_from_cpu_tensor",
     ),
     "one element, 10^9 times": (
         called("torch._utils._rebuild_tensor_v2", STORAGE, b"K\0", b"(" + BILLION + b"t", b"(K\0t"),
@@ -362,7 +363,14 @@ HOSTILE = {
     ),
     # each is the pair of the one before, of which nothing may be printed, hashed or compared
     "nested": (b"}K\0" + b"q\0h\0\x86" * 5000 + b"K\1s", "expected a text, found tuple"),
-    "names": (TEXT + b"q\0h\0\x93" * 5000, "expected a text, found Name"),
+    "names": (LONG + b"q\0h\0\x93" * 5000, "it names a{100} a{50}"),
+    "a call with a tensor": (
+        b"ctorch._utils\n_rebuild_parameter\n"
+        + called("torch._utils._rebuild_tensor_v2", STORAGE, b"K\0", b"(K\2t", b"(K\1t")
+        + b"R",
+        "at most 8 arguments",
+    ),
+    "many arguments": (called("collections.OrderedDict", *[b"N"] * 9), "at most 8 arguments"),
     "place": (b"Nr\xff\xff\xff\x7f", "NoneType"),
     "list": (b"]", "EMPTY_LIST"),
     "cut": (b"", "ValueError"),

@@ -10,27 +10,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-MOST_OBJECTS = 20_000  # of a config: layers, initializers and the like
+MOST_LAYERS = 1_000  # which take Keras up to 20 ms each
+MOST_BITS = 26  # of the number of elements of a shape
+LONGEST = 100  # letters of a name in a message
 # Classes of Keras that compute and have neither code nor files of their own, by module.
 LAYERS = frozenset(
     """
-    Activation ActivityRegularization Add AdditiveAttention AlphaDropout Attention Average
-    AveragePooling1D AveragePooling2D AveragePooling3D BatchNormalization Bidirectional Concatenate
+    Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D
+    AdaptiveAveragePooling3D AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D Add
+    AdditiveAttention AlphaDropout Attention Average
+    AveragePooling1D AveragePooling2D AveragePooling3D BatchNormalization Bidirectional CenterCrop Concatenate
     Conv1D Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose ConvLSTM1D ConvLSTM2D
-    ConvLSTM3D Cropping1D Cropping2D Cropping3D Dense DepthwiseConv1D DepthwiseConv2D Dot Dropout
+    ConvLSTM3D Cropping1D Cropping2D Cropping3D Dense DepthwiseConv1D DepthwiseConv2D Discretization
+    Dot Dropout
     ELU EinsumDense Embedding Flatten GRU GRUCell GaussianDropout GaussianNoise
     GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D GlobalMaxPooling1D
     GlobalMaxPooling2D GlobalMaxPooling3D GroupNormalization GroupQueryAttention Identity InputLayer
     LSTM LSTMCell LayerNormalization LeakyReLU Masking MaxPooling1D MaxPooling2D MaxPooling3D Maximum
     Minimum MultiHeadAttention Multiply Normalization PReLU Permute RMSNormalization RNN ReLU
-    RepeatVector Rescaling Reshape SeparableConv1D SeparableConv2D SimpleRNN SimpleRNNCell Softmax
+    RepeatVector Rescaling Resizing Reshape ReversibleEmbedding SeparableConv1D SeparableConv2D SimpleRNN SimpleRNNCell Softmax
     SpatialDropout1D SpatialDropout2D SpatialDropout3D SpectralNormalization StackedRNNCells
     Subtract TimeDistributed UnitNormalization UpSampling1D UpSampling2D UpSampling3D ZeroPadding1D
     ZeroPadding2D ZeroPadding3D
     """.split()  # noqa: SIM905
 )
 MODELS = frozenset({"Functional", "Model", "Sequential"})
-POLICIES = frozenset({"DTypePolicy", "DTypePolicyMap", "FloatDTypePolicy", "Policy"})
+POLICIES = frozenset(
+    {"DTypePolicy", "DTypePolicyMap", "FloatDTypePolicy", "Policy", "QuantizedDTypePolicy"}
+)
 INITIALIZERS = frozenset(
     """
     Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal LecunUniform Ones
@@ -48,30 +55,91 @@ KNOWN = {
     "keras.initializers": INITIALIZERS,
     "keras.regularizers": frozenset({"L1", "L2", "L1L2", "OrthogonalRegularizer"}),
     "keras.constraints": frozenset({"MaxNorm", "MinMaxNorm", "NonNeg", "UnitNorm"}),
-    # values of the config itself
-    None: frozenset({"__keras_tensor__", "__numpy__", "__tensor__", "__tuple__", "__slice__"}),
+    "keras.random": frozenset({"SeedGenerator"}),
+    "keras.src.random.seed_generator": frozenset({"SeedGenerator"}),
+    "keras.src.ops.core": frozenset({"Cast", "Shape", "Slice", "StopGradient", "Unstack"}),
 }
-OPERATIONS = frozenset({"keras.src.ops.numpy", "keras.src.ops.nn", "keras.src.ops.math"})
+# arrays in the config itself, and other values
+VALUES = frozenset({"__numpy__", "__tensor__"})
+SYMBOLS = frozenset({"__ellipsis__", "__keras_tensor__", "__slice__", "__tuple__"})
+OPERATIONS = frozenset(f"keras.src.ops.{name}" for name in ("linalg", "math", "nn", "numpy"))
+DTYPES = (
+    *("bool", "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+)
 
 
 def require_known(config: object) -> None:
-    """Raise ValueError for an object that is none of the known ones of Keras."""
-    for number, (module, name, registered) in enumerate(_objects(config)):
-        if number >= MOST_OBJECTS:
-            raise ValueError(f"it has more than {MOST_OBJECTS:,} layers and other objects")
-        if not (isinstance(name, str) and isinstance(module, str | None)):
-            raise ValueError("it has an object whose class is no text")
-        names = [KNOWN[module]] if module in KNOWN else []
-        if module is None:  # formats before Keras 3 name no modules
-            names = [*KNOWN.values()]
-        is_known = any(name in of_module for of_module in names)
-        is_operation = module in OPERATIONS and name[:1].isupper()
-        if not (is_known or is_operation) or registered not in (None, name):
-            raise ValueError(
-                f"it has {name!r} of {module or 'an unknown module'}, expected layers of Keras that "
-                "compute, without code or files of their own: build the model in a function, and "
-                "load its weights there"
-            )
+    """Raise ValueError for an object that is none of the known ones of Keras, or that would need
+    much memory or time to be made.
+    """
+    try:
+        _require_known(config)
+    except RecursionError:
+        raise ValueError("its config is nested too deep") from None
+
+
+def _require_known(config: object) -> None:
+    layers = 0
+    for entries in _objects(config):
+        _require_class(entries)
+        layers += entries["class_name"] in LAYERS
+        if layers > MOST_LAYERS:
+            raise ValueError(f"it has more than {MOST_LAYERS:,} layers")
+        if entries["class_name"] in VALUES:
+            _require_numbers(entries.get("config"))
+        for node in _listed(entries.get("inbound_nodes")):
+            # Keras computes a call without symbolic arguments at once
+            if isinstance(node, dict) and not any(map(_is_symbolic, _objects(node))):
+                raise ValueError("it has a call without inputs of the model")
+    for name, value in _entries(config):
+        if "shape" in name:
+            _require_small(value)
+        if name in {"stateful", "unroll"} and value:
+            raise ValueError(f"it has a recurrent layer with {name}: true, expected false")
+
+
+def _require_class(entries: dict[str, Any]) -> None:
+    """Raise ValueError unless an object is of a known class."""
+    module, name = entries.get("module"), entries["class_name"]
+    if not (isinstance(name, str) and isinstance(module, str | None)):
+        raise ValueError("it has an object whose class is no text")
+    names = [KNOWN[module]] if module in KNOWN else []
+    if module is None:  # formats before Keras 3 name no modules
+        names = [*KNOWN.values(), VALUES, SYMBOLS]
+    is_known = any(name in of_module for of_module in names)
+    is_operation = module in OPERATIONS and name[:1].isupper()
+    registered = entries.get("registered_name")
+    if not (is_known or is_operation) or (registered is not None and registered != name):
+        raise ValueError(
+            f"it has {name[:LONGEST]!r} of {(module or 'an unknown module')[:LONGEST]}, expected "
+            "layers of Keras that compute, without code or files of their own: build the model in "
+            "a function, and load its weights there"
+        )
+
+
+def _require_numbers(array: object) -> None:
+    """Raise ValueError unless an array of the config has numbers."""
+    if not isinstance(array, dict) or array.get("dtype") not in DTYPES:
+        raise ValueError(f"it has an array of other types than {', '.join(DTYPES)}")
+
+
+def _require_small(shape: object) -> None:
+    """Raise ValueError for a shape, or one of several, of more elements than any input has."""
+    sizes = [abs(size) for size in _listed(shape) if type(size) is int and size]
+    if sum(map(int.bit_length, sizes)) > MOST_BITS + len(sizes):
+        raise ValueError("it has a shape of too many elements")
+    for other in [*shape.values()] if isinstance(shape, dict) else _listed(shape):
+        if isinstance(other, dict | list):
+            _require_small(other)
+
+
+def _is_symbolic(entries: dict[str, Any]) -> bool:
+    return bool(entries["class_name"] == "__keras_tensor__")
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def uncompiled(value: object) -> Any:
@@ -81,13 +149,23 @@ def uncompiled(value: object) -> Any:
     return [uncompiled(item) for item in value] if isinstance(value, list) else value
 
 
-def _objects(value: object) -> Iterator[tuple[object, object, object]]:
-    """Yield module, class and registered name of all objects in a config."""
+def _objects(value: object) -> Iterator[dict[str, Any]]:
+    """Yield all objects in a config, without what is in arrays."""
     if isinstance(value, dict):
         if "class_name" in value:
-            yield value.get("module"), value["class_name"], value.get("registered_name")
+            yield value
+            if value["class_name"] in VALUES:
+                return
         for item in value.values():
             yield from _objects(item)
     elif isinstance(value, list):
         for item in value:
             yield from _objects(item)
+
+
+def _entries(value: object) -> Iterator[tuple[str, object]]:
+    """Yield all names and values in a config."""
+    if isinstance(value, dict):
+        yield from value.items()
+    for item in [*value.values()] if isinstance(value, dict) else _listed(value):
+        yield from _entries(item)

@@ -378,8 +378,11 @@ def _copy_checked(path: Path, copy: Path) -> int:
             require_plain_archive(archive)
             if archive.getinfo("config.json").file_size > MOST_CONFIG_BYTES:
                 raise ValueError("its config.json is too large")
-            config = uncompiled(parse_json(archive.read("config.json")))
-            require_known(config)
+            try:
+                config = uncompiled(parse_json(archive.read("config.json")))
+                require_known(config)
+            except RecursionError:
+                raise ValueError("its config.json is nested too deep") from None
             weights = archive.read("model.weights.h5")
     with zipfile.ZipFile(copy, "w") as archive:
         archive.writestr("metadata.json", "{}")

@@ -23,6 +23,7 @@ REAL = {
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
 }
 EXPECTED = "expected the state_dict of a module, as torch.save(module.state_dict(), path) writes it"
+LONGEST_REASON = 300  # characters
 # in bytes, of an element of any type, and of all else that a file has
 MOST_ELEMENT, MOST_OTHER = 8, 1 << 24
 
@@ -70,7 +71,7 @@ def _state_dict(file: BinaryIO) -> dict[str, Any]:
     try:
         content = read_state_dict(file)
     except Exception as error:  # of opcodes and zip files there is no list
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        first_line = str(error).strip().partition("\n")[0][:LONGEST_REASON]
         raise ValueError(f"{EXPECTED}: {type(error).__name__}: {first_line}") from error
     if not isinstance(content, Mapping) or not all(
         isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()

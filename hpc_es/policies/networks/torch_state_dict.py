@@ -41,7 +41,8 @@ PUTS, GETS = {"BINPUT", "LONG_BINPUT", "MEMOIZE"}, {"BINGET", "LONG_BINGET"}
 TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
-MOST_AXES = 64
+MOST_AXES, MOST_ARGUMENTS = 64, 8
+LONGEST = 100  # letters of a module or a function
 
 
 class Name(str):
@@ -118,15 +119,15 @@ class Reader:
             items = self._since_mark()
             stack[-1].update(_entries(items))
         elif opcode == "GLOBAL":
-            stack.append(Name(argument))
+            stack.append(_known(argument))
         elif opcode == "STACK_GLOBAL":
             attribute, module = stack.pop(), stack.pop()
-            stack.append(Name(f"{_text(module)} {_text(attribute)}"))
+            stack.append(_known(f"{_text(module)[:LONGEST]} {_text(attribute)[:LONGEST]}"))
         elif opcode == "BINPERSID":
-            stack.append(self._storage(*stack.pop()))
+            stack.append(self._storage(*_arguments(stack.pop())))
         elif opcode == "REDUCE":
             arguments, function = stack.pop(), stack.pop()
-            stack.append(self._called(function, *arguments))
+            stack.append(self._called(function, *_arguments(arguments)))
         elif opcode == "BUILD":
             stack.pop()  # attributes of the dict, such as versions of its layers
         else:
@@ -140,9 +141,8 @@ class Reader:
         return items[::-1]
 
     def _called(self, function: Any, *arguments: Any) -> Any:
-        if not isinstance(function, Name) or function not in {MAPPING, TENSOR, PARAMETER}:
-            name = function if isinstance(function, Name) else type(function).__name__
-            raise ValueError(f"it calls {name}")
+        if not isinstance(function, Name):
+            raise ValueError(f"it calls {type(function).__name__}")
         if function == MAPPING and not arguments:
             return {}
         if function == TENSOR and not any(arguments[6:]):  # such as negative or conjugate ones
@@ -156,7 +156,7 @@ class Reader:
         if kind != "storage" or not isinstance(dtype, Name) or dtype not in DTYPES:
             name = dtype if isinstance(dtype, Name) else type(dtype).__name__
             raise ValueError(f"it has a storage of {name}, expected real numbers")
-        name = f"{self._folder}data/{_text(key)}"
+        name = f"{self._folder}data/{_text(key)[:LONGEST]}"
         if name not in self._bytes:
             self._bytes[name] = bytearray(self._archive.read(name))
         content, number = self._bytes[name], DTYPES[dtype]
@@ -166,6 +166,18 @@ class Reader:
 
 
 # What is nested is never printed, hashed or compared: a few kB can nest tuples 2 ** 1000 fold.
+
+
+def _known(name: str) -> Name:
+    if name not in DTYPES and name not in {MAPPING, TENSOR, PARAMETER}:
+        raise ValueError(f"it names {name[: 2 * LONGEST]}")
+    return Name(name)
+
+
+def _arguments(values: object) -> tuple[Any, ...]:
+    if type(values) is not tuple or len(values) > MOST_ARGUMENTS:
+        raise ValueError(f"expected at most {MOST_ARGUMENTS} arguments of a call")
+    return values
 
 
 def _text(value: object) -> str:
