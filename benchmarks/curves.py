@@ -14,7 +14,9 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from hpc_es.report.plot import PALETTE, STYLE, WIDTH
 from hpc_es.report.ticks import label_linear_axis
@@ -93,34 +95,18 @@ def _noise(rank: str) -> str:
 def draw(picture: Picture) -> Figure:
     """Draw a picture: a line for each label, the mean over its seeds, which are thin lines."""
     with (DOCS / f"{picture.table}.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+        table = list(csv.DictReader(file))
     curves: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
+    for row in table:
         if label := picture.label(row):
             curves[label][row.get("seed", "")].append(row)
+
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, HEIGHT), dpi=150, layout="constrained")
         ax = figure.subplots()
-        column, unit, text = picture.x
         for (label, seeds), color in zip(curves.items(), PALETTE, strict=False):
-            drawn = [_points(picture, column, rows) for rows in seeds.values()]
-            if picture.population is not None:
-                mean, std = picture.population
-                x, centre = _points(picture, column, rows, mean)
-                _, spread = _points(picture, column, rows, std)
-                ax.plot(x / unit, centre, color=color, lw=0.8, alpha=0.6, label="population mean")
-                ax.fill_between(
-                    x / unit, centre - spread, centre + spread, color=color, alpha=0.15, lw=0
-                )
-            if len(drawn) > 1:
-                for x, y in drawn:
-                    ax.plot(x / unit, y, color=color, lw=0.7, alpha=0.5)
-            of_seeds = f" (mean of {len(drawn)} seeds)" if len(drawn) > 1 else ""
-            shortest = min(len(x) for x, _ in drawn)
-            x = np.mean([x[:shortest] for x, _ in drawn], axis=0)
-            y = np.mean([y[:shortest] for _, y in drawn], axis=0)
-            ax.plot(x / unit, y, color=color, lw=1.8, label=label + of_seeds)
-        ax.set_xlabel(text)
+            _draw_label(ax, picture, label, [*seeds.values()], color=color)
+        ax.set_xlabel(picture.x[2])
         ax.set_ylabel(picture.y[1])
         ax.set_xlim(left=0)
         label_linear_axis(ax.xaxis)
@@ -130,15 +116,37 @@ def draw(picture: Picture) -> Figure:
     return figure
 
 
+def _draw_label(
+    ax: Axes, picture: Picture, label: str, seeds: Sequence[Sequence[Row]], *, color: str
+) -> None:
+    """Draw the rows of each seed of one label."""
+    if picture.population is not None:
+        mean, std = picture.population
+        x, centre = _points(picture, seeds[0], mean)
+        _, spread = _points(picture, seeds[0], std)
+        ax.plot(x, centre, color=color, lw=0.8, alpha=0.6, label="population mean")
+        ax.fill_between(x, centre - spread, centre + spread, color=color, alpha=0.15, lw=0)
+
+    drawn = [_points(picture, rows, picture.y[0]) for rows in seeds]
+    if len(drawn) > 1:
+        label = f"{label} (mean of {len(drawn)} seeds)"
+        for x, y in drawn:
+            ax.plot(x, y, color=color, lw=0.7, alpha=0.5)
+    shortest = min(len(x) for x, _ in drawn)
+    x = np.mean([x[:shortest] for x, _ in drawn], axis=0)
+    y = np.mean([y[:shortest] for _, y in drawn], axis=0)
+    ax.plot(x, y, color=color, lw=1.8, label=label)
+
+
 def _points(
-    picture: Picture, column: str, rows: Sequence[Row], of: str = ""
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return x and y of the rows that have the column `of`, by default the evaluations."""
-    name = of or picture.y[0]
+    picture: Picture, rows: Sequence[Row], name: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return x, in its unit, and the column `name` of the rows that have it."""
+    column, unit, _ = picture.x
     found = [row for row in rows if row[name]]
     x = np.array([float(row[column]) for row in found])
     y = np.array([float(row[name]) for row in found])
-    return x, y * picture.factor
+    return x / unit, y * picture.factor
 
 
 def main() -> None:

@@ -212,16 +212,14 @@ def _evaluate_answer(source: StoredAnswer, asked: EvaluationRequest) -> JsonObje
 
 def _recorded(source: Evaluated) -> JsonObject:
     """Return what the run has recorded of a member, such as recorded_objective_mass."""
-    value = (
-        {}
-        if source.value is None
-        else {f"recorded_{source.config.setup.vocabulary.noun}": source.value}
-    )
-    return value | {
+    recorded = {
         f"recorded_{group[:-1]}_{name}": number
         for group, numbers in source.returned.items()
         for name, number in numbers.items()
     }
+    if source.value is None:
+        return recorded
+    return {f"recorded_{source.config.setup.vocabulary.noun}": source.value, **recorded}
 
 
 def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows:

@@ -93,7 +93,8 @@ def _evaluated(
             which=archive.names[index],
             generation=int(archive.generations[index]),
             shared={**first.shared, "theta": vectors[index]},
-            value=float(archive.values[index]),
+            # those of the first member are not theirs; archive.csv has what each returned
+            value=None,
             returned={},
         )
         for index in indices

@@ -97,7 +97,7 @@ def own_directory(path: Path) -> Iterator[int]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file if there is one, through no such link."""
+    """Remove a file if there is one; `own_directory` says which links are not followed."""
     with own_directory(path) as place, contextlib.suppress(FileNotFoundError):
         os.unlink(path.name, dir_fd=place)
 

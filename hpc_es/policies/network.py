@@ -310,7 +310,7 @@ def _builder(
 ) -> Callable[[int], Any]:
     """Return a function from a seed to the network that the user's function returns."""
     if options.network.endswith(FILE_SUFFIX):
-        from hpc_es.policies.networks.keras_networks import load_model
+        from hpc_es.policies.networks.keras_loading import load_model
 
         try:
             path = _keras_file(options.network, config_directory())

@@ -45,18 +45,36 @@ def replace_by(
     path: Path, write: Callable[[BinaryIO], None], check: Callable[[Path], None]
 ) -> None:
     """Replace the file atomically by what `write` writes into an empty one; see `replace`."""
-    temporary = temporary_name(path)
+
+    def name_it(temporary: str, place: int) -> None:
+        check(path.with_name(temporary))
+        _replace(temporary, path.name, place)
+
+    _write_new(path, write, name_it)
+
+
+def _write_new(
+    path: Path, write: Callable[[BinaryIO], object], name_it: Callable[[str, int], None]
+) -> None:
+    """Write a file under a temporary name, sync it, and let `name_it` give it its own.
+
+    `name_it` gets the temporary name and the open directory.
+    """
+    temporary = temporary_name(path).name
     try:
-        with own_directory(path) as place, _removed(temporary.name, place):
-            with _created(temporary.name, place) as file:
+        with own_directory(path) as place, _removed(temporary, place):
+            with _created(temporary, place) as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
-            check(temporary)
-            os.replace(temporary.name, path.name, src_dir_fd=place, dst_dir_fd=place)
+            name_it(temporary, place)
             _sync(place)
     except OSError as error:
         raise run_error(path, error) from error
+
+
+def _replace(temporary: str, name: str, place: int) -> None:
+    os.replace(temporary, name, src_dir_fd=place, dst_dir_fd=place)
 
 
 def _created(name: str, place: int) -> BinaryIO:
@@ -112,7 +130,7 @@ def written(path: Path) -> Iterator[Path]:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            os.replace(temporary.name, path.name, src_dir_fd=place, dst_dir_fd=place)
+            _replace(temporary.name, path.name, place)
             _sync(place)
     except OSError as error:
         raise run_error(path, error) from error
@@ -127,17 +145,11 @@ def create_text(path: Path, text: str) -> None:
     Several tasks may do so at once: all find the file of the first one. Raises RunError as
     `replace` does.
     """
-    temporary = temporary_name(path).name
-    try:
-        with own_directory(path) as place, _removed(temporary, place):
-            with _created(temporary, place) as file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            _link(temporary, path.name, place)
-            _sync(place)
-    except OSError as error:
-        raise run_error(path, error) from error
+    _write_new(
+        path,
+        lambda file: file.write(text.encode()),
+        lambda temporary, place: _link(temporary, path.name, place),
+    )
 
 
 def _link(temporary: str, name: str, place: int) -> None:
@@ -151,7 +163,7 @@ def _link(temporary: str, name: str, place: int) -> None:
             raise
         # without hard links, simultaneous tasks write the same text
         if not _has(name, place):
-            os.replace(temporary, name, src_dir_fd=place, dst_dir_fd=place)
+            _replace(temporary, name, place)
 
 
 def _has(name: str, place: int) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,14 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpc_es.core.array_files import require_plain_archive
 from hpc_es.core.data import Array, JsonObject
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.run_files import named_by_user, open_file, parse_json
 from hpc_es.policies.networks.keras_config import require_known
+from hpc_es.policies.networks.keras_loading import ARCHIVE, read_archive
 from hpc_es.policies.networks.keras_models import SavedLayer
 from hpc_es.storage.plain_hdf5 import item_in, require_plain
 
-MOST_CONFIG_BYTES = 1 << 24  # of config.json
 _HDF5 = b"\x89HDF\r\n\x1a\n"  # checkpoints of hpc_es begin with text instead
 
 
@@ -32,13 +30,13 @@ def is_keras_file(path: Path) -> bool:
     if not path.is_file():
         return False
     with open_file(named_by_user(path)) as file:
-        return path.suffix == ".keras" or file.read(len(_HDF5)) == _HDF5
+        return path.suffix == ARCHIVE or file.read(len(_HDF5)) == _HDF5
 
 
 def read_layers(path: Path) -> list[SavedLayer]:
     """Return the layers of a model in order; CheckpointError if the file has none."""
     try:
-        layers = _from_archive(path) if path.suffix == ".keras" else _from_hdf5(path)
+        layers = _from_archive(path) if path.suffix == ARCHIVE else _from_hdf5(path)
     except Exception as error:  # of h5py, zipfile and zlib there is no list
         raise CheckpointError(
             f"{path}: expected a Keras model as written by model.save: "
@@ -52,11 +50,7 @@ def _from_archive(path: Path) -> list[SavedLayer]:
 
     The groups of the latter have the names of layers.
     """
-    with open_file(named_by_user(path)) as opened, zipfile.ZipFile(opened) as archive:
-        require_plain_archive(archive)
-        if archive.getinfo("config.json").file_size > MOST_CONFIG_BYTES:
-            raise ValueError("its config.json is too large")
-        config, image = parse_json(archive.read("config.json")), archive.read("model.weights.h5")
+    config, image = read_archive(path)
     with h5py.File(io.BytesIO(image)) as file:
         require_plain(file, len(image), may_be_compressed=False)  # the archive may be
         weights = {

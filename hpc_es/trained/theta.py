@@ -53,10 +53,10 @@ def read_theta(
         CheckpointError: there is no valid checkpoint or theta, or for "best" no evaluation.
         UserError: the user's code in the config is not trusted, see `storage.trust`.
     """
-    require_run(path)
     if which is not None and is_member(which):
         file, snapshot, member = read_member_theta(path, which, trust)
         return file, snapshot, member.name
+    require_run(path)
     require_no_members(path, which)
     if which is None and path.is_file():
         which = "best" if path.name == BEST else "last"

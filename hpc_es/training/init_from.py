@@ -26,6 +26,7 @@ from hpc_es.core.paths import current_directory, expanded, shown
 from hpc_es.core.policy import Policy
 from hpc_es.core.run_files import named_by_user, open_file
 from hpc_es.policies.network import NetworkPolicy
+from hpc_es.policies.networks.keras_loading import ARCHIVE
 from hpc_es.policies.networks.keras_models import MODELS, SavedLayer, normaliser_of, value_of
 from hpc_es.policies.networks.keras_networks import KerasNetwork
 from hpc_es.policies.networks.network import HasWeightFiles
@@ -267,7 +268,7 @@ def _theta(policy: Policy, kind: str, path: Path, layers: Sequence[SavedLayer]) 
     from hpc_es.storage.keras_file import require_known_layers
 
     if isinstance(policy, NetworkPolicy) and isinstance(policy.network, KerasNetwork):
-        if path.suffix != ".keras":
+        if path.suffix != ARCHIVE:
             require_known_layers(path)
         return policy.network.saved(path)
     theta: Float32 = MODELS[kind][1](policy, layers)

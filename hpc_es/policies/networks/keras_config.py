@@ -18,20 +18,20 @@ LAYERS = frozenset(
     """
     Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D
     AdaptiveAveragePooling3D AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D Add
-    AdditiveAttention AlphaDropout Attention Average
-    AveragePooling1D AveragePooling2D AveragePooling3D BatchNormalization Bidirectional CenterCrop Concatenate
-    Conv1D Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose ConvLSTM1D ConvLSTM2D
-    ConvLSTM3D Cropping1D Cropping2D Cropping3D Dense DepthwiseConv1D DepthwiseConv2D Discretization
-    Dot Dropout
-    ELU EinsumDense Embedding Flatten GRU GRUCell GaussianDropout GaussianNoise
-    GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D GlobalMaxPooling1D
-    GlobalMaxPooling2D GlobalMaxPooling3D GroupNormalization GroupQueryAttention Identity InputLayer
-    LSTM LSTMCell LayerNormalization LeakyReLU Masking MaxPooling1D MaxPooling2D MaxPooling3D Maximum
-    Minimum MultiHeadAttention Multiply Normalization PReLU Permute RMSNormalization RNN ReLU
-    RepeatVector Rescaling Resizing Reshape ReversibleEmbedding SeparableConv1D SeparableConv2D SimpleRNN SimpleRNNCell Softmax
+    AdditiveAttention AlphaDropout Attention Average AveragePooling1D AveragePooling2D
+    AveragePooling3D BatchNormalization Bidirectional CenterCrop Concatenate Conv1D
+    Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose ConvLSTM1D ConvLSTM2D
+    ConvLSTM3D Cropping1D Cropping2D Cropping3D Dense DepthwiseConv1D DepthwiseConv2D
+    Discretization Dot Dropout ELU EinsumDense Embedding Flatten GRU GRUCell GaussianDropout
+    GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D
+    GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D GroupNormalization
+    GroupQueryAttention Identity InputLayer LSTM LSTMCell LayerNormalization LeakyReLU Masking
+    MaxPooling1D MaxPooling2D MaxPooling3D Maximum Minimum MultiHeadAttention Multiply
+    Normalization PReLU Permute RMSNormalization RNN ReLU RepeatVector Rescaling Reshape
+    Resizing ReversibleEmbedding SeparableConv1D SeparableConv2D SimpleRNN SimpleRNNCell Softmax
     SpatialDropout1D SpatialDropout2D SpatialDropout3D SpectralNormalization StackedRNNCells
-    Subtract TimeDistributed UnitNormalization UpSampling1D UpSampling2D UpSampling3D ZeroPadding1D
-    ZeroPadding2D ZeroPadding3D
+    Subtract TimeDistributed UnitNormalization UpSampling1D UpSampling2D UpSampling3D
+    ZeroPadding1D ZeroPadding2D ZeroPadding3D
     """.split()  # noqa: SIM905
 )
 MODELS = frozenset({"Functional", "Model", "Sequential"})
@@ -140,13 +140,6 @@ def _is_symbolic(entries: dict[str, Any]) -> bool:
 
 def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def uncompiled(value: object) -> Any:
-    """Return a config without optimisers, losses and metrics, also of models in models."""
-    if isinstance(value, dict):
-        return {name: uncompiled(item) for name, item in value.items() if name != "compile_config"}
-    return [uncompiled(item) for item in value] if isinstance(value, list) else value
 
 
 def _objects(value: object) -> Iterator[dict[str, Any]]:

@@ -7,26 +7,18 @@ functions only, after its backend was chosen.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import json
-import math
-import tempfile
-import unittest.mock
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpc_es.core.array_files import require_plain_archive
 from hpc_es.core.data import Array, Float32, ObservationSpec, PartOps, parts_of
 from hpc_es.core.errors import ConfigError, failure_from_error
 from hpc_es.core.policy import Tree
 from hpc_es.core.population import Layout
-from hpc_es.core.run_files import named_by_user, open_file, parse_json
-from hpc_es.policies.networks.keras_config import require_known, uncompiled
+from hpc_es.policies.networks.keras_loading import load_model
 from hpc_es.policies.networks.network import (
     KEY,
     STATISTICS,
@@ -317,94 +309,3 @@ def parameters_by_path(key: str, name: str, model: Any) -> dict[str, Any]:
         variables[variable.path] = variable
     require_parameters(key, name, variables)
     return variables
-
-
-SAFE_KERAS = (3, 12)
-MOST_CONFIG_BYTES = 1 << 24  # of config.json
-LEAST_ELEMENT, SLACK_ELEMENTS = (
-    2,
-    1 << 16,
-)  # bytes of a weight, and weights that files need not have
-
-
-def load_model(path: Path, key: str = KEY) -> Any:
-    """Return the model of a .keras file, whose code is not run.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    import keras
-
-    if tuple(map(int, keras.__version__.split(".")[:2])) < SAFE_KERAS:
-        wanted = ".".join(map(str, SAFE_KERAS))
-        raise ConfigError(
-            [
-                (
-                    key,
-                    f"expected Keras {wanted} or newer, as older ones run programs that a file names "
-                    f"(CVE-2025-1550), found {keras.__version__}: pip install 'keras>={wanted}'",
-                )
-            ]
-        )
-    try:
-        # a copy of what is checked, which the owner of the file cannot change
-        with tempfile.TemporaryDirectory() as directory:
-            copy = Path(directory) / f"model{path.suffix}"
-            elements = _copy_checked(path, copy) // LEAST_ELEMENT + SLACK_ELEMENTS
-            with _at_most(elements):
-                return keras.saving.load_model(copy, compile=False, safe_mode=True)
-    except Exception as error:  # of any kind
-        raise ConfigError(
-            [
-                (
-                    key,
-                    f"expected a Keras file of standard layers, but {path} cannot be read: "
-                    f"{failure_from_error(error).text}",
-                )
-            ]
-        ) from error
-
-
-def _copy_checked(path: Path, copy: Path) -> int:
-    """Write a model for Keras to load; ValueError if it names what Keras should not make.
-
-    Returns the bytes of its weights. The config of an `.h5` file is in it as an attribute: whoever
-    reads such a file checks it (`require_known_layers`).
-    """
-    with open_file(named_by_user(path)) as opened:
-        if path.suffix != ".keras":
-            return copy.write_bytes(opened.read())
-        with zipfile.ZipFile(opened) as archive:
-            require_plain_archive(archive)
-            if archive.getinfo("config.json").file_size > MOST_CONFIG_BYTES:
-                raise ValueError("its config.json is too large")
-            try:
-                config = uncompiled(parse_json(archive.read("config.json")))
-                require_known(config)
-            except RecursionError:
-                raise ValueError("its config.json is nested too deep") from None
-            weights = archive.read("model.weights.h5")
-    with zipfile.ZipFile(copy, "w") as archive:
-        archive.writestr("metadata.json", "{}")
-        archive.writestr("config.json", json.dumps(config))
-        archive.writestr("model.weights.h5", weights)
-    return len(weights)
-
-
-@contextlib.contextmanager
-def _at_most(elements: int) -> Iterator[None]:
-    """Raise ValueError when Keras makes layers with more weights, before they take memory."""
-    import keras
-
-    add, left = keras.Layer.add_weight, elements
-
-    def counted(layer: Any, *arguments: Any, **keywords: Any) -> Any:
-        nonlocal left
-        shape = keywords.get("shape", arguments[0] if arguments else ())
-        left -= math.prod(shape) if isinstance(shape, Sequence) else int(shape or 1)
-        if left < 0:
-            raise ValueError(f"its layers have more weights than fit into the file, {elements:,}")
-        return add(layer, *arguments, **keywords)
-
-    with unittest.mock.patch.object(keras.Layer, "add_weight", counted):
-        yield

@@ -2,8 +2,8 @@
 
 The file is an archive with the bytes of each storage, and one member of pickle opcodes that make a
 dict of tensors from them. Here these opcodes are data: those that a dict of tensors needs are
-carried out, and any other is an error. So no file makes PyTorch call a function, or take more
-memory than it has bytes.
+carried out, and any other is an error. So no file makes PyTorch call a function, or make a tensor
+that is larger than the file.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ NUMBERS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"}
 TEXTS = {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 PUTS, GETS = {"BINPUT", "LONG_BINPUT", "MEMOIZE"}, {"BINGET", "LONG_BINGET"}
 TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-
-
-MOST_AXES, MOST_ARGUMENTS = 64, 8
+MOST_AXES, MOST_ARGUMENTS = 64, 8  # of a tensor, of a call
 LONGEST = 100  # letters of a module or a function
 
 

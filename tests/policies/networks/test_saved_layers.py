@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hpc_es.core.errors import ConfigError
+from hpc_es.policies.networks.keras_loading import load_model
 from hpc_es.policies.networks.keras_models import SavedLayer, activation_of, require_same_network
-from hpc_es.policies.networks.keras_networks import load_model
 
 
 def layer(kind: str, name: str = "", **config: Any) -> SavedLayer:
