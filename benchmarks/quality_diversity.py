@@ -1,14 +1,14 @@
 """Quality diversity: scores and seconds on the domains of pyribs and of the paper of CMA-MAE.
 
     python -m benchmarks.quality_diversity --generations 200 --trials 1          # minutes
-    python -m benchmarks.quality_diversity                                       # the whole table
-    python -m benchmarks.quality_diversity --only 'sphere/dms*' --trials 20
+    python -m benchmarks.quality_diversity                                       # days of one core
+    python -m benchmarks.quality_diversity --only 'sphere/dms' --trials 20 --jobs 2
 
-A trial has 540 evaluations per generation in an archive of 100 x 100 cells and 100 dimensions. Its
-run directory is RESULTS/GENERATIONS/DOMAIN/NAME/SEED: the same command continues trials that were
-interrupted, and leaves out those that are finished. With the package ribs installed, `pyribs_...`
-runs the same with its emitters, and `pycma_...` with those of pycma, on one process; such a trial
-is one JSON file. Prints a table, and writes it as scores.csv.
+A trial has 540 evaluations per generation in an archive of 100 x 100 cells and 100 dimensions. When
+it has finished, it is a line of the table `--csv`, and is left out from then on. One that was
+interrupted is continued by the same command. With the package ribs installed, `pyribs_...` runs the
+same with its emitters, and `pycma_...` with those of pycma, on one process. Prints means and
+standard deviations.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ import importlib.util
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from fnmatch import fnmatch
 from pathlib import Path
 from statistics import fmean, stdev
@@ -86,13 +89,15 @@ class Trial(NamedTuple):
     """One run."""
 
     domain: str
-    name: str  # of the algorithm; with the library in front if it is not hpc_es
+    algorithm: str  # with the library in front if it is not hpc_es
     seed: int
+    generations: int
+    ranks: int
 
     @property
     def path(self) -> Path:
-        """Where its results are, below the directory of a length."""
-        return Path(self.domain) / self.name / str(self.seed)
+        """Where its run is, below the directory of runs."""
+        return Path("_".join(map(str, self)))
 
 
 class Score(NamedTuple):
@@ -100,7 +105,10 @@ class Score(NamedTuple):
 
     qd_score: float
     coverage: float  # in per cent
-    seconds: float  # per generation
+    ms_per_generation: float
+
+
+Scores = dict[Trial, Score]
 
 
 def trials(options: argparse.Namespace) -> Iterator[Trial]:
@@ -112,58 +120,76 @@ def trials(options: argparse.Namespace) -> Iterator[Trial]:
         for domain in DOMAINS:
             for name in names:
                 if any(fnmatch(f"{domain}/{name}", glob) for glob in options.only):
-                    yield Trial(domain, name, seed)
+                    ranks = 1 if name in peers else options.ranks
+                    yield Trial(domain, name, seed, options.generations, ranks)
 
 
-def run(trial: Trial, directory: Path, options: argparse.Namespace) -> Score:
-    """Run a trial unless it is finished; its score."""
-    if trial.name.partition("_")[0] in ("pyribs", "pycma"):
-        return of_peer(trial, directory, options)
+def run(trial: Trial, directory: Path) -> Score:
+    """Run a trial, or the rest of one that was interrupted; its score."""
+    if trial.algorithm.partition("_")[0] in ("pyribs", "pycma"):
+        return of_peer(trial)
     output = directory / trial.path
-    result = output / "result.json"
-    if not result.is_file() or json.loads(result.read_text())["generations"] < options.generations:
-        overrides = (
-            f"seed={trial.seed}",
-            f"name={trial.domain}_{trial.name}",
-            f"task.function=archive_functions:{trial.domain}",
-            f"task.dimension={DIMENSIONS}",
-            f"task.measures={DOMAINS[trial.domain]}",
-            f"algorithm={{{ALGORITHMS[trial.name]}}}",
-            f"algorithm.sigma={SIGMA[trial.domain]}",
-            f"stop.generations={options.generations}",
-            "report.plot_interval_seconds=0",
-            "checkpoint.interval_seconds=120",
-        )
-        config = ROOT / "configs/cma_mae_rastrigin.yaml"
-        words = command(options.ranks, config, output, *overrides)
-        done = subprocess.run(
-            words,
-            check=False,
-            cwd=ROOT,
-            env={**os.environ, **ONE_THREAD},
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            sys.exit(f"{trial.path}: exit status {done.returncode}\n{done.stderr[-2000:]}")
+    overrides = (
+        f"seed={trial.seed}",
+        f"name={trial.domain}_{trial.algorithm}",
+        f"task.function=archive_functions:{trial.domain}",
+        f"task.dimension={DIMENSIONS}",
+        f"task.measures={DOMAINS[trial.domain]}",
+        f"algorithm={{{ALGORITHMS[trial.algorithm]}}}",
+        f"algorithm.sigma={SIGMA[trial.domain]}",
+        f"stop.generations={trial.generations}",
+        "report.plot_interval_seconds=0",
+        "checkpoint.interval_seconds=120",
+    )
+    config = ROOT / "configs/cma_mae_rastrigin.yaml"
+    of_process(command(trial.ranks, config, output, *overrides))
     last = metrics(output)[-1]
-    seconds = last["seconds_total"] / (last["generation"] + 1)
-    return Score(last["qd_score"], 100 * last["coverage"], seconds)
+    shutil.rmtree(output)
+    milliseconds = 1e3 * last["seconds_total"] / (last["generation"] + 1)
+    return Score(last["qd_score"], 100 * last["coverage"], milliseconds)
 
 
-def of_peer(trial: Trial, directory: Path, options: argparse.Namespace) -> Score:
-    """Run a trial of pyribs unless it is finished; its score."""
-    file = directory / trial.path.with_suffix(".json")
-    if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        words = [trial.domain, trial.name, str(trial.seed), str(options.generations), str(file)]
-        subprocess.run(
-            [sys.executable, "-m", "benchmarks.quality_diversity_peers", *words],
-            cwd=ROOT,
-            env={**os.environ, **ONE_THREAD},
-            check=True,
-        )
-    return Score(**json.loads(file.read_text()))
+def of_peer(trial: Trial) -> Score:
+    """Run a trial of pyribs; its score."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "score.json"
+        words = map(str, (*trial[:4], file))
+        of_process([sys.executable, "-m", "benchmarks.quality_diversity_peers", *words])
+        return Score(**json.loads(file.read_text()))
+
+
+def of_process(words: Sequence[str]) -> None:
+    """Run a command on one thread; its errors end this process, too."""
+    environment = {**os.environ, **ONE_THREAD}
+    done = subprocess.run(
+        words, check=False, cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(words)}: exit status {done.returncode}\n{done.stderr[-2000:]}")
+
+
+def read(file: Path) -> Scores:
+    """Return the trials of a table; none if it does not exist."""
+    if not file.exists():
+        return {}
+    with file.open(newline="") as lines:
+        return {
+            Trial(row["domain"], row["algorithm"], *(int(row[key]) for key in Trial._fields[2:])): (
+                Score(*(float(row[key]) for key in Score._fields))
+            )
+            for row in csv.DictReader(lines)
+        }
+
+
+def write(file: Path, scores: Scores) -> None:
+    """Write a table of trials, sorted."""
+    temporary = file.with_name(f"{file.name}.part")
+    with temporary.open("w", newline="") as lines:
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(Trial._fields + Score._fields)
+        for trial, (score, coverage, milliseconds) in sorted(scores.items()):
+            writer.writerow([*trial, f"{score:.1f}", f"{coverage:.2f}", f"{milliseconds:.1f}"])
+    temporary.replace(file)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -180,51 +206,62 @@ def lower_bound(values: Sequence[float]) -> float:
     return fmean(values) - t * stdev(values) / len(values) ** 0.5
 
 
-def rows(scores: Mapping[tuple[str, str], Sequence[Score]]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table."""
-    for (domain, name), found in scores.items():
+def rows(scores: Scores) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the printed table: of the trials of each algorithm."""
+    groups: dict[Trial, list[Score]] = {}
+    for trial, score in scores.items():
+        groups.setdefault(trial._replace(seed=0), []).append(score)
+    for group, found in groups.items():
         values = [score.qd_score for score in found]
-        published = PUBLISHED[domain].get(name.removeprefix("pyribs_"))
+        published = PUBLISHED[group.domain].get(group.algorithm.removeprefix("pyribs_"))
         yield {
-            "domain": domain,
-            "algorithm": name,
+            "domain": group.domain,
+            "algorithm": group.algorithm,
             "trials": len(found),
             "qd_score": spread(values),
             "lower_95": "" if len(found) < 2 else f"{lower_bound(values):,.0f}",
             "coverage": f"{fmean(score.coverage for score in found):.2f}",
             "published": "" if published is None else f"{published[0]:,.0f} / {published[1]}",
-            "ms_per_generation": f"{1e3 * fmean(score.seconds for score in found):.1f}",
+            "ms_per_generation": f"{fmean(score.ms_per_generation for score in found):.1f}",
         }
 
 
 def main() -> int:
-    """Run the trials that are missing, and print the table."""
+    """Run the trials that are missing, and print means."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.quality_diversity",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--csv", type=Path, default=RESULTS / "trials.csv", help="of all trials")
     parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="DOMAIN/NAME")
     parser.add_argument("--trials", type=int, default=5)
     parser.add_argument("--generations", type=int, default=GENERATIONS)
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="trials at a time")
+    parser.add_argument("--list", action="store_true", help="run nothing")
     options = parser.parse_args()
-    directory = options.results / str(options.generations)
-    directory.mkdir(parents=True, exist_ok=True)
-    scores: dict[tuple[str, str], list[Score]] = {}
-    for trial in trials(options):
-        score = run(trial, directory, options)
-        scores.setdefault((trial.domain, trial.name), []).append(score)
-        text = f"QD score {score.qd_score:,.0f}  coverage {score.coverage:.2f} %"
-        print(f"{trial.path}  {text}  {1e3 * score.seconds:.1f} ms", file=sys.stderr, flush=True)
-    table = list(rows(scores))
-    if not table:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    scores = read(options.csv)
+    wanted = list(trials(options))
+    if not wanted:
         sys.exit(f"no trial matches {' '.join(options.only)}: expected such as 'sphere/cma_mae'")
-    with (directory / "scores.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, table[0])
-        writer.writeheader()
-        writer.writerows(table)
+
+    def one(trial: Trial) -> tuple[Trial, Score]:
+        return trial, run(trial, RESULTS / "runs")
+
+    missing = [] if options.list else [trial for trial in wanted if trial not in scores]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for finished in as_completed([pool.submit(one, trial) for trial in missing]):
+            trial, score = finished.result()
+            scores[trial] = score
+            write(options.csv, scores)
+            text = f"QD score {score.qd_score:,.0f}  coverage {score.coverage:.2f} %"
+            ended = f"{trial.path}  {text}  {score.ms_per_generation:.1f} ms"
+            print(ended, file=sys.stderr, flush=True)
+    table = list(rows({trial: scores[trial] for trial in wanted if trial in scores}))
+    if not table:
+        return 0
     print(f"| {' | '.join(table[0])} |\n|{'---|' * len(table[0])}")
     for row in table:
         print(f"| {' | '.join(map(str, row.values()))} |")

@@ -79,15 +79,13 @@ def main() -> int:
     for _ in range(int(generations)):
         evaluated = function(scheduler.ask())
         scheduler.tell(evaluated["value"], evaluated["measures"])
-    seconds = (time.perf_counter() - started) / int(generations)
+    milliseconds = 1e3 * (time.perf_counter() - started) / int(generations)
     score = {
         "qd_score": float(result.stats.qd_score),
         "coverage": 100 * float(result.stats.coverage),
-        "seconds": seconds,
+        "ms_per_generation": milliseconds,
     }
-    temporary = Path(file).with_suffix(".part")
-    temporary.write_text(json.dumps(score))
-    temporary.replace(file)
+    Path(file).write_text(json.dumps(score))
     return 0
 
 
