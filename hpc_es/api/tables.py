@@ -14,7 +14,7 @@ import numpy as np
 
 from hpc_es.core.data import Array, JsonObject
 from hpc_es.core.errors import READING, UserError, unreadable_reason, visible
-from hpc_es.core.paths import argument
+from hpc_es.core.paths import argument, expanded
 from hpc_es.core.run_files import exists
 from hpc_es.storage.answers import RESULT, number, read_config, read_found, read_object
 from hpc_es.storage.evaluations import each_evaluation
@@ -32,6 +32,12 @@ class Results:
     """The runs at and below a directory; see `hpc_es.results`."""
 
     paths: tuple[Path, ...]
+    directory: Path
+    named: Path  # the directory as it was given
+
+    def _name(self, path: Path) -> str:
+        """Return the path of a run below the directory as it was given."""
+        return str(self.named / path.relative_to(self.directory))
 
     @property
     def runs(self) -> Array:
@@ -42,7 +48,7 @@ class Results:
         `value` is that of the answer, with the sign of the objective, from `answer_evaluations`
         evaluations. A run of a function, program or model has `evaluations`, any other `episodes`.
         """
-        return table(map(_run_row, self.paths))
+        return table({"path": self._name(path), **_run_row(path)} for path in self.paths)
 
     @property
     def metrics(self) -> Array:
@@ -65,8 +71,9 @@ class Results:
         for path in self.paths:
             kept = columns.count, len(columns.values)
             try:
+                name = self._name(path)
                 for row in _dense(path, read(path)):
-                    columns.add({"path": str(path), **_columns(row)})
+                    columns.add({"path": name, **_columns(row)})
             except (UserError, *READING) as error:
                 text = str(error) if isinstance(error, UserError) else unreadable_reason(error)
                 if len(self.paths) == 1:
@@ -79,7 +86,8 @@ class Results:
 def results(directory: str | Path) -> Results:
     """Read the runs at and below a directory, which may be in progress.
 
-    The tables are structured arrays, which `pandas.DataFrame` takes as they are:
+    The tables are structured arrays, which `pandas.DataFrame` takes as they are. Their paths begin
+    with the directory as it is given here.
 
         found = hpc_es.results("runs")
         best = found.runs[found.runs["value"].argmax()]
@@ -104,7 +112,7 @@ def results(directory: str | Path) -> Results:
     paths = tuple(run for found in find_runs(path) for run in _single(found))
     if not paths:
         raise UserError(f"{path}: expected a run, or a directory of runs, found none")
-    return Results(paths)
+    return Results(paths, path, Path(expanded(directory)))
 
 
 def table(rows: Iterable[Mapping[str, object]]) -> Array:
@@ -195,7 +203,6 @@ def _run_row(path: Path) -> JsonObject:
     result: Mapping[str, Any] = read_object(path / RESULT) if exists(path / RESULT) else {}
     answer = found.answer
     return {
-        "path": str(path),
         "name": str(config.get("name") or ""),
         "algorithm": _kind(config, "algorithm"),
         "task": _kind(config, "task"),

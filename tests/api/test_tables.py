@@ -69,6 +69,22 @@ def test_evaluations_of_repetitions(tmp_path: Path) -> None:
         assert row["value"] == own["value"].min() and row["evaluations"] >= 24
 
 
+def test_paths_are_below_the_directory_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = tmp_path / "runs/one"
+    one.mkdir(parents=True)
+    (one / "status.json").write_text("{}")
+    (one / "metrics.jsonl").write_text('{"generation": 0}\n')
+    monkeypatch.chdir(tmp_path)
+    for given, path in [("runs", "runs/one"), ("./runs/one/", "runs/one"), (one, str(one))]:
+        found = hpc_es.results(given)
+        assert found.runs["path"].tolist() == [path] == found.metrics["path"].tolist()
+    found = hpc_es.results("runs")
+    monkeypatch.chdir("/")
+    assert found.runs["path"].tolist() == ["runs/one"]
+
+
 def test_directory_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected a run, or a directory of runs, found none"):
         hpc_es.results(tmp_path)
