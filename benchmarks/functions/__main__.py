@@ -214,6 +214,9 @@ def add_biobj(commands: Any) -> None:
         help="file of the trials, one JSON line per trial, to continue",
     )
     pairs.add_argument("--csv", type=Path, help="write all trials, such as to docs/biobj.csv")
+    pairs.add_argument(
+        "--png", type=Path, help="draw the runtime profiles, such as to docs/biobj.png"
+    )
 
 
 def add_noisy(commands: Any) -> None:
@@ -302,9 +305,11 @@ def run_biobj(options: argparse.Namespace) -> int:
         options.only, options.functions, options.dimension, options.instances, options.budget
     )
     found = trials.continued(biobj.trial, wanted, biobj.KEY, options.trials, options.jobs)
-    print(biobj.markdown(found))
+    print(biobj.markdown(found), biobj.differences(found), sep="\n\n")
     if options.csv:
         options.csv.write_text(biobj.csv_text(found))
+    if options.png:
+        biobj.draw(found, options.png)
     return 0
 
 

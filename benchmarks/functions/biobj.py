@@ -36,6 +36,19 @@ TARGETS = (
     *(-(10 ** (-5 + number / 5)) for number in range(6)),
 )
 BUDGETS = (10, 30, 100, 300, 1000)  # evaluations per parameter, of the table
+PAIRS = (
+    ("nsga2", "pymoo"),
+    ("como_cma_es_transform", "comocma"),
+    ("como_cma_es_reflect", "comocma"),
+)
+# of the picture: number of the colour, and style
+LINES = {
+    "nsga2": (0, "-"),
+    "pymoo": (0, "--"),
+    "como_cma_es_reflect": (2, "-"),
+    "como_cma_es_transform": (2, ":"),
+    "comocma": (2, "--"),
+}
 KEY = ("contender", "function", "dimension", "instance", "evaluations")  # of a trial
 Trial = dict[str, Any]  # KEY, reached
 
@@ -144,10 +157,83 @@ def csv_text(found: Sequence[Trial]) -> str:
     """Return all trials as CSV, with the shares of reached targets."""
     text = io.StringIO()
     rows = [
-        {name: value for name, value in one.items() if name != "reached"} | shares(one)
+        {name: value for name, value in one.items() if name != "reached"}
+        | {name: f"{share:.4f}" for name, share in shares(one).items()}
         for one in found
     ]
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def differences(found: Sequence[Trial]) -> str:
+    """Return the mean differences between our strategies and others after the whole budget, with
+    95 % intervals over the means of functions.
+    """
+    means: dict[str, dict[int, float]] = {}
+    for name, own in by_contender(found).items():
+        functions = sorted({one["function"] for one in own})
+        means[name] = {
+            function: float(
+                np.mean([_share(one) for one in own if one["function"] == function], dtype=float)
+            )
+            for function in functions
+        }
+    lines = list[str]()
+    for ours, other in PAIRS:
+        if (
+            means.get(ours, {}).keys() != means.get(other, {}).keys()
+            or len(means.get(ours, ())) < 2
+        ):
+            continue
+        gains = np.array(
+            [means[ours][function] - means[other][function] for function in means[ours]]
+        )
+        half = 1.96 * gains.std(ddof=1) / len(gains) ** 0.5
+        counts = f"more on {(gains > 0).sum()} functions, fewer on {(gains < 0).sum()}"
+        lines.append(f"{ours} - {other}: {gains.mean():+.4f} ± {half:.4f}, {counts}")
+    return "\n".join(lines)
+
+
+def _share(one: Trial) -> float:
+    return sum(hit is not None for hit in one["reached"]) / len(TARGETS)
+
+
+def draw(found: Sequence[Trial], path: Path) -> None:
+    """Draw the runtime profiles: the share of all targets that were reached within a number of
+    evaluations per parameter.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    from hpc_es.report.plot import PALETTE, STYLE
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+        axis = figure.subplots()
+        for name, own in by_contender(found).items():
+            hits = sorted(
+                hit / one["dimension"] for one in own for hit in one["reached"] if hit is not None
+            )
+            share = np.arange(1, len(hits) + 1) / (len(own) * len(TARGETS))
+            color, line = LINES.get(name, (4, "-"))
+            axis.step(
+                [*hits, max(one["evaluations"] / one["dimension"] for one in own)],
+                [*share, share[-1]],
+                where="post",
+                color=PALETTE[color],
+                linestyle=line,
+                label=name,
+            )
+        functions = len({one["function"] for one in found})
+        axis.set(
+            xscale="log",
+            xlabel="evaluations per parameter",
+            ylabel="share of targets",
+            title=f"bbob-biobj, n = {found[0]['dimension']}, {functions} functions",
+            ylim=(0, None),
+        )
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axis.legend(loc="upper left")
+        figure.savefig(path, dpi=120, metadata={"Software": None})
