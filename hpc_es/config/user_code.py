@@ -107,12 +107,15 @@ def add_importable(directory: Path | str, limits: Limits | None = None) -> None:
     """Make modules in one more directory importable; which files may run in known ones stays as it
     is.
 
-    If the directory is new, files within these limits may run (None: all).
+    In directories that are new, which may include the current one, files within these limits may
+    run (None: all).
     """
-    path = os.path.normpath(Path(directory).absolute())
-    if path not in _directories and (within := _limits(path) or limits) is not None:
-        _directories[path] = within
-    import_from(importable(*import_directories(), directory))
+    directories = importable(*import_directories(), directory)
+    for path in (str(Path(directory).absolute()), *directories):
+        new = os.path.normpath(path)
+        if new not in _directories and (within := _limits(new) or limits) is not None:
+            _directories[new] = within
+    import_from(directories)
 
 
 def importable(*directories: Path | str) -> list[str]:

@@ -95,21 +95,29 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
         _export_model(path, output, options)
         return ""
     policy = load_policy(path, **options.selected, trust=options.trust, env=options.env)
-    kind = policy.config.policy.kind
+    return export_policy(policy, output, options.value)
+
+
+def export_policy(policy: LoadedPolicy, output: Path, has_value: bool = False) -> str:
+    """Write a policy as a .keras file, with `has_value` also its value head.
+
+    Returns and raises what `export` does.
+    """
+    path, kind = policy.source.path, policy.config.policy.kind
     if not is_exportable(kind, policy.policy):
         raise UserError(
             f"{path}: a policy of kind {kind!r} cannot be exported as a Keras model: "
             f"{ARRAYS_SUFFIX} writes its parameters by name"
         )
     require("export", *(("keras",) if kind == "network" else ("tensorflow", "keras")))
-    value = _value_head(path, policy) if options.value else None
+    value = _value_head(path, policy) if has_value else None
     transformations = (
         _environment_transformations(policy.wrappers, policy.spaces) if policy.wrappers else None
     )
     if isinstance(policy.policy, NetworkPolicy):  # which has selected the backend of Keras
         source = policy.source
         model = network_model(
-            policy.policy, source.theta, source.normaliser, transformations, options.value
+            policy.policy, source.theta, source.normaliser, transformations, has_value
         )
     else:
         os.environ["KERAS_BACKEND"] = "tensorflow"

@@ -244,6 +244,16 @@ def load_policy(
     source = read_policy(argument(path, "path"), selected(which, member), trust)
     if actions == "sampled":
         require_stochastic(source.config)
+    return ready(source, env, np.random.default_rng(rng) if actions == "sampled" else None)
+
+
+def ready(
+    source: StoredPolicy, env: Env = "unwrapped", rng: np.random.Generator | None = None
+) -> LoadedPolicy:
+    """Return a policy that acts, from its parameters; with `rng` it samples actions.
+
+    Raises errors as `load_policy`.
+    """
     task = build_kind("tasks", source.config.task)
     try:
         applied = _applied_wrappers(source) if env == "unwrapped" else None
@@ -254,9 +264,7 @@ def load_policy(
             and (warning := task.hidden_state_warning())
         ):
             warnings.warn(warning, stacklevel=2)
-        return LoadedPolicy(
-            source, task, applied, np.random.default_rng(rng) if actions == "sampled" else None
-        )
+        return LoadedPolicy(source, task, applied, rng)
     finally:
         if hasattr(task, "close"):
             close(source.config.task.kind, task.close)

@@ -591,25 +591,26 @@ class RunWriter:
         gc.collect()  # figures are reference cycles, which would pile up until Python collects them
 
     def export(self) -> None:
-        """Save a checkpoint and refresh policy.keras from it.
+        """Save a checkpoint, and refresh policy.keras from the same state.
 
         With `report.export_numbered`, there is also a numbered copy.
         """
-        from hpc_es.report.export import ExportOptions, export
+        from hpc_es.report.export import export_policy
+        from hpc_es.trained.policy import ready
+        from hpc_es.trained.stored import stored_policy
 
         self.save()
-        options, file = (
-            ExportOptions("last", self._export_env, trust=True),
-            self.directory / "policy.keras",
-        )
+        # not from the directory, where others may have written a newer checkpoint
+        source = stored_policy(self.directory, self._snapshot(), "last")
+        file = self.directory / "policy.keras"
         try:
-            export(self.directory, file, options)
+            export_policy(ready(source, self._export_env), file)
         except UserError as error:
             if self._export_env == "wrapped":
                 raise
             self._warn(f"policy.keras is for the environment with its wrappers: {error}")
             self._export_env = "wrapped"
-            export(self.directory, file, dataclasses.replace(options, env="wrapped"))
+            export_policy(ready(source, "wrapped"), file)
         if self.config.report.export_numbered:
             with written(
                 self.directory / f"policy_{self.standing.state.generation:06d}.keras"

@@ -472,6 +472,31 @@ def test_directory_where_others_may_add_files_gives_only_own_ones(
     assert not (place.ran / "optional").exists() and (place.ran / "mine").exists()
 
 
+def test_override_brings_in_no_module_of_a_stranger_from_the_current_directory(
+    place: Place,
+) -> None:
+    """The run names no code; with an override its config is validated again, and Pillow looks for
+    a module that is not installed.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    path = place.root / "pole"
+    place.call("train", "line.yaml", "task.env_id=CartPole-v1", "--output", path, cwd=place.code)
+    open_one = place.root / "open"
+    open_one.mkdir()
+    file = open_one / "olefile.py"
+    file.write_text(f"import pathlib\npathlib.Path({str(place.ran)!r}).touch()\n")
+    for item in (open_one, file):
+        os.chown(item, 12001, 12001)
+    shutil.rmtree(place.ran)
+    words = ["eval", path, "--episodes", "1", "--video", place.root / "x.gif"]
+    for override in ([], ["task.max_episode_steps=3"]):
+        command = ["-P", "-m", "hpc_es", *map(str, words), *override]
+        done = python(command, cwd=open_one, env=place.env)
+        assert not place.ran.exists() and "Traceback" not in done.stderr, str(done)
+        assert done.status == 0 or f"would import {file}" in done.stderr, str(done)
+
+
 def test_link_of_a_stranger_between_links_is_seen(place: Place) -> None:
     """The way leads over a directory that others may change to the user's own run."""
     place.forget()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hpc_es.policies.mlp import MLP, Options
 from hpc_es.policies.networks import keras_models
 from hpc_es.storage import checkpoint
 from hpc_es.trained.policy import load_policy
+from hpc_es.training.run_writer import RunWriter
 from tests.helpers import runs
 from tests.helpers.harness import python, script
 from tests.helpers.populations import population
@@ -298,6 +300,27 @@ def test_policy_without_a_keras_model_is_refused(
     assert left.value.code == 2
     text = "a policy of kind 'mlp' cannot be exported as a Keras model: .npz writes its parameters by name"
     assert text in capsys.readouterr().err
+
+
+def test_export_of_a_run_is_of_its_own_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that somebody else puts into the directory is not taken for the newest one."""
+    other = run("seed=9") / "checkpoints" / "checkpoint_0000000002.h5"
+    save = RunWriter.save
+
+    def planted(writer: RunWriter) -> Path:
+        path = save(writer)
+        shutil.copyfile(other, path.with_name("checkpoint_0000000099.h5"))
+        return path
+
+    monkeypatch.setattr(RunWriter, "save", planted)
+    path = tmp_path / "run"
+    runs.here(runs.tiny(tmp_path), path, ["report.export_interval=2", "stop.generations=2"])
+    own = load_policy(path / "checkpoints" / "checkpoint_0000000002.h5", "last")
+    exported = keras.models.load_model(path / "policy.keras")
+    observed = np.random.default_rng(2).normal(size=(9, 4)).astype(np.float32)
+    np.testing.assert_allclose(np.asarray(exported(observed)), own(observed), atol=1e-5)
 
 
 def test_exports_can_be_numbered_by_generation(tmp_path: Path) -> None:
