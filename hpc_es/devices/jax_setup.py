@@ -333,6 +333,7 @@ def compiling() -> Iterator[None]:
 # The cache.
 
 NAME, MARK = "jax_cache", "made_here"
+_cache: list[int] = []  # the descriptor of the folder that this process uses
 PRIVATE = 0o700
 
 
@@ -365,7 +366,7 @@ def prepare_cache(run: Path) -> str:
         if not folder.exists():
             folder.mkdir(mode=PRIVATE)
             folder.chmod(PRIVATE)  # independently of the umask
-            (folder / MARK).write_text(mark(folder), encoding="utf-8")
+            (folder / MARK).write_text(_mark(folder.lstat()), encoding="utf-8")
     except OSError:
         return ""
     return str(folder)
@@ -382,34 +383,59 @@ def existing_cache(checkpoint: Path) -> str:
 
 def is_trusted(folder: Path) -> bool:
     """Return whether this user has created the folder here, and no other user can write into it."""
-    status = folder.lstat()
-    if (
-        status.st_uid != os.getuid()
-        or stat.S_IMODE(status.st_mode) != PRIVATE
-        or not stat.S_ISDIR(status.st_mode)
-    ):
-        return False
+    descriptor = _opened_if_trusted(folder)
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is not None
+
+
+def _opened_if_trusted(folder: Path) -> int | None:
+    """Return a descriptor of a folder that is trusted, else None."""
     try:
-        return (folder / MARK).read_text(encoding="utf-8") == mark(folder)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return False
+        return None
+    status = os.fstat(descriptor)
+    is_private = status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == PRIVATE
+    with contextlib.suppress(OSError):
+        if is_private and (_by_number(descriptor) / MARK).read_text("utf-8") == _mark(status):
+            return descriptor
+    os.close(descriptor)
+    return None
 
 
-def mark(folder: Path) -> str:
-    """Return the content of the file that identifies the folder: user and inode."""
-    return f"{os.getuid()} {folder.stat().st_ino}\n"
+def _by_number(descriptor: int) -> Path:
+    """Return the path of an open folder, whatever takes its place in the directory of the run."""
+    return Path(f"/proc/self/fd/{descriptor}")
+
+
+def _mark(status: os.stat_result) -> str:
+    """Return the content of the file that identifies a folder: user and inode."""
+    return f"{os.getuid()} {status.st_ino}\n"
 
 
 def use_cache(folder: str) -> None:
-    """Set JAX's compilation cache, unless JAX_COMPILATION_CACHE_DIR is set; "": no cache."""
+    """Set JAX's compilation cache, unless JAX_COMPILATION_CACHE_DIR is set; "": no cache.
+
+    JAX gets the folder that was checked: whoever may write into the directory of a run can put
+    another one in its place.
+    """
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
     if not folder or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
-    subfolder = Path(folder).absolute() / machine.processor_fingerprint()
+    descriptor = _opened_if_trusted(Path(folder))
+    if descriptor is None:
+        return
+    subfolder = _by_number(descriptor) / machine.processor_fingerprint()
     subfolder.mkdir(mode=PRIVATE, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(subfolder))
+    # the path of XLA's own caches would be part of the names; autotuning is off
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     compilation_cache.reset_cache()  # of an earlier run in this process
+    for earlier in _cache:
+        os.close(earlier)
+    _cache[:] = [descriptor]

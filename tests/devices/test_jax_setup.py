@@ -88,6 +88,25 @@ def test_jax_cache_writable_by_others_is_not_used(tmp_path: Path, trouble: str) 
     assert not result.is_symlink()
 
 
+def test_jax_keeps_the_cache_that_was_checked(tmp_path: Path) -> None:
+    """Another folder in its place, which may be a stranger's, is not read."""
+    jax = pytest.importorskip("jax")
+    before = jax.config.jax_compilation_cache_dir
+    folder = Path(jax_setup.prepare_cache(tmp_path))
+    jax_setup.use_cache(str(folder))
+    used = Path(jax.config.jax_compilation_cache_dir)
+    folder.rename(tmp_path / "moved")
+    folder.mkdir()
+    try:
+        (used / "code").write_text("compiled")
+        assert [path.name for path in tmp_path.glob("*/*/code")] == ["code"]
+        assert used.resolve().parent == tmp_path / "moved" and not [*folder.iterdir()]
+        jax_setup.use_cache(str(folder))  # not this user's mark: the first one stays
+        assert jax.config.jax_compilation_cache_dir == str(used)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
 def test_jax_cache_is_disabled_in_an_unwritable_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert jax_setup.prepare_cache(tmp_path / "file") == ""

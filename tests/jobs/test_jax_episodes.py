@@ -171,7 +171,7 @@ def test_eval_uses_the_compilation_cache_of_the_run(reference: Path) -> None:
     import jax
 
     def calls() -> set[str]:
-        folder = Path(jax.config.jax_compilation_cache_dir)
+        folder = Path(jax.config.jax_compilation_cache_dir).resolve()
         assert folder.parent == reference / "jax_cache"
         return {path.name for path in folder.iterdir() if path.stat().st_size > 20_000}
 

@@ -269,7 +269,7 @@ def test_check_eval_and_init_from(tmp_path: Path, capsys: Any) -> None:
 
     jax.config.update("jax_compilation_cache_dir", None)
     assert cli.run(["eval", str(run), "--episodes", "3", "--json"]) == 0
-    assert Path(jax.config.jax_compilation_cache_dir).parent == run / "jax_cache"
+    assert Path(jax.config.jax_compilation_cache_dir).resolve().parent == run / "jax_cache"
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["failed"] == 0
     runs.here(
         config,
