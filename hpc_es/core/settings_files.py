@@ -5,7 +5,7 @@ reads .numba_config.yaml, which names the directory of its cache: pickled code. 
 matplotlibrc, and would wait for a pipe. W&B reads wandb/settings, which names the server that gets
 the key of the user. So whoever may write the current directory, such as /tmp, could run code or get
 keys in every job that starts there. Where others may write it, these libraries start in the root
-directory, and do not see such a file.
+directory, and do not see such a file. Beside code of a run, Numba would read its cache, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 from hpc_es.core.ownership import stranger
-from hpc_es.core.paths import in_root_directory
+from hpc_es.core.paths import in_root_directory, user_directory
 from hpc_es.core.search_path import distributions_hidden, only_others
 from hpc_es.core.streams import say_error
 
@@ -64,6 +64,29 @@ def _foreign(name: str) -> str:
         return reason
     # of a sticky directory, `stranger` says who may replace what is there, not who may add to it
     return f"all users may write {here}" if here.stat().st_mode & stat.S_IWOTH else ""
+
+
+def use_private_numba_cache() -> None:
+    """Let Numba keep its compiled functions in a directory of the user's own, unless
+    NUMBA_CACHE_DIR is set.
+
+    By default they are in __pycache__ beside the code, which may be somebody else's: pickled code
+    that nobody has read.
+    """
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return
+    try:
+        folder = user_directory("XDG_CACHE_HOME", ".cache") / "hpc_es" / "numba"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except (OSError, RuntimeError):  # there is no home, or nothing can be written there
+        import atexit
+        import tempfile
+
+        temporary = tempfile.TemporaryDirectory(prefix="hpc_es_numba_")
+        atexit.register(temporary.cleanup)
+        folder = Path(temporary.name)
+    os.environ["NUMBA_CACHE_DIR"] = str(folder)
 
 
 # within what a module is imported; MPI is imported within `settings_of_user`, too

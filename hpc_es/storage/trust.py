@@ -42,6 +42,7 @@ from hpc_es.core.data import ConfigData, JsonObject
 from hpc_es.core.errors import UserError, as_command, visible
 from hpc_es.core.ownership import depends_on_process, stranger
 from hpc_es.core.paths import absolute, expanded
+from hpc_es.core.settings_files import use_private_numba_cache
 from hpc_es.storage.checkpoint import damage_named, load
 from hpc_es.storage.checkpoint_directory import DIRECTORY, all_full
 from hpc_es.storage.trust_store import Store
@@ -65,6 +66,8 @@ class TrustDecision:
     def apply(self) -> None:
         """Make the code importable in this process, within these limits."""
         user_code.import_as_checked(self.modules)
+        if self.directories or self.modules:
+            use_private_numba_cache()
         if self.directories:
             user_code.import_from(self.directories)
             user_code.import_only(self.limits)

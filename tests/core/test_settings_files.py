@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hpc_es.core.settings_files import use_private_numba_cache
+
 MODULE = """
 import sys
 if "{file}" in {{entry.name for entry in __import__("pathlib").Path(".").iterdir()}}:
@@ -92,3 +94,17 @@ def test_keras_reads_no_settings_below_tmp_where_the_home_cannot_be_written(
     code = "import hpc_es, os; print(os.environ.get('KERAS_HOME'))"
     expected = f"{home}/.keras\n" if home else "None\n"
     assert output(tmp_path, tmp_path, code)[0] == expected
+
+
+def test_numba_cache_is_private_also_without_a_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
+    (tmp_path / "file").write_text("")
+    use_private_numba_cache()
+    folder = Path(os.environ["NUMBA_CACHE_DIR"])
+    assert folder.is_dir() and folder.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "mine")
+    use_private_numba_cache()
+    assert os.environ["NUMBA_CACHE_DIR"] == "mine"

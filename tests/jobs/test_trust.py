@@ -497,6 +497,23 @@ def test_override_brings_in_no_module_of_a_stranger_from_the_current_directory(
         assert done.status == 0 or f"would import {file}" in done.stderr, str(done)
 
 
+def test_numba_keeps_no_pickled_code_beside_that_of_a_run(place: Place) -> None:
+    """In __pycache__ there, somebody else could replace it."""
+    pytest.importorskip("numba")
+    compiled = (
+        "\nimport numba\n@numba.njit(cache=True)\ndef double(x):\n    return 2 * x\ndouble(1)\n"
+    )
+    (place.code / "lines.py").write_text(ENV + compiled)
+    place.forget()
+    place.open_to_all()
+    place.call("trust", place.run)
+    cache = place.root / "cache"
+    place.env["XDG_CACHE_HOME"] = str(cache)
+    place.call("eval", place.run, "--episodes", "1")
+    assert [*cache.glob("hpc_es/numba/*/*.nbi")] and not [*place.code.glob("__pycache__/*.nbi")]
+    assert (cache / "hpc_es/numba").stat().st_mode & 0o777 == 0o700
+
+
 def test_link_of_a_stranger_between_links_is_seen(place: Place) -> None:
     """The way leads over a directory that others may change to the user's own run."""
     place.forget()
