@@ -157,7 +157,7 @@ class Code:
         listed = {*self.files.values()}
         for name, digest in self.sources.items():
             if digest not in listed:
-                yield f"  {visible(name)}"
+                yield f"  {visible(name)}" + (digest and f"  SHA-256 {digest[:12]}")
 
 
 def _place(path: Path) -> str:
