@@ -105,6 +105,8 @@ Fraction = Annotated[float, Limits(ge=0, lt=1)]  # at least 0, less than 1
 Probability = Annotated[float, Limits(ge=0, le=1)]  # 0 to 1
 Count = Annotated[int, Limits(ge=1)]  # a whole number of at least 1
 Natural = Annotated[int, Limits(ge=0)]  # a whole number of at least 0
+# of things that are computed together, for which memory is reserved
+Together = Annotated[int, Limits(ge=1, le=1 << 20)]
 
 
 class Options(Protocol):

@@ -57,7 +57,8 @@ class ConfigError(UserError):
             text if not key or repr(key) in text else f"{key}: {text}"
             for key, text in self.problems
         ]
-        super().__init__("\n".join(lines))
+        # each in one line: a text of a library may quote somebody else's config with its newlines
+        super().__init__("\n".join(" ".join(map(str.strip, line.splitlines())) for line in lines))
 
 
 class Problems(list[tuple[str, str]]):

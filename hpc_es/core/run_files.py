@@ -11,6 +11,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from hpc_es.core.paths import followed
 # In bytes: a result may have a vector of 10^7 numbers, and YAML takes seconds per MiB to parse.
 LARGEST_TEXT, LARGEST_CONFIG, LONGEST_LINE = 1 << 28, 1 << 22, 1 << 26
 # of a JSON text, whose lists may take 20 times its bytes, and its values 10 times
+LEAST_SPARSE = 64 << 20  # bytes of a file whose holes are looked for
 MOST_LISTS, MOST_VALUES = 1_000_000, 20_000_000
 TOO_DEEP = "is nested too deep"
 
@@ -200,6 +202,23 @@ def open_file(path: Path, mode: str = "rb", buffering: int = -1) -> BinaryIO:
     wrapped: Any = raw if buffering == 0 else _BUFFERED[mode](raw)
     file: BinaryIO = wrapped
     return file
+
+
+def copy_named(path: Path, copy: Path) -> int:
+    """Copy a file that the user names, so that its owner cannot change it; return its bytes.
+
+    Raises:
+        UnusualFileError: nearly all of it is a hole, which takes no place on the disk.
+    """
+    with open_file(named_by_user(path)) as file, copy.open("wb") as written:
+        status = os.fstat(file.fileno())
+        size, stored = status.st_size, 512 * status.st_blocks
+        if size > LEAST_SPARSE and size > 10 * stored:
+            raise UnusualFileError(
+                path, f"has {size:,} bytes, of which the disk holds {stored:,}: nothing but zeros"
+            )
+        shutil.copyfileobj(file, written)
+        return size
 
 
 def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:

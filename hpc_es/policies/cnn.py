@@ -9,11 +9,11 @@ are divided by 255.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from hpc_es.config.options import Count, option, options, unused
+from hpc_es.config.options import Count, Limits, Together, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser, ObservationSpec, Spaces, parts_of
 from hpc_es.core.declarations import Computes
 from hpc_es.core.errors import ConfigError
@@ -108,9 +108,11 @@ class Options(PolicyOptions):
         "observations of random play",
         "none",
     )
-    reference_frames: Count = option("number of observations of random play for virtual_batch", 128)
+    reference_frames: Annotated[int, Limits(ge=1, le=10_000)] = option(
+        "number of observations of random play for virtual_batch", 128
+    )
     backend: Literal["jax"] = option("library that computes the network", "jax")
-    candidates_per_call: Count = option(
+    candidates_per_call: Together = option(
         "number of candidates that are computed together; results depend on it, not on chunks or ranks",
         16,
     )

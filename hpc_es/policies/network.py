@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from hpc_es.config.options import Count, PathText, option, options
+from hpc_es.config.options import PathText, Together, option, options
 from hpc_es.config.registry import config_directory, import_function
 from hpc_es.config.source_code import source_hash
 from hpc_es.core.data import (
@@ -72,7 +72,7 @@ class Options(PolicyOptions):
         "further keywords of the function", default_factory=dict
     )
     backend: BackendName = option("library that computes the network", "jax")
-    candidates_per_call: Count = option(
+    candidates_per_call: Together = option(
         "number of candidates that are computed together; results depend on it, not on chunks or ranks",
         16,
     )

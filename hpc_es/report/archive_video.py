@@ -72,7 +72,7 @@ def write_grid(
                 episodes.append(
                     [_thinned(frame, columns) for frame in frames(source, task, environment, seed)]
                 )
-    save(list(_tiled(episodes, columns)), seconds, output)
+    save(_tiled(episodes, columns), seconds, output)
 
 
 def _thinned(frame: Array, columns: int) -> Array:

@@ -7,7 +7,9 @@ import ctypes.util
 import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,27 +62,53 @@ def write_video(source: StoredPolicy, seed: int, output: Path) -> None:
     """
     from hpc_es.trained.stored import single_episodes
 
-    with (
-        closing("the task", single_episodes(source.config)) as task,
-        rendering(task, output) as (environment, seconds),
-    ):
-        images = list(frames(source, task, environment, seed))
-    save(images, seconds, output)
+    with closing("the task", single_episodes(source.config)) as task:
+        recording = Recording(source, task, output, seed)
+        images = iter(recording)
+        first = next(images)
+        save(chain([first], images), recording.seconds, output)
 
 
-def save(images: Sequence[Array], seconds: float, output: Path) -> None:
-    """Write frames uint8[height, width, 3], each shown for so many seconds; the file is replaced
-    atomically.
+@dataclass
+class Recording:
+    """The frames of an episode, one after the other: all of them may be more than memory has.
+
+    `seconds` is how long each is shown, from the first one on. Errors are those of `rendering`.
     """
-    import imageio.v3 as iio
 
+    source: StoredPolicy
+    task: Any
+    output: Path
+    seed: int
+    seconds: float = SECONDS_PER_FRAME
+
+    def __iter__(self) -> Iterator[Array]:
+        with rendering(self.task, self.output) as (environment, self.seconds):
+            yield from frames(self.source, self.task, environment, self.seed)
+
+
+def save(images: Iterable[Array], seconds: float, output: Path) -> None:
+    """Write frames uint8[height, width, 3], each shown for so many seconds; the file is replaced
+    atomically. Only some frames are in memory.
+    """
     with written(output) as temporary:
-        # in hundredths of a second; viewers show 1/100 s as 1/10 s
         if output.suffix.lower() == ".gif":
+            from PIL import Image
+
+            # in hundredths of a second; viewers show 1/100 s as 1/10 s
             hundredths = max(round(100 * seconds), 2)
-            iio.imwrite(temporary, images, duration=10 * hundredths, loop=0)
-        else:  # macro_block_size=2: the codec needs even sizes
-            iio.imwrite(temporary, images, fps=1 / seconds, plugin="FFMPEG", macro_block_size=2)
+            frames = map(Image.fromarray, images)
+            options: Any = {"append_images": frames, "duration": 10 * hundredths, "loop": 0}
+            next(frames).save(temporary, "GIF", save_all=True, **options)
+        else:
+            import imageio.v2 as iio
+
+            # macro_block_size=2: the codec needs even sizes
+            settings: Any = {"fps": 1 / seconds, "macro_block_size": 2}
+            writer: Any = iio.get_writer(temporary, format="FFMPEG", mode="I", **settings)
+            with writer:
+                for image in images:
+                    writer.append_data(image)
 
 
 @contextlib.contextmanager

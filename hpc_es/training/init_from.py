@@ -9,7 +9,6 @@ separately: from `init_from`, none, or from another file.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -24,7 +23,7 @@ from hpc_es.core.data import Array, Arrays, Float32, ProblemState, Spaces, State
 from hpc_es.core.errors import CheckpointError, ConfigError, Problems
 from hpc_es.core.paths import current_directory, expanded, shown
 from hpc_es.core.policy import Policy
-from hpc_es.core.run_files import named_by_user, open_file
+from hpc_es.core.run_files import copy_named, named_by_user
 from hpc_es.policies.network import NetworkPolicy
 from hpc_es.policies.networks.keras_loading import ARCHIVE
 from hpc_es.policies.networks.keras_models import MODELS, SavedLayer, normaliser_of, value_of
@@ -186,10 +185,9 @@ def _state(path: str, policy: Policy | None, kind: str) -> State:
 @contextlib.contextmanager
 def _private_copy(path: Path) -> Iterator[Path]:
     """Yield a copy of a file, which its owner cannot change; errors name the file itself."""
-    with open_file(named_by_user(path)) as file, tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / f"model{path.suffix}"
-        with copy.open("wb") as written:
-            shutil.copyfileobj(file, written)
+        copy_named(path, copy)
         try:
             yield copy
         except CheckpointError as error:

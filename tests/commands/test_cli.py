@@ -12,6 +12,8 @@ import os
 import re
 import shutil
 import struct
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import gymnasium
 import imageio.v3 as iio
 import numpy as np
 import pytest
+from PIL import Image
 
 import hpc_es
 from hpc_es import __version__, cli
@@ -327,15 +330,34 @@ def test_video_has_a_limit_for_endless_episodes(
     assert "ends after 3 frames" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("suffix", [".gif", ".mp4"])
+def test_video_keeps_few_frames_in_memory(suffix: str, tmp_path: Path) -> None:
+    if suffix == ".mp4":
+        pytest.importorskip("imageio_ffmpeg")
+    alive: list[weakref.ref[Any]] = []
+    most = 0
+
+    def frames() -> Iterator[Any]:
+        nonlocal most
+        for number in range(20):
+            frame = np.full((16, 16, 3), 10 * number, np.uint8)
+            alive.append(weakref.ref(frame))
+            most = max(most, sum(one() is not None for one in alive))
+            yield frame
+
+    video.save(frames(), 0.1, tmp_path / f"film{suffix}")
+    assert len(alive) == 20 and most < 5
+
+
 def test_failed_write_leaves_the_old_video(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     film = tmp_path / "film.gif"
     film.write_text("old")
 
-    def full(path: Path, *_: Any, **__: Any) -> None:
+    def full(_: Any, path: Path, *__: Any, **___: Any) -> None:
         path.write_text("half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(iio, "imwrite", full)
+    monkeypatch.setattr(Image.Image, "save", full)
     with pytest.raises(SystemExit) as left:
         cli.main(["eval", str(run(env("Painted"))), "--episodes", "1", "--video", str(film)])
     assert left.value.code == 1

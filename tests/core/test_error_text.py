@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.core.errors import failure_from_error, message_of
+from hpc_es.core.errors import ConfigError, failure_from_error, message_of
 from tests.helpers import runs
 from tests.helpers.harness import python
 
@@ -35,6 +35,15 @@ def test_text_can_be_written_to_any_file(made: Callable[[], Exception], text: st
     assert text in failure.text
     failure.text.encode()
     failure.details.encode()
+
+
+def test_problem_of_a_config_is_one_line() -> None:
+    """A library may quote a text of somebody else's config, such as the name of a keyword."""
+    problems = [("task.env_kwargs", "got 'x\nWARNING: fake'"), ("seed", "is 0")]
+    assert str(ConfigError(problems)).splitlines() == [
+        "task.env_kwargs: got 'x WARNING: fake'",
+        "seed: is 0",
+    ]
 
 
 def test_control_characters_are_shown_and_not_obeyed() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from hpc_es.core.run_files import (
     UnusualFileError,
+    copy_named,
     each_line,
     named_by_user,
     open_file,
@@ -60,6 +61,25 @@ def test_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
         read_bytes(tmp_path / "file")
     with open_file(tmp_path / "file") as file, pytest.raises(ValueError, match="has a line of"):
         next(each_line(file))
+
+
+def test_file_of_holes_is_not_copied(tmp_path: Path) -> None:
+    """A file of terabytes takes no place on the disk of its owner, but on that of its copy."""
+    for name, size, content in [
+        ("small", 1, b"x"),
+        ("large", 1 << 40, b"x"),
+        ("dense", 0, b"x" * 5),
+    ]:
+        with (tmp_path / name).open("wb") as file:
+            file.write(content)
+            if size:
+                file.truncate(size)
+    assert copy_named(tmp_path / "dense", tmp_path / "copy") == 5
+    assert (tmp_path / "copy").read_bytes() == b"xxxxx"
+    assert copy_named(tmp_path / "small", tmp_path / "copy") == 1
+    with pytest.raises(UnusualFileError, match="has 1,099,511,627,776 bytes, of which the disk"):
+        copy_named(tmp_path / "large", tmp_path / "copy")
+    assert (tmp_path / "copy").stat().st_size == 0
 
 
 def test_deep_json_and_texts_that_are_none(tmp_path: Path) -> None:

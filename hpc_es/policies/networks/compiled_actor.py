@@ -15,8 +15,12 @@ import numpy.typing as npt
 
 from hpc_es.core.callbacks import callback_errors
 from hpc_es.core.data import Array, Float32, Normaliser
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.machine import bytes_text, memory_bytes
 from hpc_es.core.population import Layout, Population, candidate_parts
 from hpc_es.policies.networks.heads import ActionHead, normalise
+
+LARGE = 1 << 30  # bytes, below which the memory of the machine is not asked for
 
 
 class CompiledCall(Protocol):
@@ -79,6 +83,12 @@ class CompiledActor:
         assert self._call.size is not None
         size = self._call.size
         calls = -(-rows // size)
+        one = sum(part[0].nbytes for part in self._parts.values())
+        needed = calls * size * one
+        if needed > LARGE and needed > (has := memory_bytes()):
+            text = f"is {size}, but the parameters of its calls take {bytes_text(needed)}"
+            remedy = f"expected a number that fits the {bytes_text(has)} of this machine"
+            raise ConfigError([("policy.candidates_per_call", f"{text}: {remedy}")])
         self._rows = rows
         self._padding = np.minimum(np.arange(calls * size), rows - 1)
         self._spans = [slice(start, start + size) for start in range(0, calls * size, size)]

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.config.options import Count, Limits, NonNegative, PathText, option, options, unused
+from hpc_es.config.options import (
+    Count,
+    Limits,
+    NonNegative,
+    PathText,
+    Together,
+    option,
+    options,
+    unused,
+)
 from hpc_es.core.data import Array, Float32, Normaliser
 from hpc_es.core.declarations import NUMPY, Computes, Setting
 from hpc_es.core.population import Layout, Population
@@ -73,7 +82,7 @@ class Options(PolicyOptions):
 
     hidden_dims: tuple[Count, ...] = option("number of units of each hidden layer")
     backend: BackendName = option("library that computes the actions", NUMPY)
-    candidates_per_call: Count = option(
+    candidates_per_call: Together = option(
         "number of candidates that TensorFlow computes together; results depend on it, not on chunks or ranks",
         16,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from hpc_es.core.array_files import require_plain_archive
 from hpc_es.core.errors import ConfigError, failure_from_error
-from hpc_es.core.run_files import named_by_user, open_file, parse_json
+from hpc_es.core.run_files import copy_named, named_by_user, open_file, parse_json
 from hpc_es.policies.networks.keras_config import require_known
 from hpc_es.policies.networks.network import KEY
 
@@ -89,8 +89,7 @@ def _copy_checked(path: Path, copy: Path) -> int:
     reads such a file checks it (`require_known_layers`).
     """
     if path.suffix != ARCHIVE:
-        with open_file(named_by_user(path)) as opened:
-            return copy.write_bytes(opened.read())
+        return copy_named(path, copy)
     config, weights = read_archive(path)
     require_known(config)
     with zipfile.ZipFile(copy, "w") as archive:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from hpc_es.config.options import Count, Natural, option, options
+from hpc_es.config.options import Count, Natural, Together, option, options
 from hpc_es.config.source_code import source_hash
 from hpc_es.core.data import (
     Box,
@@ -304,12 +304,12 @@ class Options(EpisodeQuantityOptions):
         "whether all candidates of a generation play the same episodes (common random numbers), instead of each its own",
         False,
     )
-    lanes: Literal["auto"] | Count = option(
+    lanes: Literal["auto"] | Together = option(
         "number of episodes that are stepped side by side; auto: chosen at the first start (docs/guides/compiled.md). "
         "Results depend on it",
         LANES,
     )
-    jobs_per_call: Literal["auto"] | Count = option(
+    jobs_per_call: Literal["auto"] | Together = option(
         "number of jobs per compiled call, in place of mpi.chunk_size; auto: "
         "chosen at the first start. Results depend on it",
         JOBS_PER_CALL,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hpc_es.config.options import Count, option, options, unused
+from hpc_es.config.options import Together, option, options, unused
 from hpc_es.config.schema import NO_NUMBERS, Reduction
 from hpc_es.config.source_code import source_hash
 from hpc_es.core import machine
@@ -92,7 +92,7 @@ class Options(ModelQuantityOptions):
         "PyTorch, into which each candidate is written before it is scored (docs/guides/models.md)",
         "compiled",
     )
-    jobs_per_call: Literal["auto"] | Count = option(
+    jobs_per_call: Literal["auto"] | Together = option(
         "number of candidates per compiled call, in place of mpi.chunk_size; auto: chosen at the first start "
         "(docs/guides/models.md). Results depend on it",
         JOBS_PER_CALL,

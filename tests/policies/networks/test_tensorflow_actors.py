@@ -15,6 +15,7 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.population import Perturbed
 from hpc_es.devices.backend import USED_BEFORE
 from hpc_es.policies.mlp import MLP, Options
+from hpc_es.policies.networks import compiled_actor
 from hpc_es.policies.networks import tensorflow_actors as mlp_tensorflow
 from hpc_es.policies.networks.compiled_actor import CompiledActor
 from tests.helpers.harness import python, script
@@ -126,6 +127,14 @@ def test_row_depends_on_neither_its_position_nor_the_others() -> None:
     for rows in ([8], [3, 1], [5, 5, 5], [8, 7, 6, 5, 4, 3, 2, 1, 0], [0, 4, 8, 2, 6]):
         actions = network.bind(explicit(stack[rows]), NORMALISER).act(inputs[rows])
         assert actions.tobytes() == whole[rows].tobytes()
+
+
+def test_calls_that_do_not_fit_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Padded to a whole call, even two candidates may take more than the machine has."""
+    monkeypatch.setattr(compiled_actor, "memory_bytes", lambda: 1 << 31)
+    network = policy("tensorflow", "box", hidden=(24, 24), candidates_per_call=1 << 20)
+    with pytest.raises(ConfigError, match=r"policy.candidates_per_call: is 1048576, but .* take"):
+        network.bind(perturbed(network.layout.size, 2), None)
 
 
 def test_all_actors_of_a_policy_share_a_compiled_call() -> None:
