@@ -30,6 +30,9 @@ class Score(NamedTuple):
     coverage: float  # in per cent
 
 
+Contender = Callable[[int, int], Score]  # of the generations and the seed
+
+
 def arm(x: Any) -> Mapping[str, Any]:
     """Return the values and ends of arms, of float64[arms, joints]."""
     import numpy as np
@@ -101,10 +104,21 @@ def qdax(generations: int, seed: int) -> Score:
     return Score(float(found["qd_score"]), float(found["coverage"]))
 
 
-CONTENDERS: Mapping[str, tuple[Callable[[int, int], Score], str]] = {
+CONTENDERS: Mapping[str, tuple[Contender, str]] = {
     "hpc_es": (ours, "numpy"),
     "qdax": (qdax, "qdax"),
 }
+
+
+def print_table(contenders: Mapping[str, Contender], generations: int, trials: int) -> None:
+    """Run contenders with the seeds 1 to `trials`, and print a table as they finish."""
+    print("| contender | trials | QD score | coverage |\n|---|---|---|---|", flush=True)
+    for name, run in contenders.items():
+        found = [run(generations, seed) for seed in range(1, trials + 1)]
+        scores = [score.qd_score for score in found]
+        cells = f"{fmean(scores):,.0f} ({min(scores):,.0f} to {max(scores):,.0f})"
+        coverage = f"{fmean(score.coverage for score in found):.1f} %"
+        print(f"| {name} | {len(found)} | {cells} | {coverage} |", flush=True)
 
 
 def main() -> int:
@@ -118,17 +132,12 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     options = parser.parse_args()
-    print("| contender | trials | QD score | coverage |\n|---|---|---|---|", flush=True)
-    for name in options.only:
-        run, package = CONTENDERS[name]
-        if find_spec(package) is None:
-            print(f"{name} is left out: {package} is not installed")
-            continue
-        found = [run(options.generations, seed) for seed in range(1, options.trials + 1)]
-        scores = [score.qd_score for score in found]
-        cells = f"{fmean(scores):,.0f} ({min(scores):,.0f} to {max(scores):,.0f})"
-        coverage = f"{fmean(score.coverage for score in found):.1f} %"
-        print(f"| {name} | {len(found)} | {cells} | {coverage} |", flush=True)
+    installed = {
+        name: CONTENDERS[name][0]
+        for name in options.only
+        if find_spec(CONTENDERS[name][1]) is not None
+    }
+    print_table(installed, options.generations, options.trials)
     return 0
 
 
