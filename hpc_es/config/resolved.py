@@ -88,6 +88,7 @@ def dump_json(config: Config) -> str:
     return json.dumps(resolved(config))
 
 
+MOST_KEYS = 200_000  # of a config, which `hpc-es inspect` writes as YAML in ten seconds
 SECTIONS = ("task", "policy", "algorithm")  # whose options are read without their kinds
 
 
@@ -99,6 +100,8 @@ def plain_data(text: str) -> ConfigData:
     """
     try:
         if text.startswith("{"):
+            if (count := text.count(":")) > MOST_KEYS:
+                raise ValueError(f"has {count:,} keys, more than {MOST_KEYS:,}")
             data = parse_json(text)
         else:
             from hpc_es.config.yaml_text import parse

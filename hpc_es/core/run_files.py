@@ -22,9 +22,9 @@ from hpc_es.core.paths import followed
 
 # In bytes: a result may have a vector of 10^7 numbers, and YAML takes seconds per MiB to parse.
 LARGEST_TEXT, LARGEST_CONFIG, LONGEST_LINE = 1 << 28, 1 << 22, 1 << 26
-# of a JSON text, whose lists may take 20 times its bytes, and its values 10 times
 LEAST_SPARSE = 64 << 20  # bytes of a file whose holes are looked for
-MOST_LISTS, MOST_VALUES = 1_000_000, 20_000_000
+# of a JSON text: lists may take 20 times its bytes, keys 25 times, and values 10 times
+MOST_LISTS, MOST_KEYS, MOST_VALUES = 1_000_000, 1_000_000, 20_000_000
 TOO_DEEP = "is nested too deep"
 
 # directories above a file that may be links in a run, such as run/repetition_0000/checkpoints
@@ -262,7 +262,11 @@ def parse_json(
 
 def exact_json(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     """Return the value of a JSON text like `parse_json`, with lone surrogates as they are."""
-    for marks, most, things in (("[{", MOST_LISTS, "lists"), (",", MOST_VALUES, "values")):
+    for marks, most, things in (
+        ("[{", MOST_LISTS, "lists"),
+        (":", MOST_KEYS, "keys"),
+        (",", MOST_VALUES, "values"),
+    ):
         if (count := sum(map(text.count, marks))) > most:
             raise ValueError(f"has {count:,} {things}, more than {most:,}")
     try:

@@ -87,6 +87,8 @@ def use_private_numba_cache() -> None:
         atexit.register(temporary.cleanup)
         folder = Path(temporary.name)
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
+    if (config := sys.modules.get("numba.core.config")) is not None:  # which has read it already
+        config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
 
 
 # within what a module is imported; MPI is imported within `settings_of_user`, too

@@ -151,7 +151,7 @@ def _read_result(run: RunSummary) -> None:
     if exists(file):
         run.result = read_json(file)
     elif (run.path / STATUS).exists():
-        run.result = read_json(run.path / STATUS)
+        run.result = read_json(run.path / STATUS, LARGEST_CONFIG)
     if not isinstance(run.result, dict):
         run.result = {}
         raise TypeError(f"{file}: expected a JSON object")

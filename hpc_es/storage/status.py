@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import unreadable_reason
-from hpc_es.core.run_files import read_json
+from hpc_es.core.run_files import LARGEST_CONFIG, read_json
 from hpc_es.core.vocabulary import inside
 from hpc_es.storage.run_lock import is_alive, is_held
 
@@ -54,7 +54,7 @@ def run_state(directory: Path) -> JsonObject:
     `reason`.
     """
     try:
-        status = read_json(directory / STATUS)
+        status = read_json(directory / STATUS, LARGEST_CONFIG)
     except FileNotFoundError:
         return {"state": NOT_BEGUN}
     except (OSError, ValueError) as error:
@@ -113,7 +113,7 @@ def state_text(status: JsonObject) -> str:
 def final_evaluation(directory: Path, generation: int | None) -> dict[str, float]:
     """Return the final evaluation in status.json if it is of this generation, else {}."""
     try:
-        status = inside(read_json(directory / STATUS))
+        status = inside(read_json(directory / STATUS, LARGEST_CONFIG))
         names = [name for name in status if name.startswith("final_")]
         return (
             {name: float(status[name]) for name in names}

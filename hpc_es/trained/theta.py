@@ -13,6 +13,7 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.errors import (
     CheckpointError,
+    ConfigError,
     UserError,
 )
 from hpc_es.storage.checkpoint import Snapshot, damage_named, load
@@ -122,8 +123,13 @@ def check_snapshot(path: Path, snapshot: Snapshot, trust: Consent) -> TrustDecis
 
 
 def parsed(path: Path, snapshot: Snapshot) -> Config:
-    with damage_named(path):
-        return parse_resolved(snapshot.config_text)
+    try:
+        with damage_named(path):
+            return parse_resolved(snapshot.config_text)
+    except ConfigError as error:
+        if any(key for key, _ in error.problems):
+            raise
+        raise ConfigError([("", f"{path}: {error}")]) from error
 
 
 def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:

@@ -577,6 +577,13 @@ def test_damaged_or_invalid_resolved_text_is_refused(text: str) -> None:
         parse_resolved(text)
 
 
+def test_json_config_of_many_keys_is_refused() -> None:
+    """Every command that shows it would take a minute."""
+    text = json.dumps({"x": dict.fromkeys(map(str, range(200_000)))})
+    with pytest.raises(ConfigError, match="has 200,001 keys, more than 200,000"):
+        plain_data(text)
+
+
 @pytest.mark.parametrize("section", ["task", "policy", "algorithm"])
 @pytest.mark.parametrize("value", ["true", "5", "text", "[1]"])
 def test_plain_data_has_mappings_as_sections(section: str, value: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 import time
@@ -96,6 +97,13 @@ def test_json_that_takes_many_times_its_bytes_is_refused(item: str) -> None:
     with pytest.raises(ValueError, match=r"has \d\d,\d{3},\d{3} (lists|values), more than"):
         parse_json("[" + f"{item}," * 21_000_000 + "1]")
     assert time.process_time() - since < 5
+
+
+def test_json_of_many_keys_is_refused() -> None:
+    """A dict takes 25 times the bytes of its text."""
+    text = json.dumps({str(number): 1 for number in range(1_000_001)})
+    with pytest.raises(ValueError, match="has 1,000,001 keys, more than 1,000,000"):
+        parse_json(text)
 
 
 def test_vector_of_ten_million_numbers_is_no_bomb() -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -102,8 +103,11 @@ def test_numba_cache_is_private_also_without_a_home(
     monkeypatch.setenv("NUMBA_CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
     (tmp_path / "file").write_text("")
+    config = ModuleType("numba.core.config")
+    monkeypatch.setitem(sys.modules, config.__name__, config)
     use_private_numba_cache()
     folder = Path(os.environ["NUMBA_CACHE_DIR"])
+    assert vars(config)["CACHE_DIR"] == str(folder)  # imported before, it does not look again
     assert folder.is_dir() and folder.stat().st_mode & 0o777 == 0o700
     monkeypatch.setenv("NUMBA_CACHE_DIR", "mine")
     use_private_numba_cache()

@@ -549,6 +549,15 @@ print(mine.value)
     assert done.stdout == "3\n", str(done)
 
 
+def test_message_about_a_damaged_config_names_the_checkpoint(place: Place) -> None:
+    for path in (place.run / "checkpoints").glob("*.h5"):
+        old = checkpoint.load(path)
+        data = {**plain_data(old.config_text), "unknown": {"x": 1}}
+        checkpoint.save(path, dataclasses.replace(old, config_text=json.dumps(data)))
+    said = place.call("eval", place.run, "--episodes", "1", status=2).stderr
+    assert said.startswith(f"hpc-es: {place.run}/checkpoints/") and "it is damaged" in said
+
+
 def test_texts_that_are_given_to_code_are_trusted_and_numbers_may_change(place: Place) -> None:
     place.open_to_all()
     place.change_config("task", max_episode_steps=4)
@@ -935,7 +944,7 @@ lines.helper.ran("imported")
 
 def test_texts_with_many_modules_are_refused_in_seconds(place: Place) -> None:
     """Each would be looked for in all directories of the search path."""
-    texts = {f"k{number}": f"module{number}:x" for number in range(100_000)}
+    texts = {f"k{number}": f"module{number}:x" for number in range(90_000)}
     place.change_config("task", env_kwargs=texts)
     place.change(sources={}, import_paths=[])
     done = place.call("eval", place.run, status=2)
