@@ -86,8 +86,8 @@ class Results:
 def results(directory: str | Path) -> Results:
     """Read the runs at and below a directory, which may be in progress.
 
-    The tables are structured arrays, which `pandas.DataFrame` takes as they are. Their paths begin
-    with the directory as it is given here.
+    Paths in the tables begin with the directory as it is given. The tables are structured arrays,
+    which `pandas.DataFrame` takes as they are:
 
         found = hpc_es.results("runs")
         best = found.runs[found.runs["value"].argmax()]

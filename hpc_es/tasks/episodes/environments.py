@@ -165,8 +165,7 @@ def _as_tuples(value: Json) -> Any:
 
 def _construction_error(env_id: str, error: Exception) -> ConfigError:
     if isinstance(error, TypeError):
-        text = f"{env_id} does not take these keywords: {one_line(str(error))}"
-        return ConfigError([("task.env_kwargs", text)])
+        return ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")])
     return ConfigError(
         [("task.env_id", f"{env_id} cannot be created: {one_line(error_text(error))}")]
     )
@@ -186,7 +185,7 @@ def _unknown_id_message(env_id: str, error: Exception) -> str:
     near = _closest(name, known)
     meant = f"{module}:{near}" if module else near
     hint = f"; did you mean {meant!r}?" if near else ""
-    text = f"expected a registered Gymnasium id, found {env_id!r}{hint} ({one_line(str(error))})"
+    text = f"expected a registered Gymnasium id, found {env_id!r}{hint} ({str(error).strip()})"
     if module:
         return text
     return (
