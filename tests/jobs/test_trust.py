@@ -281,7 +281,8 @@ def test_own_run_with_a_library_or_a_program_is_trusted_once_started(place: Plac
         assert f"is {'of a library' if name == 'library' else 'a program'}" in place.refused(
             "eval", run
         )
-        place.call("trust", run)
+        listed = place.call("trust", run).stdout
+        assert ("  sh  SHA-256 " in listed) == (name == "program"), listed
         place.call("eval", run)
 
 
