@@ -39,7 +39,7 @@ from hpc_es.config.options import option, options
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.declarations import Needs
 from hpc_es.core.interfaces import VectorProblem
-from hpc_es.core.population import Explicit, Population
+from hpc_es.core.population import Directions, Explicit, Population
 
 NEEDS = Needs(
     metrics=WITH_PATH,
@@ -147,9 +147,7 @@ class SepCMAES(DistributionStrategy):
         deviations = state.shared["deviations"] * self.problem.dtype.type(state.shared["sigma"])
         if self.mixed is not None:
             jobs = chunk.job_numbers
-            z = np.stack(
-                [self.noise.direction(state.generation, job, 0, self.problem.size) for job in jobs]
-            )
+            z = Directions(self.noise, state.generation, jobs).elements(0, self.problem.size)
             steps = deviations * z[:, self.mixed.normal]
             vectors = self.mixed.candidates(state.shared, state.generation, jobs, steps)
             return Explicit(self.problem.layout, with_injected(state.shared, jobs, vectors))

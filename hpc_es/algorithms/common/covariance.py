@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hpc_es.core.data import Float64
-from hpc_es.core.population import Noise
+from hpc_es.core.population import Directions, Noise
 
 MAX_PARAMETERS = 2_000  # the covariance has the square of this number of elements
 BLOCK_ROWS = 256  # rows of the covariance per block of the update; results depend on it
@@ -142,9 +142,11 @@ class BlockSampler:
         if cached is not None:
             return cached
         first = block * SAMPLE_ROWS
+        samples = range(first, min(first + SAMPLE_ROWS, population))
         z = np.zeros((SAMPLE_ROWS, self._size))
-        for row, sample in enumerate(range(first, min(first + SAMPLE_ROWS, population))):
-            z[row] = self._noise.direction(self._generation, sample, 0, self._size)
+        z[: len(samples)] = Directions(self._noise, self._generation, samples).elements(
+            0, self._size
+        )
         result = z, z @ self._matrix.T
         if population * self._size <= MAX_CACHED:
             self._blocks[block] = result
