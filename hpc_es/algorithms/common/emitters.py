@@ -262,6 +262,11 @@ class EmitterStrategy(BaseStrategy[Emitted]):
         arrays = {**shared, **master, "age": np.array(0)}
         return {name: array for name, array in arrays.items() if name != "axes"}
 
+    @property
+    def _names(self) -> Sequence[str]:
+        """The arrays of a search."""
+        return ("theta", *self._first)
+
     def initial(self) -> State:
         """Return new searches and an empty archive."""
         count = len(self.rankings)
@@ -327,8 +332,8 @@ class EmitterStrategy(BaseStrategy[Emitted]):
         return len(self.rankings)
 
     def partial_update(self, state: State, prepared: Emitted, block: int) -> Arrays:
-        """Return the search of an emitter after its update, the new elites among its candidates,
-        and whether it starts again.
+        """Return what an update changes in the search of an emitter, the new elites among its
+        candidates, and whether it starts again.
         """
         size, parents = self.options.population_size, prepared.parents[block]
         winners = prepared.batch.winners_among(block * size, (block + 1) * size)
@@ -340,8 +345,8 @@ class EmitterStrategy(BaseStrategy[Emitted]):
             return arrays
         search, scope = self.searches[block], self.scope(state, block, parents)
         shared, master = search.after(scope, prepared.orders[block])
-        after = {**scope.shared, **scope.master, **shared, **master}
-        after["age"] = scope.master["age"] + 1
+        before = {**scope.shared, **scope.master}
+        after = {**before, **shared, **master, "age": scope.master["age"] + 1}
         lengths, sigma = after["axis_lengths"], float(after["sigma"])
         again = (
             prepared.is_flat[block]
@@ -349,8 +354,11 @@ class EmitterStrategy(BaseStrategy[Emitted]):
             or not MIN_DEVIATION < sigma * float(lengths[-1]) < math.inf
             or not np.isfinite(after["theta"]).all()
         )
-        new = {PREFIX + name: np.asarray(after[name]) for name in ("theta", *self._first)}
-        return arrays if again else {**arrays, **new, "again": np.array(False)}
+        if again:
+            return arrays
+        changed = {name: after[name] for name in self._names if after[name] is not before[name]}
+        new = {PREFIX + name: np.asarray(array) for name, array in changed.items()}
+        return {**arrays, **new, "again": np.array(False)}
 
     def tell(self, state: State, results: Results[Emitted]) -> tuple[State, Mapping[str, float]]:
         """Add the candidates to the archive, and begin new searches where one has ended."""
@@ -370,10 +378,7 @@ class EmitterStrategy(BaseStrategy[Emitted]):
             again = bool(block["again"])
             restarts[number] += again
             searches.append(self._begun(after, number) if again else block)
-        own = {
-            name: np.stack([search[name] for search in searches])
-            for name in (PREFIX + "theta", *(PREFIX + name for name in self._first))
-        }
+        own = self._with_changes(after.shared, searches)
         shared = {**after.shared, **own, PREFIX + "restarts": restarts}
         metrics = {
             **self.archive.metrics(after, batch),
@@ -381,6 +386,24 @@ class EmitterStrategy(BaseStrategy[Emitted]):
             "restarts": float(restarts.sum()),
         }
         return State(after.generation, shared, after.master), metrics
+
+    def _with_changes(self, shared: Arrays, searches: Sequence[Arrays]) -> Arrays:
+        """Return the arrays of all emitters after the changes of each.
+
+        One that no emitter changes, such as the roots in most generations, stays the same object:
+        read-only, it is not sent again.
+        """
+        arrays: dict[str, Array] = {}
+        for name in (PREFIX + name for name in self._names):
+            arrays[name] = shared[name]
+            if any(name in search for search in searches):
+                rows = [
+                    search.get(name, old)
+                    for search, old in zip(searches, shared[name], strict=True)
+                ]
+                arrays[name] = np.stack(rows)
+                arrays[name].flags.writeable = False
+        return arrays
 
     def _begun(self, state: State, number: int) -> Arrays:
         """Return a new search of an emitter, from an elite, or from an initial vector."""
