@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import resource
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -93,6 +94,11 @@ class Costs:
         mean_length = sum(self.lengths) / max(len(self.lengths), 1)
         mean_extra = sum(self.extras) / max(len(self.extras), 1)
         return max(self.step * mean_length + mean_extra + (0.0 if self.lockstep else self.job), 0.0)
+
+    @property
+    def evaluation_spread(self) -> float:
+        """Standard deviation of these seconds, apart from those of different lengths."""
+        return statistics.pstdev(self.extras) if self.extras else 0.0
 
 
 def broadcast_seconds(size: int, ranks: int, cluster: Cluster) -> float:

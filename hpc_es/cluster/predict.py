@@ -398,7 +398,9 @@ def automatic(measured: MeasuredGeneration, population: int, ranks: int) -> CutP
     costs, cutting = measured.costs, measured.cutting
     workers = evaluating_ranks(population, ranks, cutting, "auto", "auto")
     if cutting == "one by one":
-        cut = cut_by_time(population, costs.evaluation_seconds, len(workers))
+        cut = cut_by_time(
+            population, costs.evaluation_seconds, len(workers), costs.evaluation_spread
+        )
     else:
         most = most_jobs(cutting, costs.theta)
         steps = np.resize(np.asarray(costs.lengths or (1,), np.float64), population)

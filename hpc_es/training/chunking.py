@@ -44,6 +44,8 @@ SMALLEST_USUAL = 4  # jobs of a chunk at the end of a round
 # Cheap evaluations, by the seconds that they take.
 LARGEST_SECONDS, SMALLEST_SECONDS = 0.05, 0.002  # of a chunk
 FEW_SECONDS = 0.01  # of a generation, below which each rank gets one chunk
+EVEN_SECONDS = 0.25  # at most, of chunks of equal size
+OVERHEAD_SECONDS = 0.3e-3  # of a chunk of calls, measured between calls of a millisecond
 SHARED_SECONDS = 0.0005  # of a generation, below which messages cost more than they save
 
 ORDERED_SECONDS = 0.02  # mean seconds of a job from which long jobs are handed out first
@@ -128,14 +130,48 @@ def first_cut(cutting: Cutting, chunk_size: ChunkSize) -> Cut:
     return Cut(FIRST_JOBS if cutting == "at once" else USUAL_CHUNK, SMALLEST_USUAL)
 
 
-def cut_by_time(jobs: int, job: float, ranks: int) -> Cut:
-    """Return the cut of a generation of jobs "one by one", cheap calls of `job` seconds each."""
+def cut_by_time(jobs: int, job: float, ranks: int, spread: float = 0.0) -> Cut:
+    """Return the cut of a generation of jobs "one by one", cheap calls.
+
+    The sizes of chunks fall towards the end of the generation, unless these further chunks are
+    expected to cost more time than ranks wait for the slowest one of equal chunks.
+
+    Args:
+        jobs: their number.
+        job: mean seconds of a job.
+        ranks: that share them.
+        spread: standard deviation of the seconds of a job.
+    """
     job = max(job, 1e-9)
     seconds = job * jobs
     timed = Cut(max(1, int(LARGEST_SECONDS / job)), max(1, round(SMALLEST_SECONDS / job)))
     if ranks == 1 or seconds < SHARED_SECONDS:
         return Cut(max(jobs, 1), max(jobs, 1)) if seconds < LARGEST_SECONDS else timed
-    return evenly(ceil_div(jobs, ranks)) if seconds < FEW_SECONDS else timed
+    share = ceil_div(jobs, ranks)
+    if seconds < FEW_SECONDS:
+        return evenly(share)
+    if job >= ORDERED_SECONDS:
+        return timed
+    even = evenly(min(share, max(1, int(EVEN_SECONDS / job))))
+    chunks = [ceil_div(len(list(cut.sizes(jobs, ranks))), ranks) for cut in (even, timed)]
+    # the largest of some normal numbers (David & Nagaraja 2003, section 10.5)
+    wait = spread * math.sqrt(2 * even.largest * math.log(ranks))
+    last = timed.smallest * job
+    is_better = chunks[0] * OVERHEAD_SECONDS + wait < chunks[1] * OVERHEAD_SECONDS + last
+    return even if is_better else timed
+
+
+def seconds_of_jobs(chunks: npt.NDArray[np.void]) -> tuple[float, float]:
+    """Return the mean and the standard deviation of the seconds that jobs take in the environment,
+    from CHUNK_TIME[chunks]: a chunk's mean varies less than a single job.
+    """
+    known = chunks[np.isfinite(chunks["environment"]) & (chunks["jobs"] > 0)]
+    if not len(known):
+        return 0.0, 0.0
+    jobs, seconds = known["jobs"], known["environment"]
+    mean = float(seconds.sum() / jobs.sum())
+    squares = float((jobs * np.square(seconds / jobs - mean)).sum())
+    return mean, math.sqrt(squares / max(len(known) - 1, 1))
 
 
 def most_jobs(cutting: Cutting, candidate_bytes: int) -> int:
@@ -313,8 +349,9 @@ class ChunkPlanner:
             return
         plan = self._plan(self.plan.cut, len(rows), evaluation_first)
         if self._parts.cutting == "one by one":
-            job = float(np.nansum(chunks["environment"])) / max(int(chunks["jobs"].sum()), 1)
-            self.plan = replace(plan, cut=self._in_calls(cut_by_time(len(rows), job, plan.ranks)))
+            job, spread = seconds_of_jobs(chunks)
+            cut = cut_by_time(len(rows), job, plan.ranks, spread)
+            self.plan = replace(plan, cut=self._in_calls(cut))
         else:
             self.plan = replace(plan, cut=self._by_steps(plan, rows, chunks))
 

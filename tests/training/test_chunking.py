@@ -25,8 +25,10 @@ from hpc_es.training.chunking import (
     MOST_COORDINATES,
     ChunkPlanner,
     CutPlan,
+    cut_by_time,
     evaluation_size,
     most_jobs,
+    seconds_of_jobs,
 )
 from hpc_es.training.evaluating_ranks import division_message, evaluating_ranks, idle_message
 from hpc_es.training.executors import first_units
@@ -79,7 +81,7 @@ def after(
     [
         (1e-6, 2, Cut(64, 64)),  # 64 us in all: not worth a message
         (1e-4, 2, Cut(32, 32, is_even=True)),  # 6 ms: one chunk a rank
-        (1e-3, 2, Cut(50, 2)),  # 50 ms at most, 2 ms at the end
+        (1e-3, 2, Cut(32, 32, is_even=True)),  # as long as each other: no further chunks
         (1e-3, 1, Cut(50, 2)),
         (1e-4, 1, Cut(64, 64)),
         (0.02, 2, Cut(2, 1)),
@@ -90,6 +92,30 @@ def test_cheap_jobs_are_combined_by_duration(seconds: float, ranks: int, expecte
     result = plan(ranks)
     assert result.plan.cut == AS_ASKED
     assert after(result, seconds).cut == expected
+
+
+@pytest.mark.parametrize(
+    ("spread", "expected"),
+    [
+        # one chunk: 0.3 ms + 0.05 ms sqrt(2 * 20 log(27)) = 0.9 ms; five falling ones: 1.5 + 2 ms
+        (0.05e-3, Cut(20, 20, is_even=True)),
+        (0.5e-3, Cut(50, 2)),  # 0.3 ms + 5.7 ms
+    ],
+)
+def test_cheap_jobs_of_equal_length_are_divided_evenly(spread: float, expected: Cut) -> None:
+    assert len(list(Cut(50, 2).sizes(540, 27))) == 123  # at most 5 for each rank
+    assert cut_by_time(540, 1e-3, 27, spread) == expected
+
+
+def test_even_chunks_take_at_most_a_quarter_of_a_second() -> None:
+    assert cut_by_time(5400, 1e-3, 2) == Cut(250, 250, is_even=True)
+
+
+def test_spread_of_jobs_follows_from_chunks_of_several() -> None:
+    """Means of 1 and 3 ms of 4 jobs each: the variance of a mean is 2 ms^2, of a job 8 ms^2."""
+    chunks = np.array([(4, 0, 4, 0, 0.004), (4, 0, 4, 0, 0.012), (1, 0, 1, 0, np.nan)], CHUNK_TIME)
+    assert seconds_of_jobs(chunks) == pytest.approx((0.002, 8**0.5 * 1e-3))
+    assert seconds_of_jobs(chunks[2:]) == (0.0, 0.0)
 
 
 def test_jobs_that_advance_together_are_divided_evenly() -> None:
