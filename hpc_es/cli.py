@@ -217,6 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if arguments is None:
         arguments, end = sys.argv[1:], ProgramEnd()
         streams.complete()
+        streams.show_plain_warnings()
         # A lost line of progress must not end a run; the other commands exist for their output.
         streams.drop_errors(
             "stderr", *(["stdout"] if arguments[:1] in (["train"], ["compare"], ["tune"]) else [])

@@ -38,6 +38,7 @@ def body() -> int:
 def main() -> None:
     """Train, and end the process with its exit status."""
     streams.complete()
+    streams.show_plain_warnings()
     streams.drop_errors("stdout", "stderr")
     guarded(body)
 

@@ -11,11 +11,14 @@ import contextlib
 import io
 import os
 import sys
+import warnings
+from pathlib import Path
 from typing import IO, TextIO, cast
 
 from hpc_es.core.errors import visible_lines
 
 NAMES = ("stdin", "stdout", "stderr")
+PACKAGE = Path(__file__).parents[1]
 
 
 class DroppingWriter(io.RawIOBase):
@@ -90,6 +93,24 @@ def drop_errors(*names: str) -> None:
                 errors = "replace" if stream.errors == "strict" else str(stream.errors)
                 flush(stream)
                 setattr(sys, name, lines_to(number, f"<{name}>", stream.encoding, errors))
+
+
+def show_plain_warnings() -> None:
+    """Show warnings of hpc_es as lines of a program, without the place in its code."""
+    before = warnings.formatwarning
+
+    def formatted(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if PACKAGE in Path(filename).parents:
+            return visible_lines(f"hpc_es: warning: {message}") + "\n"
+        return before(message, category, filename, lineno, line)
+
+    warnings.formatwarning = formatted
 
 
 def write(stream: TextIO | None, text: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_es.core.errors import CheckpointError
+from hpc_es.core.errors import CheckpointError, visible
 from hpc_es.core.paths import absolute
 from hpc_es.core.run_files import remove
 from hpc_es.storage import checkpoint
@@ -123,6 +124,9 @@ def find(path: Path, full: bool = True) -> Path:
 
     Raises:
         CheckpointError: there is none.
+
+    Warns:
+        UserWarning: newer ones are damaged.
     """
     if path.is_file():
         checkpoint.check_digests(path)
@@ -142,6 +146,11 @@ def find(path: Path, full: bool = True) -> Path:
                 continue
             try:
                 checkpoint.check_digests(candidate)
+                if damaged:
+                    newest, *others = damaged.values()
+                    more = f" and {len(others):,} more damaged ones" if others else ""
+                    text = f"{newest}; {candidate.name} is read in place of it{more}"
+                    warnings.warn(visible(text), stacklevel=2)
                 return candidate
             except DamagedError as error:
                 damaged[candidate] = error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
@@ -15,6 +17,7 @@ from hpc_es.core.errors import (
     CheckpointError,
     ConfigError,
     UserError,
+    visible,
 )
 from hpc_es.storage.checkpoint import Snapshot, damage_named, load
 from hpc_es.storage.checkpoint_directory import BEST, find
@@ -140,7 +143,10 @@ def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:
     beside = path.parent / BEST
     try:
         other = load(beside)
-    except CheckpointError:  # missing or damaged: use the best theta of the newest checkpoint
+    except CheckpointError as error:
+        if os.path.lexists(beside):
+            text = f"{error}; the best theta that {path.name} has is used"
+            warnings.warn(visible(text), stacklevel=2)
         return path, snapshot
     if other.best is None:
         return path, snapshot

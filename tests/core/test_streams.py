@@ -165,3 +165,17 @@ def test_file_gets_no_descriptor_of_a_closed_stream(
     done = python(["-c", CLOSED.format(numbers=numbers), str(file)], 30)
     assert done.status == 0, str(done)
     assert int(file.read_text()) > 2
+
+
+def test_warnings_of_hpc_es_are_lines_without_a_place_in_its_code() -> None:
+    code = f"""
+import warnings
+from hpc_es.core import streams
+streams.show_plain_warnings()
+for file in ({hpc_es.__file__!r}, "/home/me/task.py"):
+    warnings.warn_explicit("a file\\x1b[31m", UserWarning, file, 3)
+"""
+    done = python(["-c", code], 30)
+    ours, *others = done.stderr.splitlines()
+    assert ours == r"hpc_es: warning: a file\x1b[31m"
+    assert others[0].startswith("/home/me/task.py:3: UserWarning: a file")

@@ -406,7 +406,13 @@ def test_find_skips_damaged_files_without_changing_them(store: Store) -> None:
     os.truncate(store.paths()[-1], 9)
     (store.directory / ".checkpoint_0000000040.1a.tmp.h5").write_text("half")
     before = names(store)
-    assert find(store.directory).name == "checkpoint_0000000020.h5"
+    with pytest.warns(
+        UserWarning, match=r"030\.h5: .*; checkpoint_0000000020\.h5 is read in place of it$"
+    ):
+        assert find(store.directory).name == "checkpoint_0000000020.h5"
+    os.truncate(store.path(20), 300)
+    with pytest.warns(UserWarning, match="in place of it and 1 more damaged ones"):
+        assert find(store.directory).name == "checkpoint_0000000010.h5"
     assert names(store) == before
 
 

@@ -174,7 +174,16 @@ def test_best_of_a_killed_run_may_be_newer_than_its_checkpoints(tmp_path: Path) 
     assert read_policy(better(run(), tmp_path / "b", by=-1)).generation == best_of(run()).generation
     assert read_policy(tmp_path / "a", "last").generation == 2
     (tmp_path / "a" / "checkpoints" / "best.h5").write_bytes(b"damaged")
-    assert read_policy(tmp_path / "a").generation == best_of(run()).generation
+    with pytest.warns(UserWarning, match="best.h5: .*; the best theta that checkpoint_.* is used"):
+        assert read_policy(tmp_path / "a").generation == best_of(run()).generation
+
+
+def test_damaged_best_checkpoint_is_said(tmp_path: Path) -> None:
+    shutil.copytree(run(), tmp_path / "run")
+    best = tmp_path / "run" / "checkpoints" / "best.h5"
+    best.write_bytes(best.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="best.h5: .*; the best theta that checkpoint_.* is used"):
+        read_policy(tmp_path / "run")
 
 
 def test_load_policy_accepts_a_checkpoint_file(tmp_path: Path) -> None:
