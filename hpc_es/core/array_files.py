@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sys
 import zipfile
 from collections.abc import Collection, Iterator
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.data import Array, Arrays
-from hpc_es.core.run_files import open_file
+from hpc_es.core.run_files import open_file, size_on_disk
 
 MOST_COMPRESSION = 20  # weights are hardly compressible; deflate makes zeros 1,032 times smaller
 FREE_BYTES = 1 << 28  # that a file may have whatever its own size is
@@ -34,7 +33,7 @@ def load_array(path: Path) -> Array:
     with open_file(path) as file, _damage_as_value_error():
         stream: Any = file
         shape, _, dtype = _header(stream)
-        _require_size(path.name, shape, dtype, os.fstat(file.fileno()).st_size - file.tell())
+        _require_size(path.name, shape, dtype, size_on_disk(path, file) - file.tell())
         file.seek(0)
         return _read(stream)
 
@@ -49,6 +48,7 @@ def load_arrays(
     """
     # opened once: what is checked is what is read
     with open_file(path) as file, _damage_as_value_error(), zipfile.ZipFile(file) as archive:
+        size_on_disk(path, file)
         require_plain_archive(archive)
         found = {}
         for member in archive.infolist():

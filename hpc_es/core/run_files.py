@@ -211,14 +211,24 @@ def copy_named(path: Path, copy: Path) -> int:
         UnusualFileError: nearly all of it is a hole, which takes no place on the disk.
     """
     with open_file(named_by_user(path)) as file, copy.open("wb") as written:
-        status = os.fstat(file.fileno())
-        size, stored = status.st_size, 512 * status.st_blocks
-        if size > LEAST_SPARSE and size > 10 * stored:
-            raise UnusualFileError(
-                path, f"has {size:,} bytes, of which the disk holds {stored:,}: nothing but zeros"
-            )
+        size = size_on_disk(path, file)
         shutil.copyfileobj(file, written)
         return size
+
+
+def size_on_disk(path: Path, file: BinaryIO) -> int:
+    """Return the bytes of an open file.
+
+    Raises:
+        UnusualFileError: nearly all of it is a hole, which takes no place on the disk.
+    """
+    status = os.fstat(file.fileno())
+    size, stored = status.st_size, 512 * status.st_blocks
+    if size > LEAST_SPARSE and size > 10 * stored:
+        raise UnusualFileError(
+            path, f"has {size:,} bytes, of which the disk holds {stored:,}: nothing but zeros"
+        )
+    return size
 
 
 def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:

@@ -23,6 +23,7 @@ from hpc_es.core.data import Float64
 from hpc_es.core.errors import UserError, visible
 from hpc_es.core.paths import followed
 from hpc_es.core.vocabulary import counted
+from hpc_es.report.curves import drawable
 from hpc_es.report.plot import STYLE, SUFFIXES, UNDATED
 from hpc_es.storage.files import run_error, written
 from hpc_es.storage.members import StoredArchive, read_archive
@@ -64,9 +65,9 @@ def growth(run: Path) -> dict[str, tuple[Float64, Float64]]:
     columns: dict[str, list[tuple[float, float]]] = {name: [] for name in GROWTH}
     for row in each_row(run):
         for name, points in columns.items():
-            value = row.get(name)
-            if isinstance(value, int | float):
-                points.append((float(counted(row, "episodes_total") or 0), float(value)))
+            point = drawable(counted(row, "episodes_total") or 0), drawable(row.get(name))
+            if not np.isnan(point).any():
+                points.append(point)
     return {
         name: (np.array(points)[:, 0], np.array(points)[:, 1])
         for name, points in columns.items()

@@ -293,7 +293,7 @@ def load(path: Path) -> RunCurves:
     for row in each_row(path):
         for name, column in values.items():
             value = counted(row, name) if name in TIMESTEPS else row.get(name)
-            column.append(_number(value))
+            column.append(drawable(value))
     columns = {name: np.frombuffer(column) for name, column in values.items()}
     # values of infeasible vectors cannot be compared with feasible ones
     if (columns["best_violation"] == 0).any():
@@ -327,7 +327,7 @@ def _is_section(item: tuple[str, object]) -> bool:
     return name not in SECTIONS or value is None or isinstance(value, dict)
 
 
-def _number(value: object) -> float:
+def drawable(value: object) -> float:
     """Return a number of a row that a picture can show; NaN for anything else."""
     if isinstance(value, int | float) and abs(value) <= LARGEST:
         return float(value)

@@ -322,7 +322,8 @@ def _require_consistent(archive: StoredArchive) -> None:
         raise ValueError("a range is empty, or the sign is none")
     if len(shape):
         inside = ((archive.cells >= 0) & (archive.cells < shape)).all()
-        if len(shape) != axes or not inside or math.prod(shape.tolist()) != division.count:
+        is_grid = len(shape) == axes and (shape > 0).all()
+        if not is_grid or not inside or math.prod(shape.tolist()) != division.count:
             raise ValueError(f"its cells are not in a grid of {shape.tolist()}")
     elif division.count < count or division.centres.shape != (division.count, axes):
         raise ValueError(f"its centres are {list(division.centres.shape)}")

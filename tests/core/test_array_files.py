@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -95,3 +96,26 @@ def test_small_files_do_not_expand_to_gigabytes(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "x.npz", **{f"a{n}": np.zeros(5_000_000) for n in range(7)})
     with pytest.raises(ValueError, match=r"a6.npy has 40,000,128 bytes, from 38,9"):
         load_arrays(tmp_path / "x.npz")
+
+
+def test_holes_of_a_file_are_no_arrays(tmp_path: Path) -> None:
+    """Of 80 MB in the file, the disk holds a few kB."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (10_000_000,)}
+    )
+    (tmp_path / "x.npy").write_bytes(header.getvalue())
+    os.truncate(tmp_path / "x.npy", len(header.getvalue()) + 80_000_000)
+    with pytest.raises(OSError, match=r"has 80,000,\d+ bytes, of which the disk holds"):
+        load_array(tmp_path / "x.npy")
+    with zipfile.ZipFile(tmp_path / "y.npz", "w") as written:
+        written.writestr("a.npy", header.getvalue())
+        info = zipfile.ZipInfo("b.npy")
+        info.header_offset = written.fp.tell()
+        info.file_size, info.compress_size, info.CRC = 80_000_000, 80_000_000, 0
+        written.fp.write(info.FileHeader())
+        written.fp.seek(80_000_000, os.SEEK_CUR)
+        written.start_dir = written.fp.tell()
+        written.filelist.append(info)
+    with pytest.raises(OSError, match="of which the disk holds"):
+        load_arrays(tmp_path / "y.npz")

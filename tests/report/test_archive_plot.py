@@ -14,7 +14,7 @@ import pytest
 from hpc_es.core.elites import Division, Elites
 from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.core.quantities import Quantities
-from hpc_es.report.archive_plot import figure, plot_archive
+from hpc_es.report.archive_plot import figure, growth, plot_archive
 from hpc_es.report.archive_section import archive_sections
 from hpc_es.report.archive_video import _tiled, members_in_grid
 from hpc_es.storage.members import read_archive, read_member, write_members
@@ -101,6 +101,33 @@ def test_empty_archive_is_drawn(tmp_path: Path) -> None:
     run = archive(tmp_path / "run", np.zeros((0, 2)), np.zeros((0, 2), np.int64), [4, 5])
     plot_archive(run, tmp_path / "a.png")
     assert len(archive_sections([run], ["run"])) == 1
+
+
+def test_rows_that_no_picture_can_show_are_left_out(tmp_path: Path) -> None:
+    rows = (
+        '"episodes_total": 5, "qd_score": 2.5, "coverage": 0.5',
+        '"episodes_total": "x", "qd_score": 2',
+        f'"episodes_total": 6, "qd_score": 1{"0" * 400}, "coverage": -1e308',
+        '"episodes_total": 7, "qd_score": NaN, "coverage": null',
+    )
+    run = grid(tmp_path)
+    (run / "metrics.jsonl").write_text("".join(f"{{{row}}}\n" for row in rows))
+    found = {name: [axis.tolist() for axis in points] for name, points in growth(run).items()}
+    assert found == {"qd_score": [[5], [2.5]], "coverage": [[5], [0.5]]}
+
+
+@pytest.mark.parametrize("shape", [[-2, -2], [-1, -4], [0, 5]])
+def test_grid_of_no_cells_is_damage(shape: list[int], tmp_path: Path) -> None:
+    file = grid(tmp_path) / "archive.npz"
+    arrays = dict(np.load(file))
+    arrays["cells_shape"], arrays["cells_count"] = np.array(shape), np.array(np.prod(shape))
+    np.savez(file, **arrays)
+    with pytest.raises(CheckpointError, match="its cells are not in a grid of"):
+        read_archive(tmp_path)
+    members = [name for name in arrays if len(arrays[name].shape) and len(arrays[name]) == 3]
+    np.savez(file, **{**arrays, **{name: arrays[name][:0] for name in members}})
+    with pytest.raises(CheckpointError, match="its cells are not in a grid of"):
+        read_archive(tmp_path)
 
 
 def test_run_without_an_archive_is_refused(tmp_path: Path) -> None:
