@@ -31,7 +31,6 @@ from hpc_es.core import run_files
 from hpc_es.core.data import Array, JsonObject
 from hpc_es.core.paths import followed
 from hpc_es.core.run_files import (
-    LARGEST_CONFIG,
     LARGEST_TEXT,
     UnusualFileError,
     is_regular,
@@ -285,6 +284,7 @@ MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAI
 PARAMS_PER_BATCH = 100  # the limit of MLflow
 # Directories of a store within each other, down to the metadata of experiments, and in a run.
 EXPERIMENT_LEVELS, RUN_LEVELS = 2, 16
+LARGEST_META = 1 << 16  # bytes of the metadata of an experiment, which have some 200, or of a tag
 
 
 class MLflow:
@@ -382,10 +382,14 @@ def _require_own_store(store: Path) -> None:
     read a file without end, or write through a link of another user.
     """
     require_own_directory(store)
-    if not store.is_dir():
-        return
-    require_own_entries(store, EXPERIMENT_LEVELS)
-    _require_sizes(store.glob("*/meta.yaml"), LARGEST_CONFIG)
+    for experiments in (store, store / ".trash"):
+        if not experiments.is_dir():
+            continue
+        require_own_entries(experiments, EXPERIMENT_LEVELS)
+        for tags in experiments.glob("*/tags"):
+            require_own_entries(tags, 1)
+            _require_sizes(tags.iterdir(), LARGEST_META)
+        _require_sizes(experiments.glob("*/meta.yaml"), LARGEST_META)
 
 
 def _require_sizes(files: Iterable[Path], most: int) -> None:

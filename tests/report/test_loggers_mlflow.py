@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from hpc_es.report.loggers import MLFLOW_ENVIRONMENT, truncate
+from hpc_es.core.errors import UserError
+from hpc_es.core.run_files import UnusualFileError
+from hpc_es.report.loggers import MLFLOW_ENVIRONMENT, _require_own_store, truncate
 from hpc_es.storage import metrics_log
 from tests.helpers import runs
 from tests.jobs.test_long_runs import assert_flat
@@ -170,6 +172,23 @@ def others_link(path: Path, target: Path) -> None:
     path.rename(path.with_name("moved"))
     path.symlink_to(target)
     os.lchown(path, 65534, 65534)
+
+
+@pytest.mark.parametrize("where", ["{}/tags/x", ".trash/9/meta.yaml", ".trash/9/tags/x"])
+def test_pipes_and_large_files_of_experiments_are_not_opened(where: str, tmp_path: Path) -> None:
+    """MLflow reads the metadata and tags of all experiments, also of those in its trash."""
+    run, store = tmp_path / "run", tmp_path / "run" / "mlruns"
+    runs.finished(0, run, ON, "stop.generations=1")
+    (meta,) = store.glob("*/*/meta.yaml")
+    other = store / where.format(meta.parents[1].name)
+    other.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(other)
+    with pytest.raises(UserError, match=f"found {other.name}"):
+        _require_own_store(store)
+    other.unlink()
+    other.write_text("x" * 70_000)
+    with pytest.raises(UnusualFileError, match="has 70,000 bytes"):
+        _require_own_store(store)
 
 
 @pytest.mark.parametrize("kind", ["link", "link of metric", "pipe", "large", "experiment", "run"])
