@@ -21,7 +21,7 @@ from hpc_es.config.options import Count, Limits, option, options
 from hpc_es.config.yaml_text import read_yaml
 from hpc_es.core.data import Json
 from hpc_es.core.errors import ConfigError, ConfigProblem, UserError, as_yaml, found_text
-from hpc_es.core.ownership import link_owner, stranger
+from hpc_es.core.ownership import link_owner, open_to_all, stranger
 from hpc_es.core.paths import current_directory, expanded, user_directory
 from hpc_es.core.run_files import exists
 
@@ -156,7 +156,8 @@ def load_site(path: Path | None) -> Site:
         path = default_path()
         if not exists(path):
             return Site()
-        if reason := stranger(path.parent, may_groups=True) or link_owner(path):
+        around = stranger(path.parent, may_groups=True)
+        if reason := around or link_owner(path) or open_to_all(path):
             raise UserError(
                 f"{path} has lines that jobs run, and somebody else may have written it ({reason}): "
                 "read it, and name it with --site, or set HOME or XDG_CONFIG_HOME"

@@ -30,6 +30,11 @@ def link_owner(path: Path) -> str:
     return "" if user in (os.geteuid(), 0) else f"{path} belongs to {_name(user)}"
 
 
+def open_to_all(path: Path) -> str:
+    """Return that all users may write a file, or the one that a link leads to; "" if not."""
+    return f"all users may write {path}" if path.stat().st_mode & stat.S_IWOTH else ""
+
+
 def depends_on_process(path: Path) -> bool:
     """Return whether an absolute path leads through /proc, and so elsewhere in each process:
     /proc/self/cwd is the current directory.

@@ -31,6 +31,7 @@ CHARACTERS = "><+-[].,"
 RIGHT, LEFT, PLUS, MINUS, OPEN, CLOSE, WRITE, READ = range(8)
 NOTHING = 8  # any other character
 MAX_STEPS = 5000
+MOST_STEPS = 10_000_000  # that a task may allow: seconds, and 240 MB where programs are compiled
 
 
 class Status(enum.IntEnum):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hpc_es.core.data import JsonObject
 
 CONTEXT = 12  # characters on both sides of the executed one, in a trace
+MOST_BASE = 1 << 62
 CELLS = 8  # memory cells in a line of a trace
 
 
@@ -94,6 +95,7 @@ def _best_program(path: Path) -> tuple[str, JsonObject]:
     from hpc_es.config.resolved import plain_data
     from hpc_es.extend.runs import find_checkpoint, load_checkpoint, require_run
     from hpc_es.programs import best_programs
+    from hpc_es.programs.brainfuck import MOST_STEPS
     from hpc_es.programs.coding_cases import TASKS
 
     require_run(path)
@@ -109,6 +111,13 @@ def _best_program(path: Path) -> tuple[str, JsonObject]:
     name = task.get("name")
     if task.get("base") is None and name in TASKS:
         task["base"] = TASKS[name].base
+    for key, least, most in (("base", 2, MOST_BASE), ("max_steps", 1, MOST_STEPS)):
+        value = task.get(key)
+        if value is not None and not (type(value) is int and least <= value <= most):
+            raise UserError(
+                f"{path}: task.{key} of its config is {value!r}: expected a whole number from "
+                f"{least} to {most:,}"
+            )
     sys.stderr.write(
         f"{name}: reward {summary['best_reward']:.4g}{', correct' if summary['best_correct'] else ''}\n"
     )

@@ -25,7 +25,7 @@ from hpc_es.core.interfaces import Cutting
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Policy
 from hpc_es.extend import ProblemDefaults
-from hpc_es.programs.brainfuck import CHARACTERS, MAX_STEPS
+from hpc_es.programs.brainfuck import CHARACTERS, MAX_STEPS, MOST_STEPS
 from hpc_es.programs.coding_cases import COUNT, MAX, MIN, TASKS
 from hpc_es.programs.coding_tasks import (
     PAPER,
@@ -99,7 +99,9 @@ class Options:
     require_correct_syntax: bool = option(
         "failure of programs with unmatched brackets, which otherwise have no effect", False
     )
-    max_steps: Count = option("maximum number of steps of a program per input", MAX_STEPS)
+    max_steps: Annotated[int, Limits(ge=1, le=MOST_STEPS)] = option(
+        "maximum number of steps of a program per input", MAX_STEPS
+    )
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield mistakes that involve several options: (key, text)."""

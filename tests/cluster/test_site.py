@@ -119,7 +119,7 @@ def test_missing_profile_is_an_error_only_if_it_was_named(tmp_path: Path) -> Non
         load_site(tmp_path / "none.yaml")
 
 
-@pytest.mark.parametrize("who", ["all", "stranger", "link", "group"])
+@pytest.mark.parametrize("who", ["all", "stranger", "link", "group", "file for all"])
 def test_profile_that_somebody_else_has_put_into_the_home_directory_is_refused(
     who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +136,8 @@ def test_profile_that_somebody_else_has_put_into_the_home_directory_is_refused(
         os.chown(tmp_path / "colleague.yaml", 12001, 12001)
     elif who == "stranger":
         os.chown(file, 12001, 12001)
+    elif who == "file for all":
+        file.chmod(0o666)
     else:
         file.parent.chmod(0o777 if who == "all" else 0o775)
     if who in {"link", "group"}:

@@ -10,6 +10,7 @@ import pytest
 
 import hpc_es
 from hpc_es.cli import main
+from tests.helpers.trained import rewritten
 
 
 def run_program(
@@ -107,3 +108,14 @@ def test_repetitions_are_listed_instead_of_a_search(
     (tmp_path / "many" / "repetition_0001").mkdir(parents=True)
     _, err = run_program(capsys, str(tmp_path / "many"), status=2)
     assert "expected one run: name a repetition" in err and "repetition_0001" in err
+
+
+@pytest.mark.parametrize("said", ["10000000000000000", "'x'", "true", "-1"])
+def test_steps_of_somebody_elses_run_have_a_limit(
+    said: str, result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = rewritten(
+        result, tmp_path / "checkpoint_0000000005.h5", ("max_steps: 5000", f"max_steps: {said}")
+    )
+    _, err = run_program(capsys, str(file), status=2)
+    assert "task.max_steps of its config is" in err and "from 1 to 10,000,000" in err
