@@ -27,23 +27,32 @@ def quiet_stderr(quiet: bool = True, keep: Callable[[str], bool] | None = None) 
         yield
         return
     streams.flush(sys.stderr)
-    try:
-        original = os.dup(2)
-    except OSError:  # standard error was closed since
-        yield
-        return
-    with open(os.devnull, "w+b") if keep is None else _temporary_file() as file:  # noqa: PTH123
-        try:
+    with contextlib.ExitStack() as stack:
+        # without redirection where standard error was closed since, where no further file may be
+        # opened, and on a full disk
+        with contextlib.suppress(OSError):
+            original = os.dup(2)
+            stack.callback(os.close, original)
+            # closed after what the exit of this context writes
+            file = stack.enter_context(
+                open(os.devnull, "w+b") if keep is None else _temporary_file()  # noqa: PTH123, SIM115
+            )
             os.dup2(file.fileno(), 2)
-            yield
-        finally:
-            streams.flush(sys.stderr)
-            os.dup2(original, 2)
-            os.close(original)
-            if keep is not None:
-                file.seek(0)
-                lines = file.read().decode(errors="replace").splitlines(keepends=True)
-                streams.write(sys.stderr, "".join(filter(keep, lines)))
+            stack.callback(_write_kept, file, keep)
+            stack.callback(_restore, original)
+        yield
+
+
+def _restore(original: int) -> None:
+    streams.flush(sys.stderr)
+    os.dup2(original, 2)
+
+
+def _write_kept(file: IO[bytes], keep: Callable[[str], bool] | None) -> None:
+    if keep is not None:
+        file.seek(0)
+        lines = file.read().decode(errors="replace").splitlines(keepends=True)
+        streams.write(sys.stderr, "".join(filter(keep, lines)))
 
 
 def _temporary_file() -> IO[bytes]:

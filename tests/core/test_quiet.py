@@ -111,3 +111,20 @@ def test_tensorflow_starts_without_output(tmp_path: Path) -> None:
         2, runs.command(tmp_path / "run", "policy.backend=tensorflow", *SMALL), cwd=tmp_path
     )
     assert done.status == 0 and done.stderr == "", done
+
+
+@pytest.mark.parametrize("keep", ["None", "lambda line: True"])
+def test_without_further_descriptors_nothing_is_dropped_and_nothing_fails(keep: str) -> None:
+    code = f"""
+import os, resource, sys
+from hpc_es.core.quiet import quiet_stderr
+used = len(os.listdir("/proc/self/fd")) - 1
+resource.setrlimit(resource.RLIMIT_NOFILE, (used + {{more}}, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+with quiet_stderr(keep={keep}):
+    print("said", file=sys.stderr)
+resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+os.close(os.dup(2))  # none was lost
+"""
+    for more in (0, 1):  # not even a copy of standard error; or a copy, but no file
+        done = python(["-c", code.format(more=more)], 30)
+        assert (done.status, done.stderr) == (0, "said\n"), str(done)
