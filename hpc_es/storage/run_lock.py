@@ -30,7 +30,7 @@ from types import TracebackType
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import InUseError, RunError
 from hpc_es.core.paths import followed
-from hpc_es.core.run_files import open_descriptor, parse_json
+from hpc_es.core.run_files import open_descriptor, parse_json, require_own_way
 
 _NAME = "lock"
 _FLOCK = "hhqqi"  # Linux struct flock: l_type, l_whence, l_start, l_len, l_pid
@@ -111,6 +111,7 @@ class RunLock:
 
     def __init__(self, directory: Path) -> None:
         self.path = followed(directory) / _NAME
+        self._named = directory / _NAME
         self._descriptor: int | None = None
         self._pid = 0
 
@@ -126,6 +127,7 @@ class RunLock:
                 f"{self.path.parent} is already in use by this process ({os.getpid()})"
             )
         try:
+            require_own_way(self._named)
             # A group may share the run, as the umask says. Whoever can read the file can block it.
             descriptor = open_descriptor(self.path, os.O_RDWR | os.O_CREAT, 0o660)
         except OSError as error:

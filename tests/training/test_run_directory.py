@@ -74,14 +74,19 @@ def test_repetition_that_is_a_link_of_a_stranger_is_refused(tmp_path: Path) -> N
         ).read_text() == "mine\n"
 
 
-def test_run_below_a_link_of_a_stranger_is_refused_before_it_begins(tmp_path: Path) -> None:
+@pytest.mark.parametrize("output", ["out/run", "out"])
+def test_run_at_a_link_of_a_stranger_is_refused_before_it_begins(
+    output: str, tmp_path: Path
+) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")
     config = "task: {kind: function, function: 'statistics:fmean', dimension: 2}\nstop: {generations: 2}\n"
     (tmp_path / "fn.yaml").write_text(config)
     (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "lock").write_text("mine\n")
     (tmp_path / "out").symlink_to("mine")
     os.lchown(tmp_path / "out", ANOTHER, ANOTHER)
-    done = python(["-m", "hpc_es", "train", "fn.yaml", "--output", "out/run"], cwd=tmp_path)
+    done = python(["-m", "hpc_es", "train", "fn.yaml", "--output", output], cwd=tmp_path)
     assert done.status == 2 and "choose another --output" in done.stderr, str(done)
-    assert len(done.stderr.splitlines()) == 1 and not [*(tmp_path / "mine").iterdir()]
+    assert len(done.stderr.splitlines()) == 1
+    assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["mine\n"]
