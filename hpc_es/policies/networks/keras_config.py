@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-MOST_LAYERS = 1_000  # which take Keras up to 20 ms each
+MOST_LAYERS = 1_000  # and operations, which take Keras up to 20 ms each, and parts of a split array
 MOST_BITS = 26  # of the number of elements of a shape
 LONGEST = 100  # letters of a name in a message
 # Classes of Keras that compute and have neither code nor files of their own, by module.
@@ -63,6 +63,7 @@ KNOWN = {
 VALUES = frozenset({"__numpy__", "__tensor__"})
 SYMBOLS = frozenset({"__ellipsis__", "__keras_tensor__", "__slice__", "__tuple__"})
 OPERATIONS = frozenset(f"keras.src.ops.{name}" for name in ("linalg", "math", "nn", "numpy"))
+PARTS = ("indices_or_sections", "num")  # numbers of results
 DTYPES = (
     *("bool", "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64"),
@@ -83,9 +84,10 @@ def _require_known(config: object) -> None:
     layers = 0
     for entries in _objects(config):
         _require_class(entries)
-        layers += entries["class_name"] in LAYERS
+        layers += entries["class_name"] in LAYERS or entries.get("module") in OPERATIONS
+        layers += sum(_parts(entries.get("config")))
         if layers > MOST_LAYERS:
-            raise ValueError(f"it has more than {MOST_LAYERS:,} layers")
+            raise ValueError(f"it has more than {MOST_LAYERS:,} layers, operations and parts")
         if entries["class_name"] in VALUES:
             _require_numbers(entries.get("config"))
         for node in _listed(entries.get("inbound_nodes")):
@@ -97,6 +99,13 @@ def _require_known(config: object) -> None:
             _require_small(value)
         if name in {"stateful", "unroll"} and value:
             raise ValueError(f"it has a recurrent layer with {name}: true, expected false")
+
+
+def _parts(options: object) -> Iterator[int]:
+    """Yield the numbers of parts into which an operation divides an array."""
+    if isinstance(options, dict):
+        counts = (options.get(name) for name in PARTS)
+        yield from (abs(count) for count in counts if type(count) is int)
 
 
 def _require_class(entries: dict[str, Any]) -> None:

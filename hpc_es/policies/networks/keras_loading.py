@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from hpc_es.policies.networks.keras_config import require_known
 from hpc_es.policies.networks.network import KEY
 
 ARCHIVE = ".keras"
-SAFE_KERAS = (3, 12)
+SAFE_KERAS = (3, 13, 2)
 MOST_CONFIG_BYTES = 1 << 24  # of config.json
 LEAST_ELEMENT = 2  # bytes of a weight
 SLACK_ELEMENTS = 1 << 16  # weights that a file need not have, such as states of generators
@@ -52,14 +53,14 @@ def load_model(path: Path, key: str = KEY) -> Any:
     """
     import keras
 
-    if tuple(map(int, keras.__version__.split(".")[:2])) < SAFE_KERAS:
+    if tuple(map(int, re.findall(r"\d+", keras.__version__)[:3])) < SAFE_KERAS:
         wanted = ".".join(map(str, SAFE_KERAS))
         raise ConfigError(
             [
                 (
                     key,
-                    f"expected Keras {wanted} or newer, as older ones run programs that a file names "
-                    f"(CVE-2025-1550), found {keras.__version__}: pip install 'keras>={wanted}'",
+                    f"expected Keras {wanted} or newer, as older ones run programs and read files that "
+                    f"a file names (CVE-2025-1550, CVE-2026-1669), found {keras.__version__}: pip install 'keras>={wanted}'",
                 )
             ]
         )
@@ -103,7 +104,8 @@ def _copy_checked(path: Path, copy: Path) -> int:
 def _at_most(elements: int) -> Iterator[None]:
     """Raise ValueError when Keras makes layers with more weights, before they take memory.
 
-    All layers make their weights by one method, which counts them meanwhile.
+    All layers make their weights by one method, which counts them meanwhile. They are 0 until those
+    of the file are read: an orthogonal matrix takes a minute.
     """
     import keras
 
@@ -115,7 +117,11 @@ def _at_most(elements: int) -> Iterator[None]:
         left -= math.prod(shape) if isinstance(shape, Sequence) else int(shape or 1)
         if left < 0:
             raise ValueError(f"its layers have more weights than fit into the file, {elements:,}")
-        return add(layer, *arguments, **keywords)
+        if len(arguments) < 2:
+            keywords["initializer"] = "zeros"
+        return add(
+            layer, *arguments[:1], *("zeros" for _ in arguments[1:2]), *arguments[2:], **keywords
+        )
 
     keras.Layer.add_weight = counted
     try:

@@ -152,6 +152,66 @@ def test_too_many_layers_are_refused(saved: Path) -> None:
         load(changed(saved, many))
 
 
+@pytest.mark.parametrize(("parts", "is_loaded"), [(2, True), (8_000_000, False)])
+def test_arrays_are_divided_into_few_parts(parts: int, is_loaded: bool, tmp_path: Path) -> None:
+    import keras
+
+    observation = keras.Input((4,))
+    first, _ = keras.ops.split(observation, 2, axis=1)
+    keras.Model(observation, keras.layers.Dense(2)(first)).save(tmp_path / "model.keras")
+
+    def divide(config: Config) -> None:
+        (split,) = (part for part in config["config"]["layers"] if part["class_name"] == "Split")
+        split["config"]["indices_or_sections"] = parts
+
+    file = changed(tmp_path / "model.keras", divide)
+    if is_loaded:
+        assert load(file).output_shape == (None, 2)
+        return
+    with time_limit(10), pytest.raises(ConfigError, match="1,000 layers, operations and parts"):
+        load(file)
+
+
+def test_weights_in_another_file_are_not_read(saved: Path, tmp_path: Path) -> None:
+    """External storage of HDF5, which Keras 3.12 reads."""
+    import h5py
+
+    np.full(100, 7, np.float32).tofile(tmp_path / "secret")
+    with zipfile.ZipFile(saved) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    (tmp_path / "w.h5").write_bytes(members["model.weights.h5"])
+    with h5py.File(tmp_path / "w.h5", "a") as file:
+        name = "layers/dense/vars/0"
+        shape = file[name].shape
+        del file[name]
+        file.create_dataset(name, shape, "f4", external=[(str(tmp_path / "secret"), 0, 400)])
+    members["model.weights.h5"] = (tmp_path / "w.h5").read_bytes()
+    with zipfile.ZipFile(saved, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(ConfigError, match="external"):
+        load(saved)
+
+
+def test_initial_weights_are_not_computed(tmp_path: Path) -> None:
+    """An orthogonal matrix of 10,000 rows takes a minute; all weights are those of the file."""
+    import keras
+
+    options = {"kernel_initializer": "orthogonal", "bias_initializer": "ones"}
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, **options)])
+    model.save(tmp_path / "model.keras")
+    called = []
+    make = keras.initializers.Orthogonal.__call__
+    keras.initializers.Orthogonal.__call__ = lambda *a, **k: called.append(a) or make(*a, **k)
+    try:
+        found = load(tmp_path / "model.keras")
+    finally:
+        keras.initializers.Orthogonal.__call__ = make
+    assert not called
+    for own, expected in zip(found.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(own, expected)
+
+
 def test_config_that_is_nested_too_deep_is_refused() -> None:
     nested: list[Any] = []
     for _ in range(10_000):

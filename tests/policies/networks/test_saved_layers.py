@@ -112,5 +112,5 @@ def test_keras_that_runs_programs_from_files_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(__version__="3.8.0"))
-    with pytest.raises(ConfigError, match=r"expected Keras 3.12 or newer.*found 3.8.0"):
+    with pytest.raises(ConfigError, match=r"expected Keras 3.13.2 or newer.*found 3.8.0"):
         load_model(tmp_path / "net.keras")
