@@ -504,3 +504,5 @@ def test_libraries_of_the_package_are_never_imported_from_directories_of_users()
 
     imported = {library for file in FILES for library in libraries(all_imports(file))}
     assert imported - sys.stdlib_module_names - {"hpc_es"} <= LIBRARIES
+    # what Gymnasium and Shimmy look for
+    assert {"bsuite", "deepmind_lab", "dm_control", "meltingpot", "pettingzoo"} <= LIBRARIES

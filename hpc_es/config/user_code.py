@@ -41,12 +41,13 @@ from hpc_es.core.ownership import stranger
 from hpc_es.core.paths import current_directory
 
 RUN_MARKS = ("checkpoints/*.h5", "checkpoint_*.h5", "trials.json", "repetition_*/config.yaml")
-_LIBRARIES = """PIL Box2D ale_py annotated_types array_api_compat attr brax chex craftax cv2 equinox flax gest_api gym gymnasium gymnax
-h5py haiku hpc_es imageio imageio_ffmpeg jax jax_cuda12_pjrt jax_cuda12_plugin jax_cuda13_pjrt
-jax_cuda13_plugin jax_plugins jaxlib jumanji keras libtpu matplotlib mlflow moviepy mpi4py mujoco
-mujoco_playground numba numpy nvidia onnx optax optuna orbax pydantic pygame rich safetensors
-scipy shimmy shtab tensorboard tensorflow threadpoolctl torch transformers typing_extensions wandb
-yaml"""
+_LIBRARIES = """Box2D PIL ale_py annotated_types array_api_compat attr brax bsuite chex cloudpickle craftax cv2
+deepmind_lab dm_control dm_env equinox farama_notifications flax gest_api glfw gym gymnasium
+gymnax h5py haiku hpc_es imageio imageio_ffmpeg jax jax_cuda12_pjrt jax_cuda12_plugin
+jax_cuda13_pjrt jax_cuda13_plugin jax_plugins jaxlib jumanji keras libtpu lz4 matplotlib
+meltingpot ml_collections mlflow moviepy mpi4py mujoco mujoco_playground mujoco_py numba numpy
+nvidia onnx optax optuna orbax pettingzoo pydantic pygame pyspiel rich safetensors scipy shimmy
+shtab tensorboard tensorflow threadpoolctl torch transformers typing_extensions wandb yaml"""
 LIBRARIES = frozenset(_LIBRARIES.split())  # what hpc_es imports, and what these libraries look for
 _PACKAGE = str(Path(__file__).parents[1])
 _INSTALLED = ("site-packages", "dist-packages")

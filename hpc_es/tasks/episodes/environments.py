@@ -229,7 +229,10 @@ def _make_legacy(env_id: str, keywords: Keywords) -> Environment | None:
     except Exception:  # whatever the old gym raises, it does not know this id
         return None
     own = {name: value for name, value in keywords.items() if name != "max_episode_steps"}
-    legacy = gym.make(name, disable_env_checker=True, **own)  # its checker fails on NumPy 2
+    try:
+        legacy = gym.make(name, disable_env_checker=True, **own)  # its checker fails on NumPy 2
+    except Exception as error:  # such as that of a package that is missing
+        raise _construction_error(env_id, error) from error
     wrapped: Environment = shimmy.GymV26CompatibilityV0(env=legacy)
     limit = keywords.get("max_episode_steps")
     return gymnasium.wrappers.TimeLimit(wrapped, limit) if limit is not None else wrapped

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -83,3 +84,9 @@ def test_unknown_ids_and_keywords_of_legacy_environments_are_refused() -> None:
     assert (
         hidden_state_difference(lambda: environments.make("old_module:OldOne-v0", {}), 30) is None
     )
+
+
+@pytest.mark.skipif(find_spec("Box2D") is not None, reason="Box2D is installed")
+def test_missing_package_of_a_legacy_environment_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"LunarLander-v2 cannot be created: .*[Bb]ox2[Dd]"):
+        environments.make("LunarLander-v2", {})
