@@ -19,7 +19,7 @@ from hpc_es.policies.networks.keras_config import require_known
 from hpc_es.policies.networks.network import KEY
 
 ARCHIVE = ".keras"
-SAFE_KERAS = (3, 13, 2)
+SAFE_KERAS, UNSAFE_KERAS = (3, 12, 1), ((3, 13, 0), (3, 13, 1))
 MOST_CONFIG_BYTES = 1 << 24  # of config.json
 LEAST_ELEMENT = 2  # bytes of a weight
 SLACK_ELEMENTS = 1 << 16  # weights that a file need not have, such as states of generators
@@ -53,14 +53,15 @@ def load_model(path: Path, key: str = KEY) -> Any:
     """
     import keras
 
-    if tuple(map(int, re.findall(r"\d+", keras.__version__)[:3])) < SAFE_KERAS:
+    version = tuple(map(int, re.findall(r"\d+", keras.__version__)[:3]))
+    if version < SAFE_KERAS or version in UNSAFE_KERAS:
         wanted = ".".join(map(str, SAFE_KERAS))
         raise ConfigError(
             [
                 (
                     key,
-                    f"expected Keras {wanted} or newer, as older ones run programs and read files that "
-                    f"a file names (CVE-2025-1550, CVE-2026-1669), found {keras.__version__}: pip install 'keras>={wanted}'",
+                    f"expected Keras {wanted} or 3.13.2 and newer, as others run programs and read files that "
+                    f"a file names (CVE-2025-1550, CVE-2026-1669), found {keras.__version__}: pip install -U keras",
                 )
             ]
         )

@@ -108,9 +108,17 @@ def test_activations_have_one_name_in_all_forms() -> None:
     assert activation_of(layer("Dense", activation="linear")) is None
 
 
-def test_keras_that_runs_programs_from_files_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("version", "is_safe"),
+    [
+        *((version, False) for version in ("3.8.0", "3.12.0", "3.13.0", "3.13.1")),
+        *((version, True) for version in ("3.12.1", "3.13.2", "3.14.0rc1")),
+    ],
+)
+def test_keras_that_runs_programs_from_files_or_reads_others_is_refused(
+    version: str, is_safe: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(__version__="3.8.0"))
-    with pytest.raises(ConfigError, match=r"expected Keras 3.13.2 or newer.*found 3.8.0"):
+    monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(__version__=version))
+    text = "cannot be read" if is_safe else f"expected Keras 3.12.1 .* found {version}: pip"
+    with pytest.raises(ConfigError, match=text):
         load_model(tmp_path / "net.keras")
