@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_type_hints
 
 from hpc_es.core.arguments import expanded_path, whole_number
 from hpc_es.core.errors import UserError, visible
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from hpc_es.core.data import JsonObject
 
 CONTEXT = 12  # characters on both sides of the executed one, in a trace
-MOST_BASE = 1 << 62
 CELLS = 8  # memory cells in a line of a trace
 
 
@@ -92,11 +91,12 @@ def _best_program(path: Path) -> tuple[str, JsonObject]:
     Raises:
         UserError: there is no program.
     """
+    from hpc_es.config.options import require_fit
     from hpc_es.config.resolved import plain_data
     from hpc_es.extend.runs import find_checkpoint, load_checkpoint, require_run
     from hpc_es.programs import best_programs
-    from hpc_es.programs.brainfuck import MOST_STEPS
     from hpc_es.programs.coding_cases import TASKS
+    from hpc_es.programs.task import Options
 
     require_run(path)
     snapshot = load_checkpoint(find_checkpoint(path))
@@ -108,16 +108,16 @@ def _best_program(path: Path) -> tuple[str, JsonObject]:
     if not summary.get("best_program"):
         raise UserError(f"{path} has executed no program yet")
     task = dict(plain_data(snapshot.config_text)["task"])
+    hints = get_type_hints(Options, include_extras=True)
+    try:
+        for key in ("name", "base", "max_steps", "require_correct_syntax"):
+            if key in task:  # not in runs of older versions
+                require_fit(hints[key], task[key], f"task.{key}")
+    except TypeError as error:
+        raise UserError(f"{path}: {error}") from None
     name = task.get("name")
     if task.get("base") is None and name in TASKS:
         task["base"] = TASKS[name].base
-    for key, least, most in (("base", 2, MOST_BASE), ("max_steps", 1, MOST_STEPS)):
-        value = task.get(key)
-        if value is not None and not (type(value) is int and least <= value <= most):
-            raise UserError(
-                f"{path}: task.{key} of its config is {value!r}: expected a whole number from "
-                f"{least} to {most:,}"
-            )
     sys.stderr.write(
         f"{name}: reward {summary['best_reward']:.4g}{', correct' if summary['best_correct'] else ''}\n"
     )

@@ -387,8 +387,8 @@ def _require_own_store(store: Path) -> None:
             continue
         require_own_entries(experiments, EXPERIMENT_LEVELS)
         for tags in experiments.glob("*/tags"):
-            require_own_entries(tags, 1)
-            _require_sizes(tags.iterdir(), LARGEST_META)
+            require_own_entries(tags, RUN_LEVELS)  # a name with a slash has a directory
+            _require_sizes(tags.rglob("*"), LARGEST_META)
         _require_sizes(experiments.glob("*/meta.yaml"), LARGEST_META)
 
 

@@ -153,12 +153,20 @@ def cut_by_time(jobs: int, job: float, ranks: int, spread: float = 0.0) -> Cut:
     if job >= ORDERED_SECONDS:
         return timed
     even = evenly(min(share, max(1, int(EVEN_SECONDS / job))))
-    chunks = [ceil_div(len(list(cut.sizes(jobs, ranks))), ranks) for cut in (even, timed)]
     # the largest of some normal numbers (David & Nagaraja 2003, section 10.5)
     wait = spread * math.sqrt(2 * even.largest * math.log(ranks))
     last = timed.smallest * job
-    is_better = chunks[0] * OVERHEAD_SECONDS + wait < chunks[1] * OVERHEAD_SECONDS + last
-    return even if is_better else timed
+    more = _falling_chunks(share, timed) - ceil_div(share, even.largest)  # for each rank
+    return even if wait < more * OVERHEAD_SECONDS + last else timed
+
+
+def _falling_chunks(share: int, cut: Cut) -> float:
+    """Return about how many chunks of falling size a rank gets: each has half of its share of the
+    remaining jobs, which r chunks reduce to (1 - 1 / 2r)^r, about exp(-1/2).
+    """
+    begin = min(share, 2 * cut.largest)
+    halved = 2 * math.log(max(begin / (2 * cut.smallest), 1.0))
+    return (share - begin) / cut.largest + halved + 2
 
 
 def seconds_of_jobs(chunks: npt.NDArray[np.void]) -> tuple[float, float]:

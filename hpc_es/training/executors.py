@@ -464,9 +464,8 @@ class MpiExecutor(Executor):
         pending, pending_bytes = dict[str, Array](), 0
         # consecutive ones, since a block may be about the jobs that this rank has evaluated; the
         # first is rank 0's
-        own_blocks = range(ceil_div(count * rank, size), ceil_div(count * (rank + 1), size))
-        if self._replicated:
-            own_blocks = range(count)
+        share = range(ceil_div(count * rank, size), ceil_div(count * (rank + 1), size))
+        own_blocks = range(count) if self._replicated else share
         on_demand = (
             self._is_large
             and generation.parts.algorithm.reads_blocks_once

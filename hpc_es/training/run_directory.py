@@ -128,7 +128,7 @@ def open_run(
 def _require_own_place(directory: Path) -> None:
     """Raise UserError if a run here would be written through a link of another user."""
     try:
-        require_own_way(directory / "lock")
+        require_own_way(directory / CONFIG)  # as for every file there
     except UnusualFileError as error:
         raise UserError(f"output {error}: choose another --output") from None
 

@@ -110,12 +110,17 @@ def test_repetitions_are_listed_instead_of_a_search(
     assert "expected one run: name a repetition" in err and "repetition_0001" in err
 
 
-@pytest.mark.parametrize("said", ["10000000000000000", "'x'", "true", "-1"])
-def test_steps_of_somebody_elses_run_have_a_limit(
-    said: str, result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("said", "by"),
+    [
+        *(("max_steps: 5000", f"max_steps: {by}") for by in ("10000000000000000", "'x'", "-1")),
+        ("name: print", "name: [print]"),
+        ("base: null", "base: x"),
+    ],
+)
+def test_options_of_somebody_elses_run_are_those_of_a_task(
+    said: str, by: str, result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = rewritten(
-        result, tmp_path / "checkpoint_0000000005.h5", ("max_steps: 5000", f"max_steps: {said}")
-    )
+    file = rewritten(result, tmp_path / "checkpoint_0000000005.h5", (said, by))
     _, err = run_program(capsys, str(file), status=2)
-    assert "task.max_steps of its config is" in err and "from 1 to 10,000,000" in err
+    assert f"task.{said.partition(':')[0]}: expected" in err and "Traceback" not in err

@@ -174,7 +174,9 @@ def others_link(path: Path, target: Path) -> None:
     os.lchown(path, 65534, 65534)
 
 
-@pytest.mark.parametrize("where", ["{}/tags/x", ".trash/9/meta.yaml", ".trash/9/tags/x"])
+@pytest.mark.parametrize(
+    "where", ["{}/tags/x", "{}/tags/a/b/x", ".trash/9/meta.yaml", ".trash/9/tags/x"]
+)
 def test_pipes_and_large_files_of_experiments_are_not_opened(where: str, tmp_path: Path) -> None:
     """MLflow reads the metadata and tags of all experiments, also of those in its trash."""
     run, store = tmp_path / "run", tmp_path / "run" / "mlruns"

@@ -25,6 +25,7 @@ from hpc_es.training.chunking import (
     MOST_COORDINATES,
     ChunkPlanner,
     CutPlan,
+    _falling_chunks,
     cut_by_time,
     evaluation_size,
     most_jobs,
@@ -97,14 +98,19 @@ def test_cheap_jobs_are_combined_by_duration(seconds: float, ranks: int, expecte
 @pytest.mark.parametrize(
     ("spread", "expected"),
     [
-        # one chunk: 0.3 ms + 0.05 ms sqrt(2 * 20 log(27)) = 0.9 ms; five falling ones: 1.5 + 2 ms
+        # a wait of 0.05 ms sqrt(2 * 20 log(27)) = 0.6 ms; 4.2 more chunks and the last: 1.3 + 2 ms
         (0.05e-3, Cut(20, 20, is_even=True)),
-        (0.5e-3, Cut(50, 2)),  # 0.3 ms + 5.7 ms
+        (0.5e-3, Cut(50, 2)),  # a wait of 5.7 ms
     ],
 )
 def test_cheap_jobs_of_equal_length_are_divided_evenly(spread: float, expected: Cut) -> None:
-    assert len(list(Cut(50, 2).sizes(540, 27))) == 123  # at most 5 for each rank
     assert cut_by_time(540, 1e-3, 27, spread) == expected
+
+
+@pytest.mark.parametrize(("jobs", "ranks"), [(540, 2), (540, 27), (5400, 16), (100, 50)])
+def test_number_of_falling_chunks_is_estimated(jobs: int, ranks: int) -> None:
+    counted = len(list(Cut(50, 2).sizes(jobs, ranks))) / ranks
+    assert _falling_chunks(-(-jobs // ranks), Cut(50, 2)) == pytest.approx(counted, abs=1.6)
 
 
 def test_even_chunks_take_at_most_a_quarter_of_a_second() -> None:

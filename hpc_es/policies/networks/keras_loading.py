@@ -105,8 +105,8 @@ def _copy_checked(path: Path, copy: Path) -> int:
 def _at_most(elements: int) -> Iterator[None]:
     """Raise ValueError when Keras makes layers with more weights, before they take memory.
 
-    All layers make their weights by one method, which counts them meanwhile. They are 0 until those
-    of the file are read: an orthogonal matrix takes a minute.
+    All layers make their weights by one method, which counts them meanwhile. No orthogonal matrices
+    are computed, which the weights of the file would replace: a large one takes a minute.
     """
     import keras
 
@@ -118,11 +118,9 @@ def _at_most(elements: int) -> Iterator[None]:
         left -= math.prod(shape) if isinstance(shape, Sequence) else int(shape or 1)
         if left < 0:
             raise ValueError(f"its layers have more weights than fit into the file, {elements:,}")
-        if len(arguments) < 2:
-            keywords["initializer"] = "zeros"
-        return add(
-            layer, *arguments[:1], *("zeros" for _ in arguments[1:2]), *arguments[2:], **keywords
-        )
+        if isinstance(keywords.get("initializer"), keras.initializers.Orthogonal):
+            keywords["initializer"] = "glorot_uniform"
+        return add(layer, *arguments, **keywords)
 
     keras.Layer.add_weight = counted
     try:

@@ -193,7 +193,7 @@ def test_weights_in_another_file_are_not_read(saved: Path, tmp_path: Path) -> No
         load(saved)
 
 
-def test_initial_weights_are_not_computed(tmp_path: Path) -> None:
+def test_orthogonal_matrices_are_not_computed(tmp_path: Path) -> None:
     """An orthogonal matrix of 10,000 rows takes a minute; all weights are those of the file."""
     import keras
 
