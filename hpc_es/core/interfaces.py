@@ -715,6 +715,10 @@ class Algorithm(Protocol[Prepared]):
         """Return the number of blocks of `partial_update`; 0 if the update needs none."""
         ...
 
+    def block_costs(self, state: State, prepared: Prepared) -> Sequence[float]:
+        """Return the relative costs of the blocks, by which ranks share them; (): all equal."""
+        ...
+
     def partial_update(self, state: State, prepared: Prepared, block: int) -> Arrays:
         """Return one block of the update, which is sent to rank 0.
 

@@ -1,8 +1,8 @@
 """The ranks of the job: collectives, messages and memory of a node, without blocking in MPI.
 
 A rank that blocks in MPI spins a core and runs no Python signal handlers. Therefore every operation
-is the nonblocking one, completed by `Waiting.wait`: test, spin briefly, then sleep for a tenth of
-the time waited so far. A world of one rank needs no MPI library.
+is the nonblocking one, completed by `Waiting.wait`: test, spin, then sleep for a tenth of the time
+waited so far. Ranks that share cores spin briefly. A world of one rank needs no MPI library.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -25,6 +26,7 @@ import numpy.typing as npt
 
 from hpc_es.core.data import Array
 from hpc_es.core.errors import Interruption
+from hpc_es.core.machine import AVAILABLE_CORES
 from hpc_es.mpi.launch import abort
 from hpc_es.mpi.shared_memory import NodeMemory, Windows
 
@@ -37,11 +39,14 @@ Int64 = npt.NDArray[np.int64]  # int64[...]
 SENDS_TESTED = 2  # more than one, so that completed sends do not accumulate
 MAX_BROADCAST_BYTES = 1 << 30  # per call: below 2 GiB, the largest count in an int
 SPIN_SECONDS = 0.2e-3
+# of ranks that have a core each, which wake up a millisecond late from a sleep
+OWN_CORE_SPIN_SECONDS = 5e-3
 # of the time waited so far; doubling sleeps were 7 times slower with 3 ranks per core
 SLEEP_FRACTION = 0.1
 MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 20e-6, 1e-3
 # while rank 0 works alone for seconds, on a core that it shares with waiting ranks
 PATIENT_SLEEP_SECONDS = 20e-3
+MOST_CORES = 4096  # of a node
 
 
 class Waiting:
@@ -49,6 +54,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self.waited = 0.0
+        self.spin_seconds = SPIN_SECONDS
         self._poll: Callable[[], None] | None = None
         self._abandoned: list[MPI.Request] = []
         self._polling = False
@@ -93,7 +99,7 @@ class Waiting:
         while not done():
             self._call_poll()
             waited = time.perf_counter() - start
-            if waited < SPIN_SECONDS:
+            if waited < self.spin_seconds:
                 # with more ranks than cores, the awaited rank may be queued for this core
                 os.sched_yield()
             else:
@@ -182,6 +188,7 @@ class Communicators:
     messages: MPI.Comm
     node: MPI.Comm
     node_position: tuple[int, int]  # rank on the node, number of ranks there
+    has_own_cores: bool  # whether the node's ranks have at least one core each
     memory: NodeMemory
 
     def send_buffer(self, mine: Bytes) -> Any:
@@ -203,8 +210,24 @@ def create_communicators(mpi: ModuleType, ranks: MPI.Comm) -> Communicators:
     """Return the communicators of these ranks; blocking, so all of them must call it together."""
     node = ranks.Split_type(mpi.COMM_TYPE_SHARED)
     return Communicators(
-        mpi, ranks.Dup(), ranks.Dup(), node, (node.rank, node.size), Windows(mpi, node)
+        mpi,
+        ranks.Dup(),
+        ranks.Dup(),
+        node,
+        (node.rank, node.size),
+        cores_of_node(mpi, node) >= node.size,
+        Windows(mpi, node),
     )
+
+
+def cores_of_node(mpi: ModuleType, node: MPI.Comm) -> int:
+    """Return the number of cores that the ranks of a node may use together; blocking."""
+    if not AVAILABLE_CORES:  # unknown on this system
+        return os.cpu_count() or 1
+    is_used = np.zeros(MOST_CORES, np.uint8)
+    is_used[[core for core in AVAILABLE_CORES if core < MOST_CORES]] = 1
+    node.Allreduce(mpi.IN_PLACE, [is_used, mpi.BYTE], mpi.BOR)
+    return int(is_used.sum())
 
 
 class World(Waiting):
@@ -248,6 +271,8 @@ class World(Waiting):
         self.comms = comms
         self.rank, self.size = (comms.collectives.rank, comms.collectives.size) if comms else (0, 1)
         self.node_rank, self.node_size = comms.node_position if comms else (0, 1)
+        own_cores = comms is None or comms.has_own_cores
+        self.spin_seconds = OWN_CORE_SPIN_SECONDS if own_cores else SPIN_SECONDS
         self._abandoned += self._sending
         self._sending.clear()
         # allocated again, because a rank may have been interrupted before it had an array
@@ -507,30 +532,50 @@ class World(Waiting):
 def encode(arrays: Mapping[str, Array]) -> Bytes:
     """Return uint8[...]: the length of the header in 8 bytes, the header, then the arrays."""
     assert all(array.dtype.kind in "biufc" for array in arrays.values()), "only numbers can be sent"
-    entries = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
-    header = json.dumps(entries).encode()
-    coded = np.zeros(
-        _aligned(8 + len(header)) + sum(_aligned(array.nbytes) for array in arrays.values()),
-        np.uint8,
-    )
-    coded[: 8 + len(header)] = np.frombuffer(len(header).to_bytes(8, "little") + header, np.uint8)
-    start = _aligned(8 + len(header))
-    for array in arrays.values():
-        coded[start : start + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
-        start += _aligned(array.nbytes)
-    return coded
+    entries = [_entry(name, array.dtype, array.shape) for name, array in arrays.items()]
+    header = f"[{', '.join(entries)}]".encode()
+    parts = [
+        len(header).to_bytes(8, "little") + header,
+        *(array.tobytes() for array in arrays.values()),
+    ]
+    return np.frombuffer(bytearray().join(map(_padded, parts)), np.uint8)
+
+
+@lru_cache(maxsize=4096)  # many small arrays are the same ones in each generation
+def _entry(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    """Return the entry of an array in the header, JSON."""
+    return json.dumps((name, dtype.str, shape))
+
+
+def _padded(part: bytes) -> bytes:
+    return part + bytes(-len(part) % 8) if len(part) % 8 else part
 
 
 def decode(coded: Bytes) -> dict[str, Array]:
-    """Return the arrays in the result of `encode`, uint8[bytes], as views of it."""
+    """Return the arrays in the result of `encode`, uint8[bytes], as views of it.
+
+    Raises:
+        ValueError: the header is not that of these bytes.
+    """
     length = 8 + int.from_bytes(coded[:8].tobytes(), "little")
-    start = _aligned(length)
-    arrays = {}
-    for name, dtype, shape in json.loads(coded[8:length].tobytes()):
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        arrays[name] = coded[start : start + size].view(dtype).reshape(shape)
+    start, arrays = _aligned(length), {}
+    for name, code, shape in json.loads(coded[8:length].tobytes()):
+        dtype = _number(code)
+        size = math.prod(shape) * dtype.itemsize
+        if not 0 <= size <= coded.size - start:
+            raise ValueError(f"{name!r} has {size:,} bytes of {coded.size - start:,}")
+        arrays[name] = np.ndarray(shape, dtype, coded, start)
         start += _aligned(size)
     return arrays
+
+
+@lru_cache(maxsize=64)
+def _number(code: str) -> np.dtype[Any]:
+    """Return a dtype of numbers."""
+    dtype = np.dtype(code)
+    if dtype.kind not in "biufc":
+        raise ValueError(f"expected a type of numbers, found {code!r}")
+    return dtype
 
 
 def _aligned(count: int) -> int:

@@ -9,7 +9,7 @@ takes the one that ends first.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,6 +72,18 @@ class Cut:
             while jobs:
                 yield min(size, jobs)
                 jobs -= min(size, jobs)
+
+
+def block_shares(count: int, costs: Sequence[float], ranks: int) -> list[int]:
+    """Return where the blocks of each rank begin, and the end of those of the last one.
+
+    The blocks of a rank are consecutive. Without costs, the first one is rank 0's.
+    """
+    if not costs:
+        return [ceil_div(count * rank, ranks) for rank in range(ranks + 1)]
+    begins = np.concatenate(([0.0], np.cumsum(costs)))  # costs of the blocks before each one
+    goals = begins[-1] * np.arange(1, ranks) / ranks
+    return [0, *np.searchsorted((begins[1:] + begins[:-1]) / 2, goals).tolist(), count]
 
 
 def ceil_div(number: int, divisor: int) -> int:

@@ -23,7 +23,6 @@ from hpc_es.core.handlers import OwnProcess, has_forked
 from hpc_es.mpi.scheduler import GiveUp, Work
 from hpc_es.mpi.world import World, decode, encode
 from hpc_es.training.build import Parts
-from hpc_es.training.chunk_sizes import ceil_div
 from hpc_es.training.chunking import SHARED_SECONDS, CutPlan
 from hpc_es.training.collective import FailureReports
 from hpc_es.training.generation import BlocksOnDemand, Evaluated, Generation
@@ -462,10 +461,7 @@ class MpiExecutor(Executor):
         rank, size, count = self._world.rank, self._world.size, generation.blocks
         blocks, packed = dict[str, Array](), dict[str, Array]()
         pending, pending_bytes = dict[str, Array](), 0
-        # consecutive ones, since a block may be about the jobs that this rank has evaluated; the
-        # first is rank 0's
-        share = range(ceil_div(count * rank, size), ceil_div(count * (rank + 1), size))
-        own_blocks = range(count) if self._replicated else share
+        own_blocks = range(count) if self._replicated else generation.blocks_of(rank, size)
         on_demand = (
             self._is_large
             and generation.parts.algorithm.reads_blocks_once

@@ -37,7 +37,7 @@ from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import AnyAlgorithm, Problem
 from hpc_es.mpi.world import decode, encode
 from hpc_es.training.build import Parts
-from hpc_es.training.chunk_sizes import CHUNK_TIME
+from hpc_es.training.chunk_sizes import CHUNK_TIME, block_shares
 from hpc_es.training.chunking import CutPlan
 from hpc_es.training.messages import Gathered, TimedChunk
 from hpc_es.training.outcomes import StoredOutcomes, continued, unnumbered, with_columns_of
@@ -298,6 +298,15 @@ class Generation:
     def blocks(self) -> int:
         """Number of blocks of the update."""
         return self.parts.algorithm.blocks(self.state)
+
+    def blocks_of(self, rank: int, ranks: int) -> range:
+        """Return the consecutive blocks of the update that a rank computes, about as costly as
+        those of other ranks.
+
+        They are consecutive since a block may be about the jobs that this rank has evaluated.
+        """
+        costs = self.parts.algorithm.block_costs(self.state, self._prepared)
+        return range(*block_shares(self.blocks, costs, ranks)[rank : rank + 2])
 
     def partial_update(self, block: int) -> Arrays:
         """Compute one block of the update."""

@@ -58,13 +58,16 @@ def test_random_direction_projects_measures_scaled_by_their_ranges() -> None:
     state = of.initial()
     rows = rows_of(of.problem, [1.0] * 16, np.random.default_rng(1).uniform(-1, 1, (16, 2)))
     judged = of.judge(state, rows)
-    one, other = (of.ranked_by(state, number, judged) for number in (0, 1))
+    every = slice(0, 16)
+    one, other = (of.ranked_by(state, number, judged, every) for number in (0, 1))
     direction, *_ = np.linalg.lstsq(judged.measures, one, rcond=None)
     assert judged.measures @ direction == pytest.approx(one)
     assert not np.allclose(one, other)
     again = {**state.shared, "emitter_restarts": np.array([1, 0])}
-    moved = of.ranked_by(State(0, again, state.master), 0, judged)
+    moved = of.ranked_by(State(0, again, state.master), 0, judged, every)
     assert not np.allclose(one, moved)
+    # the first direction again, of some of the candidates
+    assert of.ranked_by(state, 0, judged, slice(3, 8)).tolist() == one[3:8].tolist()
 
 
 @pytest.mark.parametrize(
@@ -118,6 +121,19 @@ def test_roots_are_computed_as_often_as_in_the_code_of_the_tutorial() -> None:
     assert 0.5 * 36 / (100 * (own.c_1 + own.c_mu)) == pytest.approx(100, abs=10)
     assert own.root_interval == 3 and plain.root_interval == 1
     assert own.weights.tolist() == plain.weights.tolist()
+
+
+def test_emitters_that_compute_a_root_cost_more() -> None:
+    of = created("cma_me", 40, emitters={"improvement": 2, "random_direction": 1})
+    state, different = of.initial(), 0
+    for _ in range(12):
+        results = generation(of, state)
+        costs = of.block_costs(state, results.prepared)
+        for block, cost in zip(results.blocks, costs, strict=True):
+            assert bool(block["again"]) or ("emitter_root" in block) == (cost == 2.0), costs
+        different += len(set(costs)) > 1
+        state = of.tell(state, results)[0]
+    assert different
 
 
 @pytest.mark.parametrize("kind", ["cma_me", "cma_mae", "dms"])

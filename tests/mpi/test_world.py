@@ -400,6 +400,26 @@ def test_shared_array_of_the_same_name_is_reused() -> None:
     )
 
 
+def test_ranks_with_a_core_each_wait_longer_before_they_sleep() -> None:
+    run(
+        2,
+        """
+        from dataclasses import replace
+        from hpc_es.mpi import world as module
+        mpi, node = world.comms.mpi, world.comms.node
+        module.AVAILABLE_CORES = (3 + rank, 9999)  # of an unusual machine
+        assert module.cores_of_node(mpi, node) == 2
+        module.AVAILABLE_CORES = (7,)
+        assert module.cores_of_node(mpi, node) == 1
+        module.AVAILABLE_CORES = ()
+        assert module.cores_of_node(mpi, node) == os.cpu_count()
+        for own, seconds in ((True, module.OWN_CORE_SPIN_SECONDS), (False, module.SPIN_SECONDS)):
+            world.use_comms(replace(world.comms, has_own_cores=own))
+            assert world.spin_seconds == seconds
+        """,
+    )
+
+
 DTYPES = st.sampled_from([np.dtype(t) for t in ("<f4", "<f8", ">f8", "i8", "u1", "?", "<i4")])
 ARRAYS = hnp.arrays(DTYPES, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
 
@@ -421,6 +441,23 @@ def test_arrays_are_decoded_in_order(arrays: dict[str, np.ndarray]) -> None:
 )
 def test_arrays_of_any_memory_layout_are_encoded_by_value(array: np.ndarray) -> None:
     assert np.array_equal(decode(encode({"a": array, "b": array}))["b"], array)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b"<f8", b"|O8"), (b"<f8", b"|S8"), (b"[3]", b"[9]"), (b"[3]", b"[-1]"), (b"[3]", b"[-3]")],
+)
+def test_header_that_does_not_fit_is_an_error(before: bytes, after: bytes) -> None:
+    """The results of `encode` are also in checkpoints, which may be damaged."""
+    coded = encode({"a": np.arange(3.0)}).tobytes()
+    assert before in coded
+    # the header keeps its length
+    length = 8 + int.from_bytes(coded[:8], "little")
+    header = coded[8:length].replace(before, after).strip().ljust(length - 8)
+    changed = len(header).to_bytes(8, "little") + header
+    changed += bytes(-len(changed) % 8) + coded[-24:]
+    with pytest.raises(ValueError, match=r"expected a type of numbers|has .* bytes of|negative"):
+        decode(np.frombuffer(changed, np.uint8))
 
 
 def test_empty_mapping_is_encoded() -> None:

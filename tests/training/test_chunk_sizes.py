@@ -14,6 +14,7 @@ from hpc_es.training.chunk_sizes import (
     Cut,
     StepCosts,
     best_cut,
+    block_shares,
     evenly,
     first_cut_at_once,
     simulated_seconds,
@@ -227,3 +228,24 @@ def test_the_first_generation_is_cut_by_a_model(
 ) -> None:
     most = CHUNK_BYTES // candidate_bytes
     assert first_cut_at_once(jobs, ranks, most, candidate_bytes) == cut
+
+
+# Blocks of an update.
+
+
+@pytest.mark.parametrize(
+    ("count", "costs", "ranks", "expected"),
+    [
+        (15, [], 2, [0, 8, 15]),
+        (1, [], 4, [0, 1, 1, 1, 1]),  # rank 0 need not send it
+        (0, [], 3, [0, 0, 0, 0]),
+        (4, [3.0, 1.0, 1.0, 1.0], 2, [0, 1, 4]),
+        (4, [1.0, 1.0, 1.0, 3.0], 2, [0, 3, 4]),
+        (6, [1.0, 1.0, 4.0, 4.0, 1.0, 1.0], 3, [0, 2, 3, 6]),  # 2, 4 and 6
+        (3, [5.0, 1.0, 1.0], 5, [0, 0, 1, 1, 2, 3]),
+    ],
+)
+def test_ranks_share_the_costs_of_consecutive_blocks(
+    count: int, costs: list[float], ranks: int, expected: list[int]
+) -> None:
+    assert block_shares(count, costs, ranks) == expected

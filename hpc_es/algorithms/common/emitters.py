@@ -68,6 +68,8 @@ NEEDS = Needs(
 )
 PREFIX = "emitter_"
 MATRICES = 4  # of an emitter in memory: covariance and its root, before and after an update
+# parameters with which a square root takes as long as the rest of the update of an emitter
+PARAMETERS_PER_ROOT = 40
 DIRECTION, RESTART = 2, 3  # blocks of random numbers of an emitter
 # An emitter starts again beyond these, as in pyribs.
 MAX_CONDITION = 1e14
@@ -304,7 +306,7 @@ class EmitterStrategy(BaseStrategy[Emitted]):
         orders, parents, is_flat = [], [], []
         for number, ranking in enumerate(self.rankings):
             part = slice(number * size, (number + 1) * size)
-            numbers = self.ranked_by(state, number, batch)[part]
+            numbers = self.ranked_by(state, number, batch, part)
             order = ranked(batch, part, numbers, by_status=ranking not in ("optimising", "value"))
             added = int((batch.status[part] > REJECTED).sum())
             parents.append(self.parents(added, len(order), ranking))
@@ -312,24 +314,47 @@ class EmitterStrategy(BaseStrategy[Emitted]):
             orders.append(order)
         return Emitted(batch, orders, parents, is_flat)
 
-    def ranked_by(self, state: State, number: int, batch: Batch) -> Float64:
-        """Return the numbers that rank the candidates of an emitter, float64[jobs]."""
+    def ranked_by(self, state: State, number: int, batch: Batch, part: slice) -> Float64:
+        """Return the numbers that rank the candidates of an emitter, float64[candidates]."""
         match self.rankings[number]:
             case "optimising":
-                return batch.objective
+                return batch.objective[part]
             case "random_direction":
                 restarts = int(state.shared[PREFIX + "restarts"][number])
-                rng = self.keys.generator(Purpose.GENETICS, restarts, number, DIRECTION)
-                low, high = self.problem.quantities.ranges
-                direction = rng.standard_normal(len(low)) * (high - low)
-                projections: Float64 = (batch.measures * direction).sum(axis=1)
+                direction = self._direction(number, restarts)
+                projections: Float64 = (batch.measures[part] * direction).sum(axis=1)
                 return projections
             case _:
-                return batch.value
+                return batch.value[part]
+
+    def _direction(self, number: int, restarts: int) -> Float64:
+        """Return the random direction of an emitter's search, float64[measures]."""
+        known, direction = self._directions.get(number, (-1, np.zeros(0)))
+        if known != restarts:
+            rng = self.keys.generator(Purpose.GENETICS, restarts, number, DIRECTION)
+            low, high = self.problem.quantities.ranges
+            direction = rng.standard_normal(len(low)) * (high - low)
+            self._directions[number] = restarts, direction
+        return direction
+
+    @cached_property
+    def _directions(self) -> dict[int, tuple[int, Float64]]:
+        """The last direction of each emitter that needed one, after the number of its restarts."""
+        return {}
 
     def blocks(self, state: State) -> int:
         """Return the number of emitters, each of which is updated by one rank."""
         return len(self.rankings)
+
+    def block_costs(self, state: State, prepared: Emitted) -> Sequence[float]:
+        """Return the costs of the emitters, which differ if only some compute a root."""
+        size, active = self.problem.size, self.options.active
+        ages = state.shared[PREFIX + "age"] + 1 - state.shared[PREFIX + "root_age"]
+        has_root = [
+            parents > 0 and age >= emitter_constants(size, parents, active).root_interval
+            for parents, age in zip(prepared.parents, ages.tolist(), strict=True)
+        ]
+        return [1.0 + size / PARAMETERS_PER_ROOT * has for has in has_root]
 
     def partial_update(self, state: State, prepared: Emitted, block: int) -> Arrays:
         """Return what an update changes in the search of an emitter, the new elites among its

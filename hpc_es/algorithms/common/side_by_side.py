@@ -138,6 +138,10 @@ class SideBySide(BaseStrategy[Ranked]):
         """Return the number of blocks of the generation's search."""
         return self._search(state).blocks(own_state(state))
 
+    def block_costs(self, state: State, prepared: Ranked) -> Sequence[float]:
+        """Return the costs of the blocks of the generation's search."""
+        return self._search(state).block_costs(own_state(state), prepared)
+
     def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Compute one block of the update of the generation's search."""
         return self._search(state).partial_update(own_state(state), prepared, block)

@@ -429,6 +429,10 @@ class BaseStrategy(Generic[Prepared]):
         """Return the number of blocks of the noise; 0 without noise."""
         return 0 if self.noise is None else len(self.noise.edges)
 
+    def block_costs(self, state: State, prepared: Prepared) -> Sequence[float]:
+        """Return (): by default all blocks cost the same."""
+        return ()
+
     def weighted_sums(
         self, state: State, weights: Array, powers: tuple[int, ...], block: int
     ) -> Array:

@@ -209,7 +209,7 @@ class Coordinates:
         is_choice = np.isin(np.arange(self.size), [*self.mixed.choices] if self.mixed else [])
         return np.where(is_choice, -np.inf, low), np.where(is_choice, np.inf, high)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the parameters, or x0, x1, ... if they have none."""
         return tuple(self.scales) or tuple(f"x{index}" for index in range(self.size))

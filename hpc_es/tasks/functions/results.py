@@ -229,7 +229,8 @@ def as_numbers(result: object, count: int) -> list[float]:
         raise ValueError(
             f"expected an array of the shape [{count}], got one of the shape {list(array.shape)}"
         )
-    return [float(value) for value in array]
+    numbers: list[float] = array.tolist()
+    return numbers
 
 
 def _as_float64(result: object, expected: str) -> Float64:
