@@ -240,8 +240,9 @@ class CMAES(DistributionStrategy):
             return {}
         z, y = self._z_and_y(state)
         n, w = self.normal_size, prepared.weights[1]
-        squared_lengths = np.maximum(np.square(z).sum(axis=1), 1e-300)
-        w = np.where(w < 0, w * n / squared_lengths, w)  # eq. 46
+        if self.options.active:
+            squared_lengths = np.maximum(np.square(z).sum(axis=1), 1e-300)
+            w = np.where(w < 0, w * n / squared_lengths, w)  # eq. 46
         return {"rows": covariance.rows_of_sum(self.constants(state).c_mu * w, y, block)}
 
     def update(

@@ -110,28 +110,38 @@ class BlockSampler:
         self._noise, self._size = noise, size
         self._generation, self._matrix = -1, np.empty((0, 0))
         self._blocks: dict[int, tuple[Float64, Float64]] = {}
+        self._all: tuple[Float64, Float64] | None = None  # z and y of all samples
 
     def y(self, generation: int, population: int, samples: range, matrix: Float64) -> Float64:
         """Return y of consecutive samples, float64[samples, size], read-only."""
-        return self._z_and_y(generation, population, samples, matrix)[1]
+        self._begin(generation, matrix)
+        first, last = samples.start // SAMPLE_ROWS, (samples.stop - 1) // SAMPLE_ROWS
+        parts = [self._block(block, population)[1] for block in range(first, last + 1)]
+        y = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return y[samples.start - first * SAMPLE_ROWS : samples.stop - first * SAMPLE_ROWS]
 
     def z_and_y(self, generation: int, population: int, matrix: Float64) -> tuple[Float64, Float64]:
         """Return z and y of all samples, each float64[population, size], read-only."""
-        return self._z_and_y(generation, population, range(population), matrix)
+        self._begin(generation, matrix)
+        if self._all is not None and len(self._all[0]) == population:
+            return self._all
+        parts = [self._block(block, population) for block in range(-(-population // SAMPLE_ROWS))]
+        z, y = (
+            arrays[0] if len(parts) == 1 else np.concatenate(arrays)
+            for arrays in zip(*parts, strict=True)
+        )
+        if population * self._size <= MAX_CACHED:
+            self._all = z[:population], y[:population]
+            for block in self._blocks:  # parts of them, in place of copies
+                rows = slice(block * SAMPLE_ROWS, (block + 1) * SAMPLE_ROWS)
+                self._blocks[block] = z[rows], y[rows]
+        return z[:population], y[:population]
 
-    def _z_and_y(
-        self, generation: int, population: int, samples: range, matrix: Float64
-    ) -> tuple[Float64, Float64]:
+    def _begin(self, generation: int, matrix: Float64) -> None:
+        """Forget the samples of another generation, or of another matrix."""
         if generation != self._generation or matrix is not self._matrix:
-            self._generation, self._matrix = generation, matrix
+            self._generation, self._matrix, self._all = generation, matrix, None
             self._blocks.clear()
-        first, last = samples.start // SAMPLE_ROWS, (samples.stop - 1) // SAMPLE_ROWS
-        parts = [self._block(block, population) for block in range(first, last + 1)]
-        rows = slice(samples.start - first * SAMPLE_ROWS, samples.stop - first * SAMPLE_ROWS)
-        if len(parts) == 1:
-            return parts[0][0][rows], parts[0][1][rows]
-        z, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return z[rows], y[rows]
 
     def _block(self, block: int, population: int) -> tuple[Float64, Float64]:
         """Return z and y of a block, each float64[SAMPLE_ROWS, size].

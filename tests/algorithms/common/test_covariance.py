@@ -204,6 +204,10 @@ def test_sample_does_not_depend_on_the_others(kept: int, monkeypatch: pytest.Mon
         steps(one, SAMPLE_ROWS - 2, SAMPLE_ROWS + 3)
         == whole[SAMPLE_ROWS - 2 : SAMPLE_ROWS + 3].tobytes()
     )
+    # all of them, from those that were computed before, and again
+    for _ in range(2):
+        assert one.z_and_y(3, POPULATION, MATRIX)[1].tobytes() == whole.tobytes()
+    assert steps(one, 1, POPULATION) == whole[1:].tobytes()
 
 
 def test_transformed_perturbations_differ_by_generation_and_matrix() -> None:
