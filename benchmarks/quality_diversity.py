@@ -264,9 +264,15 @@ def main() -> int:
         return trial, run(trial, RESULTS / "runs")
 
     missing = [] if options.list else [trial for trial in wanted if trial not in scores]
+    failed = 0
     with ThreadPoolExecutor(options.jobs) as pool:
         for finished in as_completed([pool.submit(one, trial) for trial in missing]):
-            trial, score = finished.result()
+            try:
+                trial, score = finished.result()
+            except SystemExit as error:  # the other trials go on
+                print(error, file=sys.stderr, flush=True)
+                failed += 1
+                continue
             scores[trial] = score
             write(options.csv, scores)
             text = f"QD score {score.qd_score:,.0f}  coverage {score.coverage:.2f} %"
@@ -274,11 +280,11 @@ def main() -> int:
             print(ended, file=sys.stderr, flush=True)
     table = list(rows({trial: scores[trial] for trial in wanted if trial in scores}))
     if not table:
-        return 0
+        return min(failed, 1)
     print(f"| {' | '.join(table[0])} |\n|{'---|' * len(table[0])}")
     for row in table:
         print(f"| {' | '.join(map(str, row.values()))} |")
-    return 0
+    return min(failed, 1)
 
 
 if __name__ == "__main__":
