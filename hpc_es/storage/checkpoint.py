@@ -204,10 +204,9 @@ def save(path: Path, snapshot: Snapshot) -> None:
         file.seek(0)
         file.write(header)
 
-    def check(written: Path) -> None:
-        with written.open("rb") as file:
-            same = file.read(_HEADER_BYTES) == header
-            digest = _digest_after_header(file)
+    def check(file: BinaryIO) -> None:
+        same = file.read(_HEADER_BYTES) == header
+        digest = _digest_after_header(file)
         if not same or digest.encode() not in header:
             raise OSError(
                 errno.EIO,

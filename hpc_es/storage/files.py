@@ -9,6 +9,8 @@ import json
 import math
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,16 +21,20 @@ from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import RunError
 from hpc_es.core.run_files import UnusualFileError, own_directory, remove
 
+COPIED_BYTES = 1 << 20  # at a time
 # errors of a file system without hard links
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def replace(
-    path: Path, pieces: Iterable[bytes | memoryview], check: Callable[[Path], None] = lambda _: None
+    path: Path,
+    pieces: Iterable[bytes | memoryview],
+    check: Callable[[BinaryIO], None] = lambda _: None,
 ) -> None:
     """Replace the file atomically: at any time `path` is the complete old or new file.
 
-    `check` is called with the written file before it is renamed, and raises OSError to reject it.
+    `check` reads the written file, opened again, before it is renamed, and raises OSError to reject
+    it.
 
     Raises:
         RunError: the disk is full or not writable; the old file is then unchanged.
@@ -42,35 +48,61 @@ def replace(
 
 
 def replace_by(
-    path: Path, write: Callable[[BinaryIO], None], check: Callable[[Path], None]
+    path: Path,
+    write: Callable[[BinaryIO], object],
+    check: Callable[[BinaryIO], None] = lambda _: None,
 ) -> None:
     """Replace the file atomically by what `write` writes into an empty one; see `replace`."""
-
-    def name_it(temporary: str, place: int) -> None:
-        check(path.with_name(temporary))
-        _replace(temporary, path.name, place)
-
-    _write_new(path, write, name_it)
+    _write_new(path, write, lambda temporary, place: _replace(temporary, path.name, place), check)
 
 
 def _write_new(
-    path: Path, write: Callable[[BinaryIO], object], name_it: Callable[[str, int], None]
+    path: Path,
+    write: Callable[[BinaryIO], object],
+    name_it: Callable[[str, int], None],
+    check: Callable[[BinaryIO], None] = lambda _: None,
 ) -> None:
     """Write a file under a temporary name, sync it, and let `name_it` give it its own.
 
     `name_it` gets the temporary name and the open directory.
     """
-    temporary = temporary_name(path).name
     try:
-        with own_directory(path) as place, _removed(temporary, place):
-            with _created(temporary, place) as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            name_it(temporary, place)
-            _sync(place)
+        with own_directory(path) as place:
+            _write_in(place, path, write, name_it, check)
     except OSError as error:
         raise run_error(path, error) from error
+
+
+def _write_in(
+    place: int,
+    path: Path,
+    write: Callable[[BinaryIO], object],
+    name_it: Callable[[str, int], None],
+    check: Callable[[BinaryIO], None] = lambda _: None,
+) -> None:
+    """Do so in an open directory."""
+    temporary = temporary_name(path).name
+    with _removed(temporary, place):
+        with _created(temporary, place) as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+            with _again(file, temporary, place) as same:
+                check(same)
+        name_it(temporary, place)
+        _sync(place)
+
+
+def _again(file: BinaryIO, name: str, place: int) -> BinaryIO:
+    """Return a file of an open directory, opened again to read; OSError if another one has taken
+    its place, such as a pipe of somebody who may write there.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    same = open(os.open(name, flags, dir_fd=place), "rb")  # noqa: PTH123, SIM115  by the caller
+    if not os.path.samestat(os.fstat(same.fileno()), os.fstat(file.fileno())):
+        same.close()
+        raise OSError(errno.EIO, "another file has taken its place")
+    return same
 
 
 def _replace(temporary: str, name: str, place: int) -> None:
@@ -113,30 +145,33 @@ def remove_leftovers(path: Path) -> None:
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Yield a temporary path, and at the end rename it to `path`.
+    """Yield a path in a directory that nobody else may open, and at the end copy the file to `path`
+    atomically.
 
-    It has the same suffix, for writers that need a path.
+    It has the same name, for writers that need a path. Libraries may open it several times, and
+    start programs with it. Where others may write they could put a link in its place.
 
     Raises:
         RunError: the disk is full or not writable; an old file is then unchanged.
     """
-    temporary = temporary_name(path)
+    private: str | None = None
     try:
-        with own_directory(path) as place, _removed(temporary.name, place):
+        with (
+            own_directory(path) as place,
+            tempfile.TemporaryDirectory(prefix="hpc_es_", ignore_cleanup_errors=True) as private,
+        ):
+            temporary = Path(private) / path.name
             yield temporary
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(temporary.name, flags, dir_fd=place)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            _replace(temporary.name, path.name, place)
-            _sync(place)
+            with temporary.open("rb") as source:
+                _write_in(
+                    place,
+                    path,
+                    lambda file: shutil.copyfileobj(source, file, COPIED_BYTES),
+                    lambda name, place: _replace(name, path.name, place),
+                )
     except OSError as error:
-        raise run_error(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):  # in what took the place of the directory
-            temporary.unlink(missing_ok=True)
+        is_private = private is not None and str(error.filename).startswith(private)
+        raise run_error(Path(error.filename) if is_private else path, error) from error
 
 
 def create_text(path: Path, text: str) -> None:

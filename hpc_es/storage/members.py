@@ -151,7 +151,7 @@ def write_members(
     }
     if (values := _values(elites, quantities, goal)) is not None:
         arrays |= {"value": values[1], "value_sign": np.array(values[2])}
-    replace_by(run / f"{stem}.npz", lambda file: np.savez(file, **arrays), lambda _: None)  # type: ignore[arg-type]
+    replace_by(run / f"{stem}.npz", lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
 
 def _names_of(group: str) -> str:

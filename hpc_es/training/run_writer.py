@@ -31,6 +31,7 @@ from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
 from hpc_es.core.machine import as_comment, environment_info
 from hpc_es.core.paths import shown
+from hpc_es.core.run_files import open_file
 from hpc_es.core.slurm import this_run
 from hpc_es.core.vocabulary import RETURNS, Vocabulary
 from hpc_es.devices.decision import current_decision
@@ -39,7 +40,7 @@ from hpc_es.report.progress import Progress
 from hpc_es.storage import metrics_log, results
 from hpc_es.storage.answers import NOISE_MEASURED, RESULT, Answer, Found
 from hpc_es.storage.checkpoint import BestCentre, CutShort, Increment, Snapshot, is_full
-from hpc_es.storage.files import finite, remove_leftovers, write_json, write_text, written
+from hpc_es.storage.files import finite, remove_leftovers, replace_by, write_json, write_text
 from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog, ProgramsLog
 from hpc_es.storage.status import (
     FINISHED,
@@ -612,10 +613,9 @@ class RunWriter:
             self._export_env = "wrapped"
             export_policy(ready(source, "wrapped"), file)
         if self.config.report.export_numbered:
-            with written(
-                self.directory / f"policy_{self.standing.state.generation:06d}.keras"
-            ) as temporary:
-                shutil.copyfile(file, temporary)
+            numbered = self.directory / f"policy_{self.standing.state.generation:06d}.keras"
+            with open_file(file) as exported:
+                replace_by(numbered, lambda copy: shutil.copyfileobj(exported, copy))
 
     # The end.
 

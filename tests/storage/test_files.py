@@ -1,8 +1,10 @@
 """Files are replaced completely, also with several writers of one name."""
 
 import contextlib
+import errno
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -14,7 +16,7 @@ def test_two_writers_of_one_file_use_different_temporary_files(tmp_path: Path) -
     """As tasks of a job array that start in the same second and write the same config.yaml."""
     path = tmp_path / "config.yaml"
 
-    def meanwhile(_: Path) -> None:
+    def meanwhile(_: object) -> None:
         files.replace(path, [b"other"])
         assert path.read_bytes() == b"other"
 
@@ -85,10 +87,11 @@ def test_nothing_is_written_to_what_takes_the_place_of_a_directory(tmp_path: Pat
     with contextlib.suppress(RunError):
         files.replace(theirs / "best.yaml", [b"new"], exchanged)
     put_back()
-    with pytest.raises(RunError), files.written(theirs / "best.yaml") as temporary:
+    with files.written(theirs / "best.yaml") as temporary:
         exchanged()
         temporary.write_text("new")
     put_back()
+    assert (theirs / "best.yaml").read_text() == "new"
     assert (mine / "best.yaml").read_text() == "mine"
     assert [path.name for path in mine.iterdir()] == ["best.yaml"]
     assert [path.name for path in theirs.iterdir()] == ["best.yaml"]
@@ -117,3 +120,42 @@ def test_a_file_is_created_once(tmp_path: Path) -> None:
     files.create_text(tmp_path / "trials.json", "first")
     files.create_text(tmp_path / "trials.json", "second")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["first"]
+
+
+def test_libraries_write_where_nobody_else_may(tmp_path: Path) -> None:
+    """ffmpeg opens its output again by a name that every user can read on its command line."""
+    with files.written(tmp_path / "gait.mp4") as temporary:
+        assert temporary.name == "gait.mp4" and temporary.parent.stat().st_mode & 0o777 == 0o700
+        assert not temporary.is_relative_to(tmp_path)
+        temporary.write_text("new")
+    assert (tmp_path / "gait.mp4").read_text() == "new" and not temporary.parent.exists()
+    assert list(tmp_path.iterdir()) == [tmp_path / "gait.mp4"]
+
+
+def test_full_directory_of_temporary_files_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "gait.mp4"
+    with pytest.raises(RunError, match=r"hpc_es_\w+/gait.mp4: .*raise the quota"), files.written(file) as temporary:  # fmt: skip
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "other"])
+def test_what_takes_the_place_of_a_new_file_is_not_read(kind: str, tmp_path: Path) -> None:
+    """In a directory that others may write to, before the file has its name."""
+    path, secret, read = tmp_path / "checkpoint.h5", tmp_path / "secret", list[bytes]()
+    secret.write_text("secret")
+
+    def write(file: BinaryIO) -> None:
+        file.write(b"new")
+        file.flush()
+        (temporary,) = tmp_path.glob(".checkpoint.*.tmp.h5")
+        if kind == "pipe":
+            os.mkfifo(tmp_path / "pipe")
+            (tmp_path / "pipe").rename(temporary)
+        else:
+            temporary.unlink()
+            temporary.symlink_to(secret) if kind == "link" else temporary.write_text("theirs")
+
+    with pytest.raises(RunError):
+        files.replace_by(path, write, lambda file: read.append(file.read()))
+    assert not read and not path.exists()

@@ -49,15 +49,22 @@ class ProgramRunner:
         environment: Mapping[str, str],
         limit_seconds: float = math.inf,
         poll: Poll = lambda: None,
+        identity: tuple[int, int] | None = None,
     ) -> ProgramExit:
         """Run a program in a directory until it ends or reaches the limit.
 
+        `identity` has the numbers of the device and of the directory on it: the program does not
+        run in what has taken its place. None: it is what is there.
         Its output is in stdout.txt and stderr.txt. An exception raised by `poll` ends the program
         and propagates.
         """
+        if identity is None:
+            status = directory.stat()
+            identity = status.st_dev, status.st_ino
         request = {
             "command": list(command),
             "directory": str(directory),
+            "identity": identity,
             "environment": dict(environment),
             "cpus": AVAILABLE_CORES,
             "limit_seconds": None if math.isinf(limit_seconds) else limit_seconds,

@@ -1,8 +1,7 @@
 """Evaluation by a program: its files and words, and the result that it writes.
 
 Each job runs in its own scratch directory, RUN/scratch/..., which is removed if the evaluation
-succeeds. The first KEPT_FAILURES directories of failed evaluations of a run are kept, as failed_0
-... failed_9.
+succeeds. The first directories of failed evaluations of a run are kept, as failed_0 ... failed_9.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ from hpc_es.tasks.functions.parameters import Scale, Value, decoded
 from hpc_es.tasks.functions.program_environment import program_environment
 from hpc_es.tasks.functions.program_runner import ProgramExit, ProgramRunner
 from hpc_es.tasks.functions.results import DECLARED, EvaluationResult, as_float, read_result
+from hpc_es.tasks.functions.scratch import Scratch
 from hpc_es.tasks.functions.supervisor import STDERR
 
 SCRATCH = "scratch"  # folder in the run directory
-KEPT_FAILURES = 10
+PARAMETERS_FILE, RESULT_FILE = "parameters", "result"
 LARGEST_RESULT_BYTES = 1_000_000
 LAST_LINES, LAST_CHARACTERS = 5, 1000  # of stderr, in the log
 PARAMETERS, RESULT, SEED, CONFIG = "{parameters}", "{result}", "{seed}", "{config}"
@@ -114,26 +114,31 @@ class SubprocessEvaluator:
     def _evaluate_one(self, values: Sequence[float], seed: int, poll: Poll) -> EvaluationResult:
         scratch = self._new_scratch()
         since = time.monotonic()
-        parameters, result_file = scratch / "parameters", scratch / "result"
-        parameters.write_text(self._command.format_parameters(values), encoding="utf-8")
-        words = self._command.with_paths(parameters, result_file, seed)
+        scratch.write(PARAMETERS_FILE, self._command.format_parameters(values).encode())
+        paths = (scratch.path / PARAMETERS_FILE, scratch.path / RESULT_FILE)
+        words = self._command.with_paths(*paths, seed)
         environment = program_environment(os.environ, self._command.environment)
-        ended = self._runner.run(words, scratch, environment, self._command.timeout_seconds, poll)
+        ended = self._runner.run(
+            words,
+            scratch.path,
+            environment,
+            self._command.timeout_seconds,
+            poll,
+            scratch.identity,
+        )
         try:
             self._check_exit(ended)
             seconds, quantities = time.monotonic() - since, self._command.quantities
-            content = _read_result(result_file, bool(quantities.names))
+            content = _read_result(scratch, bool(quantities.names))
             result = read_result(content, quantities, seconds)
         except (OSError, ValueError) as error:
             failure = Failure(str(error), one_line(str(error)))
             result = EvaluationResult(math.nan, failure, time.monotonic() - since)
         if result.failure is None:
-            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.remove()
             return result
-        stderr = _end_of_file(scratch / STDERR)
-        text = "; ".join(
-            filter(None, [result.failure.text, _last_lines(stderr), self._keep_scratch(scratch)])
-        )
+        stderr = _end_of_output(scratch)
+        text = "; ".join(filter(None, [result.failure.text, _last_lines(stderr), scratch.keep()]))
         # a program may end with the same status for many reasons
         reason = stderr.strip().rpartition("\n")[2]
         kind = f"{result.failure.kind}; {kind_of(reason)}" if reason else result.failure.kind
@@ -152,30 +157,13 @@ class SubprocessEvaluator:
             how = f"signal {-ended.status}" if ended.status < 0 else f"status {ended.status}"
             raise ValueError(f"{program} ended with {how}")
 
-    def _new_scratch(self) -> Path:
+    def _new_scratch(self) -> Scratch:
         if self._root is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="hpc_es_")
             self._root = Path(self._temporary.name)
-        scratch = self._root / f"{self._prefix}_{self._number}"
+        scratch = Scratch(self._root / f"{self._prefix}_{self._number}")
         self._number += 1
-        scratch.mkdir(parents=True)
         return scratch
-
-    def _keep_scratch(self, scratch: Path) -> str:
-        """Rename the directory of a failure to a free name, or remove it.
-
-        Returns:
-            A text for the log.
-        """
-        assert self._root
-        for number in range(KEPT_FAILURES):
-            kept = self._root / f"failed_{number}"
-            if not kept.exists():
-                with contextlib.suppress(OSError):  # another rank has just taken the name
-                    scratch.rename(kept)
-                    return f"kept in {kept}"
-        shutil.rmtree(scratch, ignore_errors=True)
-        return f"not kept: {self._root} has {KEPT_FAILURES} already"
 
     def close(self) -> None:
         """End the running program, if there is one, and the supervisor."""
@@ -184,14 +172,14 @@ class SubprocessEvaluator:
             self._temporary.cleanup()
 
 
-def _read_result(path: Path, whole: bool = False) -> object:
+def _read_result(scratch: Scratch, whole: bool = False) -> object:
     """Return the number in a result file, or JSON that has more than a number.
 
     Raises:
         ValueError: there is none.
     """
     try:
-        with path.open("rb") as file:
+        with scratch.open(RESULT_FILE) as file:
             content = file.read(LARGEST_RESULT_BYTES + 1)
     except FileNotFoundError:
         raise ValueError(
@@ -220,10 +208,10 @@ def _read_result(path: Path, whole: bool = False) -> object:
     )
 
 
-def _end_of_file(path: Path) -> str:
+def _end_of_output(scratch: Scratch) -> str:
     """Return the end of a program's output, "" if there is none."""
     try:
-        with path.open("rb") as file:
+        with scratch.open(STDERR) as file:
             file.seek(max(file.seek(0, os.SEEK_END) - MAX_DETAILS, 0))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import select
@@ -27,6 +28,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +70,20 @@ class Supervisor:
                 self._channel.sendall(json.dumps(reply).encode() + b"\n")
 
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
-        directory = Path(request["directory"])
         try:
-            with (directory / STDOUT).open("wb") as out, (directory / STDERR).open("wb") as err:
+            with (
+                _opened(request) as directory,
+                _output(STDOUT, directory) as out,
+                _output(STDERR, directory) as err,
+            ):
                 program = subprocess.Popen(  # noqa: S603
                     request["command"],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
-                    cwd=directory,
                     env=request["environment"],
                     start_new_session=True,
-                    preexec_fn=lambda: self._before_exec(request["cpus"]),  # noqa: PLW1509  there is one thread
+                    preexec_fn=lambda: self._before_exec(directory, request["cpus"]),  # noqa: PLW1509  there is one thread
                 )
         except (OSError, subprocess.SubprocessError) as error:
             return {"status": None, "timed_out": False, "error": str(error)}
@@ -89,12 +93,13 @@ class Supervisor:
             self._kill(program)
         return {"status": program.returncode, "timed_out": timed_out, "error": None}
 
-    def _before_exec(self, cpus: list[int]) -> None:
+    def _before_exec(self, directory: int, cpus: list[int]) -> None:
         """Run in the new process before exec.
 
         The rank then knows the pid before the program starts anything.
         """
         self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.fchdir(directory)
         self._channel.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")
         # SLURM may have taken cores from the job since its start
         with contextlib.suppress(OSError):
@@ -130,6 +135,32 @@ class Supervisor:
                     time.sleep(0.001)
             except ChildProcessError:
                 return
+
+
+@contextlib.contextmanager
+def _opened(request: dict[str, Any]) -> Iterator[int]:
+    """Yield a descriptor of the directory; OSError if another one has taken its place."""
+    path = request["directory"]
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if [status.st_dev, status.st_ino] != request["identity"]:
+            raise OSError(errno.EEXIST, "another directory has taken its place", path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _output(name: str, directory: int) -> Iterator[int]:
+    """Yield a descriptor of a file for what the program writes."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o666, dir_fd=directory)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _kill_children() -> None:

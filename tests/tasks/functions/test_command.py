@@ -28,6 +28,7 @@ from hpc_es.tasks.functions.parameters import ParameterScale
 from hpc_es.tasks.functions.program_environment import program_environment
 from hpc_es.tasks.functions.program_runner import ProgramRunner
 from hpc_es.tasks.functions.results import EvaluationResult
+from hpc_es.tasks.functions.scratch import Scratch
 from hpc_es.tasks.functions.subprocess_evaluator import Command, SubprocessEvaluator, escaped
 from tests.helpers import runs
 
@@ -110,6 +111,8 @@ def test_results_are_parsed(run: Run, text: str, value: float) -> None:
         ('printf "\\033[2J" > "$2"', r"the result is \x1b[2J"),
         ('head -c 1000001 /dev/zero > "$2"', "larger than 1,000,000 bytes"),
         ('mkdir "$2"', "Is a directory"),
+        ('mkfifo "$2"', "expected a file, found a pipe"),
+        ("rm stderr.txt; mkfifo stderr.txt; exit 1", "status 1; kept"),
         (
             'echo 1 > "$2"; echo one >&2; printf "two\\033[31m\\n" >&2; exit 1',
             r"status 1; stderr: one | two\x1b[31m; kept",
@@ -133,6 +136,52 @@ def test_output_of_failed_programs_is_kept_and_failures_are_grouped(run: Run) ->
     kinds = [failure.kind for failure in failures if failure is not None]
     reasons = ["1; #", "1; #", "3; #", "1; mesh is too coarse: #"]
     assert kinds == [f"{SH} ended with status {reason}" for reason in reasons]
+
+
+def test_nobody_else_may_open_the_directory_of_a_program(run: Run, tmp_path: Path) -> None:
+    """The run may be in a directory that a group writes to. What is kept is for others, too."""
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch").chmod(0o775)
+    why(run("stat -c %a . > mode; exit 1"))
+    kept = tmp_path / "scratch" / "failed_0"
+    assert (kept / "mode").read_text() == "700\n" and kept.stat().st_mode & 0o777 == 0o775
+
+
+@pytest.mark.parametrize("taken_by", ["link", "directory"])
+def test_what_takes_the_place_of_a_new_directory_is_not_used(
+    taken_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = tmp_path / "scratch" / "rank_0_1_0", tmp_path / "other"
+    other.mkdir()
+    (other / "result").write_text("secret")
+    make = os.mkdir
+
+    def made(name: str, mode: int, dir_fd: int | None = None) -> None:
+        make(name, mode, dir_fd=dir_fd)
+        if name == path.name:
+            path.rmdir()
+            path.symlink_to(other) if taken_by == "link" else other.rename(path)
+
+    monkeypatch.setattr(os, "mkdir", made)
+    with pytest.raises(OSError, match=r"Not a directory|has taken its place"):
+        Scratch(path)
+
+
+def test_program_does_not_run_in_what_has_taken_the_place_of_its_directory(
+    programs: ProgramRunner, tmp_path: Path
+) -> None:
+    ended = programs.run(["touch", "here"], tmp_path, ENVIRONMENT, identity=(1, 2))
+    assert ended.status is None and "has taken its place" in str(ended.error)
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    for name in (supervisor.STDOUT, supervisor.STDERR):
+        (tmp_path / name).symlink_to(secret)
+        assert programs.run(["touch", "here"], tmp_path, ENVIRONMENT).status is None
+        (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / name)
+        assert programs.run(["touch", "here"], tmp_path, ENVIRONMENT).status is None
+        (tmp_path / name).unlink()
+    assert not (tmp_path / "here").exists() and secret.read_text() == "secret"
 
 
 def test_program_that_cannot_be_started_fails_its_job(tmp_path: Path) -> None:
@@ -283,6 +332,7 @@ def test_process_group_is_known_before_the_program_starts(tmp_path: Path) -> Non
     order = {
         "command": ["/no/such"],
         "directory": str(tmp_path),
+        "identity": [tmp_path.stat().st_dev, tmp_path.stat().st_ino],
         "environment": {},
         "cpus": [],
         "limit_seconds": None,

@@ -1,0 +1,94 @@
+"""The directory in which a program runs, which nobody else may open.
+
+A run may be in a directory that a group writes to. Somebody there could put a link or a pipe where
+a file of the program is to be, so whatever is opened here is opened within the directory itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from hpc_es.core.run_files import UnusualFileError, own_directory
+
+KEPT_FAILURES = 10
+
+
+class Scratch:
+    """A new directory; whoever makes one ends it by `remove` or `keep`.
+
+    Raises:
+        OSError: it cannot be made, or another one has taken its place.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with own_directory(path) as place:
+            self._shared_mode = stat.S_IMODE(os.fstat(place).st_mode) & 0o777
+            os.mkdir(path.name, 0o700, dir_fd=place)
+            self._descriptor = os.open(path.name, flags, dir_fd=place)
+        status = os.fstat(self._descriptor)
+        self.identity = status.st_dev, status.st_ino
+        with contextlib.suppress(OSError):  # a file system that has no such modes
+            os.fchmod(self._descriptor, 0o700)
+        if status.st_uid != os.geteuid() or not is_empty(self._descriptor):
+            os.close(self._descriptor)
+            raise UnusualFileError(path, "another directory has taken its place")
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a new file."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(name, flags, 0o666, dir_fd=self._descriptor)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file that the program has written; OSError if it is none."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(name, flags, dir_fd=self._descriptor)
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode):
+            return os.fdopen(descriptor, "rb")
+        os.close(descriptor)
+        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        text = (
+            os.strerror(code) if stat.S_ISDIR(mode) else "expected a file, found a pipe or a device"
+        )
+        raise OSError(code, text, str(self.path / name))
+
+    def remove(self) -> None:
+        """Remove the directory."""
+        os.close(self._descriptor)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def keep(self) -> str:
+        """Give the directory of a failure a free name, under which others may look at it, or remove
+        it.
+
+        Returns:
+            A text for the log.
+        """
+        root = self.path.parent
+        for number in range(KEPT_FAILURES):
+            kept = root / f"failed_{number}"
+            if not kept.exists():
+                with contextlib.suppress(OSError):  # another rank has just taken the name
+                    self.path.rename(kept)
+                    os.fchmod(self._descriptor, self._shared_mode)
+                    os.close(self._descriptor)
+                    return f"kept in {kept}"
+        self.remove()
+        return f"not kept: {root} has {KEPT_FAILURES} already"
+
+
+def is_empty(directory: int) -> bool:
+    """Whether an open directory has no entries."""
+    with os.scandir(directory) as entries:
+        return next(entries, None) is None
