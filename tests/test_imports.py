@@ -143,6 +143,7 @@ def test_jax_is_imported_when_a_compiled_task_or_network_is_built() -> None:
 LAYERS = (
     *(
         "core",
+        "storage.plain_hdf5",
         "config",
         "mpi",
         "devices",

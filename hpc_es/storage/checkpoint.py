@@ -64,7 +64,7 @@ from hpc_es.config.options import require_fit
 from hpc_es.core.array_files import MOST_COMPRESSION
 from hpc_es.core.data import Array, Arrays, JsonObject, Rows, State, aligned_empty
 from hpc_es.core.errors import READING, CheckpointError, UserError, unreadable_reason
-from hpc_es.core.run_files import exact_json, open_file
+from hpc_es.core.run_files import LEAST_SPARSE, exact_json, open_file
 from hpc_es.storage import files
 from hpc_es.storage.files import json_text
 from hpc_es.storage.plain_hdf5 import item_in, require_plain
@@ -73,8 +73,9 @@ FULL, INCREMENTAL = 1, 2  # formats
 FORMAT = INCREMENTAL  # the newest
 _MAGIC = b"hpc_es checkpoint\n"
 _HEADER_BYTES = 512  # the smallest user block HDF5 allows
-# bytes of a file that need not be on the disk, such as zeros that are compressed
-MOST_HOLES = 1 << 36
+# bytes that a process reads of files that are mostly holes, such as zeros that a file system
+# compresses: half a minute of computing digests
+MOST_HOLES = 1 << 33
 _SEALED_BYTES = 447
 _PIECE_BYTES = 1 << 20
 # of arrays, from which HDF5 writes into the file itself in place of an image in memory
@@ -348,7 +349,7 @@ def _read(path: Path) -> tuple[Snapshot, str]:
 def _read_image(path: Path, image: BinaryIO) -> Snapshot:
     try:
         with _ImageFile(image) as within, h5py.File(within, "r") as file:
-            require_plain(file, image.seek(0, io.SEEK_END), may_be_compressed=False)
+            require_plain(file, image.seek(0, io.SEEK_END))
             return _snapshot(file)
     except (*READING, RuntimeError) as error:
         raise CheckpointError(
@@ -398,11 +399,8 @@ def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
             held = 512 * os.fstat(file.fileno()).st_blocks  # 0 where the file system does not say
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-        # reading the holes would take hours
-        if held and size > max(MOST_HOLES, MOST_COMPRESSION * held):
-            raise DamagedError(
-                f"{path}: damaged: has {size:,} bytes, of which {held:,} are on the disk"
-            )
+        if held and size > max(LEAST_SPARSE, MOST_COMPRESSION * held):
+            _holes.read(path, size, held)
         _check_header(path, header)
         fields = dict(line.split(" ") for line in header.decode().splitlines()[1:4])
         expected = int(fields["image_bytes"])
@@ -419,6 +417,26 @@ def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
                 f"{path}: damaged: the SHA-256 of its content is not the one in its header"
             )
         yield file, digest
+
+
+class Holes:
+    """What a process may read of files that are mostly holes, of which there may be thousands."""
+
+    def __init__(self) -> None:
+        self._left = MOST_HOLES
+
+    def read(self, path: Path, size: int, held: int) -> None:
+        """Count a file of this size, of which the disk holds some bytes; DamagedError if there were
+        too many.
+        """
+        if size > self._left:
+            raise DamagedError(
+                f"{path}: damaged: has {size:,} bytes, of which {held:,} are on the disk"
+            )
+        self._left -= size
+
+
+_holes = Holes()
 
 
 def _check_header(path: Path, header: bytes) -> None:

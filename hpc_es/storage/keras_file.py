@@ -52,7 +52,7 @@ def _from_archive(path: Path) -> list[SavedLayer]:
     """
     config, image = read_archive(path)
     with h5py.File(io.BytesIO(image)) as file:
-        require_plain(file, len(image), may_be_compressed=False)  # the archive may be
+        require_plain(file, len(image))
         weights = {
             group["vars"].attrs["name"]: _variables(group) for group in file["layers"].values()
         }

@@ -5,6 +5,7 @@ Nothing of them is in other files, and small files do not expand without end.
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import struct
@@ -14,7 +15,7 @@ from typing import BinaryIO
 import h5py
 import numpy as np
 
-from hpc_es.core.array_files import SLACK_BYTES, most_expanded
+from hpc_es.core.array_files import SLACK_BYTES
 
 # In bytes, of all names in attributes if each were the longest text of the file.
 MOST_NAMES = 1 << 29
@@ -26,24 +27,26 @@ MOST_LISTED = 1_000
 _HEAP = b"GCOL"  # where the texts of any length are; its size follows
 
 
-def require_plain(
-    file: h5py.File, size: int, may_be_compressed: bool = True, content: BinaryIO | None = None
-) -> None:
+def require_plain_image(image: BinaryIO) -> None:
+    """Raise ValueError if reading an HDF5 file could do what `require_plain` says."""
+    with h5py.File(image, "r") as file:
+        require_plain(file, image.seek(0, io.SEEK_END), image)
+
+
+def require_plain(file: h5py.File, size: int, content: BinaryIO | None = None) -> None:
     """Raise ValueError if reading a file could read other files, or need too much memory.
 
-    Too much is more than it can hold data. Such a file can come from somebody else: the arrays of a
+    Too much is more than it has bytes. Such a file can come from somebody else: the arrays of a
     dataset may lie in any file that the reader may read (external storage, virtual datasets, links
     to other files), a dataset that was never written has any size, and one with many names is read
-    many times.
+    many times. Neither hpc_es nor Keras compresses arrays.
 
     Args:
         file: an open file.
         size: its bytes.
-        may_be_compressed: whether it may take more memory than it has bytes, as no file of a run
-            does.
         content: the bytes of the file, if attributes may be arrays of texts, as those of Keras are.
     """
-    left = (most_expanded(size) if may_be_compressed else size) + SLACK_BYTES
+    left = size + SLACK_BYTES
     texts, names, groups, attributes = size + SLACK_BYTES, 0, 0, 0
     for item in _items(file["/"], set()):
         own, is_group = h5py.h5a.get_num_attrs(item.id), isinstance(item, h5py.Group)
@@ -60,12 +63,10 @@ def require_plain(
         dataset = item
         if dataset.external or dataset.is_virtual:
             raise ValueError(f"{dataset.name} is stored in another file")
-        is_filtered = dataset.compression or dataset.id.get_create_plist().get_nfilters()
-        if is_filtered and not may_be_compressed:
-            raise ValueError(f"{dataset.name} is compressed")
-        left -= dataset.nbytes
-        if left < 0 or (dataset.nbytes > size + SLACK_BYTES and not is_filtered):
-            raise ValueError(f"{dataset.name} has {dataset.nbytes:,} bytes, in a file of {size:,}")
+        needed = _bytes_read(dataset)
+        left -= needed
+        if left < 0:
+            raise ValueError(f"{dataset.name} has {needed:,} bytes, in a file of {size:,}")
     if names and (content is None or names * _largest_heap(content) > MOST_NAMES):
         raise ValueError(f"its attributes are arrays of {names:,} texts, which may be long")
 
@@ -89,11 +90,23 @@ def item_in(file: h5py.File, place: h5py.Group, name: str) -> h5py.Group | h5py.
             raise ValueError(f"{item.name} is stored in another file")
         if item.dtype.hasobject and item.shape != ():
             raise ValueError(f"{item.name} is an array of texts or references")
-        is_filtered = bool(item.id.get_create_plist().get_nfilters())
-        size = file.id.get_filesize()
-        if item.nbytes > (most_expanded(size) if is_filtered else size) + SLACK_BYTES:
-            raise ValueError(f"{item.name} has {item.nbytes:,} bytes, in a file of {size:,}")
+        size, needed = file.id.get_filesize(), _bytes_read(item)
+        if needed > size + SLACK_BYTES:
+            raise ValueError(f"{item.name} has {needed:,} bytes, in a file of {size:,}")
     return item
+
+
+def _bytes_read(dataset: h5py.Dataset) -> int:
+    """Return the bytes that reading a dataset needs, of its chunks too, which may be larger than
+    the array; ValueError if it is compressed.
+    """
+    if dataset.id.get_create_plist().get_nfilters():
+        raise ValueError(f"{dataset.name} is compressed: expected it as Keras or hpc_es writes it")
+    if dataset.chunks is None:
+        return int(dataset.nbytes)
+    pairs = zip(dataset.shape, dataset.chunks, strict=True)
+    padded = math.prod(-(-length // chunk) * chunk for length, chunk in pairs)
+    return int(padded * dataset.dtype.itemsize)
 
 
 def _texts(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import re
@@ -90,9 +91,15 @@ def _copy_checked(path: Path, copy: Path) -> int:
     Returns the bytes of its weights. The config of an `.h5` file is in it as an attribute: whoever
     reads such a file checks it (`require_known_layers`).
     """
+    from hpc_es.storage.plain_hdf5 import require_plain_image
+
     if path.suffix != ARCHIVE:
-        return copy_named(path, copy)
+        size = copy_named(path, copy)
+        with copy.open("rb") as file:
+            require_plain_image(file)
+        return size
     config, weights = read_archive(path)
+    require_plain_image(io.BytesIO(weights))
     require_known(config)
     with zipfile.ZipFile(copy, "w") as archive:
         archive.writestr("metadata.json", "{}")

@@ -172,8 +172,14 @@ def test_arrays_are_divided_into_few_parts(parts: int, is_loaded: bool, tmp_path
         load(file)
 
 
-def test_weights_in_another_file_are_not_read(saved: Path, tmp_path: Path) -> None:
-    """External storage of HDF5, which Keras 3.12 reads."""
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("another file", "stored in another file"), ("large chunk", "has 4,294,967,280 bytes")],
+)
+def test_hdf5_of_weights_is_looked_at_before_keras_reads_it(
+    how: str, reason: str, saved: Path, tmp_path: Path
+) -> None:
+    """External storage, which Keras 3.12 reads, and an array whose chunk is 4 GB."""
     import h5py
 
     np.full(100, 7, np.float32).tofile(tmp_path / "secret")
@@ -184,12 +190,15 @@ def test_weights_in_another_file_are_not_read(saved: Path, tmp_path: Path) -> No
         name = "layers/dense/vars/0"
         shape = file[name].shape
         del file[name]
-        file.create_dataset(name, shape, "f4", external=[(str(tmp_path / "secret"), 0, 400)])
+        own: Config = {"external": [(str(tmp_path / "secret"), 0, 400)]}
+        if how == "large chunk":
+            own = {"chunks": (shape[0], ((1 << 30) - 1) // shape[0]), "maxshape": (None, None)}
+        file.create_dataset(name, shape, "f4", **own)
     members["model.weights.h5"] = (tmp_path / "w.h5").read_bytes()
     with zipfile.ZipFile(saved, "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content)
-    with pytest.raises(ConfigError, match="external"):
+    with pytest.raises(ConfigError, match=reason):
         load(saved)
 
 
