@@ -28,8 +28,8 @@ from hpc_es.core.errors import (  # noqa: E402
     error_text,
     exits_as_errors,
     long_names_refused,
+    message_lines,
     nearest,
-    visible_lines,
 )
 from hpc_es.core.handlers import raised_exits  # noqa: E402
 from hpc_es.core.machine import __version__  # noqa: E402
@@ -228,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stdout.flush()
     except (UserError, PermissionError) as error:
         message = DeniedError(error) if isinstance(error, PermissionError) else error
-        sys.stderr.write(visible_lines(f"hpc-es: {message}") + "\n")
+        sys.stderr.write(message_lines(f"hpc-es: {message}") + "\n")
         status = message.status
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")

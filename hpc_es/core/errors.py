@@ -211,6 +211,7 @@ def exits_as_errors(
 # failures.log.
 
 MAX_TEXT = 1000  # characters of a line in the log
+LONGEST_LINE = 10_000  # characters of a line of a message on the terminal
 MAX_DETAILS = 16_000  # characters of a traceback; the middle of a longer one is omitted
 _PACKAGES = ("site-packages", "dist-packages")
 _PACKAGE = str(Path(__file__).parents[1])
@@ -323,6 +324,16 @@ def printable_values(value: Any) -> Any:
 def visible_lines(text: str) -> str:
     """Return `visible` of each line."""
     return "\n".join(map(visible, text.split("\n")))
+
+
+def message_lines(text: str) -> str:
+    """Return `visible_lines` of a message, whose lines are cut: a file may have a name of millions
+    of letters for an array.
+    """
+    return "\n".join(
+        line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} ... ({len(line):,} letters)"
+        for line in visible_lines(text).split("\n")
+    )
 
 
 def visible(text: str) -> str:

@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 from typing import IO, TextIO, cast
 
-from hpc_es.core.errors import visible_lines
+from hpc_es.core.errors import message_lines, visible_lines
 
 NAMES = ("stdin", "stdout", "stderr")
 PACKAGE = Path(__file__).parents[1]
@@ -107,7 +107,7 @@ def show_plain_warnings() -> None:
         line: str | None = None,
     ) -> str:
         if PACKAGE in Path(filename).parents:
-            return visible_lines(f"hpc_es: warning: {message}") + "\n"
+            return message_lines(f"hpc_es: warning: {message}") + "\n"
         return before(message, category, filename, lineno, line)
 
     warnings.formatwarning = formatted
@@ -135,7 +135,7 @@ def say(text: str) -> None:
 
 def say_error(text: str) -> None:
     """Write a message of hpc_es to standard error, as `say` does."""
-    write(sys.stderr, visible_lines(text))
+    write(sys.stderr, message_lines(text))
 
 
 def announce(text: str) -> None:

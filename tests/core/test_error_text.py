@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.core.errors import ConfigError, failure_from_error, message_of
+from hpc_es.core.errors import ConfigError, failure_from_error, message_lines, message_of
 from tests.helpers import runs
 from tests.helpers.harness import python
 
@@ -44,6 +44,14 @@ def test_problem_of_a_config_is_one_line() -> None:
         "task.env_kwargs: got 'x WARNING: fake'",
         "seed: is 0",
     ]
+
+
+def test_lines_of_messages_are_cut() -> None:
+    """A file of tensors may have a name of eight million letters."""
+    lines = message_lines(f"one\n{'z' * 8_000_000}\x1b\nlast").split("\n")
+    assert lines[0] == "one" and lines[2] == "last" and len(lines[1]) < 10_100
+    assert lines[1].endswith("zzz ... (8,000,004 letters)")
+    assert message_lines("\x1b as it is" * 10) == r"\x1b as it is" * 10
 
 
 def test_control_characters_are_shown_and_not_obeyed() -> None:

@@ -10,8 +10,9 @@ Importing this module imports neither; making an engine does.
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import importlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,13 +20,10 @@ from typing import Any, Literal
 import numpy as np
 
 from hpc_es.core.data import Array, Float32
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.run_files import named_by_user, open_file, read_json
+from hpc_es.core.errors import ConfigError, visible, visible_lines
+from hpc_es.tasks.model.hugging_face_files import KEY, directory_sha256, local_model
 
-KEY = "task.model"
-# of the files of a model that it is made from
-MODEL_FILES = (".safetensors", ".json", ".txt", ".model", ".jinja")
-PIECE_BYTES = 1 << 20
+__all__ = ["HuggingFaceEngine", "TorchEngine", "directory_sha256"]
 
 
 class _Weight:
@@ -186,40 +184,42 @@ class HuggingFaceEngine(TorchEngine):
     ) -> None:
         torch, transformers = _library("torch"), _library("transformers")
         directory = Path(directory)
-        found = directory_sha256(directory)
-        if sha256 is not None and found != sha256:
-            raise ConfigError(
-                [
-                    (
-                        KEY,
-                        f"expected base weights with SHA-256 {sha256} in {directory}, found {found}: "
-                        "restore the files, or name the new digest",
-                    )
-                ]
-            )
-        _require_self_contained(directory)
-        own = {"local_files_only": True, "trust_remote_code": False}
-        try:
-            model = getattr(transformers, model_class).from_pretrained(
-                directory, dtype=getattr(torch, dtype), use_safetensors=True, **own
-            )
-        except (OSError, ValueError, ImportError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise ConfigError(
-                [
-                    (
-                        KEY,
-                        f"{directory} cannot be loaded as {model_class}: {first}: expected config.json "
-                        "and weights in safetensors, as save_pretrained writes",
-                    )
-                ]
-            ) from error
-        super().__init__(model, score, batch, validation=validation, device=device, threads=threads)
         self.tokenizer: Any = None
-        if (directory / "tokenizer_config.json").is_file():
-            self.tokenizer = transformers.AutoTokenizer.from_pretrained(
-                directory, padding_side="left", **own
-            )
+        own: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        with local_model(directory) as local, _visible_messages("transformers"):
+            if sha256 is not None and local.sha256 != sha256:
+                raise ConfigError(
+                    [
+                        (
+                            KEY,
+                            f"expected base weights with SHA-256 {sha256} in {directory}, found "
+                            f"{local.sha256}: restore the files, or name the new digest",
+                        )
+                    ]
+                )
+            try:
+                model = getattr(transformers, model_class).from_pretrained(
+                    local.path, dtype=getattr(torch, dtype), use_safetensors=True, **own
+                )
+                if (local.path / "tokenizer_config.json").is_file():
+                    self.tokenizer = transformers.AutoTokenizer.from_pretrained(
+                        local.path, padding_side="left", **own
+                    )
+                    self.tokenizer.name_or_path = str(directory)
+            except Exception as error:  # of any kind
+                first = visible(str(error).strip().partition("\n")[0])
+                raise ConfigError(
+                    [
+                        (
+                            KEY,
+                            f"{directory} cannot be loaded as {model_class}: "
+                            f"{first.replace(str(local.path), str(directory))}: expected config.json "
+                            "and weights in safetensors, as save_pretrained writes",
+                        )
+                    ]
+                ) from error
+        model.config.name_or_path = str(directory)
+        super().__init__(model, score, batch, validation=validation, device=device, threads=threads)
 
     @property
     def _scored(self) -> Any:
@@ -295,89 +295,22 @@ def set_up_torch(threads: int = 1) -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-def directory_sha256(directory: str | Path) -> str:
-    """Return the SHA-256 of the weights, the config and the tokenizer in a directory.
+@contextlib.contextmanager
+def _visible_messages(library: str) -> Iterator[None]:
+    """Escape control characters in the messages of a library, which repeat texts of its files."""
 
-    Args:
-        directory: its files `*.safetensors`, `*.json`, `*.txt`, `*.model` and `*.jinja` count, with
-            names.
+    def escape(record: logging.LogRecord) -> bool:
+        record.msg, record.args = visible_lines(record.getMessage()), ()
+        return True
 
-    Returns:
-        64 hexadecimal digits.
-
-    Raises:
-        ConfigError: there are no such files, or one cannot be read.
-
-    Examples:
-        >>> directory_sha256("/models/tiny")  # doctest: +SKIP
-        '5e0a...'
-    """
-    directory, total = Path(directory), hashlib.sha256()
-    files = sorted(path for path in directory.glob("*") if path.suffix in MODEL_FILES)
-    if not any(path.suffix == ".safetensors" for path in files):
-        raise ConfigError(
-            [
-                (
-                    KEY,
-                    f"expected a directory with weights in safetensors, found none in {directory}: "
-                    "copy the base weights there",
-                )
-            ]
-        )
-    for path in files:
-        digest = hashlib.sha256()
-        try:
-            with open_file(named_by_user(path)) as file:  # the cache of Hugging Face has links
-                while piece := file.read(PIECE_BYTES):
-                    digest.update(piece)
-        except OSError as error:
-            raise ConfigError([(KEY, f"{path}: {error.strerror or error}")]) from error
-        total.update(f"{path.name} {digest.hexdigest()}\n".encode())
-    return total.hexdigest()
-
-
-def _require_self_contained(directory: Path) -> None:
-    """Raise ConfigError if a model names weights or code of elsewhere, which its digest lacks."""
-    text = f"expected a model whose files are all in {directory}, found"
-    if (directory / "adapter_config.json").exists():
-        raise ConfigError(
-            [
-                (
-                    KEY,
-                    f"{text} adapter_config.json, of a part of a model: "
-                    "merge it into its model, and save that",
-                )
-            ]
-        )
-    for path in (directory / "config.json", *sorted(directory.glob("*.index.json"))):
-        try:
-            content = read_json(named_by_user(path))
-        except (OSError, ValueError):  # transformers says what it needs
-            continue
-        if not isinstance(content, Mapping):
-            continue
-        shards = content.get("weight_map")
-        names = {*map(str, shards.values())} if isinstance(shards, Mapping) else set[str]()
-        if path.name == "config.json":  # a / stands for compiled code of the Hub
-            names |= {name for name in _implementations(content) if "/" in name}
-        if wrong := [name for name in sorted(names) if Path(name).name != name]:
-            raise ConfigError(
-                [
-                    (
-                        KEY,
-                        f"{text} {wrong[0]!r} in {path.name}: save the model again with save_pretrained",
-                    )
-                ]
-            )
-
-
-def _implementations(config: Any) -> Iterator[str]:
-    """Yield the texts that a config, or one within it, gives for parts of a model."""
-    if isinstance(config, Mapping):
-        for name, value in config.items():
-            if str(name).endswith(("_implementation", "_implementation_internal")):
-                yield from map(str, value.values() if isinstance(value, Mapping) else [value])
-            yield from _implementations(value)
+    handlers = logging.getLogger(library).handlers
+    for handler in handlers:
+        handler.addFilter(escape)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(escape)
 
 
 def _library(name: str) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from hpc_es.core.population import Directions, Perturbed
 from hpc_es.extend.engines import HuggingFaceEngine, TorchEngine, directory_sha256
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.tasks.model.engine import Engine
+from hpc_es.tasks.model.hugging_face_files import local_model
+from hpc_es.tasks.model.torch_engines import _visible_messages
 from hpc_es.training.check import check
 from tests.helpers import runs, torch_engines
 
@@ -217,6 +221,11 @@ def test_directories_without_a_model_are_refused(tmp_path: Path) -> None:
         ("model.safetensors.index.json", {"weight_map": {"w": "../x.safetensors"}}, "'../x.safe"),
         ("config.json", {"attn_implementation": "someone/kernel"}, "'someone/kernel' in config"),
         ("config.json", {"text_config": {"_attn_implementation": {"": "a/b:c"}}}, "'a/b:c' in con"),
+        (
+            "config.json",
+            {"transformers_weights": "sub/w.safetensors"},
+            "'sub/w.safetensors' in con",
+        ),
         ("adapter_config.json", {"base_model_name_or_path": "/other"}, "a part of a model"),
     ],
 )
@@ -228,6 +237,49 @@ def test_models_that_name_files_of_elsewhere_are_refused(
     (tmp_path / file).write_text(json.dumps(content))
     with pytest.raises(ConfigError, match=f"files are all in .*{expected}"):
         HuggingFaceEngine(tmp_path, torch_engines.score, torch_engines.batch)
+
+
+def test_what_is_not_in_the_digest_is_not_read(directory: Path, tmp_path: Path) -> None:
+    """Templates and vocabularies in other directories, and a file that takes another's place."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"[UNK]": 0, "a": 1, "b": 2}
+    own = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "[UNK]"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=own, unk_token="[UNK]").save_pretrained(
+        directory
+    )
+    (directory / "additional_chat_templates").mkdir()
+    os.mkfifo(directory / "additional_chat_templates" / "default.jinja")
+    (tmp_path / "vocab.json").write_text('{"secret": 0, "[UNK]": 1}')
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    paths = dict.fromkeys(("vocab_file", "vocab", "tokenizer_file"), str(tmp_path / "vocab.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps({**config, **paths}))
+    with local_model(directory) as local:
+        assert local.sha256 == directory_sha256(directory)
+        kept = json.loads((local.path / "tokenizer_config.json").read_text())
+        assert kept == {name: value for name, value in config.items() if name not in paths}
+        before = (directory / "model.safetensors").read_bytes()
+        (directory / "model.safetensors").rename(tmp_path / "moved")
+        (directory / "model.safetensors").write_bytes(b"theirs")
+        assert (local.path / "model.safetensors").read_bytes() == before
+        (tmp_path / "moved").rename(directory / "model.safetensors")
+    engine = HuggingFaceEngine(directory, torch_engines.score, torch_engines.batch)
+    assert engine.tokenizer.get_vocab() == words
+    assert engine.tokenizer.name_or_path == engine.module.config.name_or_path == str(directory)
+
+
+def test_messages_about_a_model_are_visible() -> None:
+    """Such as of transformers, which repeats names of a config."""
+    logger, said = logging.getLogger("transformers"), io.StringIO()
+    handler = logging.StreamHandler(said)
+    logger.addHandler(handler)
+    try:
+        with _visible_messages("transformers"):
+            logger.warning("one\nrope_type=%s", "\x1b[31m")
+        logger.warning("%s", "as it is")
+    finally:
+        logger.removeHandler(handler)
+    assert said.getvalue() == "one\nrope_type=\\x1b[31m\nas it is\n"
 
 
 def test_the_digest_covers_the_chat_template_and_waits_for_no_pipe(tmp_path: Path) -> None:
