@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import shutil
 import stat
@@ -46,7 +47,7 @@ class Scratch:
         """Write a new file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(name, flags, 0o666, dir_fd=self._descriptor)
-        with os.fdopen(descriptor, "wb") as file:
+        with io.FileIO(descriptor, "wb") as file:
             file.write(content)
 
     def open(self, name: str) -> BinaryIO:
@@ -55,7 +56,7 @@ class Scratch:
         descriptor = os.open(name, flags, dir_fd=self._descriptor)
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode):
-            return os.fdopen(descriptor, "rb")
+            return io.BufferedReader(io.FileIO(descriptor, "rb"))
         os.close(descriptor)
         code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
         text = (
