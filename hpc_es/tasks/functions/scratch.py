@@ -47,7 +47,7 @@ class Scratch:
         """Write a new file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(name, flags, 0o666, dir_fd=self._descriptor)
-        with io.FileIO(descriptor, "wb") as file:
+        with io.BufferedWriter(io.FileIO(descriptor, "wb")) as file:
             file.write(content)
 
     def open(self, name: str) -> BinaryIO:
