@@ -237,7 +237,23 @@ def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise UnusualFileError(path, f"has {size:,} bytes, more than {most:,}")
+        _require_no_hole(path, file, size)
         return file.read(size)  # what is appended meanwhile is for the next look
+
+
+def _require_no_hole(path: Path, file: BinaryIO, size: int) -> None:
+    """Raise UnusualFileError for a large text with a hole, which no text has: a directory may have
+    hundreds of them, and reading each takes a second.
+    """
+    if size <= LEAST_SPARSE:
+        return
+    try:
+        hole = os.lseek(file.fileno(), 0, os.SEEK_HOLE)
+        os.lseek(file.fileno(), 0, os.SEEK_SET)
+    except OSError:  # of a file system that does not know its holes
+        return
+    if hole < size:
+        raise UnusualFileError(path, f"has {size:,} bytes, with a hole at byte {hole:,}")
 
 
 def read_text(path: Path, errors: str = "strict", most: int = LARGEST_TEXT) -> str:

@@ -64,6 +64,17 @@ def test_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
         next(each_line(file))
 
 
+def test_text_with_a_hole_is_not_read(tmp_path: Path) -> None:
+    """Hundreds of them, of 256 MiB each and no bytes on the disk, took minutes."""
+    file = tmp_path / "trial.json"
+    file.write_text("[]")
+    os.truncate(file, 65 << 20)
+    with pytest.raises(UnusualFileError, match="has 68,157,440 bytes, with a hole at byte 4,096"):
+        read_bytes(file)
+    file.write_bytes(b"1" * (65 << 20))
+    assert len(read_bytes(file)) == 65 << 20
+
+
 def test_file_of_holes_is_not_copied(tmp_path: Path) -> None:
     """A file of terabytes takes no place on the disk of its owner, but on that of its copy."""
     for name, size, content in [

@@ -12,12 +12,44 @@ import io
 import os
 import shutil
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from hpc_es.core.run_files import UnusualFileError, own_directory
 
 KEPT_FAILURES = 10
+
+
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def opened(root: Path) -> Iterator[int]:
+    """Yield a descriptor of the directory of scratch directories; `own_directory` says which links
+    are not followed.
+    """
+    with own_directory(root / "any") as place:
+        descriptor = os.open(os.curdir, _FLAGS, dir_fd=place)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def remove_old(root: Path, is_old: Callable[[str], bool]) -> None:
+    """Remove the directories whose names are those of old ones."""
+    if not os.path.lexists(root):
+        return
+    with opened(root) as place:
+        for name in os.listdir(place):  # noqa: PTH208  of an open directory
+            if is_old(name):
+                _remove(name, place)
+
+
+def _remove(name: str, place: int) -> None:
+    """Remove a directory within an open one, whatever has the place of that by now."""
+    shutil.rmtree(f"/proc/self/fd/{place}/{name}", ignore_errors=True)
 
 
 class Scratch:
@@ -30,11 +62,9 @@ class Scratch:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        with own_directory(path) as place:
-            self._shared_mode = stat.S_IMODE(os.fstat(place).st_mode) & 0o777
+        with opened(path.parent) as place:
             os.mkdir(path.name, 0o700, dir_fd=place)
-            self._descriptor = os.open(path.name, flags, dir_fd=place)
+            self._descriptor = os.open(path.name, _FLAGS, dir_fd=place)
         status = os.fstat(self._descriptor)
         self.identity = status.st_dev, status.st_ino
         with contextlib.suppress(OSError):  # a file system that has no such modes
@@ -67,7 +97,8 @@ class Scratch:
     def remove(self) -> None:
         """Remove the directory."""
         os.close(self._descriptor)
-        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError), opened(self.path.parent) as place:
+            _remove(self.path.name, place)
 
     def keep(self) -> str:
         """Give the directory of a failure a free name, under which others may look at it, or remove
@@ -77,14 +108,16 @@ class Scratch:
             A text for the log.
         """
         root = self.path.parent
-        for number in range(KEPT_FAILURES):
-            kept = root / f"failed_{number}"
-            if not kept.exists():
+        with contextlib.suppress(OSError), opened(root) as place:
+            for number in range(KEPT_FAILURES):
+                kept = f"failed_{number}"
+                if os.path.lexists(root / kept):
+                    continue
                 with contextlib.suppress(OSError):  # another rank has just taken the name
-                    self.path.rename(kept)
-                    os.fchmod(self._descriptor, self._shared_mode)
+                    os.rename(self.path.name, kept, src_dir_fd=place, dst_dir_fd=place)
+                    os.fchmod(self._descriptor, os.fstat(place).st_mode & 0o777)
                     os.close(self._descriptor)
-                    return f"kept in {kept}"
+                    return f"kept in {root / kept}"
         self.remove()
         return f"not kept: {root} has {KEPT_FAILURES} already"
 

@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from hpc_es.tasks.functions.parameters import Scale, Value, decoded
 from hpc_es.tasks.functions.program_environment import program_environment
 from hpc_es.tasks.functions.program_runner import ProgramExit, ProgramRunner
 from hpc_es.tasks.functions.results import DECLARED, EvaluationResult, as_float, read_result
-from hpc_es.tasks.functions.scratch import Scratch
+from hpc_es.tasks.functions.scratch import Scratch, remove_old
 from hpc_es.tasks.functions.supervisor import STDERR
 
 SCRATCH = "scratch"  # folder in the run directory
@@ -96,12 +95,16 @@ class SubprocessEvaluator:
         not exist in this run.
         """
         self._root, self._prefix = run.directory / SCRATCH, f"rank_{run.rank}_{os.getpid()}"
-        for old in self._root.glob("rank_*"):
-            rank = old.name.split("_")[1]
-            if rank == str(run.rank) or (
-                run.rank == 0 and rank.isdigit() and int(rank) >= run.ranks
-            ):
-                shutil.rmtree(old, ignore_errors=True)
+
+        def is_old(name: str) -> bool:
+            kind, _, rest = name.partition("_")
+            rank = rest.partition("_")[0]
+            return kind == "rank" and (
+                rank == str(run.rank)
+                or (run.rank == 0 and rank.isdigit() and int(rank) >= run.ranks)
+            )
+
+        remove_old(self._root, is_old)
 
     def evaluate(
         self, vectors: Float64, seeds: Sequence[int], poll: Poll

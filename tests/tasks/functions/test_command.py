@@ -22,6 +22,7 @@ import pytest
 
 from hpc_es.config.loading import validate
 from hpc_es.config.options import warnings_of
+from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import RunContext
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.parameters import ParameterScale
@@ -145,6 +146,21 @@ def test_nobody_else_may_open_the_directory_of_a_program(run: Run, tmp_path: Pat
     why(run("stat -c %a . > mode; exit 1"))
     kept = tmp_path / "scratch" / "failed_0"
     assert (kept / "mode").read_text() == "700\n" and kept.stat().st_mode & 0o777 == 0o775
+
+
+def test_old_directories_are_not_removed_through_a_link_of_a_stranger(tmp_path: Path) -> None:
+    """One that takes the place of the directory of a run in which others may write."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give links away")
+    mine, scratch = tmp_path / "mine", tmp_path / "run" / "scratch"
+    (mine / "rank_0").mkdir(parents=True)
+    scratch.parent.mkdir()
+    scratch.symlink_to(mine)
+    os.lchown(scratch, 12001, 12001)
+    evaluator = SubprocessEvaluator(Command(("x",), tmp_path))
+    with pytest.raises(RunError, match="link of user 12001"):
+        evaluator.open(RunContext(scratch.parent, 0, 1, lambda make: make()))
+    assert (mine / "rank_0").is_dir()
 
 
 @pytest.mark.parametrize("taken_by", ["link", "directory"])
