@@ -113,7 +113,9 @@ def status_of(path: Path, this_run: JsonObject) -> JsonObject | None:
     status = read_status(path)
     if status is None or status.get("job") != this_run.get("job"):
         return None
-    below = [read_status(file) or {} for file in sorted(path.parent.rglob("*/status.json"))]
+    # of repetitions, or of trials and their repetitions
+    files = [file for glob in ("*", "*/*") for file in path.parent.glob(f"{glob}/status.json")]
+    below = [read_status(file) or {} for file in sorted(files)]
     below = [run for run in below if run.get("job") == status.get("job")]
     if not below:
         return status

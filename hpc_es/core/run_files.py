@@ -241,6 +241,19 @@ def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
         return file.read(size)  # what is appended meanwhile is for the next look
 
 
+def open_text(path: Path) -> BinaryIO:
+    """Open a regular file of text to read; UnusualFileError for what `open_file` refuses, and for a
+    large one with a hole.
+    """
+    file = open_file(path)
+    try:
+        _require_no_hole(path, file, os.fstat(file.fileno()).st_size)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
 def _require_no_hole(path: Path, file: BinaryIO, size: int) -> None:
     """Raise UnusualFileError for a large text with a hole, which no text has: a directory may have
     hundreds of them, and reading each takes a second.
@@ -399,7 +412,7 @@ def count_lines(path: Path) -> int:
     """Return the number of complete lines of a file, 0 if it does not exist."""
     if not exists(path):
         return 0
-    with open_file(path) as file:
+    with open_text(path) as file:
         return sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
 
 
@@ -414,6 +427,7 @@ def sha256_of(path: Path) -> str:
         return ""
     digest = hashlib.sha256()
     with open_file(followed(path)) as file:
+        size_on_disk(path, file)
         for piece in iter(lambda: file.read(1 << 20), b""):
             digest.update(piece)
     return digest.hexdigest()

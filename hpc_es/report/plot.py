@@ -154,7 +154,11 @@ def groups_of(runs: Sequence[Path], unreadable: dict[Path, str] | None = None) -
     if not runs:
         raise UserError("no run directory to plot; give at least one")
     single = [run for path in runs for run in (_repetitions(path) or [path])]
-    return grouped(_readable(dict.fromkeys(followed(path) for path in single), unreadable))
+    # each once, by the way that leads there: a link of somebody else is refused when it is read
+    named = {followed(path): path for path in reversed(single)}
+    return grouped(
+        _readable(dict.fromkeys(path for path in single if path in named.values()), unreadable)
+    )
 
 
 def _write(picture: Figure, charts: Mapping[str, Chart], file: Path) -> None:

@@ -24,6 +24,7 @@ MOST_IN_ALL = 20_000
 # Attributes of an item, and names in its header, where HDF5 looks for each one from the start. By
 # default it has at most 8 there, and more in an index.
 MOST_LISTED = 1_000
+LEAST_ENTRY = 8  # bytes of a name and of where its item is
 _HEAP = b"GCOL"  # where the texts of any length are; its size follows
 
 
@@ -151,6 +152,23 @@ def _largest_heap(content: BinaryIO) -> int:
     return largest
 
 
+def _names(group: h5py.Group) -> list[str]:
+    """Return the names in a group; ValueError if there are more than its file can hold.
+
+    The nodes of its index may be the same ones many times.
+    """
+    names, most = list[bytes](), group.file.id.get_filesize() // LEAST_ENTRY + MOST_LISTED
+
+    def add(name: bytes) -> bool | None:
+        names.append(name)
+        return True if len(names) > most else None  # which ends the iteration
+
+    group.id.links.iterate(add, order=h5py.h5.ITER_NATIVE)
+    if len(names) > most:
+        raise ValueError(f"{group.name} has more names than its file can hold")
+    return [name.decode(errors="surrogateescape") for name in names]
+
+
 def _items(group: h5py.Group, seen: set[int]) -> Iterator[h5py.Group | h5py.Dataset]:
     """Yield a group, and the groups and datasets below it; `seen` are the addresses of known ones.
 
@@ -159,7 +177,7 @@ def _items(group: h5py.Group, seen: set[int]) -> Iterator[h5py.Group | h5py.Data
     if h5py.h5o.get_info(group.id).hdr.nmesgs > MOST_LISTED:
         raise ValueError(f"{group.name} has too many names in its header")
     yield group
-    for name in group:
+    for name in _names(group):
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             raise ValueError(f"{group.name}: {name!r} is a link to another place or file")
         item = group[name]

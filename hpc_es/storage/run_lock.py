@@ -208,7 +208,7 @@ def _read_owner(descriptor: int) -> Owner | None:
             None if job is None else str(job),
             str(record["since"]),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

@@ -78,7 +78,8 @@ def _may_run(status: JsonObject, is_known: bool) -> bool:
     on this host has it.
     """
     if status.get("host") in {None, socket.gethostname()}:
-        return not is_known and is_alive(int(status.get("pid", 0)))
+        pid = status.get("pid")
+        return not is_known and isinstance(pid, int) and is_alive(pid)
     age = seconds_since(str(status.get("heartbeat", "")))
     return age is not None and age < STALE_SECONDS
 
@@ -87,7 +88,7 @@ def seconds_since(stamp: str) -> float | None:
     """Return the seconds since a time as returned by `now`; None if it is invalid."""
     try:
         return time.time() - calendar.timegm(time.strptime(stamp, _TIME))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

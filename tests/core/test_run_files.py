@@ -15,9 +15,11 @@ import pytest
 from hpc_es.core.run_files import (
     UnusualFileError,
     copy_named,
+    count_lines,
     each_line,
     named_by_user,
     open_file,
+    open_text,
     parse_json,
     read_bytes,
     read_json,
@@ -71,8 +73,11 @@ def test_text_with_a_hole_is_not_read(tmp_path: Path) -> None:
     os.truncate(file, 65 << 20)
     with pytest.raises(UnusualFileError, match="has 68,157,440 bytes, with a hole at byte 4,096"):
         read_bytes(file)
+    for read in (count_lines, open_text, sha256_of):  # a log, a table, a program
+        with pytest.raises(UnusualFileError):
+            read(file)
     file.write_bytes(b"1" * (65 << 20))
-    assert len(read_bytes(file)) == 65 << 20
+    assert len(read_bytes(file)) == 65 << 20 and count_lines(file) == 0 and sha256_of(file)
 
 
 def test_file_of_holes_is_not_copied(tmp_path: Path) -> None:

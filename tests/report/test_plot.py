@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import gc
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -785,3 +786,18 @@ def test_ticks_have_four_digits_or_as_many_as_tell_them_apart() -> None:
     assert ticks.format_ticks([0.30000000000000004, 12345.0]) == ["0.3", "12,345"]
     assert ticks.format_ticks([1.00001, 1.00002]) == ["1.00001", "1.00002"]
     assert ticks.format_ticks([1e-7, 2.5e9]) == ["1e\N{MINUS SIGN}07", "2.5e+09"]
+
+
+def test_private_run_is_not_drawn_through_a_link_of_a_stranger(tmp_path: Path) -> None:
+    """In a directory of a group, which can read the picture."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give links away")
+    mine, shared = tmp_path / "mine", tmp_path / "shared"
+    for run in (mine, shared / "repetition_0000"):
+        runs.here(runs.tiny(tmp_path), run, ["stop.generations=2"])
+    (shared / "repetition_0001").symlink_to(mine)
+    plot([shared], shared / "curve.png")  # of the user's own link
+    os.lchown(shared / "repetition_0001", 12001, 12001)
+    os.chown(mine, 12002, 12002)
+    with pytest.raises(UserError, match="link of user 12001"):
+        plot([shared], shared / "curve.png")

@@ -170,3 +170,18 @@ def test_checkpoint_of_many_generations_is_plain(
             file[f"learned_from/{number}"] = np.zeros(2, np.uint8)
     with h5py.File(path) as file:
         require_plain(file, path.stat().st_size)
+
+
+def test_group_with_more_names_than_its_file_can_hold_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes of its index may be the same ones many times: 20 kB named 33 million items."""
+    monkeypatch.setattr(plain_hdf5, "MOST_LISTED", 3)
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        for number in range(9):
+            file[f"group/{number}"] = number
+    with h5py.File(tmp_path / "file.h5") as file:
+        require_plain(file, (tmp_path / "file.h5").stat().st_size)
+        monkeypatch.setattr(plain_hdf5, "LEAST_ENTRY", 1 << 20)
+        with pytest.raises(ValueError, match="/group has more names than its file can hold"):
+            require_plain(file, (tmp_path / "file.h5").stat().st_size)

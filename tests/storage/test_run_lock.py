@@ -172,6 +172,12 @@ def test_lock_without_a_record_is_respected(tmp_path: Path) -> None:
             RunLock(tmp_path).acquire()
 
 
+def test_record_that_is_none_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text('{"host": "a", "pid": 1e999, "job": null, "since": ""}')
+    with RunLock(tmp_path):
+        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+
+
 def test_missing_directory_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"runs/x: expected an existing directory for the run"):
         RunLock(tmp_path / "runs" / "x").acquire()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hpc_es import cli
+from hpc_es.storage import status
 from hpc_es.storage.run_lock import RunLock, is_held
 from hpc_es.storage.status import STALE_SECONDS, final_evaluation, run_state, state_text
 from hpc_es.training import run_writer
@@ -47,6 +48,15 @@ def test_running_status_without_a_lock_means_killed(tmp_path: Path) -> None:
         assert run_state(tmp_path)["state"] == "running"
     assert run_state(tmp_path)["state"] == "killed"
     assert run_state(tmp_path / "nowhere") == {"state": "not begun"}
+
+
+@pytest.mark.parametrize("pid", ["x", float("inf"), {}, None])
+def test_process_that_is_none_does_not_run(
+    pid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the status of somebody else, whose lock cannot be read."""
+    monkeypatch.setattr(status, "is_held", lambda _: None)
+    assert run_state(left(tmp_path, pid=pid, heartbeat="9" * 5000))["state"] == "killed"
 
 
 def test_status_of_an_earlier_version_has_no_process(tmp_path: Path) -> None:

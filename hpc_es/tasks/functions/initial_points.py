@@ -32,7 +32,7 @@ from hpc_es.config.registry import config_path
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.quantities import CONSTRAINTS, MEASURES, METRICS, OBJECTIVES, Group, Quantities
-from hpc_es.core.run_files import named_by_user, open_file, parse_json, read_text
+from hpc_es.core.run_files import named_by_user, open_text, parse_json, read_text
 from hpc_es.tasks.functions.options import (
     RESULT_COLUMNS,
     Coordinates,
@@ -211,7 +211,7 @@ def _without_repeated_names(pairs: Sequence[tuple[str, object]]) -> dict[str, ob
 def _csv_points(path: Path, coordinates: Coordinates, search: SearchOptions) -> Iterator[Item]:
     groups = returned_quantities(search).groups
     # utf-8-sig: spreadsheets begin a file with a mark
-    raw = open_file(named_by_user(path))
+    raw = open_text(named_by_user(path))
     with io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file)
         header = [name.strip() for name in next(reader, [])]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.paths import followed
 from hpc_es.core.run_files import LARGEST_TEXT, exact_json, named_by_user, open_file
 
 KEY = "task.model"
@@ -81,7 +82,7 @@ def local_model(directory: Path) -> Iterator[LocalModel]:
             content = file.read(LARGEST_TEXT + 1)
             if len(content) > LARGEST_TEXT:
                 raise _wrong(f"{directory / name} has more than {LARGEST_TEXT:,} bytes")
-            place.write_bytes(_checked(directory, name, content))
+            place.write_bytes(_checked(directory, place, content))
         yield LocalModel(Path(private), digest)
 
 
@@ -117,14 +118,16 @@ def _digest(files: Mapping[str, BinaryIO]) -> str:
 def _by_number(file: BinaryIO, path: Path) -> Path:
     """Return a path that leads to an open file, whatever has its name by now."""
     numbered = Path(f"/proc/self/fd/{file.fileno()}")
-    return numbered if numbered.exists() else path.resolve()
+    return numbered if numbered.exists() else followed(path)
 
 
-def _checked(directory: Path, name: str, content: bytes) -> bytes:
-    """Return the content of a file; ConfigError if it names weights or code of elsewhere.
+def _checked(directory: Path, place: Path, content: bytes) -> bytes:
+    """Return the content of a file for this place; ConfigError if it names weights or code of
+    elsewhere.
 
     Paths of files, such as of the vocabulary where the tokenizer was made, are left out of configs.
     """
+    name = place.name
     if not name.endswith(("config.json", "special_tokens_map.json", ".index.json")):
         return content
     try:
@@ -145,18 +148,31 @@ def _checked(directory: Path, name: str, content: bytes) -> bytes:
         raise _elsewhere(
             directory, f"{wrong[0]!r} in {name}: save the model again with save_pretrained"
         )
-    return content if name.endswith(".index.json") else json.dumps(_without_paths(values)).encode()
+    return (
+        content
+        if name.endswith(".index.json")
+        else json.dumps(_without_paths(values, place.parent)).encode()
+    )
 
 
-def _without_paths(value: Any) -> Any:
-    """Return values of a config without those that are paths of files."""
-    if not isinstance(value, Mapping):
-        return value
-    return {name: _without_paths(item) for name, item in value.items() if not _is_path(item)}
+def _without_paths(value: Any, private: Path) -> Any:
+    """Return values of a config without those that are paths of files, also from the directory that
+    the model is loaded from.
+    """
+    if isinstance(value, Mapping):
+        items = value.items()
+        return {k: _without_paths(v, private) for k, v in items if not _is_path(v, private)}
+    if isinstance(value, list):
+        return [_without_paths(item, private) for item in value if not _is_path(item, private)]
+    return value
 
 
-def _is_path(value: object) -> bool:
-    return isinstance(value, str) and os.sep in value and os.path.lexists(value)
+def _is_path(value: object, private: Path) -> bool:
+    return (
+        isinstance(value, str)
+        and os.sep in value
+        and (os.path.lexists(value) or os.path.lexists(os.path.join(private, value)))  # noqa: PTH118  any text
+    )
 
 
 def _implementations(config: Any) -> Iterator[str]:

@@ -253,10 +253,13 @@ def test_what_is_not_in_the_digest_is_not_read(directory: Path, tmp_path: Path) 
     (tmp_path / "vocab.json").write_text('{"secret": 0, "[UNK]": 1}')
     config = json.loads((directory / "tokenizer_config.json").read_text())
     paths = dict.fromkeys(("vocab_file", "vocab", "tokenizer_file"), str(tmp_path / "vocab.json"))
-    (directory / "tokenizer_config.json").write_text(json.dumps({**config, **paths}))
+    listed = {"fast_tokenizer_files": [str(tmp_path / "vocab.json"), "../vocab.json"]}
+    (directory / "tokenizer_config.json").write_text(json.dumps({**config, **paths, **listed}))
     with local_model(directory) as local:
         assert local.sha256 == directory_sha256(directory)
         kept = json.loads((local.path / "tokenizer_config.json").read_text())
+        # what does not exist does no harm
+        assert kept.pop("fast_tokenizer_files") == ["../vocab.json"]
         assert kept == {name: value for name, value in config.items() if name not in paths}
         before = (directory / "model.safetensors").read_bytes()
         (directory / "model.safetensors").rename(tmp_path / "moved")
