@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +29,7 @@ TOO_DEEP = "is nested too deep"
 
 # directories above a file that may be links in a run, such as run/repetition_0000/checkpoints
 LINKED_LEVELS = 3
+_kept: dict[Path, int] = {}  # directories that are to stay the same ones, with their inodes
 _searched: set[Path] = set()  # directories in which runs were looked for: all those below them
 
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR}
@@ -60,13 +61,33 @@ def _own_way(path: Path) -> int:
     after it was checked.
     """
     whole = path.absolute()
+    kept = max((root for root in _kept if root in whole.parents), key=_depth, default=None)
+    if kept is not None:
+        return _way_below(kept, whole)
     found_below = [root for root in _searched if whole.is_relative_to(root)]
     levels = [len(whole.parts) - 1 - len(root.parts) for root in found_below]
     near = whole.parts[1:-1][-max([LINKED_LEVELS, *levels]) :]
     above = Path(*whole.parts[: len(whole.parts) - 1 - len(near)])
-    current = os.open(above, _DIRECTORY)
+    return _way(os.open(above, _DIRECTORY), near, path)
+
+
+def _depth(path: Path) -> int:
+    return len(path.parts)
+
+
+def _way_below(kept: Path, path: Path) -> int:
+    """Return a descriptor of the directory of a file below one of `keep_place`."""
+    current = os.open(kept, _DIRECTORY)
+    if os.fstat(current).st_ino != _kept[kept]:
+        os.close(current)
+        raise UnusualFileError(path, f"another directory has taken the place of {kept}")
+    return _way(current, path.relative_to(kept).parts[:-1], path)
+
+
+def _way(current: int, names: Sequence[str], path: Path) -> int:
+    """Return a descriptor of the directory below an open one, which is closed."""
     try:
-        for name in near:
+        for name in names:
             below = _entered(current, name, path)
             os.close(current)
             current = below
@@ -74,6 +95,18 @@ def _own_way(path: Path) -> int:
         os.close(current)
         raise
     return current
+
+
+def keep_place(directory: Path) -> None:
+    """Let files below a directory be opened only while it is this one: whoever may write above it
+    could put a link to another one in its place.
+    """
+    _kept[directory.absolute()] = directory.stat().st_ino
+
+
+def release_place(directory: Path) -> None:
+    """End what `keep_place` has begun."""
+    _kept.pop(directory.absolute(), None)
 
 
 def searched_for_runs(directory: Path) -> None:

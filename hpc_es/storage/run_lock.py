@@ -30,7 +30,13 @@ from types import TracebackType
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import InUseError, RunError
 from hpc_es.core.paths import followed
-from hpc_es.core.run_files import open_descriptor, parse_json, require_own_way
+from hpc_es.core.run_files import (
+    keep_place,
+    open_descriptor,
+    parse_json,
+    release_place,
+    require_own_way,
+)
 
 _NAME = "lock"
 _FLOCK = "hhqqi"  # Linux struct flock: l_type, l_whence, l_start, l_len, l_pid
@@ -114,6 +120,7 @@ class RunLock:
         self._named = directory / _NAME
         self._descriptor: int | None = None
         self._pid = 0
+        self._places: list[Path] = []  # of `keep_place`
 
     def acquire(self) -> RunLock:
         """Acquire the lock, also if the previous owner died without releasing it.
@@ -141,6 +148,9 @@ class RunLock:
             raise
         self._descriptor, self._pid = descriptor, os.getpid()
         _own_locks[self.path] = self._pid
+        self._places = [self.path.parent, self._named.parent.absolute()]
+        for place in self._places:
+            keep_place(place)
         return self
 
     def release(self) -> None:
@@ -153,6 +163,8 @@ class RunLock:
             os.close(self._descriptor)  # which unlocks
         self._descriptor = None
         del _own_locks[self.path]
+        for place in self._places:
+            release_place(place)
 
     def __enter__(self) -> RunLock:
         return self if self._descriptor is not None else self.acquire()

@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 
 from hpc_es.core.errors import RunError, UserError
+from hpc_es.core.run_files import read_bytes, remove
 from hpc_es.storage import run_lock as lock
+from hpc_es.storage.files import write_text
 from hpc_es.storage.run_lock import RunLock
 
 HOLD = """
@@ -170,6 +172,30 @@ def test_lock_without_a_record_is_respected(tmp_path: Path) -> None:
         (tmp_path / "lock").write_text('{"host": "no')
         with pytest.raises(UserError, match="in use by another process"):
             RunLock(tmp_path).acquire()
+
+
+def test_nothing_is_written_to_what_takes_the_place_of_a_run_that_is_in_use(
+    tmp_path: Path,
+) -> None:
+    """Whoever may write above it could put a link to a private run of the user in its place."""
+    run, private = tmp_path / "a" / "b" / "c" / "d" / "run", tmp_path / "private"
+    for directory in (run, private / "b" / "c" / "d" / "run"):
+        (directory / "checkpoints").mkdir(parents=True)
+    with RunLock(run):
+        write_text(run / "checkpoints" / "x", "own")
+        (tmp_path / "a").rename(tmp_path / "moved")
+        (tmp_path / "a").symlink_to(private)
+        for call in (write_text, lambda path, _: remove(path), lambda path, _: read_bytes(path)):
+            with pytest.raises(RunError, match="another directory has taken the place of"):
+                call(run / "checkpoints" / "x", "new")
+        (tmp_path / "a").unlink()
+        (tmp_path / "moved").rename(tmp_path / "a")
+        write_text(run / "checkpoints" / "x", "own again")
+    (run / "lock").unlink()
+    run.rename(tmp_path / "elsewhere")
+    run.mkdir()
+    write_text(run / "x", "not in use")
+    assert not list(private.rglob("x"))
 
 
 def test_record_that_is_none_is_replaced(tmp_path: Path) -> None:
