@@ -211,7 +211,7 @@ def exits_as_errors(
 # failures.log.
 
 MAX_TEXT = 1000  # characters of a line in the log
-LONGEST_LINE = 10_000  # characters of a line of a message on the terminal
+LONGEST_SHOWN = 10_000  # characters of a line of a message on the terminal
 MAX_DETAILS = 16_000  # characters of a traceback; the middle of a longer one is omitted
 _PACKAGES = ("site-packages", "dist-packages")
 _PACKAGE = str(Path(__file__).parents[1])
@@ -331,7 +331,9 @@ def message_lines(text: str) -> str:
     of letters for an array.
     """
     return "\n".join(
-        line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} ... ({len(line):,} letters)"
+        line
+        if len(line) <= LONGEST_SHOWN
+        else f"{line[:LONGEST_SHOWN]} ... ({len(line):,} letters)"
         for line in visible_lines(text).split("\n")
     )
 

@@ -23,13 +23,16 @@ from hpc_es.core.paths import followed
 # In bytes: a result may have a vector of 10^7 numbers, and YAML takes seconds per MiB to parse.
 LARGEST_TEXT, LARGEST_CONFIG, LONGEST_LINE = 1 << 28, 1 << 22, 1 << 26
 LEAST_SPARSE = 64 << 20  # bytes of a file whose holes are looked for
+# bytes that a process reads of files that are mostly holes, such as zeros that a file system
+# compresses: half a minute of computing digests
+MOST_HOLES = 1 << 33
 # of a JSON text: lists may take 20 times its bytes, keys 25 times, and values 10 times
 MOST_LISTS, MOST_KEYS, MOST_VALUES = 1_000_000, 1_000_000, 20_000_000
 TOO_DEEP = "is nested too deep"
 
 # directories above a file that may be links in a run, such as run/repetition_0000/checkpoints
 LINKED_LEVELS = 3
-_kept: dict[Path, int] = {}  # directories that are to stay the same ones, with their inodes
+_kept: dict[Path, int] = {}  # descriptors of directories in use, see `keep_place`
 _searched: set[Path] = set()  # directories in which runs were looked for: all those below them
 
 _FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR}
@@ -58,12 +61,12 @@ def _own_way(path: Path) -> int:
     In a run of somebody else, a link named checkpoints or repetition_0000 could lead to any run of
     the user. The links of a user to directories of that user, such as to the latest run, are
     followed. Each directory is opened within the one above it, so that nothing can take its place
-    after it was checked.
+    after it was checked, and the first one within that of `keep_place`.
     """
     whole = path.absolute()
     kept = max((root for root in _kept if root in whole.parents), key=_depth, default=None)
     if kept is not None:
-        return _way_below(kept, whole)
+        return _way(os.dup(_kept[kept]), whole.relative_to(kept).parts[:-1], path)
     found_below = [root for root in _searched if whole.is_relative_to(root)]
     levels = [len(whole.parts) - 1 - len(root.parts) for root in found_below]
     near = whole.parts[1:-1][-max([LINKED_LEVELS, *levels]) :]
@@ -73,15 +76,6 @@ def _own_way(path: Path) -> int:
 
 def _depth(path: Path) -> int:
     return len(path.parts)
-
-
-def _way_below(kept: Path, path: Path) -> int:
-    """Return a descriptor of the directory of a file below one of `keep_place`."""
-    current = os.open(kept, _DIRECTORY)
-    if os.fstat(current).st_ino != _kept[kept]:
-        os.close(current)
-        raise UnusualFileError(path, f"another directory has taken the place of {kept}")
-    return _way(current, path.relative_to(kept).parts[:-1], path)
 
 
 def _way(current: int, names: Sequence[str], path: Path) -> int:
@@ -98,15 +92,16 @@ def _way(current: int, names: Sequence[str], path: Path) -> int:
 
 
 def keep_place(directory: Path) -> None:
-    """Let files below a directory be opened only while it is this one: whoever may write above it
-    could put a link to another one in its place.
+    """Open files below a directory within this one, whatever has its place by now: whoever may
+    write above it could put a link to another one there.
     """
-    _kept[directory.absolute()] = directory.stat().st_ino
+    _kept[directory.absolute()] = os.open(directory, _DIRECTORY)
 
 
 def release_place(directory: Path) -> None:
     """End what `keep_place` has begun."""
-    _kept.pop(directory.absolute(), None)
+    with contextlib.suppress(OSError):
+        os.close(_kept.pop(directory.absolute()))
 
 
 def searched_for_runs(directory: Path) -> None:
@@ -255,13 +250,45 @@ def size_on_disk(path: Path, file: BinaryIO) -> int:
     Raises:
         UnusualFileError: nearly all of it is a hole, which takes no place on the disk.
     """
-    status = os.fstat(file.fileno())
-    size, stored = status.st_size, 512 * status.st_blocks
-    if size > LEAST_SPARSE and size > 10 * stored:
-        raise UnusualFileError(
-            path, f"has {size:,} bytes, of which the disk holds {stored:,}: nothing but zeros"
-        )
+    size, stored = _sizes(file)
+    if _is_sparse(size, stored):
+        raise _sparse(path, size, stored)
     return size
+
+
+def _sizes(file: BinaryIO) -> tuple[int, int]:
+    """Return the bytes of a file, and those on the disk."""
+    status = os.fstat(file.fileno())
+    return status.st_size, 512 * status.st_blocks
+
+
+def _is_sparse(size: int, stored: int) -> bool:
+    return size > LEAST_SPARSE and size > 10 * stored
+
+
+def _sparse(path: Path, size: int, stored: int) -> UnusualFileError:
+    return UnusualFileError(
+        path, f"has {size:,} bytes, of which the disk holds {stored:,}: nothing but zeros"
+    )
+
+
+class Holes:
+    """What a process may read of files that are mostly holes, of which there may be thousands."""
+
+    def __init__(self) -> None:
+        self._left = MOST_HOLES
+
+    def count(self, path: Path, file: BinaryIO) -> None:
+        """Count a file that is about to be read; UnusualFileError if its holes are too many."""
+        size, stored = _sizes(file)
+        if not stored or not _is_sparse(size, stored):  # 0 where the file system does not say
+            return
+        if size > self._left:
+            raise _sparse(path, size, stored)
+        self._left -= size
+
+
+holes = Holes()
 
 
 def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
@@ -460,7 +487,7 @@ def sha256_of(path: Path) -> str:
         return ""
     digest = hashlib.sha256()
     with open_file(followed(path)) as file:
-        size_on_disk(path, file)
+        holes.count(path, file)
         for piece in iter(lambda: file.read(1 << 20), b""):
             digest.update(piece)
     return digest.hexdigest()

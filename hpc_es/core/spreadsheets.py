@@ -16,7 +16,7 @@ def spreadsheet_text(rows: Iterable[Sequence[object]]) -> str:
     """Return rows as CSV, each cell and each heading by `spreadsheet_cell`."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(
-        [spreadsheet_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+        [spreadsheet_cell(cell) for cell in row] for row in rows
     )
     return text.getvalue()
 

@@ -155,10 +155,10 @@ def groups_of(runs: Sequence[Path], unreadable: dict[Path, str] | None = None) -
         raise UserError("no run directory to plot; give at least one")
     single = [run for path in runs for run in (_repetitions(path) or [path])]
     # each once, by the way that leads there: a link of somebody else is refused when it is read
-    named = {followed(path): path for path in reversed(single)}
-    return grouped(
-        _readable(dict.fromkeys(path for path in single if path in named.values()), unreadable)
-    )
+    named = dict[Path, Path]()
+    for path in single:
+        named.setdefault(followed(path), path)
+    return grouped(_readable(named.values(), unreadable))
 
 
 def _write(picture: Figure, charts: Mapping[str, Chart], file: Path) -> None:

@@ -50,7 +50,6 @@ import errno
 import hashlib
 import io
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,10 +60,10 @@ import h5py
 import numpy as np
 
 from hpc_es.config.options import require_fit
-from hpc_es.core.array_files import MOST_COMPRESSION
+from hpc_es.core import run_files
 from hpc_es.core.data import Array, Arrays, JsonObject, Rows, State, aligned_empty
 from hpc_es.core.errors import READING, CheckpointError, UserError, unreadable_reason
-from hpc_es.core.run_files import LEAST_SPARSE, exact_json, open_file
+from hpc_es.core.run_files import UnusualFileError, exact_json, open_file
 from hpc_es.storage import files
 from hpc_es.storage.files import json_text
 from hpc_es.storage.plain_hdf5 import item_in, require_plain
@@ -73,9 +72,6 @@ FULL, INCREMENTAL = 1, 2  # formats
 FORMAT = INCREMENTAL  # the newest
 _MAGIC = b"hpc_es checkpoint\n"
 _HEADER_BYTES = 512  # the smallest user block HDF5 allows
-# bytes that a process reads of files that are mostly holes, such as zeros that a file system
-# compresses: half a minute of computing digests
-MOST_HOLES = 1 << 33
 _SEALED_BYTES = 447
 _PIECE_BYTES = 1 << 20
 # of arrays, from which HDF5 writes into the file itself in place of an image in memory
@@ -396,11 +392,12 @@ def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
             file = stack.enter_context(open_file(path))
             header = file.read(_HEADER_BYTES)
             size = file.seek(0, io.SEEK_END) - _HEADER_BYTES
-            held = 512 * os.fstat(file.fileno()).st_blocks  # 0 where the file system does not say
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-        if held and size > max(LEAST_SPARSE, MOST_COMPRESSION * held):
-            _holes.read(path, size, held)
+        try:
+            run_files.holes.count(path, file)
+        except UnusualFileError as error:
+            raise DamagedError(f"{path}: damaged: {error.strerror}") from error
         _check_header(path, header)
         fields = dict(line.split(" ") for line in header.decode().splitlines()[1:4])
         expected = int(fields["image_bytes"])
@@ -417,26 +414,6 @@ def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
                 f"{path}: damaged: the SHA-256 of its content is not the one in its header"
             )
         yield file, digest
-
-
-class Holes:
-    """What a process may read of files that are mostly holes, of which there may be thousands."""
-
-    def __init__(self) -> None:
-        self._left = MOST_HOLES
-
-    def read(self, path: Path, size: int, held: int) -> None:
-        """Count a file of this size, of which the disk holds some bytes; DamagedError if there were
-        too many.
-        """
-        if size > self._left:
-            raise DamagedError(
-                f"{path}: damaged: has {size:,} bytes, of which {held:,} are on the disk"
-            )
-        self._left -= size
-
-
-_holes = Holes()
 
 
 def _check_header(path: Path, header: bytes) -> None:

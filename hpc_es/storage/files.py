@@ -29,7 +29,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 def replace(
     path: Path,
     pieces: Iterable[bytes | memoryview],
-    check: Callable[[BinaryIO], None] = lambda _: None,
+    check: Callable[[BinaryIO], None] | None = None,
 ) -> None:
     """Replace the file atomically: at any time `path` is the complete old or new file.
 
@@ -50,7 +50,7 @@ def replace(
 def replace_by(
     path: Path,
     write: Callable[[BinaryIO], object],
-    check: Callable[[BinaryIO], None] = lambda _: None,
+    check: Callable[[BinaryIO], None] | None = None,
 ) -> None:
     """Replace the file atomically by what `write` writes into an empty one; see `replace`."""
     _write_new(path, write, lambda temporary, place: _replace(temporary, path.name, place), check)
@@ -60,7 +60,7 @@ def _write_new(
     path: Path,
     write: Callable[[BinaryIO], object],
     name_it: Callable[[str, int], None],
-    check: Callable[[BinaryIO], None] = lambda _: None,
+    check: Callable[[BinaryIO], None] | None = None,
 ) -> None:
     """Write a file under a temporary name, sync it, and let `name_it` give it its own.
 
@@ -78,7 +78,7 @@ def _write_in(
     path: Path,
     write: Callable[[BinaryIO], object],
     name_it: Callable[[str, int], None],
-    check: Callable[[BinaryIO], None] = lambda _: None,
+    check: Callable[[BinaryIO], None] | None = None,
 ) -> None:
     """Do so in an open directory."""
     temporary = temporary_name(path).name
@@ -87,8 +87,9 @@ def _write_in(
             write(file)
             file.flush()
             os.fsync(file.fileno())
-            with _again(file, temporary, place) as same:
-                check(same)
+            if check is not None:
+                with _again(file, temporary, place) as same:
+                    check(same)
         name_it(temporary, place)
         _sync(place)
 

@@ -148,7 +148,7 @@ class RunLock:
             raise
         self._descriptor, self._pid = descriptor, os.getpid()
         _own_locks[self.path] = self._pid
-        self._places = [self.path.parent, self._named.parent.absolute()]
+        self._places = sorted({self.path.parent, self._named.parent.absolute()})
         for place in self._places:
             keep_place(place)
         return self

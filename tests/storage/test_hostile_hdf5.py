@@ -15,8 +15,8 @@ import h5py
 import numpy as np
 import pytest
 
+from hpc_es.core import run_files
 from hpc_es.core.errors import READING, CheckpointError
-from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import _arrays, _best_rows, _header, load
 from hpc_es.storage.keras_file import read_layers
 from hpc_es.storage.plain_hdf5 import require_plain
@@ -172,7 +172,7 @@ def test_checkpoint_with_huge_holes(tmp_path: Path) -> None:
     path.write_bytes(_header(1, (2 << 40) - 512, "0" * 64))
     os.truncate(path, 2 << 40)
     with pytest.raises(
-        CheckpointError, match=r"has 2,199,023,255,040 bytes, of which [\d,]+ are on the disk"
+        CheckpointError, match=r"has 2,199,023,255,552 bytes, of which the disk holds [\d,]+"
     ):
         load(path)
 
@@ -181,8 +181,8 @@ def test_holes_of_several_checkpoints_count_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run may have thousands of them, each of which takes seconds."""
-    monkeypatch.setattr(checkpoint, "MOST_HOLES", 250 << 20)
-    monkeypatch.setattr(checkpoint, "_holes", checkpoint.Holes())
+    monkeypatch.setattr(run_files, "MOST_HOLES", 250 << 20)
+    monkeypatch.setattr(run_files, "holes", run_files.Holes())
     size, reasons = 100 << 20, []
     for number in range(4):
         path = tmp_path / f"checkpoint_{number}.h5"
@@ -191,7 +191,7 @@ def test_holes_of_several_checkpoints_count_together(
         with pytest.raises(CheckpointError) as error:
             load(path)
         reasons.append(str(error.value).partition("damaged: ")[2])
-    assert "on the disk" in reasons[0] and "on the disk" in reasons[3], reasons
+    assert "the disk holds" in reasons[0] and "the disk holds" in reasons[3], reasons
     assert all("the SHA-256 of its content" in reason for reason in reasons[1:3]), reasons
 
 

@@ -174,28 +174,22 @@ def test_lock_without_a_record_is_respected(tmp_path: Path) -> None:
             RunLock(tmp_path).acquire()
 
 
-def test_nothing_is_written_to_what_takes_the_place_of_a_run_that_is_in_use(
-    tmp_path: Path,
-) -> None:
-    """Whoever may write above it could put a link to a private run of the user in its place."""
+def test_a_run_in_use_is_the_same_directory_whatever_has_its_place(tmp_path: Path) -> None:
+    """Whoever may write above it could put a link to a private run of the user there."""
     run, private = tmp_path / "a" / "b" / "c" / "d" / "run", tmp_path / "private"
-    for directory in (run, private / "b" / "c" / "d" / "run"):
+    for directory, text in ((run, "own"), (private / "b" / "c" / "d" / "run", "private")):
         (directory / "checkpoints").mkdir(parents=True)
+        (directory / "checkpoints" / "x").write_text(text)
     with RunLock(run):
-        write_text(run / "checkpoints" / "x", "own")
         (tmp_path / "a").rename(tmp_path / "moved")
         (tmp_path / "a").symlink_to(private)
-        for call in (write_text, lambda path, _: remove(path), lambda path, _: read_bytes(path)):
-            with pytest.raises(RunError, match="another directory has taken the place of"):
-                call(run / "checkpoints" / "x", "new")
-        (tmp_path / "a").unlink()
-        (tmp_path / "moved").rename(tmp_path / "a")
-        write_text(run / "checkpoints" / "x", "own again")
-    (run / "lock").unlink()
-    run.rename(tmp_path / "elsewhere")
-    run.mkdir()
-    write_text(run / "x", "not in use")
-    assert not list(private.rglob("x"))
+        assert read_bytes(run / "checkpoints" / "x") == b"own"
+        write_text(run / "checkpoints" / "x", "new")
+        remove(run / "checkpoints" / "x")
+        write_text(run / "checkpoints" / "y", "new")
+    assert read_bytes(run / "checkpoints" / "x") == b"private"
+    assert not (run / "checkpoints" / "y").exists()
+    assert (tmp_path / "moved/b/c/d/run/checkpoints/y").read_text() == "new"
 
 
 def test_record_that_is_none_is_replaced(tmp_path: Path) -> None:

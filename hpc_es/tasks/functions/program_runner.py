@@ -47,6 +47,7 @@ class ProgramRunner:
         command: Sequence[str],
         directory: Path,
         environment: Mapping[str, str],
+        *,
         limit_seconds: float = math.inf,
         poll: Poll = lambda: None,
         identity: tuple[int, int] | None = None,

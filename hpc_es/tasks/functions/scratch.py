@@ -19,8 +19,6 @@ from typing import BinaryIO
 from hpc_es.core.run_files import UnusualFileError, own_directory
 
 KEPT_FAILURES = 10
-
-
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -53,14 +51,14 @@ def _remove(name: str, place: int) -> None:
 
 
 class Scratch:
-    """A new directory; whoever makes one ends it by `remove` or `keep`.
+    """A new directory, which is removed at the end of its `with` block unless it is kept.
 
     Raises:
         OSError: it cannot be made, or another one has taken its place.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._is_kept = path, False
         path.parent.mkdir(parents=True, exist_ok=True)
         with opened(path.parent) as place:
             os.mkdir(path.name, 0o700, dir_fd=place)
@@ -94,15 +92,17 @@ class Scratch:
         )
         raise OSError(code, text, str(self.path / name))
 
-    def remove(self) -> None:
-        """Remove the directory."""
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
-        with contextlib.suppress(OSError), opened(self.path.parent) as place:
-            _remove(self.path.name, place)
+        if not self._is_kept:
+            with contextlib.suppress(OSError), opened(self.path.parent) as place:
+                _remove(self.path.name, place)
 
     def keep(self) -> str:
-        """Give the directory of a failure a free name, under which others may look at it, or remove
-        it.
+        """Give the directory of a failure a free name, under which others may look at it.
 
         Returns:
             A text for the log.
@@ -115,10 +115,10 @@ class Scratch:
                     continue
                 with contextlib.suppress(OSError):  # another rank has just taken the name
                     os.rename(self.path.name, kept, src_dir_fd=place, dst_dir_fd=place)
-                    os.fchmod(self._descriptor, os.fstat(place).st_mode & 0o777)
-                    os.close(self._descriptor)
+                    self._is_kept = True
+                    with contextlib.suppress(OSError):
+                        os.fchmod(self._descriptor, os.fstat(place).st_mode & 0o777)
                     return f"kept in {root / kept}"
-        self.remove()
         return f"not kept: {root} has {KEPT_FAILURES} already"
 
 

@@ -115,7 +115,12 @@ class SubprocessEvaluator:
         ]
 
     def _evaluate_one(self, values: Sequence[float], seed: int, poll: Poll) -> EvaluationResult:
-        scratch = self._new_scratch()
+        with self._new_scratch() as scratch:
+            return self._evaluate_in(scratch, values, seed, poll)
+
+    def _evaluate_in(
+        self, scratch: Scratch, values: Sequence[float], seed: int, poll: Poll
+    ) -> EvaluationResult:
         since = time.monotonic()
         scratch.write(PARAMETERS_FILE, self._command.format_parameters(values).encode())
         paths = (scratch.path / PARAMETERS_FILE, scratch.path / RESULT_FILE)
@@ -125,9 +130,9 @@ class SubprocessEvaluator:
             words,
             scratch.path,
             environment,
-            self._command.timeout_seconds,
-            poll,
-            scratch.identity,
+            limit_seconds=self._command.timeout_seconds,
+            poll=poll,
+            identity=scratch.identity,
         )
         try:
             self._check_exit(ended)
@@ -138,7 +143,6 @@ class SubprocessEvaluator:
             failure = Failure(str(error), one_line(str(error)))
             result = EvaluationResult(math.nan, failure, time.monotonic() - since)
         if result.failure is None:
-            scratch.remove()
             return result
         stderr = _end_of_output(scratch)
         text = "; ".join(filter(None, [result.failure.text, _last_lines(stderr), scratch.keep()]))

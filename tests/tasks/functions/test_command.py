@@ -148,6 +148,21 @@ def test_nobody_else_may_open_the_directory_of_a_program(run: Run, tmp_path: Pat
     assert (kept / "mode").read_text() == "700\n" and kept.stat().st_mode & 0o777 == 0o775
 
 
+def test_interrupted_evaluation_leaves_nothing_open(tmp_path: Path) -> None:
+    """As many of a generation may be given up."""
+    evaluator = SubprocessEvaluator(Command((SH, "-c", "sleep 60"), tmp_path))
+    evaluator.open(RunContext(tmp_path, 0, 1, lambda make: make()))
+
+    def poll() -> None:
+        raise KeyboardInterrupt
+
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with pytest.raises(KeyboardInterrupt):
+        evaluator.evaluate(X, [7], poll)
+    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert not list((tmp_path / "scratch").iterdir())
+
+
 def test_old_directories_are_not_removed_through_a_link_of_a_stranger(tmp_path: Path) -> None:
     """One that takes the place of the directory of a run in which others may write."""
     if os.geteuid() != 0:
