@@ -284,7 +284,8 @@ def test_job_ends_if_a_rank_does_not_reach_mpi_init() -> None:
     return 0
     """
     done = mpiexec(2, guarded(lines), 60, {"HPC_ES_MPI_INIT_SECONDS": "1.5"})
-    assert done.status == 1 and not done.timed_out, str(done)
+    # mpiexec kills rank 1 as soon as rank 0 has closed its connection, before it has its status
+    assert done.status in (1, 9) and not done.timed_out, str(done)
     assert "Timeout (0:00:01.5" in done.stderr and "in connect" in done.stderr, done.stderr
 
 
