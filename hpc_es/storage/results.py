@@ -20,10 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from hpc_es.config.options import Hint, Limits, require_fit
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, JsonObject, State
@@ -243,6 +244,13 @@ DIGEST_OF_NOTHING = hashlib.sha256().hexdigest()  # theta of earlier versions wh
 # the result of the final evaluation, by the kind of the answer
 FINAL_NAMES: Mapping[Kind, str] = {"centre": "final_return", "score": "final_score"}
 ANSWER_COLUMNS = tuple(name.replace(" ", "_") for name in NAMES.values())
+# the types of what every result has and its readers need, which may come from somebody else
+_ROW: Mapping[str, Hint] = {
+    **dict.fromkeys(("repetition", "repetitions"), Annotated[int, Limits(ge=0, lt=2**63)]),
+    "success": bool | None,
+    "seconds": float | None,
+    "budget": Mapping[str, float | None],
+}
 BUDGET = ("generations", "timesteps", "episodes", "seconds")  # of `stop:`
 
 
@@ -358,9 +366,12 @@ def read_results(directory: Path, damaged: list[str] | None = None) -> list[Resu
         for index, line in enumerate(lines, 1):
             try:
                 row = parse_json(line)
-                results.setdefault(int(row["repetition"]), row)
+                for name, hint in _ROW.items():
+                    require_fit(hint, row[name], name)
+                results.setdefault(row["repetition"], row)
             except (ValueError, KeyError, TypeError, OverflowError) as error:
-                text = f"{path}, line {index}: expected a result as JSON: {error}; remove the line"
+                reason = unreadable_reason(error)
+                text = f"{path}, line {index}: expected a result as JSON: {reason}; remove the line"
                 if damaged is None:
                     raise UserError(text) from None
                 damaged.append(text)

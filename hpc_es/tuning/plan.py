@@ -28,7 +28,7 @@ from hpc_es.core.errors import ConfigError, ConfigProblem
 from hpc_es.core.paths import followed, is_config_string
 from hpc_es.core.vocabulary import counted, inside
 from hpc_es.storage.answers import comparable_values, found_in
-from hpc_es.storage.results import budget
+from hpc_es.storage.results import BUDGET, budget
 from hpc_es.tuning.space import Hyperparameters, Space, all_trials, as_text, grid_size, parse_space
 from hpc_es.tuning.trials import MOST_TRIALS
 
@@ -125,10 +125,18 @@ def limits(budget: ConfigData) -> dict[str, float]:
 
 
 def fraction(used: ConfigData, budget: ConfigData) -> float:
-    """Return the fraction of the budget that was used, 0 to 1, for the nearest limit."""
-    timesteps = counted(used, "timesteps")
-    used = {**used, "episodes": used.get("npe", counted(used, "episodes")), "timesteps": timesteps}
-    shares = [float(used[name]) / limit for name, limit in limits(budget).items() if limit > 0]
+    """Return the fraction of the budget that was used, 0 to 1, for the nearest limit.
+
+    `used` is a result, or has the names of one; what it does not count is left out.
+    """
+    used = {name: counted(used, name) for name in BUDGET} | (
+        {"episodes": used["npe"]} if "npe" in used else {}
+    )
+    shares = [
+        float(used[name]) / limit
+        for name, limit in limits(budget).items()
+        if limit > 0 and used[name] is not None
+    ]
     return min(max(shares, default=1.0), 1.0)
 
 

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING
 from hpc_es.api.job import contained, run_experiment, status_name
 from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject
-from hpc_es.core.errors import INTERRUPTED, RunError, UserError, require, visible
+from hpc_es.core.errors import (
+    INTERRUPTED,
+    READING,
+    RunError,
+    UserError,
+    require,
+    unreadable_reason,
+    visible,
+)
 from hpc_es.core.paths import absolute, shown
 from hpc_es.core.run_files import require_own_entries
 from hpc_es.core.slurm import this_run
@@ -248,6 +256,7 @@ class Master:
             return
         used = {
             "timesteps": counted(row, "timesteps_total"),
+            "episodes": counted(row, "episodes_total"),
             "seconds": row.get("seconds_total"),
         }
         share = fraction({**used, "generations": generation + 1}, results.budget(running.config))
@@ -299,8 +308,8 @@ class Master:
                     f"{len(rows)} of {running.config.repetitions} repetitions have results"
                 )
             value = objective(rows, self._plan.options.objective)
-        except (UserError, ValueError) as error:
-            running.trial.end(running.hyperparameters, FAILED, reason=str(error))
+        except (UserError, *READING) as error:  # others may have written into the directory
+            running.trial.end(running.hyperparameters, FAILED, reason=unreadable_reason(error))
         else:
             goal = (
                 {"goal": "minimise"}

@@ -328,6 +328,22 @@ trials: 8
 space: {algorithm.sigma: {log_uniform: [0.01, 1]}, policy.hidden_dims: [[8], [4, 4]]}"""
 
 
+def test_study_of_a_function_with_a_limit_of_episodes(tmp_path: Path) -> None:
+    """Its metrics count evaluations: a trial is compared by the fraction of them that it used."""
+    base = (
+        "task: {kind: function, function: 'objective:f', dimension: 3}\n"
+        "algorithm: {kind: es, population_size: 4, sigma: 0.1}\n"
+        "stop: {episodes: 60}\n"
+    )
+    (tmp_path / "objective.py").write_text("def f(x):\n    return float(x @ x)\n")
+    text = (
+        "search: optuna\ntrials: 2\nobjective: answer\n"
+        "space: {algorithm.sigma: {log_uniform: [0.01, 1]}}"
+    )
+    tune(0, tmp_path / "study", text, base=base)
+    assert [state for state, _, _ in outcome(tmp_path / "study").values()] == ["complete"] * 2
+
+
 @pytest.mark.long
 def test_two_tasks_share_a_study(tmp_path: Path) -> None:
     output, (base, pause) = tmp_path / "study", paused(tmp_path)

@@ -23,6 +23,7 @@ def row(
         "success": success,
         "timesteps": timesteps,
         "seconds": 1.0,
+        "budget": {},
     }
     return {"repetition": repetition, "repetitions": 5, **values}
 
@@ -41,8 +42,8 @@ def test_several_directories_are_compared_in_a_table(
     """The median of 1, 2 and 4 is 2, and the quartiles are halfway between neighbours."""
     a, b = tmp_path / "a", tmp_path / "b"
     for number, final in enumerate([1.0, 2.0, 4.0]):
-        results.append(a, Shard(0, 1), {**row(number, final), "budget": {}})
-    results.append(b, Shard(0, 1), {**row(0, 5.0), "budget": {}})
+        results.append(a, Shard(0, 1), row(number, final))
+    results.append(b, Shard(0, 1), row(0, 5.0))
     assert cli.run(["results", str(a), str(b)]) == 0
     width = len(str(a))
     assert capsys.readouterr().out.splitlines() == [
@@ -76,6 +77,27 @@ def test_damaged_line_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "results" / "0-of-1.jsonl"
     path.write_bytes(path.read_bytes() + b"no json\n")
     with pytest.raises(UserError, match=r"0-of-1\.jsonl, line 2"):
+        results.read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("budget", ...),  # missing
+        ("budget", 3),
+        ("budget", {"episodes": "many"}),
+        ("seconds", "long"),
+        ("success", []),
+        ("repetitions", ...),
+        ("repetition", -1),
+        ("repetition", 2**63),
+    ],
+)
+def test_row_of_other_types_is_a_damaged_line(entry: str, value: Any, tmp_path: Path) -> None:
+    """It may come from somebody else: resuming compares the budgets of these rows."""
+    damaged = {**row(0), entry: value}
+    results.append(tmp_path, Shard(0, 1), {k: v for k, v in damaged.items() if v is not ...})
+    with pytest.raises(UserError, match=rf"0-of-1\.jsonl, line 1: expected a result.*{entry}"):
         results.read_results(tmp_path)
 
 

@@ -61,6 +61,9 @@ def test_nearest_limit_is_the_budget_and_seconds_only_if_alone() -> None:
     )
     assert fraction(used, {"timesteps": None, "generations": None, "seconds": 10.0}) == 0.9
     assert fraction({"timesteps": 1200}, {"timesteps": 1000}) == 1.0
+    assert fraction({"evaluations": 300}, {"episodes": 1000}) == 0.3
+    assert fraction({"generations": 3}, {"episodes": 1000, "generations": 4}) == 0.75
+    assert fraction({"npe": 200, "episodes": 900}, {"episodes": 1000}) == 0.2
     assert limits({"timesteps": None, "target_return": 3.0}) == {}
 
 
