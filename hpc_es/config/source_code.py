@@ -164,11 +164,16 @@ def _package_files(spec: ModuleSpec) -> Iterator[tuple[str, bytes]]:
                 if name.endswith(suffixes) and PurePosixPath(name).is_relative_to(inside):
                     yield PurePosixPath(name).relative_to(inside).as_posix(), archive.read(name)
         return
-    for parent, _, names in os.walk(folder):
-        if not parent.endswith("__pycache__"):
-            for path in (Path(parent, name) for name in names if name.endswith(suffixes)):
-                with contextlib.suppress(OSError):  # what cannot be read as code cannot run
-                    yield path.relative_to(folder).as_posix(), read_code(path)
+    waiting = [folder]
+    while waiting:  # os.walk calls itself for each level before Python 3.12
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                path = Path(entry.path)
+                if entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__":
+                    waiting.append(path)
+                elif entry.name.endswith(suffixes):
+                    with contextlib.suppress(OSError):  # what cannot be read as code cannot run
+                        yield path.relative_to(folder).as_posix(), read_code(path)
 
 
 def is_in_main(kind: str) -> bool:

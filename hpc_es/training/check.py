@@ -51,6 +51,7 @@ from hpc_es.core.text_table import aligned
 from hpc_es.core.vocabulary import vocabulary_of
 from hpc_es.devices.decision import can_compute
 from hpc_es.policies.network import NetworkPolicy
+from hpc_es.storage.results import repetition_directories
 from hpc_es.tasks.episodes.infos import LONGEST, random_episode
 from hpc_es.tasks.episodes.returned_values import reset_values
 from hpc_es.tasks.episodes.task import Episodes
@@ -339,7 +340,11 @@ def _check_space(config: Config, state: State, directory: Path) -> None:
         * config.repetitions
         * sum(array.nbytes for array in (*state.shared.values(), *state.master.values()))
     )
-    there = sum(file.stat().st_size for file in directory.glob("**/checkpoints/*.h5"))
+    there = sum(
+        file.lstat().st_size
+        for run in (directory, *repetition_directories(directory))
+        for file in (run / "checkpoints").glob("*.h5")
+    )
     free = shutil.disk_usage(path).free + there
     if needed > free:
         text = f"{directory}: expected at least {needed / 1e6:,.0f} MB for {kept} checkpoints (one is being written)"

@@ -272,10 +272,8 @@ def best_config(report: TuningReport, best: TrialRow) -> str:
         f"# Run:    python -m hpc_es.main {shlex.quote(str(report.directory / BEST))}",
         *(f"# {key}: {as_text(value)}" for key, value in sorted(best["hyperparameters"].items())),
     ]
-    return (
-        "\n".join(head)
-        + "\n"
-        + yaml.dump(config, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return "".join(f"{visible(line)}\n" for line in head) + yaml.dump(
+        config, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120
     )
 
 

@@ -31,6 +31,7 @@ from hpc_es.report import video
 from hpc_es.storage.checkpoint_directory import find
 from hpc_es.trained.policy import load_policy
 from tests.helpers import runs
+from tests.helpers.deep import deep
 from tests.helpers.harness import python
 from tests.helpers.toys import lifetime
 from tests.helpers.trained import CONFIG, lengths_by_hand, run, snapshot, strict_json
@@ -239,6 +240,12 @@ def test_check_warns_about_idle_ranks(
 ) -> None:
     assert cli.run(["check", str(runs.tiny(tmp_path)), *overrides, "--ranks", ranks]) == 0
     assert message in capsys.readouterr().out
+
+
+def test_output_with_directories_deep_within_each_other_is_checked(tmp_path: Path) -> None:
+    with deep(tmp_path / "output"):
+        config = runs.tiny(tmp_path)
+        assert cli.run(["check", str(config), "--output", str(tmp_path / "output")]) == 0
 
 
 @pytest.mark.parametrize(

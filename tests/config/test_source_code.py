@@ -23,6 +23,7 @@ from hpc_es.config import source_code
 from hpc_es.config.resolved import changes
 from hpc_es.core.errors import UserError
 from hpc_es.storage.trust import decide
+from tests.helpers.deep import LEVELS, deep
 
 RAISES = "raise SystemExit('a hash must not run the module')\n"
 _numbers = itertools.count()
@@ -74,6 +75,15 @@ def test_package_below_a_folder_is_hashed_as_a_whole(root: str, tmp_path: Path) 
         write(tmp_path / root / "a" / "package" / name, text)
     lines = "".join(f"{sha256(text)}  {name}\n" for name, text in contents.items())
     assert source_code.source_hash(f"{root}.a.package.m:cost") == sha256(lines)
+
+
+def test_package_deeper_than_the_limit_of_recursion_is_hashed(root: str, tmp_path: Path) -> None:
+    package = tmp_path / root
+    write(package / "__init__.py", "x = 1\n")
+    with deep(package, "m.py", "x = 2\n"):
+        lowest, first, second = f"{'d/' * LEVELS}m.py", sha256("x = 1\n"), sha256("x = 2\n")
+        lines = f"{first}  __init__.py\n{second}  {lowest}\n"
+        assert source_code.source_hash(f"{root}:cost") == sha256(lines)
 
 
 def test_modules_in_a_zip_have_the_hash_of_the_unpacked_ones(

@@ -76,7 +76,9 @@ def created(tmp_path: Path) -> Path:
 )
 def test_result_of_other_types_is_named(name: str, value: Any, tmp_path: Path) -> None:
     run(tmp_path / "a", {**row(0, True, 100), name: value})
-    with pytest.raises(UserError, match=f"expected (a result|results of a search).*{name}: expected"):
+    with pytest.raises(
+        UserError, match=f"expected (a result|results of a search).*{name}: expected"
+    ):
         table_module.read_table([tmp_path / "a"])
 
 

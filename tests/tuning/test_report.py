@@ -127,6 +127,15 @@ def test_best_config_is_valid(tmp_path: Path) -> None:
     assert "final_return 7.25" in (tmp_path / "best.yaml").read_text()
 
 
+def test_name_of_a_directory_is_no_line_of_the_best_config(tmp_path: Path) -> None:
+    directory = tmp_path / "a\nseed: 7\n#\x1b[2J"
+    directory.mkdir()
+    cli.run(["tune-report", str(tuning(directory, base=TINY + "name: mine\n"))])
+    assert load(directory / "best.yaml").seed == load(_file(tmp_path, TINY)).seed != 7
+    head = [line for line in (directory / "best.yaml").read_text().split("\n") if line[:1] == "#"]
+    assert "\\nseed: 7\\n#\\x1b[2J" in head[0]
+
+
 def _file(directory: Path, text: str) -> Path:
     (directory / "base.yaml").write_text(text)
     return directory / "base.yaml"
