@@ -35,10 +35,16 @@ LINKED_LEVELS = 3
 _kept: dict[Path, int] = {}  # descriptors of directories in use, see `keep_place`
 _searched: set[Path] = set()  # directories in which runs were looked for: all those below them
 
-_FLAGS = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR}
+_FLAGS = {
+    "rb": os.O_RDONLY,
+    "wb": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
+    "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT,
+    "r+b": os.O_RDWR,
+}
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _BUFFERED: dict[str, Any] = {
     "rb": io.BufferedReader,
+    "wb": io.BufferedWriter,
     "ab": io.BufferedWriter,
     "r+b": io.BufferedRandom,
 }
@@ -222,7 +228,7 @@ def _opened(directory: int, path: Path, flags: int, mode: int) -> int:
 
 
 def open_file(path: Path, mode: str = "rb", buffering: int = -1) -> BinaryIO:
-    """Open a regular file to read ("rb"), append to ("ab") or change ("r+b").
+    """Open a regular file to read ("rb"), append to ("ab") or change ("r+b"), or a new one ("wb").
 
     It refuses the same files as `open_descriptor`.
     """

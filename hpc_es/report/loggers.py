@@ -34,6 +34,7 @@ from hpc_es.core.run_files import (
     LARGEST_TEXT,
     UnusualFileError,
     is_regular,
+    open_file,
     read_bytes,
     require_own_directory,
     require_own_entries,
@@ -172,7 +173,7 @@ class TensorBoard:
             folder = _own_folder(directory, run.name, run_id)
             run_id = str(folder.relative_to(directory))
         has_rows = any(folder.glob("events.out.tfevents.*"))
-        self._file = _event_path(folder).open("xb")
+        self._file = open_file(_event_path(folder), "wb")
         self._records = RecordWriter(self._file)
         self._add(file_version="brain.Event:2")
         # TensorBoard drops nothing at the first START that it reads, so every session writes one.
@@ -461,6 +462,7 @@ class WeightsAndBiases:
 
         run_id = run_id if run_id is not None and ID.fullmatch(run_id) else None
         old_directories = _directories_of(run_id, directory / "wandb")
+        mode: Any = os.environ.get("WANDB_MODE") or "offline"  # W&B looks at it
         with settings_of_user(WANDB):
             self._run = wandb.init(
                 project=self._options.project,
@@ -468,7 +470,7 @@ class WeightsAndBiases:
                 id=run_id,
                 dir=str(directory),
                 config=dict(run.params),
-                mode=os.environ.get("WANDB_MODE") or "offline",
+                mode=mode,
                 settings=wandb.Settings(**_wandb_settings()),
             )
         for path in old_directories:

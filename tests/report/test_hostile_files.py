@@ -35,6 +35,7 @@ from hpc_es.report.loggers import LoggedRun, Loggers
 from hpc_es.storage import checkpoint
 from hpc_es.storage import status as status_module
 from hpc_es.storage.checkpoint_directory import all_full
+from hpc_es.storage.run_lock import RunLock
 from tests.helpers.harness import clean_environment
 from tests.helpers.hostile import mutated
 from tests.helpers.time_limit import time_limit
@@ -619,3 +620,18 @@ def test_names_and_results_reach_the_terminal_escaped(
             Path("x.yaml").write_text(yaml.safe_dump(config))
         _, said = called(capsys, *command)
         assert "\nSECOND" not in said and "\x1b" not in said
+
+
+def test_events_are_written_into_the_run_that_is_in_use(tmp_path: Path) -> None:
+    """Whoever may write above it may have exchanged it by a link, such as to a group's files."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    run.mkdir()
+    other.mkdir()
+    with RunLock(run):
+        run.rename(tmp_path / "moved")
+        run.symlink_to(other)
+        loggers = Loggers(Report(loggers=("tensorboard",)), LoggedRun(run, "x", {}), {}, print)
+        loggers.start(0, [])
+        loggers.close("finished")
+    assert not [*other.iterdir()]
+    assert [*(tmp_path / "moved").glob("events.out.tfevents.*")]
