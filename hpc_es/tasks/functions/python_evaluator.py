@@ -9,7 +9,6 @@ never put first.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import inspect
@@ -19,6 +18,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -86,6 +86,11 @@ class Objective:
     # of parameters passed as keywords; empty: one vector is
     scales: Mapping[str, Scale] = field(default_factory=dict)
     source: str = ""  # SHA-256 of the file in which the function is defined, "" if there is none
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether a call has the vector only."""
+        return not (self.takes_seed or self.arguments or self.scales)
 
     def keywords(self, values: Sequence[float], seed: int | Array) -> Keywords:
         """Return the keywords of a call: arguments, named parameters, and the seed.
@@ -199,9 +204,11 @@ class PythonEvaluator:
                     results.append(
                         EvaluationResult(value.value, value.failure, seconds, value.numbers)
                     )
-                with contextlib.suppress(GenerationClosed):  # this job is done
-                    # the timer polls every 10 ms only, which is longer than some chunks take
+                # the timer polls every 10 ms only, which is longer than some chunks take
+                try:  # noqa: SIM105  a context takes a microsecond
                     poll()
+                except GenerationClosed:
+                    pass  # this job is done
             return results
 
     def _read(self, result: object) -> EvaluationResult:
@@ -250,6 +257,8 @@ class PythonEvaluator:
 
     def _call(self, values: Float64, seed: int | Array) -> object:
         objective = self._objective
+        if objective.is_plain:
+            return objective.function(values.copy())
         if not objective.scales:
             return objective.function(values.copy(), **objective.keywords((), seed))
         return objective.function(**objective.keywords(values.tolist(), seed))

@@ -55,6 +55,8 @@ def read_result(result: object, quantities: Quantities, seconds: float) -> Evalu
 
     Raises ValueError for anything but what the quantities declare.
     """
+    if (usual := _usual_result(result, quantities, seconds)) is not None:
+        return usual
     result = _with_names(result, quantities)
     if not isinstance(result, Mapping):
         if quantities.names:
@@ -67,6 +69,34 @@ def read_result(result: object, quantities: Quantities, seconds: float) -> Evalu
     numbers = tuple(float(number) for group in groups for number in group)
     value = numbers[0] if quantities.objectives else as_number(result[VALUE])
     return with_numbers(value, numbers, quantities, seconds)
+
+
+def _usual_result(
+    result: object, quantities: Quantities, seconds: float
+) -> EvaluationResult | None:
+    """Return a result of the form that nearly all have: finite floating-point numbers, the groups
+    as lists or arrays. None for every other one.
+
+    The general way takes as long as some functions.
+    """
+    if type(result) is not dict:
+        return None
+    value, numbers = result.get(VALUE), list[Any]()
+    if not isinstance(value, float) or not math.isfinite(value) or quantities.objectives:
+        return None
+    for group, names in quantities.groups.items():
+        values = result.get(group)
+        if type(values) is np.ndarray:
+            values = values.tolist()
+        if type(values) is not list or len(values) != len(names):
+            return None
+        numbers += values
+    if len(result) != len(quantities.groups) + 1:
+        return None
+    for number in numbers:
+        if type(number) is not float or not math.isfinite(number):
+            return None
+    return EvaluationResult(float(value), None, seconds, tuple(numbers))
 
 
 def with_numbers(

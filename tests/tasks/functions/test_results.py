@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hpc_es.core.quantities import Quantities
-from hpc_es.tasks.functions.results import read_batch, read_result
+from hpc_es.tasks.functions.results import EvaluationResult, read_batch, read_result
 
 BEAM = Quantities(
     objectives={"mass": "minimise", "range": "maximise"},
@@ -34,6 +36,61 @@ def test_groups_are_lists_in_the_declared_order_or_mappings_by_name() -> None:
     assert (
         read_result({"value": 7, "ignored": "text", "metrics": [1]}, Quantities(), 0.0).value == 7.0
     )
+
+
+PLANE = Quantities(constraints=("c",), measures={"x": (0.0, 1.0), "y": (0.0, 1.0)})
+PLAIN: dict[str, Any] = {"value": 1.5, "constraints": [-1.0], "measures": [0.25, 0.75]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"value": np.float64(1.5), "measures": np.array([0.25, 0.75])},
+        {"measures": np.array([0.25, 0.75], np.float32)},
+        {"constraints": -1},
+        {"measures": (np.float64(0.25), 0.75)},
+        {"measures": {"y": 0.75, "x": 0.25}},
+        {"value": np.array(1.5), "constraints": {"c": Fraction(-1)}},
+        {"ignored": "text", "metrics": [1.0]},
+    ],
+)
+def test_usual_and_unusual_forms_are_read_alike(change: dict[str, Any]) -> None:
+    result = read_result({**PLAIN, **change}, PLANE, 0.5)
+    assert result == EvaluationResult(1.5, None, 0.5, (-1.0, 0.25, 0.75))
+    assert {type(number) for number in (result.value, *result.numbers)} == {float}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"value": math.nan}, "the value is nan"),
+        ({"value": -math.inf}, "the value is -inf"),
+        ({"measures": np.array([0.25, math.inf])}, "the measure y is inf"),
+        ({"constraints": [math.nan]}, "the constraint c is not finite"),
+    ],
+)
+def test_usual_forms_with_numbers_that_are_not_finite_fail(
+    change: dict[str, Any], text: str
+) -> None:
+    result = read_result({**PLAIN, **change}, PLANE, 0.0)
+    assert result.failure is not None and result.failure.text == text and math.isnan(result.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"measures": [0.25]},
+        {"measures": [[0.25, 0.75]]},
+        {"measures": np.ma.masked_array([0.25, 0.75], [False, True])},
+        {"objectives": [1.0]},
+        {"value": "1.5"},
+        {"measures": [0.25, "0.75"]},
+    ],
+)
+def test_forms_that_are_none_of_a_result(change: dict[str, Any]) -> None:
+    with contextlib.suppress(ValueError):
+        assert read_result({**PLAIN, **change}, PLANE, 0.0).failure is not None
 
 
 @pytest.mark.parametrize(
