@@ -8,7 +8,7 @@ A trial has 540 evaluations per generation in an archive of 100 x 100 cells and 
 it has finished, it is a line of the table `--csv`, and is left out from then on. One that was
 interrupted is continued by the same command. With the package ribs installed, `pyribs_...` runs the
 same with its emitters, and `pycma_...` with those of pycma, on one process. Prints means and
-standard deviations.
+standard deviations; `--png` draws all trials.
 """
 
 from __future__ import annotations
@@ -252,6 +252,7 @@ def main() -> int:
     parser.add_argument("--generations", type=int, default=GENERATIONS)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="trials at a time")
+    parser.add_argument("--png", type=Path, help="picture of the scores")
     parser.add_argument("--list", action="store_true", help="run nothing")
     options = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -278,12 +279,21 @@ def main() -> int:
             text = f"QD score {score.qd_score:,.0f}  coverage {score.coverage:.2f} %"
             ended = f"{trial.path}  {text}  {score.ms_per_generation:.1f} ms"
             print(ended, file=sys.stderr, flush=True)
-    table = list(rows({trial: scores[trial] for trial in wanted if trial in scores}))
+    done = {trial: scores[trial] for trial in wanted if trial in scores}
+    table = list(rows(done))
     if not table:
         return min(failed, 1)
     print(f"| {' | '.join(table[0])} |\n|{'---|' * len(table[0])}")
     for row in table:
         print(f"| {' | '.join(map(str, row.values()))} |")
+    if options.png is not None:
+        from benchmarks.quality_diversity_plot import draw
+
+        domains: dict[str, dict[str, list[float]]] = {}
+        for trial, score in done.items():
+            found = domains.setdefault(trial.domain, {})
+            found.setdefault(trial.algorithm, []).append(score.qd_score)
+        draw(domains, PUBLISHED, options.png)
     return min(failed, 1)
 
 
