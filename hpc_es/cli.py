@@ -8,6 +8,7 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import IO, NoReturn
@@ -18,6 +19,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 from hpc_es.config import extensions  # noqa: E402
+from hpc_es.config.user_code import is_of_user  # noqa: E402
 from hpc_es.core import arguments as command_line  # noqa: E402
 from hpc_es.core import streams  # noqa: E402
 from hpc_es.core.errors import (  # noqa: E402
@@ -208,6 +210,23 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+TRACEBACK = "HPC_ES_TRACEBACK"  # environment variable
+
+
+def _unexpected(error: Exception) -> str | None:
+    """Return one line about an error that no command foresees, as of a run that is damaged.
+
+    None if the traceback tells more: code of the user's was running, or HPC_ES_TRACEBACK is set.
+    """
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # without `main`
+    if os.environ.get(TRACEBACK) or any(is_of_user(frame.filename) for frame in frames):
+        return None
+    return (
+        f"{error_text(error)}: a file that was read may be damaged; if not, this is a bug of hpc_es, and "
+        f"{TRACEBACK}=1 shows the traceback for a report"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its status.
 
@@ -236,11 +255,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # such as `hpc-es options | head`
         _discard_output()
         status = BROKEN_PIPE
-    except OSError as error:
-        if error.filename is not None or error.errno not in LOST_OUTPUT:
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in LOST_OUTPUT:
+            sys.stderr.write(f"hpc-es: the output cannot be written: {error.strerror}\n")
+            _discard_output()
+        elif (text := _unexpected(error)) is None:
             raise
-        sys.stderr.write(f"hpc-es: the output cannot be written: {error.strerror}\n")
-        _discard_output()
+        else:
+            sys.stderr.write(message_lines(f"hpc-es: {text}") + "\n")
         status = 1
     if end is not None:
         end.begin(status)

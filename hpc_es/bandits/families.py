@@ -12,14 +12,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.config.options import Count, Limits, require_fit
 from hpc_es.core.data import Array, Float32, Float64
 from hpc_es.core.errors import ConfigError
 
 Int64 = npt.NDArray[np.int64]
+
+ArmCount = Annotated[int, Limits(ge=1, le=10_000)]
+Chance = Annotated[float, Limits(ge=0, le=1)]
+NotNegative = Annotated[float, Limits(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,9 @@ def eleven(non_target_reward: float = 1.1, target_reward: float = 5.0) -> Family
 
 
 def restless(
-    num_trials: int = 100, walk: str = "rescaled", volatilities: Sequence[float] = (0.05, 0.2)
+    num_trials: Count = 100,
+    walk: Literal["rescaled", "gaussian"] = "rescaled",
+    volatilities: Sequence[NotNegative] = (0.05, 0.2),
 ) -> Family:
     """Two arms with the chances w and 1 - w, where w is a random walk over the trials.
 
@@ -182,20 +190,8 @@ def restless(
     one of `volatilities` for each episode. Wang et al. did not publish the volatilities of their
     walks.
     """
-    if walk not in {"rescaled", "gaussian"}:
-        raise ConfigError(
-            [("family.walk", f"expected one of 'rescaled', 'gaussian', found {walk!r}")]
-        )
-    _at_least("num_trials", num_trials, 1)
-    if not len(volatilities) or any(not 0 <= v < np.inf for v in volatilities):
-        raise ConfigError(
-            [
-                (
-                    "family.volatilities",
-                    f"expected a list of numbers of at least 0, not empty, found {volatilities!r}",
-                )
-            ]
-        )
+    if not len(volatilities):
+        raise ConfigError([("family.volatilities", "expected at least one number")])
 
     def rescaled(rng: np.random.Generator, episodes: int) -> Arms:
         path = rng.uniform(-1.0, 1.0, (episodes, max(num_trials, 150))).cumsum(axis=1)
@@ -215,17 +211,15 @@ def restless(
     return Family("restless", 2, rescaled if walk == "rescaled" else gaussian, changes=True)
 
 
-def k_armed(num_arms: int = 5) -> Family:
+def k_armed(num_arms: ArmCount = 5) -> Family:
     """`num_arms` arms, each with a chance from U[0, 1]; the reward is 1 (as in RL^2)."""
-    _at_least("num_arms", num_arms, 1)
     return Family(
         "k_armed", num_arms, lambda rng, episodes: _arms(rng.random((episodes, num_arms)))
     )
 
 
-def k_armed_values(num_arms: int = 10) -> Family:
+def k_armed_values(num_arms: ArmCount = 10) -> Family:
     """`num_arms` arms with the chance 1, each with a value from U[0, 1]."""
-    _at_least("num_arms", num_arms, 1)
 
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
         return _arms(np.ones((episodes, num_arms)), rng.random((episodes, num_arms)))
@@ -233,9 +227,8 @@ def k_armed_values(num_arms: int = 10) -> Family:
     return Family("k_armed_values", num_arms, draw, is_binary=False)
 
 
-def k_armed_chances_and_values(num_arms: int = 10) -> Family:
+def k_armed_chances_and_values(num_arms: ArmCount = 10) -> Family:
     """`num_arms` arms, each with a chance and a value from U[0, 1]."""
-    _at_least("num_arms", num_arms, 1)
 
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
         chances = rng.random((episodes, num_arms))
@@ -244,9 +237,8 @@ def k_armed_chances_and_values(num_arms: int = 10) -> Family:
     return Family("k_armed_chances_and_values", num_arms, draw, is_binary=False)
 
 
-def gaussian(num_arms: int = 10) -> Family:
+def gaussian(num_arms: ArmCount = 10) -> Family:
     """`num_arms` arms with the chance 1 and rewards from N(q_a, 1), each q_a from N(0, 1)."""
-    _at_least("num_arms", num_arms, 1)
 
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
         return _arms(np.ones((episodes, num_arms)), rng.standard_normal((episodes, num_arms)), 1.0)
@@ -254,17 +246,10 @@ def gaussian(num_arms: int = 10) -> Family:
     return Family("gaussian", num_arms, draw, is_binary=False, is_noisy=True)
 
 
-def fixed(chances: Sequence[float] = (1.0, 0.0), values: Sequence[float] | float = 1.0) -> Family:
+def fixed(chances: Sequence[Chance] = (1.0, 0.0), values: Sequence[float] | float = 1.0) -> Family:
     """The same arms in every episode, with these chances and values."""
-    if not len(chances) or any(not 0.0 <= chance <= 1.0 for chance in chances):
-        raise ConfigError(
-            [
-                (
-                    "family.chances",
-                    f"expected a list of numbers from 0 to 1, not empty, found {chances!r}",
-                )
-            ]
-        )
+    if not len(chances):
+        raise ConfigError([("family.chances", "expected at least one number")])
     if not isinstance(values, int | float) and len(values) != len(chances):
         raise ConfigError(
             [
@@ -336,11 +321,18 @@ def family(distribution: str, **keywords: float) -> Family:
     ]
     if unknown:
         raise ConfigError(unknown)
+    hints = get_type_hints(FAMILIES[distribution], include_extras=True)
+    for name, value in keywords.items():
+        try:
+            require_fit(hints[name], _plain(value), name)
+        except TypeError as error:
+            text = str(error).removeprefix(f"{name}: ")
+            raise ConfigError([(f"family.{name}", text)]) from None
     return FAMILIES[distribution](**keywords)
 
 
-def _at_least(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(
-            [(f"family.{name}", f"expected a whole number of at least {least}, found {value!r}")]
-        )
+def _plain(value: object) -> object:
+    """Return a number or list, as YAML has them, of one that Python code passes."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value

@@ -506,6 +506,9 @@ COMPARED = (
 )
 
 
+MOST_CELLS = 5_000_000  # of results as CSV
+
+
 def add_results_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the directories and the output format."""
     parser.add_argument(
@@ -540,7 +543,6 @@ def run_results(arguments: argparse.Namespace) -> int:
     comparison.
     """
     from hpc_es.core.errors import READING, UserError, unreadable_reason
-    from hpc_es.core.spreadsheets import spreadsheet_text
     from hpc_es.storage import results
 
     given = (run for directory in arguments.directories for run in _runs_at(directory))
@@ -567,14 +569,7 @@ def run_results(arguments: argparse.Namespace) -> int:
             json.dumps(objects if several else next(iter(objects.values())), indent=2) + "\n"
         )
     elif arguments.csv:
-        lines = [
-            {**({"directory": name} if several else {}), **_flat(row)}
-            for name, (rows, _) in contents.items()
-            for row in rows
-        ]
-        columns = [*dict.fromkeys(column for line in lines for column in line)] or ["repetition"]
-        table = [[line.get(name, "") for name in columns] for line in lines]
-        sys.stdout.write(spreadsheet_text([columns, *table]))
+        sys.stdout.write(_results_csv(contents, several))
     elif several:
         sys.stdout.write(
             _comparison({name: pair for name, pair in contents.items() if name not in copies})
@@ -588,6 +583,29 @@ def run_results(arguments: argparse.Namespace) -> int:
             sys.stdout.write(_result_line(row) + "\n")
         sys.stdout.write(results.summary_text(summary) + _notes(rows))
     return 0
+
+
+def _results_csv(
+    contents: Mapping[str, tuple[Sequence[JsonObject], JsonObject]], several: bool
+) -> str:
+    """Return results as CSV, with a column for each entry that some have."""
+    from hpc_es.core.errors import UserError
+    from hpc_es.core.spreadsheets import spreadsheet_text
+
+    lines = [
+        {**({"directory": name} if several else {}), **_flat(row)}
+        for name, (rows, _) in contents.items()
+        for row in rows
+    ]
+    columns = [*dict.fromkeys(column for line in lines for column in line)] or ["repetition"]
+    if len(lines) * len(columns) > MOST_CELLS:
+        raise UserError(
+            f"--csv: the {len(lines):,} results have {len(columns):,} different entries: name fewer "
+            "directories, or take --json"
+        )
+    return spreadsheet_text(
+        [columns, *([line.get(name, "") for name in columns] for line in lines)]
+    )
 
 
 def _runs_at(directory: Path) -> list[Path]:

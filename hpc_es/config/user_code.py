@@ -264,6 +264,13 @@ def is_installed_in(directory: str) -> bool:
     return any(_is_within(directory, site) for site in (*_site_directories(), *named))
 
 
+def is_of_user(file: str) -> bool:
+    """Return whether the file of a frame of a traceback is neither of hpc_es nor installed."""
+    directory = os.path.dirname(file)  # noqa: PTH120
+    is_file = not file.startswith("<")  # of text that Python executes, such as <frozen importlib>
+    return is_file and not (_is_within(directory, _PACKAGE) or is_installed_in(directory))
+
+
 @functools.cache
 def _site_directories() -> tuple[str, ...]:
     import site

@@ -6,17 +6,19 @@ from collections.abc import Collection, Sequence
 
 from hpc_es.core.errors import visible
 
+WIDEST = 200  # letters that other cells of a column are padded to
+
 
 def aligned(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Return the lines of a table whose columns are as wide as their longest cell, without what a
-    terminal would obey.
+    """Return the lines of a table whose columns are as wide as their longest cell, at most WIDEST,
+    without what a terminal would obey. Cells are never cut.
 
     Args:
         table: rows of equally many cells.
         right: indices of the columns whose cells end in line.
     """
     shown = [[*map(visible, row)] for row in table]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    widths = [min(max(map(len, column)), WIDEST) for column in zip(*shown, strict=True)]
     return ["  ".join(_cells(row, widths, right)).rstrip() for row in shown]
 
 

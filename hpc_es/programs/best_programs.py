@@ -40,8 +40,16 @@ def initial_arrays(length: int) -> dict[str, Array]:
 
 
 def has_best_programs(arrays: Arrays) -> bool:
-    """Return whether the arrays of a state include those of `initial_arrays`."""
-    return initial_arrays(0).keys() <= arrays.keys()
+    """Return whether the arrays of a state include those of `initial_arrays`.
+
+    Those of somebody else may have anything under these names.
+    """
+    return all(
+        name in arrays
+        and (arrays[name].ndim, arrays[name].dtype) == (array.ndim, array.dtype)
+        and (name == "best_reward" or array.ndim != 0 or arrays[name] >= 0)
+        for name, array in initial_arrays(0).items()
+    )
 
 
 def update(
@@ -144,7 +152,7 @@ def as_bytes(text: str, length: int) -> Array:
 
 def as_text(array: Array) -> str:
     """Return the text of uint8[length]."""
-    return array.tobytes().rstrip(b"\0").decode("ascii")
+    return array.tobytes().rstrip(b"\0").decode("ascii", "backslashreplace")
 
 
 Score: TypeAlias = Any  # of any type with an order, such as a number or a tuple of numbers

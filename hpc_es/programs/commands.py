@@ -67,7 +67,7 @@ def run_run_program(arguments: argparse.Namespace) -> int:
     base = arguments.base or task.get("base") or 256
     steps = arguments.max_steps or task.get("max_steps") or MAX_STEPS
     strict = bool(task.get("require_correct_syntax"))
-    sys.stderr.write(f"program {text}\n")
+    sys.stderr.write(f"program {visible(text)}\n")
     trace = StepTrace(text) if arguments.trace else None
     result = evaluate(text, arguments.input, base, steps, strict, trace)
     sys.stdout.write(" ".join(map(str, result.output)) + "\n")
@@ -119,7 +119,7 @@ def _best_program(path: Path) -> tuple[str, JsonObject]:
     if task.get("base") is None and name in TASKS:
         task["base"] = TASKS[name].base
     sys.stderr.write(
-        f"{name}: reward {summary['best_reward']:.4g}{', correct' if summary['best_correct'] else ''}\n"
+        f"{visible(str(name))}: reward {summary['best_reward']:.4g}{', correct' if summary['best_correct'] else ''}\n"
     )
     return str(summary["best_program"]), task
 
@@ -143,7 +143,7 @@ class StepTrace:
         wrote = f"  writes {output[-1]}" if len(output) > self._written else ""
         self._written = len(output)
         line = f"{self._steps:6d}  {before} {self._text[position]} {after}  cell {pointer}: {cells}{wrote}"
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(visible(line) + "\n")
 
 
 def _whole_numbers(text: str) -> tuple[int, ...]:
@@ -186,7 +186,8 @@ def add_program_table_arguments(parser: argparse.ArgumentParser) -> None:
     instead.add_argument(
         "--shortest",
         action="store_true",
-        help="print the shortest correct programs instead, shortened and tested on new cases",
+        help="print the shortest correct programs instead, shortened if they have at most 300 characters, and "
+        "tested on new cases",
     )
 
 
@@ -217,6 +218,8 @@ def run_program_table(arguments: argparse.Namespace) -> int:
         sys.stderr.write(
             f"not finished yet, and left out: {visible(', '.join(map(str, table.unfinished)))}\n"
         )
+    for reason in table.unreadable:
+        sys.stderr.write(f"unreadable: {visible(reason)}\n")
     sys.stderr.write(
         "".join(f"{path} written\n" for path in (arguments.csv, arguments.picture) if path)
     )

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from hpc_es.config.options import Hint, Limits, require_fit
 from hpc_es.config.resolved import plain_data
-from hpc_es.core.errors import ConfigError, UserError, unreadable_reason, visible
+from hpc_es.core.errors import READING, ConfigError, UserError, unreadable_reason, visible
 from hpc_es.core.run_files import LARGEST_CONFIG, exists, read_text
 from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.core.text_table import aligned
@@ -69,9 +69,13 @@ class Cell:
         return fmean(values) if values else None
 
     @property
-    def reward(self) -> float:
-        """Mean of the best rewards of the repetitions; 1 for a correct program without bonuses."""
-        return fmean(row["best_reward"] for row in self.rows if row["best_reward"] is not None)
+    def reward(self) -> float | None:
+        """Mean of the best rewards of the repetitions; 1 for a correct program without bonuses.
+
+        None if no program got one.
+        """
+        rewards = [row["best_reward"] for row in self.rows if row["best_reward"] is not None]
+        return fmean(rewards) if rewards else None
 
     @property
     def missing(self) -> int:
@@ -97,6 +101,7 @@ class Table:
     cells: Mapping[tuple[str, str], Cell]
     budgets: Mapping[str, int | None]  # maximum number of programs per repetition, by algorithm
     unfinished: Sequence[Path] = ()  # runs without a result yet
+    unreadable: Sequence[str] = ()  # why others are left out
 
     @property
     def tasks(self) -> list[str]:
@@ -126,13 +131,10 @@ def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
     # by task and algorithm: repetitions of each seed
     repetitions: dict[tuple[str, str], dict[int, int]] = {}
     budgets: dict[str, int | None] = {}
-    unfinished = [
-        directory
-        for directory in directories
-        if (directory / "config.yaml").exists() and not read_results(directory)
-    ]
-    for directory in [item for item in directories if item not in unfinished] or directories:
-        for run_dir, row, cycle in _program_results(directory):
+    unfinished: list[Path] = []
+    unreadable: list[str] = []
+    for directory in directories:
+        for run_dir, row, cycle in _program_results(directory, unfinished, unreadable):
             name = str(row["name"]).removesuffix(f"_{row['task']}")
             key = (row["task"], name, int(row["seed"]), int(row["repetition"]))
             if rows.setdefault(key, row) is not row:
@@ -140,7 +142,7 @@ def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
                     f"{run_dir}: repetition {key[3]} of {name} on {key[0]} with seed {key[2]} "
                     "occurs twice: name each run only once"
                 )
-            budget = row["budget"]["episodes"]
+            budget = row["budget"].get("episodes")
             if limit is None and budgets.setdefault(name, budget) != budget:
                 raise UserError(
                     f"{run_dir}: {name} may execute {budget} programs here, and "
@@ -152,10 +154,14 @@ def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
                 row if limit is None else _limited(limit, row, run_dir)
             )
             repetitions.setdefault(key[:2], {})[key[2]] = _repetitions_of(row, cycle)
+    if not rows:
+        first = f"{directories[0]}: expected finished searches for programs, found none"
+        raise UserError([*unreadable, first][0])
     return Table(
         {key: Cell(items, sum(repetitions[key].values())) for key, items in cells.items()},
         budgets,
         unfinished,
+        unreadable,
     )
 
 
@@ -190,40 +196,33 @@ def _limited(limit: int, row: Result, run_dir: Path) -> Result:
     return {**row, "success": False, "npe": limit, "code_solution": "", "best_correct": False}
 
 
-def _program_results(directory: Path) -> Iterator[tuple[Path, Result, Sequence[str]]]:
-    """Yield the results of a run directory or a directory of runs,
-    each with its directory and task cycle.
+def _program_results(
+    directory: Path, unfinished: list[Path], unreadable: list[str]
+) -> Iterator[tuple[Path, Result, Sequence[str]]]:
+    """Yield the results of a run directory or a directory of runs, each with its directory and task
+    cycle; add the run directories without results, and why others cannot be read, to the lists.
     """
     if not directory.is_dir():
         raise UserError(f"{directory}: expected a run directory, or one of runs, found none")
-    rows_by_directory = {
-        run_dir: read_results(run_dir)
-        for run_dir in (directory, *sorted(directory.iterdir()))
-        if run_dir.is_dir()
-    }
-    if rows_by_directory[directory]:
-        rows_by_directory = {directory: rows_by_directory[directory]}
-    program_results = [
-        (run_dir, row)
-        for run_dir, rows in rows_by_directory.items()
-        for row in rows
-        if "npe" in row
-    ]
-    if not program_results:
-        raise UserError(f"{directory}: expected finished searches for programs, found none")
-    for run_dir, row in program_results:
+    run_dirs = [directory]
+    if not exists(directory / "config.yaml"):
+        run_dirs += (path for path in sorted(directory.iterdir()) if path.is_dir())
+    for run_dir in run_dirs:
         try:
-            for name, hint in _ROW.items():
-                require_fit(hint, row[name], name)
-        except (KeyError, TypeError) as error:
-            raise UserError(
-                f"{run_dir}: expected results of a search for programs: {unreadable_reason(error)}"
-            ) from error
-    cycles = {
-        run_dir: _cycle(run_dir)
-        for run_dir in dict.fromkeys(run_dir for run_dir, _ in program_results)
-    }
-    yield from ((run_dir, row, cycles[run_dir]) for run_dir, row in program_results)
+            rows = [row for row in read_results(run_dir) if "npe" in row]
+            for row in rows:
+                for name, hint in _ROW.items():
+                    require_fit(hint, row[name], name)
+            cycle = _cycle(run_dir)
+        except (UserError, *READING) as error:
+            reason = unreadable_reason(error)
+            if not isinstance(error, UserError | OSError):
+                reason = f"{run_dir}: expected results of a search for programs: {reason}"
+            unreadable.append(reason)
+            continue
+        if not rows and directory == run_dir and len(run_dirs) == 1:
+            unfinished.append(run_dir)
+        yield from ((run_dir, row, cycle) for row in rows)
 
 
 def table_text(table: Table, rewards: bool = False) -> str:
@@ -248,7 +247,9 @@ def table_text(table: Table, rewards: bool = False) -> str:
 
 
 def _cell_text(cell: Cell, rewards: bool) -> str:
-    number = f"{cell.reward:.3f}" if rewards else f"[{cell.success_rate:.2f}, {cell.npe:.0f}]"
+    number = f"[{cell.success_rate:.2f}, {cell.npe:.0f}]"
+    if rewards:
+        number = "no reward" if cell.reward is None else f"{cell.reward:.3f}"
     return f"{len(cell.rows)}{'*' * bool(cell.missing)} {number}"
 
 
@@ -295,9 +296,9 @@ def shortest(table: Table) -> str:
         program, reward, name = min(known, key=lambda entry: len(entry[0]))
         reward_text = "" if reward is None else f", R={reward:.6f}"
         lines.append(
-            f"{task}  {program}  ({len(program)} characters, by {name}{reward_text}{_verdict(program, task)})"
+            f"{task}  {program}  ({len(program):,} characters, by {name}{reward_text}{_verdict(program, task)})"
         )
-    return "\n".join(lines) + "\n"
+    return "".join(f"{visible(line)}\n" for line in lines)
 
 
 def _verdict(program: str, task: str) -> str:
@@ -310,6 +311,8 @@ def _verdict(program: str, task: str) -> str:
     )
 
 
+MOST_DRAWN = 200, 40  # tasks and algorithms of a picture
+LONGEST_LABEL = 60
 DARK = 0.6  # success rate from which the text is white
 
 
@@ -317,9 +320,14 @@ def draw(table: Table, output: Path) -> None:
     """Write the figure as PNG, PDF or SVG.
 
     Raises:
-        UserError: another suffix.
+        UserError: another suffix, or a table that is too large.
         RunError: it cannot be written.
     """
+    if len(table.tasks) > MOST_DRAWN[0] or len(table.algorithms) > MOST_DRAWN[1]:
+        raise UserError(
+            f"--picture: has {len(table.tasks):,} tasks and {len(table.algorithms):,} algorithms: expected at most "
+            f"{MOST_DRAWN[0]} and {MOST_DRAWN[1]}; name fewer runs"
+        )
     if output.suffix.lower() not in SUFFIXES:
         raise UserError(
             f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(SUFFIXES)}"
@@ -337,7 +345,7 @@ def figure(table: Table) -> Figure:
     Cells contain the success rate and the mean NPE, and are white without runs.
     """
     tasks, algorithms = table.tasks, table.algorithms
-    columns = [*map(visible, algorithms)]
+    columns = [*map(_label, algorithms)]
     rates = np.full((len(tasks), len(algorithms)), np.nan)
     size = (2.6 + 1.25 * len(algorithms), 0.9 + 0.36 * len(tasks))
     result = Figure(figsize=size, dpi=150, layout="constrained")
@@ -354,7 +362,7 @@ def figure(table: Table) -> Figure:
     ax.set_xticks(
         range(len(algorithms)), columns, rotation=20 if max(map(len, columns)) > 12 else 0
     )
-    ax.set_yticks(range(len(tasks)), [*map(visible, tasks)])
+    ax.set_yticks(range(len(tasks)), [*map(_label, tasks)])
     ax.tick_params(length=0)
     result.colorbar(image, ax=ax, label="success rate", shrink=0.8)
     repetitions = sorted({len(cell.rows) for cell in table.cells.values()})
@@ -363,6 +371,11 @@ def figure(table: Table) -> Figure:
         fontsize=9,
     )
     return result
+
+
+def _label(name: str) -> str:
+    shown = visible(name)
+    return shown if len(shown) <= LONGEST_LABEL else f"{shown[: LONGEST_LABEL - 3]}..."
 
 
 def short(number: float) -> str:
@@ -374,6 +387,7 @@ def short(number: float) -> str:
 
 
 FRESH_CASES = 100  # fewer if the number of cases of the task is fixed
+LONGEST_SHORTENED = 300  # the executions to shorten a program grow with the cube of its length
 SEED = 20180110  # of the fresh cases; not that of the published ones
 
 
@@ -389,7 +403,7 @@ class ProgramCheck:
 
 @lru_cache(maxsize=1000)
 def check_program(program: str, name: str) -> ProgramCheck | None:
-    """Shorten a program and execute it on fresh cases.
+    """Shorten a program, unless it is very long, and execute it on fresh cases.
 
     None if it is not correct in the task of this name.
     """
@@ -400,7 +414,9 @@ def check_program(program: str, name: str) -> ProgramCheck | None:
         return None
     fresh = fresh_cases(name)
     solved = [case for case in fresh if replace(task, cases=(case,)).score(program).correct]
-    shortest = shortened(program, replace(task, cases=(*task.cases, *solved)))
+    shortest = program
+    if len(program) <= LONGEST_SHORTENED:
+        shortest = shortened(program, replace(task, cases=(*task.cases, *solved)))
     return ProgramCheck(shortest, len(solved), len(fresh))
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from hpc_es.config.options import Count, Limits, Natural, NonNegative, option, options
+from hpc_es.config.options import Limits, Natural, NonNegative, option, options
 from hpc_es.core.data import CORRECT, Array, Column, Jobs, Outcome, Poll, row_dtype
 from hpc_es.core.declarations import Offers, Searched
 from hpc_es.core.errors import ConfigError, UserError
@@ -74,11 +74,13 @@ class Options:
     fixed_string: Annotated[tuple[Natural, ...], Limits(min_length=1)] | None = option(
         "expected output of the tasks print and print-hello; null: their default", None
     )
-    case_count: Count | None = option("number of drawn cases; null: that of the task", None)
-    min_length: Count | None = option(
+    case_count: Annotated[int, Limits(ge=1, le=10_000)] | None = option(
+        "number of drawn cases; null: that of the task", None
+    )
+    min_length: Annotated[int, Limits(ge=1, le=1000)] | None = option(
         "minimum length of drawn inputs; null: that of the task", None
     )
-    max_length: Count | None = option(
+    max_length: Annotated[int, Limits(ge=1, le=1000)] | None = option(
         "maximum length of drawn inputs; null: that of the task", None
     )
     reward: Literal[
@@ -87,7 +89,9 @@ class Options:
         "distance of the output from the expected output: |a - b|, modulo base, or its logarithm",
         "absolute_distance_reward",
     )
-    max_code_length: Count = option("maximum number of characters of a program", 100)
+    max_code_length: Annotated[int, Limits(ge=1, le=100_000)] = option(
+        "maximum number of characters of a program", 100
+    )
     simplify: bool = option("higher rewards for shorter programs", False)
     correct_bonus: NonNegative = option("bonus for a correct output", 2.0)
     code_length_bonus: NonNegative = option(

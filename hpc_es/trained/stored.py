@@ -208,6 +208,10 @@ def stored_policy(path: Path, snapshot: Snapshot, which: Selected) -> StoredPoli
             raise CheckpointError(
                 f"{path}: expected {name} to be a vector of floats, found {form_of(shared[name])}"
             )
+    if ("observation_mean" in shared) != ("observation_std" in shared):
+        raise CheckpointError(
+            f"{path}: expected observation_mean and observation_std, found one of them"
+        )
     if wrong := not_finite(shared):
         raise CheckpointError(
             f"{path}: expected finite observation statistics, found {wrong} with infinity or "

@@ -30,7 +30,7 @@ from hpc_es.core.vocabulary import counted, inside
 from hpc_es.storage.answers import comparable_values, found_in
 from hpc_es.storage.results import BUDGET, budget
 from hpc_es.tuning.space import Hyperparameters, Space, all_trials, as_text, grid_size, parse_space
-from hpc_es.tuning.trials import MOST_TRIALS
+from hpc_es.tuning.trials import MOST_TRIALS, MOST_VALUES
 
 FINAL_RETURN = "final_return"
 BEST_REWARD = "best_reward"
@@ -313,12 +313,14 @@ def load(path: Path, fixed: Iterable[str] = ()) -> TuningPlan:
                 "take search: random",
             )
         )
+    count = size if tuning is None or tuning.trials is None else tuning.trials
+    if count * len(space) > MOST_VALUES:
+        text = f"the tuning has {count:,} trials of {len(space):,} keys, expected at most {MOST_VALUES:,} values"
+        problems.append(("space", text))
     if problems or tuning is None:
         tried = problems_of(lambda h: validate(varied(base, h)), probes(space)) if base else []
         raise ConfigError([*problems, *tried])
-    return TuningPlan(
-        tuning, space, base, raw, size if tuning.trials is None else tuning.trials, directory
-    )
+    return TuningPlan(tuning, space, base, raw, count, directory)
 
 
 def _with_fixed(data: ConfigData, fixed: Iterable[str]) -> tuple[ConfigData, list[ConfigProblem]]:

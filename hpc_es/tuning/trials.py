@@ -209,6 +209,7 @@ GROWTH = {
 
 
 MOST_TRIALS = 20_000
+MOST_VALUES = 1_000_000  # of all trials
 # of what a task needs of trial.json
 _RECORD: Mapping[str, Hint] = {
     "state": Literal["begun", "complete", "pruned", "failed"],
@@ -249,6 +250,12 @@ def read_table(directory: Path) -> JsonObject | None:
         require_small(table["identity"].get("space") or {})
         if len(table["trials"]) > MOST_TRIALS:
             raise ValueError(f"it has more than {MOST_TRIALS:,} trials")
+        keys = len(table["identity"].get("space") or {})
+        trials = max(len(table["trials"]), table["identity"]["trials"])
+        if trials * keys > MOST_VALUES:
+            raise ValueError(
+                f"it has {trials:,} trials of {keys:,} keys, more than {MOST_VALUES:,} values"
+            )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -66,6 +66,22 @@ def test_optimal_regret_of_a_single_trial_by_hand(distribution: str, regret: flo
     assert optimal_regret(distribution, 1) == pytest.approx(regret, rel=1e-12)
 
 
+@pytest.mark.parametrize(("distribution", "low"), [("easy", 0.1), ("hard", 0.4)])
+def test_optimal_regret_of_many_trials_is_the_sum_of_a_walk(distribution: str, low: float) -> None:
+    """The evidence is a random walk, whose steps point to the worse arm with the chance p: it
+    favours that arm where it is below 0, and by a coin at 0.
+    """
+    p, q, expected = low, 1 - low, 0.0
+    chances = np.array([1.0])  # of the sum of t steps, from -t to t
+    for t in range(3000):
+        positions = np.arange(-t, t + 1, 2)
+        expected += chances[positions < 0].sum() + chances[positions == 0].sum() / 2
+        chances = np.convolve(chances, [p, q])
+    regret = (1 - 2 * low) * expected
+    assert optimal_regret(distribution, 3000) == pytest.approx(regret, rel=1e-9)
+    assert optimal_regret(distribution, 10**9) == pytest.approx(regret, rel=1e-9)
+
+
 def test_optimal_regret_of_two_trials_by_hand() -> None:
     """After one trial the observation is right with probability 0.9: .4 + .8 * .1."""
     assert optimal_regret("easy", 2) == pytest.approx(0.48, rel=1e-12)

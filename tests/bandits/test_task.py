@@ -353,7 +353,7 @@ def test_task_polls_messages_in_each_trial() -> None:
         ),
         (
             {"distribution": "k_armed", "family": {"num_arms": 0}},
-            r"task.family.num_arms: expected a whole number of at ",
+            r"task.family.num_arms: expected a whole number from 1 to 10000, found 0",
         ),
         (
             {"distribution": "easy", "family": {"num_arms": 3}},
@@ -373,7 +373,7 @@ def test_task_polls_messages_in_each_trial() -> None:
         ),
         (
             {"distribution": "fixed", "family": {"chances": [2]}},
-            r"task.family.chances: expected a list of numbers from",
+            r"task.family.chances: expected a list .each item: a number from 0 to 1.",
         ),
         (
             {"distribution": "fixed", "family": {"values": [1]}},

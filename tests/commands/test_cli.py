@@ -583,3 +583,25 @@ def test_results_of_a_directory_of_runs_are_compared(
     compared = json.loads(capsys.readouterr().out)
     assert [Path(name).name for name in compared] == ["a", "b", "c"]
     assert [one["rows"][0]["answer"] for one in compared.values()] == found
+
+
+def test_error_that_no_command_foresees_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's run may be damaged in a way that nobody thought of."""
+
+    def fails(_: object) -> None:
+        raise KeyError("\x1b[2J")
+
+    monkeypatch.setattr("hpc_es.commands.runs.run_list", fails)
+    monkeypatch.delenv("HPC_ES_TRACEBACK", raising=False)
+    with pytest.raises(KeyError):  # of code of the user, as this test is: the traceback tells more
+        cli.main(["list"])
+    monkeypatch.setattr(cli, "is_of_user", lambda _: False)
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["list"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("hpc-es: KeyError: '\\x1b[2J' (") and "may be damaged" in line
+    monkeypatch.setenv("HPC_ES_TRACEBACK", "1")
+    with pytest.raises(KeyError):
+        cli.main(["list"])

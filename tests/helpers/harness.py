@@ -248,6 +248,7 @@ def clean_environment() -> dict[str, str]:
     return {
         **kept,
         "OMP_NUM_THREADS": "1",
+        "HPC_ES_TRACEBACK": "1",  # a test that meets an error shows where
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")])),
     }
 

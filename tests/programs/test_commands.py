@@ -4,12 +4,17 @@ on an input.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import hpc_es
 from hpc_es.cli import main
+from hpc_es.extend.runs import find_checkpoint, load_checkpoint
 from tests.helpers.trained import rewritten
 
 
@@ -108,6 +113,38 @@ def test_repetitions_are_listed_instead_of_a_search(
     (tmp_path / "many" / "repetition_0001").mkdir(parents=True)
     _, err = run_program(capsys, str(tmp_path / "many"), status=2)
     assert "expected one run: name a repetition" in err and "repetition_0001" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("best_reward", np.zeros(3)),
+        ("best_reward", np.array(b"x")),
+        ("executed", np.array(-1)),
+        ("executed", np.array(math.inf)),
+        ("best_program", np.zeros((2, 2), np.uint8)),
+        ("best_program", np.zeros(4)),
+    ],
+)
+def test_programs_of_another_form_are_none(
+    name: str, array: Any, result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = load_checkpoint(find_checkpoint(result)).state
+    other = dataclasses.replace(state, master={**state.master, name: array})
+    file = rewritten(result, tmp_path / "checkpoint_0000000005.h5", state=other)
+    assert "is not a program search" in run_program(capsys, str(file), status=2)[1]
+
+
+def test_bytes_of_a_program_are_shown_escaped(
+    result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = load_checkpoint(find_checkpoint(result)).state
+    program = np.frombuffer(b"+\x1b\x07\xff", np.uint8)
+    other = dataclasses.replace(state, master={**state.master, "best_program": program})
+    file = rewritten(result, tmp_path / "checkpoint_0000000005.h5", state=other)
+    _, err = run_program(capsys, str(file), "--trace")
+    assert "program +\\x1b\\x07\\\\xff\n" in err or "program +\\x1b\\x07\\xff\n" in err
+    assert "\x1b" not in err and "\x07" not in err
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,8 +148,60 @@ def test_repetitions_with_a_cycle_are_grouped_by_task(tmp_path: Path) -> None:
         "echo": (5, 1),
     }
     (tmp_path / "0" / "config.yaml").write_text("task: [1]\n")
-    with pytest.raises(UserError, match="expected the config of a search for programs"):
-        table_module.read_table([tmp_path])
+    table = table_module.read_table([tmp_path])
+    (said,) = table.unreadable
+    assert "0/config.yaml: expected the config of a search for programs" in said
+    assert {task: len(cell.rows) for (task, _), cell in table.cells.items()} == {
+        "add": 2,
+        "echo": 2,
+    }
+
+
+def test_runs_that_cannot_be_read_hide_no_others(
+    created: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = table_module.table_text(table_module.read_table([created]))
+    run(created / "damaged", row(0, True, 100, seed="\x1b"))
+    run(created / "linked")
+    (created / "linked" / "result.json").symlink_to(created / "file")
+    run(created / "pipe")
+    os.mkfifo(created / "pipe" / "result.json")
+    (created / "text").mkdir()
+    (created / "text" / "result.json").write_text("no json\x1b")
+    assert cli.run(["program-table", str(created)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == expected and "\x1b" not in shown.err
+    assert [line.partition(":")[0] for line in shown.err.splitlines()] == ["unreadable"] * 4
+
+
+def test_programs_and_tasks_of_others_are_shown_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    escape = "\x1b]0;title\x07"
+    run(tmp_path / "a", row(0, True, 100, task=f"t{escape}", code_solution=f"+{escape}"))
+    assert cli.run(["program-table", str(tmp_path / "a"), "--shortest"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\\x1b]0;title\\x07") == 2 and "\x1b" not in out
+
+
+def test_task_in_which_no_program_got_a_reward(tmp_path: Path) -> None:
+    run(tmp_path / "a", row(0, False, 1000, best_reward=None))
+    table = table_module.read_table([tmp_path])
+    assert "1* no reward" in table_module.table_text(table, rewards=True)
+
+
+def test_long_program_is_not_shortened(tmp_path: Path) -> None:
+    """Shortening executes as many programs as the cube of the length."""
+    padding = "><" * 600
+    run(tmp_path / "a", row(0, True, 100, task="echo", code_solution=f",[.,]{padding}"))
+    text = table_module.shortest(table_module.read_table([tmp_path]))
+    assert "(1,205 characters" in text and "does the same" not in text
+
+
+def test_picture_of_very_many_searches_is_refused(tmp_path: Path) -> None:
+    run(tmp_path / "a", *(row(i, True, 1, task=f"task {i}") for i in range(201)))
+    with pytest.raises(UserError, match="has 201 tasks and 1 algorithms: expected at most 200"):
+        table_module.draw(table_module.read_table([tmp_path]), tmp_path / "x.png")
 
 
 def test_table_is_written_as_csv(created: Path) -> None:

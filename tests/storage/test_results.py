@@ -101,6 +101,17 @@ def test_row_of_other_types_is_a_damaged_line(entry: str, value: Any, tmp_path: 
         results.read_results(tmp_path)
 
 
+def test_results_with_ever_other_entries_are_no_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A column for each entry of each row would be their number squared."""
+    for number in range(100):
+        entries = {f"{number} {column}": 0 for column in range(600)}
+        results.append(tmp_path, Shard(0, 1), {**row(number), **entries})
+    with pytest.raises(UserError, match=r"the 100 results have 60,0\d\d different entries"):
+        cli.run(["results", str(tmp_path), "--csv"])
+
+
 def test_one_repetition_in_two_shards_counts_once(tmp_path: Path) -> None:
     results.append(tmp_path, Shard(0, 1), row(0))
     results.append(tmp_path, Shard(0, 2), row(0))

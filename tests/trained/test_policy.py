@@ -265,6 +265,15 @@ def test_arrays_of_another_form_are_refused(
         load_policy(rewritten(old, tmp_path / "x.h5", state=state), "last", trust=True)
 
 
+@pytest.mark.parametrize("name", ["observation_mean", "observation_std"])
+def test_half_of_the_statistics_is_refused(name: str, tmp_path: Path) -> None:
+    old = run(env("Survival"), *NORMALISED)
+    arrays = {key: array for key, array in snapshot(old).state.shared.items() if key != name}
+    state = dataclasses.replace(snapshot(old).state, shared=arrays)
+    with pytest.raises(CheckpointError, match="expected observation_mean and observation_std"):
+        load_policy(rewritten(old, tmp_path / "x.h5", state=state), "last", trust=True)
+
+
 def test_checkpoint_without_theta_is_refused(tmp_path: Path) -> None:
     state = dataclasses.replace(snapshot(run()).state, shared={"programs": np.zeros(3, np.uint8)})
     with pytest.raises(CheckpointError, match="holds no vector of parameters"):

@@ -130,6 +130,14 @@ def test_many_similar_errors_are_abbreviated(tmp_path: Path) -> None:
     assert lines[2].endswith("(and 47 more like this)")
 
 
+def test_tuning_of_very_many_values_is_refused(tmp_path: Path) -> None:
+    """Its report would be a table of so many cells."""
+    keys = ", ".join(f"task.a{number}: [1]" for number in range(101))
+    text = f"base: tiny.yaml\nsearch: random\ntrials: 10000\nspace: {{{keys}}}\n"
+    with pytest.raises(ConfigError, match="10,000 trials of 101 keys, expected at most 1,000,000"):
+        load(written(tmp_path, text))
+
+
 def test_both_ends_of_optuna_ranges_are_validated(tmp_path: Path) -> None:
     text = "base: tiny.yaml\nsearch: optuna\ntrials: 5\nspace: {algorithm.population_size: {integer: [0, 8]}}\n"
     assert "algorithm.population_size: expected a whole number of at least 1, found 0" in refused(

@@ -265,3 +265,10 @@ def test_reason_of_a_failed_trial_changes_no_terminal(tmp_path: Path) -> None:
     record = {"state": "complete", "objective": 1.0, "success_rate": 10**400}
     (trial / "trial.json").write_text(json.dumps({**record, "hyperparameters": TRIALS[0]}))
     assert "1 failed  1 missing" in report_text(read_report(tmp_path))
+
+
+def test_table_of_very_many_values_is_refused(tmp_path: Path) -> None:
+    """Somebody else's file of 0.2 MB would be 20 million cells of a report."""
+    space = {f"key{number}": [1] for number in range(101)}
+    with pytest.raises(UserError, match="10,000 trials of 101 keys, more than 1,000,000 values"):
+        freeze(tmp_path, {**IDENTITY, "trials": 10_000, "space": space}, [])  # reads it again
