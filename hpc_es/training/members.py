@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hpc_es.training.members_again import corrected
 
 # numbers of all vectors up to which a table lists them; a text of more takes minutes
 MOST_LISTED = 2_000_000
+WRITING_SHARE = 0.005  # of the time, with `checkpoint.interval: auto`
 
 
 class MembersWriter:
@@ -27,6 +29,7 @@ class MembersWriter:
         self._goal = config.setup.offers.goal
         # the directory, the generation of the files in it, and their members
         self._written: tuple[Path, int, list[str]] | None = None
+        self._written_at, self._writing_seconds = time.monotonic(), 0.0
         self.count = 0  # of members in the files
         self._is_listed = True  # whether the table has their parameters
         # the members that were evaluated again, and what they returned
@@ -49,12 +52,19 @@ class MembersWriter:
             with contextlib.suppress(CheckpointError):  # of a custom algorithm without a division
                 plot_archive(run, run / "archive.png")
 
+    def are_cheap(self) -> bool:
+        """Whether writing the files again takes less than WRITING_SHARE of the time since the last
+        time; as text, they may take longer than a checkpoint.
+        """
+        return (time.monotonic() - self._written_at) * WRITING_SHARE >= self._writing_seconds
+
     def write(self, run: Path, state: State) -> None:
         """Write the members of a state, unless it was the last one to be written.
 
         Raises:
             RunError: they cannot be written.
         """
+        started = time.monotonic()
         problem, elites = self._parts.problem, self.elites(state)
         written = run, state.generation, elites.names
         if self._written == written:
@@ -76,7 +86,8 @@ class MembersWriter:
             goal=self._goal,
             again=again,
         )
-        self._written = written
+        self._written, self._written_at = written, time.monotonic()
+        self._writing_seconds = self._written_at - started
 
     def elites(self, state: State) -> Elites:
         """Return the members of a state."""

@@ -569,7 +569,7 @@ class RunWriter:
         if self.replay is None and not is_saved:
             snapshot = self._snapshot(None if whole else self._journal.since(state))
             self._opened.store.save(snapshot)
-            if snapshot.increment is None:
+            if snapshot.increment is None and (whole or self._members_are_due()):
                 self._write_members()
             self._journal.begin(path, snapshot)
             self._saved_generation = state.generation
@@ -638,6 +638,11 @@ class RunWriter:
             except UserError as error:
                 self._warn(f"no picture of the archive: {error}")
             gc.collect()
+
+    def _members_are_due(self) -> bool:
+        """Whether a checkpoint in between comes with the files of the members."""
+        is_auto = self.config.checkpoint.interval == "auto"
+        return self._members is not None and (not is_auto or self._members.are_cheap())
 
     def _write_members(self) -> None:
         """Write the front or archive of the state, which the last checkpoint has."""
