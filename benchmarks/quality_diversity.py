@@ -47,7 +47,8 @@ ALGORITHMS: Mapping[str, str] = {
     "cma_mae_active": f"kind: cma_mae, active: true, {CELLS}",
     "dms": f"kind: dms, threshold_min: 0, threshold_max: 100, {CELLS}",
 }
-SIGMA = {"sphere": 0.5, "sphere_1ms": 0.5, "rastrigin": 0.5, "arm": 0.2}  # of mutations, emitters
+# of mutations and emitters, as published
+SIGMA = {"sphere": 0.5, "sphere_1ms": 0.5, "rastrigin": 0.5, "arm": 0.1}
 HALF = 5.12 * DIMENSIONS / 2  # largest sum of half of the coordinates
 DOMAINS: Mapping[str, str] = {
     "sphere": f"{{a: [{-HALF}, {HALF}], b: [{-HALF}, {HALF}]}}",
