@@ -26,11 +26,22 @@ def found_vector(config: ConfigData, goal: Goal, master: Arrays) -> Found:
     report = best_report(master, _scales(config, size))
     value, violation = number(report.get("value")), number(report.get("violation"))
     x = report.get("x") if size <= LARGEST_X else None
-    answer = Answer("evaluation", value, x, None, int(value is not None), violation)
+    evaluations = 0 if value is None else _evaluations(config)
+    answer = Answer("evaluation", value, x, None, evaluations, violation)
     if value is None:
         return Found(goal, answer)
     generation, job = np.asarray(master[BEST_AT]).tolist()
     return Found(goal, answer, BestEvaluation(value, x, generation, job, violation))
+
+
+def _evaluations(config: ConfigData) -> int:
+    """Return how many evaluations the value of a candidate is the mean of; 0 if that varies."""
+    task: Any = config.get("task") or {}
+    repeats = task.get("repeats")
+    if not isinstance(repeats, dict):
+        return 1
+    least, most = repeats.get("at_least", 1), repeats.get("at_most", 1)
+    return int(least) if least == most else 0
 
 
 def _scales(config: ConfigData, size: int) -> dict[str, Scale]:

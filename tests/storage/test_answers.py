@@ -25,6 +25,7 @@ from hpc_es.storage.answers import (
     x_text,
 )
 from hpc_es.storage.results import identity_digest, result, statistics, summary, summary_text
+from hpc_es.training.found_vector import found_vector
 from hpc_es.training.generation import NOTHING_USED
 
 
@@ -209,3 +210,21 @@ def test_result_is_json_without_nan_and_infinity() -> None:
     )
     assert json.loads(json.dumps(row, allow_nan=False))["numbers"] == [None, 1.0]
     assert row["best_reward"] is row["best_return"] is row["final_return"] is row["seconds"] is None
+
+
+@pytest.mark.parametrize(
+    ("repeats", "evaluations"),
+    [
+        ({}, 1),
+        ({"repeats": {"at_least": 1, "at_most": 1}}, 1),
+        ({"repeats": {"at_least": 5, "at_most": 5}}, 5),
+        ({"repeats": {"at_least": 2, "at_most": 5}}, 0),  # it varies
+        ({"repeats": [1]}, 1),  # of a task of the user's own
+    ],
+)
+def test_value_of_the_best_candidate_is_the_mean_of_its_repeats(
+    repeats: dict[str, Any], evaluations: int
+) -> None:
+    arrays = {"best_x": np.ones(1), "best_value": np.array(2.0), "best_at": np.zeros(2, np.int64)}
+    found = found_vector({"task": repeats}, "minimise", arrays)
+    assert found.answer.evaluations == evaluations
