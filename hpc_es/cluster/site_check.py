@@ -12,6 +12,7 @@ import importlib
 import json
 import math
 import os
+import secrets
 import statistics
 import sys
 import time
@@ -25,6 +26,7 @@ import numpy as np
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.machine import AVAILABLE_CORES, blas_threads, processor_model
+from hpc_es.core.run_files import open_file, own_directory, remove
 from hpc_es.devices.placement import RankGpus, assign, describe, driver_gpus, visible_gpus
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.world import World
@@ -197,22 +199,29 @@ def file_system(world: World, directory: Path) -> tuple[dict[str, float], bool]:
         sees = path.exists()
     world.barrier()
     if world.rank == 0:
-        path.unlink()
+        remove(path)
     return {"fsync": statistics.median(fsync), "rename": statistics.median(rename)}, sees
 
 
 def write_once(path: Path) -> tuple[float, float]:
-    """Write 64 kB to a file and rename it; return the seconds of fsync and of the rename."""
-    new = path.with_suffix(".new")
-    with new.open("wb") as stream:
-        stream.write(bytes(65536))
-        stream.flush()
-        start = time.perf_counter()
-        os.fsync(stream.fileno())
-        fsync = time.perf_counter() - start
-    start = time.perf_counter()
-    new.replace(path)
-    return fsync, time.perf_counter() - start
+    """Write 64 kB to a file and rename it; return the seconds of fsync and of the rename.
+
+    Others may write in the directory, and put a link or a pipe there.
+    """
+    new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with own_directory(path) as place:
+        try:
+            with open_file(new, "wb") as stream:
+                stream.write(bytes(65536))
+                stream.flush()
+                start = time.perf_counter()
+                os.fsync(stream.fileno())
+                fsync = time.perf_counter() - start
+            start = time.perf_counter()
+            os.replace(new.name, path.name, src_dir_fd=place, dst_dir_fd=place)
+            return fsync, time.perf_counter() - start
+        finally:
+            remove(new)
 
 
 def open_modules(world: World) -> tuple[int, float]:

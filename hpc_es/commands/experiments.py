@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import os
 import re
 import shlex
 import sys
@@ -79,12 +80,14 @@ def run_new(arguments: argparse.Namespace) -> int:
     for file in files:
         if file.exists():
             raise UserError(f"{file} exists already: choose another name, or remove it")
+    from hpc_es.core.run_files import open_file
     from hpc_es.storage.files import write_text
 
     for file, text in files.items():
         write_text(file, text)
         if kind == "command" and file != path:
-            file.chmod(file.stat().st_mode | 0o111)
+            with open_file(file) as written:  # no link that has taken its place
+                os.fchmod(written.fileno(), os.fstat(written.fileno()).st_mode | 0o111)
         say_error(f"{file} written\n")
     command = "tune" if re.search(r"^base:", files[path], re.MULTILINE) else "train"
     quoted = shlex.quote(str(path))

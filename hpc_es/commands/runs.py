@@ -697,12 +697,13 @@ def _result_line(row: JsonObject) -> str:
 def _copied(contents: Mapping[str, Sequence[JsonObject]]) -> dict[str, str]:
     """Return the directories with nothing but the runs of another one.
 
-    Such runs have the same seed, repetition and bits.
+    Such runs have the same results: somebody may have changed a number beside the digest of the
+    bits.
     """
     from hpc_es.storage.results import identity_digest
 
     runs = {
-        name: {(str(row.get("seed")), row["repetition"], identity_digest(row)) for row in rows}
+        name: {json.dumps(row, sort_keys=True) for row in rows}
         for name, rows in contents.items()
         if rows and all(identity_digest(row) for row in rows)
     }

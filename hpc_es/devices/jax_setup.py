@@ -30,6 +30,7 @@ from hpc_es.core.errors import ConfigError, failure_from_error, location_of, mis
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.pytorch import was_raised_by_torch
 from hpc_es.core.quiet import quiet_stderr
+from hpc_es.core.run_files import own_directory, remove, remove_directory
 from hpc_es.devices.backend import warn_of_use
 from hpc_es.devices.placement import Kind
 
@@ -358,18 +359,33 @@ def prepare_cache(run: Path) -> str:
     folder = run / NAME
     try:
         if folder.is_symlink():
-            folder.unlink()
+            remove(folder)
         elif folder.exists() and not is_trusted(folder):
-            import shutil
-
-            shutil.rmtree(folder)
+            remove_directory(folder)
         if not folder.exists():
-            folder.mkdir(mode=PRIVATE)
-            folder.chmod(PRIVATE)  # independently of the umask
-            (folder / MARK).write_text(_mark(folder.lstat()), encoding="utf-8")
+            _create_cache(folder)
     except OSError:
         return ""
     return str(folder)
+
+
+def _create_cache(folder: Path) -> None:
+    """Create the folder with its mark. Others may write beside it, and exchange it for another one
+    or for a link, which is neither changed nor written to.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with own_directory(folder) as place:
+        os.mkdir(folder.name, PRIVATE, dir_fd=place)
+        created = os.open(folder.name, flags, dir_fd=place)
+    try:
+        if os.listdir(created):  # noqa: PTH208  of an open directory
+            raise FileExistsError(f"another directory has taken the place of {folder}")
+        os.fchmod(created, PRIVATE)  # independently of the umask
+        mark = os.open(MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, dir_fd=created)
+        with open(mark, "w", encoding="utf-8") as file:  # noqa: PTH123  of a descriptor
+            file.write(_mark(os.fstat(created)))
+    finally:
+        os.close(created)
 
 
 def existing_cache(checkpoint: Path) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -13,11 +14,13 @@ from hpc_es.core.closing import closing
 from hpc_es.core.data import Array
 from hpc_es.core.errors import UserError
 from hpc_es.core.global_generators import restored_generators
+from hpc_es.core.streams import say_error
 from hpc_es.report.video import frames, rendering, save
 from hpc_es.storage.members import StoredArchive, read_vectors
 from hpc_es.trained.stored import StoredPolicy, single_episodes
 
 WIDEST = 1_200  # pixels of a video; larger frames are thinned
+MOST_BYTES = 1 << 30  # of the frames of all episodes in memory, compressed
 BORDER = 2  # pixels between the frames
 
 
@@ -60,7 +63,8 @@ def write_grid(
     Raises UserError if the environment cannot be rendered.
     """
     vectors, row_of = read_vectors(archive), {name: row for row, name in enumerate(archive.names)}
-    episodes: list[list[Array]] = []
+    episodes: list[Iterable[Array]] = []
+    left = MOST_BYTES
     with closing("the task", single_episodes(first.config)) as task:
         for name in names:
             if name is None:
@@ -69,10 +73,43 @@ def write_grid(
             theta = vectors[row_of[name]]
             source = replace(first, which=name, shared={**first.shared, "theta": theta})
             with rendering(task, output) as (environment, seconds):
-                episodes.append(
-                    [_thinned(frame, columns) for frame in frames(source, task, environment, seed)]
-                )
+                film = Film(left)
+                for frame in frames(source, task, environment, seed):
+                    if not film.add(_thinned(frame, columns)):
+                        say_error(
+                            f"the video of {name} ends early: the frames take {MOST_BYTES:,} bytes\n"
+                        )
+                        break
+                episodes.append(film)
+                left -= film.bytes
     save(_tiled(episodes, columns), seconds, output)
+
+
+class Film:
+    """Frames of an episode, in memory as compressed differences, of at most so many bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self.bytes = most, 0
+        self._parts: list[bytes] = []
+        self._last: Array | None = None
+
+    def add(self, frame: Array) -> bool:
+        """Add a frame uint8[height, width, 3]; return False if there is no space for it."""
+        before = np.zeros_like(frame) if self._last is None else self._last
+        part = zlib.compress((frame ^ before).tobytes(), 1)
+        if self._parts and self.bytes + len(part) > self._most:
+            return False
+        self._parts.append(part)
+        self.bytes += len(part)
+        self._last = frame
+        return True
+
+    def __iter__(self) -> Iterator[Array]:
+        assert self._last is not None
+        frame = np.zeros_like(self._last)
+        for part in self._parts:
+            frame = frame ^ np.frombuffer(zlib.decompress(part), np.uint8).reshape(frame.shape)
+            yield frame
 
 
 def _thinned(frame: Array, columns: int) -> Array:
@@ -81,12 +118,12 @@ def _thinned(frame: Array, columns: int) -> Array:
     return np.ascontiguousarray(frame[::step, ::step])
 
 
-def _tiled(episodes: Sequence[Sequence[Array]], columns: int) -> Iterator[Array]:
+def _tiled(episodes: Sequence[Iterable[Array]], columns: int) -> Iterator[Array]:
     """Yield the frames of all episodes beside each other."""
-    height, width, channels = next(frame[0] for frame in episodes if frame).shape
-    empty = np.full((height, width, channels), 32, np.uint8)
+    shape = next(frame.shape for episode in episodes for frame in episode)
+    empty = np.full(shape, 32, np.uint8)
     last = [empty] * len(episodes)
-    for now in zip_longest(*(episode or [empty] for episode in episodes)):
+    for now in zip_longest(*episodes):
         last = [old if new is None else new for old, new in zip(last, now, strict=True)]
         padded = [np.pad(frame, ((0, BORDER), (0, BORDER), (0, 0))) for frame in last]
         lines = [

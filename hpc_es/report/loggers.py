@@ -15,7 +15,6 @@ import json
 import math
 import os
 import re
-import shutil
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -474,7 +473,7 @@ class WeightsAndBiases:
                 settings=wandb.Settings(**_wandb_settings()),
             )
         for path in old_directories:
-            shutil.rmtree(path)
+            run_files.remove_directory(path)
         return Started(str(self._run.id), 0)
 
     def write(self, row: Row) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hpc_es.trained.stored import StoredPolicy
 
 MOST_FRAMES = 3000  # the limit for episodes that do not end
+LONGEST_SHOWN = 655_350  # milliseconds of a frame of a GIF
 SECONDS_PER_FRAME = 1 / 30  # if the environment does not state a frame rate
 
 
@@ -93,13 +94,10 @@ def save(images: Iterable[Array], seconds: float, output: Path) -> None:
     """
     with written(output) as temporary:
         if output.suffix.lower() == ".gif":
-            from PIL import Image
-
             # in hundredths of a second; viewers show 1/100 s as 1/10 s
             hundredths = max(round(100 * seconds), 2)
-            frames = map(Image.fromarray, images)
-            options: Any = {"append_images": frames, "duration": 10 * hundredths, "loop": 0}
-            next(frames).save(temporary, "GIF", save_all=True, **options)
+            with temporary.open("wb") as file:
+                file.writelines(_gif(images, 10 * hundredths))
         else:
             import imageio.v2 as iio
 
@@ -109,6 +107,38 @@ def save(images: Iterable[Array], seconds: float, output: Path) -> None:
             with writer:
                 for image in images:
                     writer.append_data(image)
+
+
+def _gif(images: Iterable[Array], milliseconds: int) -> Iterator[bytes]:
+    """Yield the parts of a GIF that is shown again and again.
+
+    A frame has what differs from the one before. Pillow itself collects all frames before it writes
+    the first one.
+    """
+    from PIL import GifImagePlugin, Image
+
+    def parts(image: Array, corner: tuple[int, int], duration: int, is_first: bool) -> list[bytes]:
+        frame = Image.fromarray(image).convert("P", palette=Image.Palette.ADAPTIVE)
+        options = {"duration": min(duration, LONGEST_SHOWN), "include_color_table": True}
+        data = GifImagePlugin.getdata(frame, corner, **options)
+        if not is_first:
+            return data
+        return [*GifImagePlugin.getheader(frame, info={"loop": 0, "duration": 1})[0], *data]
+
+    images = iter(images)
+    shown = next(images)
+    waiting, corner, duration, is_first = shown, (0, 0), milliseconds, True
+    for image in images:
+        rows, columns = (image != shown).any(axis=2).nonzero()
+        if not rows.size:  # it is shown for longer
+            duration += milliseconds
+            continue
+        yield from parts(waiting, corner, duration, is_first)
+        top, left = int(rows.min()), int(columns.min())
+        shown, is_first, duration, corner = image, False, milliseconds, (left, top)
+        waiting = np.ascontiguousarray(image[top : rows.max() + 1, left : columns.max() + 1])
+    yield from parts(waiting, corner, duration, is_first)
+    yield b";"
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpc_es.core.errors import CheckpointError, visible
 from hpc_es.core.paths import absolute
-from hpc_es.core.run_files import remove
+from hpc_es.core.run_files import own_directory, remove
 from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import DamagedError, Snapshot
 from hpc_es.storage.files import remove_leftovers, sync_directory, writing
@@ -213,8 +213,9 @@ def _set_aside(path: Path) -> Path:
     aside, number = path.with_name(path.name + ".damaged"), 1
     while os.path.lexists(aside):
         aside, number = path.with_name(f"{path.name}.damaged.{number}"), number + 1
-    with writing(path):
-        return path.rename(aside)
+    with writing(path), own_directory(path) as place:
+        os.rename(path.name, aside.name, src_dir_fd=place, dst_dir_fd=place)
+    return aside
 
 
 def _all_damaged(directory: Path, errors: list[DamagedError]) -> CheckpointError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import yaml
 from hpc_es import cli
 from hpc_es.cluster import site
 from hpc_es.cluster.site import Detected, Nodes, Site, detect, load_site, partitions, profile_text
-from hpc_es.cluster.site_check import findings, pairs, table
+from hpc_es.cluster.site_check import findings, pairs, table, write_once
 from hpc_es.config.yaml_text import parse
 from hpc_es.core.errors import UserError
 from tests.cluster.test_sbatch import no_profile
@@ -147,6 +148,23 @@ def test_ranks_measure_and_rank_0_writes_the_report(tmp_path: Path) -> None:
     assert text.startswith("ranks ") and "3: 3 on " in text
     assert sorted(path.name for path in (tmp_path / "check").iterdir()) == [
         "site_check.json",
+        "site_check.txt",
+    ]
+
+
+def test_files_of_the_check_replace_no_file_of_a_link(tmp_path: Path) -> None:
+    """The directory may be shared: others put links and pipes there."""
+    private, file = tmp_path / "private", tmp_path / "shared" / "site_check.tmp"
+    private.write_text("keep")
+    file.parent.mkdir()
+    os.mkfifo(file.with_suffix(".new"))
+    for name in ("site_check.tmp", "site_check.txt"):
+        (file.parent / name).symlink_to(private)
+    write_once(file)
+    assert private.read_text() == "keep" and not file.is_symlink()
+    assert sorted(path.name for path in file.parent.iterdir()) == [
+        "site_check.new",
+        "site_check.tmp",
         "site_check.txt",
     ]
 

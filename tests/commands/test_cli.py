@@ -356,15 +356,40 @@ def test_video_keeps_few_frames_in_memory(suffix: str, tmp_path: Path) -> None:
     assert len(alive) == 20 and most < 5
 
 
+def test_gif_is_written_frame_by_frame(tmp_path: Path) -> None:
+    """Each frame is that of the episode; equal ones are one that is shown for longer."""
+    images = np.zeros((6, 16, 20, 3), np.uint8)
+    images[1:, 3:5, 7:9] = [200, 0, 0]
+    images[4:, 15, 19] = [0, 0, 255]
+    images[5] = 255
+    taken, parts = [], []
+
+    def frames() -> Iterator[Any]:
+        for number, image in enumerate(images):
+            taken.append((number, len(parts)))
+            yield image
+
+    for part in video._gif(frames(), 50):
+        parts.append(part)
+    assert taken[-1][1] > taken[2][1] > 0, "the first frame is written before the last is drawn"
+    (tmp_path / "film.gif").write_bytes(b"".join(parts))
+    with Image.open(tmp_path / "film.gif") as film:
+        assert (film.n_frames, film.info["loop"]) == (4, 0)
+        for frame, (image, duration) in enumerate([(0, 50), (1, 150), (4, 50), (5, 50)]):
+            film.seek(frame)
+            assert film.info["duration"] == duration
+            np.testing.assert_array_equal(np.asarray(film.convert("RGB")), images[image])
+
+
 def test_failed_write_leaves_the_old_video(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     film = tmp_path / "film.gif"
     film.write_text("old")
 
-    def full(_: Any, path: Path, *__: Any, **___: Any) -> None:
-        path.write_text("half")
+    def full(*_: Any) -> Iterator[bytes]:
+        yield b"half"
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Image.Image, "save", full)
+    monkeypatch.setattr(video, "_gif", full)
     with pytest.raises(SystemExit) as left:
         cli.main(["eval", str(run(env("Painted"))), "--episodes", "1", "--video", str(film)])
     assert left.value.code == 1

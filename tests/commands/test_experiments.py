@@ -16,6 +16,8 @@ from hpc_es import cli
 from hpc_es.commands.experiments import STARTERS
 from hpc_es.config.loading import load
 from hpc_es.core.errors import UserError
+from hpc_es.storage import files
+from hpc_es.storage.files import write_text
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, python
 
@@ -97,6 +99,26 @@ def test_new_writes_a_function_that_is_minimised(tmp_path: Path) -> None:
     assert done.status == 0, done
     result = json.loads((tmp_path / "runs" / "objective" / "result.json").read_text())
     assert result["best"]["value"] <= 1e-8
+
+
+def test_link_that_takes_the_place_of_a_new_program_is_not_made_executable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may write in the directory."""
+    private = tmp_path / "private"
+    private.write_text("secret")
+    private.chmod(0o600)
+
+    def exchanged(path: Path, text: str) -> None:
+        write_text(path, text)
+        if path.suffix == ".py":
+            path.unlink()
+            path.symlink_to(private)
+
+    monkeypatch.setattr(files, "write_text", exchanged)
+    with pytest.raises(UserError, match="found a link"):
+        cli.run(["new", "command", "x.yaml"])
+    assert private.stat().st_mode & 0o777 == 0o600
 
 
 def test_new_replaces_no_file(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from hpc_es.core.run_files import (
     read_json,
     read_text,
     remove,
+    remove_directory,
     sha256_of,
     truncate,
 )
@@ -265,6 +266,10 @@ def test_nothing_is_cut_or_removed_through_a_link_of_somebody_else(tmp_path: Pat
         remove(tmp_path / "link" / "log.csv")
     with pytest.raises(UnusualFileError):
         truncate(tmp_path / "link" / "log.csv", 2)
+    (tmp_path / "mine" / "wandb").mkdir()
+    with pytest.raises(UnusualFileError):
+        remove_directory(tmp_path / "link" / "wandb")
+    remove_directory(tmp_path / "mine" / "wandb")
     assert (tmp_path / "mine" / "log.csv").read_text() == "1\n2\n"
     truncate(tmp_path / "mine" / "log.csv", 2)
     assert (tmp_path / "mine" / "log.csv").read_text() == "1\n"

@@ -63,6 +63,30 @@ def test_jax_cache_owned_by_the_user_is_used(tmp_path: Path) -> None:
     assert (folder / "code").exists()
 
 
+@pytest.mark.parametrize("other", ["link", "directory"])
+def test_folder_that_takes_the_place_of_a_new_jax_cache_is_not_written_to(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may write the run may exchange it, also for one in which the mark is a link."""
+    private, trap, made = tmp_path / "private", tmp_path / "trap", os.mkdir
+    private.write_text("keep")
+    trap.mkdir(mode=0o755)
+    (trap / jax_setup.MARK).symlink_to(private)
+
+    def exchanged(name: str, mode: int, *, dir_fd: int) -> None:
+        made(name, mode, dir_fd=dir_fd)
+        (tmp_path / name).rename(tmp_path / "gone")
+        if other == "link":
+            (tmp_path / name).symlink_to(trap)
+        else:
+            trap.rename(tmp_path / name)
+
+    monkeypatch.setattr(os, "mkdir", exchanged)
+    assert jax_setup.prepare_cache(tmp_path) == ""
+    assert private.read_text() == "keep"
+    assert (trap if other == "link" else tmp_path / jax_setup.NAME).stat().st_mode & 0o777 == 0o755
+
+
 @pytest.mark.parametrize("trouble", ["copied", "open", "link"])
 def test_jax_cache_writable_by_others_is_not_used(tmp_path: Path, trouble: str) -> None:
     first, second = tmp_path / "first", tmp_path / "second"

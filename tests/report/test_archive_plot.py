@@ -16,7 +16,7 @@ from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.core.quantities import Quantities
 from hpc_es.report.archive_plot import figure, growth, plot_archive
 from hpc_es.report.archive_section import archive_sections
-from hpc_es.report.archive_video import _tiled, members_in_grid
+from hpc_es.report.archive_video import Film, _tiled, members_in_grid
 from hpc_es.storage.members import read_archive, read_member, write_members
 
 NONE = np.zeros((0, 2))
@@ -195,6 +195,17 @@ def test_episodes_beside_each_other_stay_at_their_last_frame() -> None:
         [1, 1, 32],
         [2, 1, 32],
     ]
+
+
+def test_frames_of_an_episode_are_kept_within_bytes() -> None:
+    images = np.random.default_rng(1).integers(0, 256, (4, 8, 6, 3), np.uint8)
+    images[2] = images[1]
+    film = Film(1_000)
+    assert all(map(film.add, images)) and film.bytes < 600
+    assert (np.stack([*film]) == images).all() and (np.stack([*film]) == images).all()
+    film = Film(400)  # two frames of noise, of 144 bytes each, and one that equals the second
+    assert [film.add(image) for image in images] == [True, True, True, False]
+    assert (np.stack([*film]) == images[:3]).all()
 
 
 def test_page_draws_maps(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from hpc_es.core.data import Arrays, State
 from hpc_es.core.errors import CheckpointError, RunError
 from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import BestCentre, DamagedError, Snapshot, load, save
-from hpc_es.storage.checkpoint_directory import Store, find
+from hpc_es.storage.checkpoint_directory import Store, _set_aside, find
 from hpc_es.storage.compare import differences, verify_restored
 
 ARRAYS: dict[str, Any] = {
@@ -360,6 +360,19 @@ def test_damaged_checkpoints_are_reported_and_set_aside(store: Store) -> None:
     assert names(store) == sorted(
         [*numbered(10), *(f"{name}.damaged" for name in numbered(20, 30)), aside.name + ".1"]
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_checkpoint_is_not_set_aside_through_a_link_of_a_stranger(tmp_path: Path) -> None:
+    """It may take the place of the directory while an older checkpoint is read."""
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "checkpoint_0000000030.h5").write_text("whole")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "private")
+    os.lchown(tmp_path / "run" / "checkpoints", 12345, 12345)
+    with pytest.raises(RunError, match="a link of user 12345"):
+        _set_aside(tmp_path / "run" / "checkpoints" / "checkpoint_0000000030.h5")
+    assert [path.name for path in (tmp_path / "private").iterdir()] == ["checkpoint_0000000030.h5"]
 
 
 def test_only_damaged_checkpoints_are_refused_each_time(store: Store) -> None:

@@ -112,6 +112,18 @@ def test_results_with_ever_other_entries_are_no_table(
         cli.run(["results", str(tmp_path), "--csv"])
 
 
+def test_run_with_other_numbers_is_no_copy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody may write other numbers beside the digest of another run's bits."""
+    for name, final in (("a", 1.0), ("b", 5.0), ("c", 1.0)):
+        results.append(tmp_path / name, Shard(0, 1), {**row(0, final), "theta_sha256": "0" * 64})
+    assert cli.run(["results", *(str(tmp_path / name) for name in "abc")]) == 0
+    out = capsys.readouterr().out
+    assert f"left out: {tmp_path / 'c'}, a copy of {tmp_path / 'a'}" in out
+    assert str(tmp_path / "b") in out and out.count("left out") == 1
+
+
 def test_one_repetition_in_two_shards_counts_once(tmp_path: Path) -> None:
     results.append(tmp_path, Shard(0, 1), row(0))
     results.append(tmp_path, Shard(0, 2), row(0))
