@@ -383,6 +383,7 @@ def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
         UserError: there is a script that was edited by hand.
     """
     from hpc_es.cluster.sbatch import untouched
+    from hpc_es.core.run_files import remove
     from hpc_es.storage.files import write_text
 
     try:
@@ -403,7 +404,7 @@ def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
         yield
     except BaseException:
         if before is None:
-            script.unlink(missing_ok=True)
+            remove(script)
         else:
             write_text(script, before)
         raise
@@ -602,6 +603,8 @@ def _check(arguments: argparse.Namespace) -> int:
     from hpc_es.cluster.sbatch import SITE_CHECK, BatchScript, option_lines
     from hpc_es.cluster.site import load_site
     from hpc_es.cluster.site_check import FILE
+    from hpc_es.core.errors import visible_lines
+    from hpc_es.core.run_files import read_text, remove
     from hpc_es.storage.files import write_text
 
     site = load_site(arguments.site)
@@ -628,8 +631,7 @@ def _check(arguments: argparse.Namespace) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     script, report, log = (directory / f"{FILE}.{suffix}" for suffix in ("sbatch", "txt", "log"))
     for path in (report, log):
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+        remove(path)
     write_text(script, batch.text())
     command = ["sbatch", "--wait", f"--output={log}", str(script)]
     say_error(f"waiting for the job: {shlex.join(command)}\n")
@@ -638,6 +640,6 @@ def _check(arguments: argparse.Namespace) -> int:
         raise UserError(
             f"the job wrote no report (sbatch ended with status {done.returncode}): see {log}"
         )
-    sys.stdout.write(report.read_text(encoding="utf-8"))
+    sys.stdout.write(visible_lines(read_text(report)))
     say_error(f"{report} and {report.with_suffix('.json')} written\n")
     return 0
