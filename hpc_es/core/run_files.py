@@ -97,17 +97,24 @@ def _way(current: int, names: Sequence[str], path: Path) -> int:
     return current
 
 
-def keep_place(directory: Path) -> None:
-    """Open files below a directory within this one, whatever has its place by now: whoever may
-    write above it could put a link to another one there.
+def keep_place(directory: Path, *names: Path) -> None:
+    """Open files below a directory, which may have other names, within this one, whatever has its
+    place by now: whoever may write above it could put a link to another one there.
+
+    Raises:
+        UnusualFileError: it is such a link already.
     """
-    _kept[directory.absolute()] = os.open(directory, _DIRECTORY)
+    place = _own_way(directory / "any")
+    for name in {directory.absolute(), *(name.absolute() for name in names)}:
+        _kept[name] = os.dup(place)
+    os.close(place)
 
 
 def release_place(directory: Path) -> None:
-    """End what `keep_place` has begun."""
-    with contextlib.suppress(OSError):
-        os.close(_kept.pop(directory.absolute()))
+    """End what `keep_place` has begun, if it has."""
+    if (place := _kept.pop(directory.absolute(), None)) is not None:
+        with contextlib.suppress(OSError):
+            os.close(place)
 
 
 def searched_for_runs(directory: Path) -> None:

@@ -356,9 +356,12 @@ def _read_image(path: Path, image: BinaryIO) -> Snapshot:
 def image_sha256(path: Path) -> str:
     """Return the digest in the header of a checkpoint."""
     with open_file(path) as file:
-        return dict(
-            line.split(" ") for line in file.read(_HEADER_BYTES).decode().splitlines()[1:4]
-        )["image_sha256"]
+        return _fields(file.read(_HEADER_BYTES))["image_sha256"]
+
+
+def _fields(header: bytes) -> dict[str, str]:
+    """Return the lines of a header by name; ValueError if they are none."""
+    return dict(line.split(" ") for line in header.decode().splitlines()[1:4])
 
 
 def _header(version: int, image_bytes: int, digest: str) -> bytes:
@@ -399,8 +402,11 @@ def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
         except UnusualFileError as error:
             raise DamagedError(f"{path}: damaged: {error.strerror}") from error
         _check_header(path, header)
-        fields = dict(line.split(" ") for line in header.decode().splitlines()[1:4])
-        expected = int(fields["image_bytes"])
+        try:
+            fields = _fields(header)
+            expected, sha256 = int(fields["image_bytes"]), fields["image_sha256"]
+        except (ValueError, KeyError) as error:
+            raise DamagedError(f"{path}: damaged: its header has no size and digest") from error
         if size != expected:
             raise DamagedError(
                 f"{path}: damaged: {size} bytes after the header, expected {expected}"
@@ -409,7 +415,7 @@ def _checked(path: Path) -> Iterator[tuple[BinaryIO, str]]:
             digest = _digest_after_header(file)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-        if digest != fields["image_sha256"]:
+        if digest != sha256:
             raise DamagedError(
                 f"{path}: damaged: the SHA-256 of its content is not the one in its header"
             )
@@ -435,7 +441,10 @@ def _check_header(path: Path, header: bytes) -> None:
             else "its header has changed"
         )
         raise DamagedError(f"{path}: damaged: {reason}")
-    version = int(header.split(b"\n")[1].split()[1])
+    try:
+        version = int(header.split(b"\n")[1].split()[1])
+    except (ValueError, IndexError) as error:
+        raise DamagedError(f"{path}: damaged: its header has no number of a format") from error
     if version > FORMAT:
         raise CheckpointError(
             f"{path}: format {version}, but this hpc_es reads up to {FORMAT}: install a newer one"

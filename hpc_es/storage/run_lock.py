@@ -120,7 +120,6 @@ class RunLock:
         self._named = directory / _NAME
         self._descriptor: int | None = None
         self._pid = 0
-        self._places: list[Path] = []  # of `keep_place`
 
     def acquire(self) -> RunLock:
         """Acquire the lock, also if the previous owner died without releasing it.
@@ -135,22 +134,22 @@ class RunLock:
             )
         try:
             require_own_way(self._named)
+            keep_place(self.path.parent, self._named.parent)  # the lock is opened within it
             # A group may share the run, as the umask says. Whoever can read the file can block it.
             descriptor = open_descriptor(self.path, os.O_RDWR | os.O_CREAT, 0o660)
         except OSError as error:
+            self._release_places()
             raise _run_error(self.path, error) from error
         try:
             self._take(descriptor)
         except BaseException as error:
+            self._release_places()
             os.close(descriptor)
             if isinstance(error, OSError):
                 raise _run_error(self.path, error) from error
             raise
         self._descriptor, self._pid = descriptor, os.getpid()
         _own_locks[self.path] = self._pid
-        self._places = sorted({self.path.parent, self._named.parent.absolute()})
-        for place in self._places:
-            keep_place(place)
         return self
 
     def release(self) -> None:
@@ -163,7 +162,10 @@ class RunLock:
             os.close(self._descriptor)  # which unlocks
         self._descriptor = None
         del _own_locks[self.path]
-        for place in self._places:
+        self._release_places()
+
+    def _release_places(self) -> None:
+        for place in {self.path.parent.absolute(), self._named.parent.absolute()}:
             release_place(place)
 
     def __enter__(self) -> RunLock:

@@ -30,7 +30,7 @@ from optuna.trial import TrialState
 from hpc_es.api.optuna_sampler import Sampler
 from hpc_es.core.errors import READING, InUseError, UserError, found_text, unreadable_reason
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.run_files import UnusualFileError, open_file
+from hpc_es.core.run_files import UnusualFileError, each_line, open_file
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
 from hpc_es.tuning.plan import SamplerName
@@ -73,7 +73,8 @@ class JournalLock(JournalFileOpenLock):
                 file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
                 if file.read() not in {b"", b"\n"}:
                     file.seek(0)
-                    file.truncate(file.read().rfind(b"\n") + 1)
+                    end = sum(len(line) for line in each_line(file) if line.endswith(b"\n"))
+                    file.truncate(end)
             self._stack = stack.pop_all()
         return True
 

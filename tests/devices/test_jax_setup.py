@@ -15,6 +15,7 @@ from hpc_es.devices.backend import USED_BEFORE
 from tests.helpers.harness import python, script
 
 # Compilation.
+from tests.helpers.runs import wait_for
 
 
 @pytest.mark.parametrize(
@@ -36,11 +37,12 @@ def test_one_rank_per_node_compiles_before_the_others(
 
 def test_messages_are_answered_while_the_worker_thread_computes() -> None:
     polls: list[float] = []
-    assert (
-        jax_setup.in_thread(lambda: time.sleep(0.2) or 7, lambda: polls.append(time.perf_counter()))
-        == 7
-    )
-    assert len(polls) > 10
+
+    def compute() -> int:
+        wait_for(lambda: len(polls) > 10)
+        return 7
+
+    assert jax_setup.in_thread(compute, lambda: polls.append(time.perf_counter())) == 7
 
 
 # The cache.

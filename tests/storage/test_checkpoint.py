@@ -230,6 +230,27 @@ def test_file_of_another_program_is_refused_and_not_called_damaged(
     assert not isinstance(caught.value, DamagedError)
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"format abc\nimage_bytes 1\nimage_sha256 0\n",
+        b"format\nimage_bytes 1\nimage_sha256 0\n",
+        b"format 1\nimage_bytes x\nimage_sha256 0\n",
+        b"format 1\nimage_bytes 1\nother 0\n",
+        b"format 1\nimage_bytes 1\nimage_sha256 \xff\n",
+        b"format 1\nimage_bytes 1 1\n",
+    ],
+)
+def test_sealed_header_without_sense_is_damaged(lines: bytes, file: Path) -> None:
+    """Somebody else may have sealed it."""
+    content = file.read_bytes()
+    sealed = (content.partition(b"\n")[0] + b"\n" + lines).ljust(446) + b"\n"
+    seal = hashlib.sha256(sealed).hexdigest().encode() + b"\n"
+    file.write_bytes(sealed + seal + content[512:])
+    with pytest.raises(DamagedError, match="its header has no"):
+        load(file)
+
+
 def test_newer_format_is_refused_and_not_called_damaged(tmp_path: Path) -> None:
     write_newer(tmp_path / "x.h5")
     with pytest.raises(

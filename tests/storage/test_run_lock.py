@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from hpc_es.core.errors import RunError, UserError
-from hpc_es.core.run_files import read_bytes, remove
+from hpc_es.core.run_files import open_descriptor, read_bytes, remove
 from hpc_es.storage import run_lock as lock
 from hpc_es.storage.files import write_text
 from hpc_es.storage.run_lock import RunLock
@@ -190,6 +190,27 @@ def test_a_run_in_use_is_the_same_directory_whatever_has_its_place(tmp_path: Pat
     assert read_bytes(run / "checkpoints" / "x") == b"private"
     assert not (run / "checkpoints" / "y").exists()
     assert (tmp_path / "moved/b/c/d/run/checkpoints/y").read_text() == "new"
+
+
+def test_directory_that_is_exchanged_while_it_is_locked_is_the_one_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, private = tmp_path / "run", tmp_path / "private"
+    run.mkdir()
+    private.mkdir()
+    (private / "config.yaml").write_text("private")
+
+    def exchanged(path: Path, flags: int, mode: int) -> int:
+        descriptor = open_descriptor(path, flags, mode)
+        run.rename(tmp_path / "moved")
+        run.symlink_to(private)
+        return descriptor
+
+    monkeypatch.setattr(lock, "open_descriptor", exchanged)
+    with RunLock(run):
+        write_text(run / "config.yaml", "own")
+    assert (private / "config.yaml").read_text() == "private"
+    assert (tmp_path / "moved" / "config.yaml").read_text() == "own"
 
 
 def test_record_that_is_none_is_replaced(tmp_path: Path) -> None:
