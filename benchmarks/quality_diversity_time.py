@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from statistics import median
 
 from benchmarks.quality_diversity import PEERS, RESULTS, Trial, run
@@ -40,9 +41,12 @@ def main() -> int:
     parser.add_argument("--generations", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--only", default="*", metavar="GLOB", help="DOMAIN/NAME")
     options = parser.parse_args()
     print("| domain | algorithm | hpc_es | pyribs | ratio | with pycma | ratio |\n|" + "---|" * 7)
     for domain, algorithm in ROWS:
+        if not fnmatch(f"{domain}/{algorithm}", options.only):
+            continue
         rounds = [
             list(times(domain, algorithm, seed, options.generations, options.ranks))
             for seed in range(1, options.rounds + 1)

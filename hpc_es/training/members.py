@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +11,15 @@ from hpc_es.core.data import JsonObject, State
 from hpc_es.core.elites import Elites
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.interfaces import KeepsElites, NamesParameters
+from hpc_es.core.time_share import TimeShare
 from hpc_es.storage.members import Again, read_again, table_name, write_members
 from hpc_es.training.build import Parts
 from hpc_es.training.members_again import corrected
 
 # numbers of all vectors up to which a table lists them; a text of more takes minutes
 MOST_LISTED = 2_000_000
-WRITING_SHARE = 0.005  # of the time, with `checkpoint.interval: auto`
+# of the time, with `checkpoint.interval: auto`; as text, they may take longer than a checkpoint
+WRITING_SHARE = 0.005
 
 
 class MembersWriter:
@@ -29,7 +30,7 @@ class MembersWriter:
         self._goal = config.setup.offers.goal
         # the directory, the generation of the files in it, and their members
         self._written: tuple[Path, int, list[str]] | None = None
-        self._written_at, self._writing_seconds = time.monotonic(), 0.0
+        self.share = TimeShare(WRITING_SHARE)
         self.count = 0  # of members in the files
         self._is_listed = True  # whether the table has their parameters
         # the members that were evaluated again, and what they returned
@@ -52,23 +53,21 @@ class MembersWriter:
             with contextlib.suppress(CheckpointError):  # of a custom algorithm without a division
                 plot_archive(run, run / "archive.png")
 
-    def are_cheap(self) -> bool:
-        """Whether writing the files again takes less than WRITING_SHARE of the time since the last
-        time; as text, they may take longer than a checkpoint.
-        """
-        return (time.monotonic() - self._written_at) * WRITING_SHARE >= self._writing_seconds
-
     def write(self, run: Path, state: State) -> None:
         """Write the members of a state, unless it was the last one to be written.
 
         Raises:
             RunError: they cannot be written.
         """
-        started = time.monotonic()
-        problem, elites = self._parts.problem, self.elites(state)
+        elites = self.elites(state)
         written = run, state.generation, elites.names
-        if self._written == written:
-            return
+        if self._written != written:
+            with self.share.spent():
+                self._write(run, elites)
+            self._written = written
+
+    def _write(self, run: Path, elites: Elites) -> None:
+        problem = self._parts.problem
         again = self.again(run, elites)
         parameters = None
         if isinstance(problem, NamesParameters):
@@ -86,8 +85,6 @@ class MembersWriter:
             goal=self._goal,
             again=again,
         )
-        self._written, self._written_at = written, time.monotonic()
-        self._writing_seconds = self._written_at - started
 
     def elites(self, state: State) -> Elites:
         """Return the members of a state."""

@@ -33,6 +33,7 @@ from hpc_es.core.machine import as_comment, environment_info
 from hpc_es.core.paths import shown
 from hpc_es.core.run_files import open_file
 from hpc_es.core.slurm import this_run
+from hpc_es.core.time_share import TimeShare
 from hpc_es.core.vocabulary import RETURNS, Vocabulary
 from hpc_es.devices.decision import current_decision
 from hpc_es.mpi.world import World
@@ -226,8 +227,7 @@ class RunWriter:
         generation = old.generation if old else None
         self.measured: Mapping[str, float] = final_evaluation(self.directory, generation)
         self._saved_generation = old.generation if old else -1
-        # end of the last checkpoint, and its time
-        self._saved_at, self._saving_seconds = time.monotonic(), 0.0
+        self._saving = TimeShare(SAVING_SHARE)
         self._journal = UpdateJournal(
             config.checkpoint.full_interval if config.setup.needs.searches == "vectors" else 0
         )
@@ -551,14 +551,11 @@ class RunWriter:
         With `auto` only while they take little of the time.
         """
         is_auto = self.config.checkpoint.interval == "auto"
-        if (
-            not is_auto
-            or (time.monotonic() - self._saved_at) * SAVING_SHARE >= self._saving_seconds
-        ):
+        if not is_auto or self._saving.is_due():
             self.save_in_between()
 
     def _save(self, whole: bool) -> Path:
-        state, started = self.standing.state, time.monotonic()
+        state = self.standing.state
         path = self._opened.store.path(max(self._saved_generation, state.generation))
         is_saved = state.generation == self._saved_generation and (not whole or is_full(path))
         if not self.state_is_whole:
@@ -567,16 +564,15 @@ class RunWriter:
                 "state, which cannot be saved: resume from the last checkpoint"
             )
         if self.replay is None and not is_saved:
-            snapshot = self._snapshot(None if whole else self._journal.since(state))
-            self._opened.store.save(snapshot)
-            if snapshot.increment is None and (whole or self._members_are_due()):
-                self._write_members()
-            self._journal.begin(path, snapshot)
-            self._saved_generation = state.generation
-            self._problem.on_checkpoint(self._saved_generation)
-            self.status("running")
-            self._saved_at = time.monotonic()
-            self._saving_seconds = self._saved_at - started
+            with self._saving.spent():
+                snapshot = self._snapshot(None if whole else self._journal.since(state))
+                self._opened.store.save(snapshot)
+                if snapshot.increment is None and (whole or self._members_are_due()):
+                    self._write_members()
+                self._journal.begin(path, snapshot)
+                self._saved_generation = state.generation
+                self._problem.on_checkpoint(self._saved_generation)
+                self.status("running")
         return path
 
     # Pictures and exports.
@@ -642,7 +638,7 @@ class RunWriter:
     def _members_are_due(self) -> bool:
         """Whether a checkpoint in between comes with the files of the members."""
         is_auto = self.config.checkpoint.interval == "auto"
-        return self._members is not None and (not is_auto or self._members.are_cheap())
+        return self._members is not None and (not is_auto or self._members.share.is_due())
 
     def _write_members(self) -> None:
         """Write the front or archive of the state, which the last checkpoint has."""

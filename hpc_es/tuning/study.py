@@ -73,7 +73,10 @@ class JournalLock(JournalFileOpenLock):
                 file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
                 if file.read() not in {b"", b"\n"}:
                     file.seek(0)
-                    end = sum(len(line) for line in each_line(file) if line.endswith(b"\n"))
+                    try:
+                        end = sum(len(line) for line in each_line(file) if line.endswith(b"\n"))
+                    except ValueError as error:
+                        raise UnusualFileError(self._path, str(error)) from error
                     file.truncate(end)
             self._stack = stack.pop_all()
         return True

@@ -14,9 +14,10 @@ import optuna
 import pytest
 
 from hpc_es.core.errors import RunError, UserError
+from hpc_es.core.run_files import UnusualFileError
 from hpc_es.tuning.plan import SamplerName
 from hpc_es.tuning.space import parse_space
-from hpc_es.tuning.study import JOURNAL, Study
+from hpc_es.tuning.study import JOURNAL, JournalLock, Study
 from hpc_es.tuning.trials import Trial
 from tests.helpers.time_limit import time_limit
 
@@ -277,6 +278,14 @@ def test_values_of_the_journal_are_in_the_space(tmp_path: Path) -> None:
     expected = r"trial 0: expected a value of b from the space, found 1000000000.0"
     with pytest.warns(UserWarning, match="out of range"), pytest.raises(UserError, match=expected):
         one.choose()
+
+
+def test_hole_in_the_journal_is_not_read_at_once(tmp_path: Path) -> None:
+    """Somebody may extend the file while the study uses it."""
+    journal = JournalLock(tmp_path)
+    os.truncate(tmp_path / JOURNAL, 1 << 36)
+    with pytest.raises(UnusualFileError, match="has a line of"):
+        journal.acquire()
 
 
 def test_pipe_in_place_of_the_journal_is_not_waited_for(tmp_path: Path) -> None:
