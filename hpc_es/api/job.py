@@ -27,7 +27,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import INTERRUPTED, ConfigError, UserError, failure_from_error
 from hpc_es.core.paths import current_directory
-from hpc_es.core.run_files import read_json, read_text, require_own_entries
+from hpc_es.core.run_files import make_directory, read_json, read_text, require_own_entries
 from hpc_es.core.slurm import this_run
 from hpc_es.core.streams import say, say_error
 from hpc_es.mpi.connect import connect
@@ -174,7 +174,7 @@ class Repetitions:
         if resume == "require" and not is_used:
             raise UserError(f"--resume require: there are no repetitions in {directory}")
         with writing(directory):
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             require_own_entries(directory)
         file, new = directory / "config.yaml", identity(config)
         old = (

@@ -26,7 +26,7 @@ import numpy as np
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.machine import AVAILABLE_CORES, blas_threads, processor_model
-from hpc_es.core.run_files import open_file, own_directory, remove
+from hpc_es.core.run_files import make_directory, open_file, own_directory, remove
 from hpc_es.devices.placement import RankGpus, assign, describe, driver_gpus, visible_gpus
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.world import World
@@ -190,7 +190,7 @@ def file_system(world: World, directory: Path) -> tuple[dict[str, float], bool]:
     fsync, rename = [math.nan], [math.nan]
     path = directory / f"{FILE}.tmp"
     if world.rank == 0:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         fsync, rename = map(list, zip(*(write_once(path) for _ in range(WRITES)), strict=True))
     world.barrier()
     start, sees = time.monotonic(), path.exists()

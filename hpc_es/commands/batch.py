@@ -165,24 +165,28 @@ def run_sbatch(arguments: argparse.Namespace) -> int:
     """
     with contextlib.redirect_stdout(sys.stderr):
         batch = batch_script(arguments)
-        command = [str(script_path(arguments, batch))]
-        if arguments.script is not None:
-            command = _edited_script(arguments, batch)
+        script = arguments.script or script_path(arguments, batch)
+        submission = (
+            Submission(batch.signed().encode(), [], [])
+            if arguments.script is None
+            else _edited_script(arguments, batch)
+        )
     if arguments.dry_run:
+        words = [*submission.options, str(script), *submission.arguments]
         sys.stdout.write(
-            batch.text() if arguments.script is None else f"sbatch {shlex.join(command)}\n"
+            batch.text() if arguments.script is None else f"sbatch {shlex.join(words)}\n"
         )
         return 0
     if shutil.which("sbatch") is None:
         raise UserError(
             "expected sbatch on the PATH, found none: run this on the cluster, or see --dry-run"
         )
-    with contextlib.nullcontext() if arguments.script else written_script(Path(command[0]), batch):
-        previous = _submit(command, "")
+    with contextlib.nullcontext() if arguments.script else written_script(script, batch):
+        previous = _submit(submission, "")
     sys.stdout.write(previous + "\n")
     for _ in range(arguments.chain - 1):
         sys.stdout.flush()  # so that it is shown even if the next submission fails
-        previous = _submit(command, previous)
+        previous = _submit(submission, previous)
         sys.stdout.write(previous + "\n")
     return 0
 
@@ -387,7 +391,7 @@ def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
     from hpc_es.storage.files import write_text
 
     try:
-        before = _script_text(script)
+        before = _content(script).decode(errors="replace")
     except FileNotFoundError:
         before = None
     except OSError as error:
@@ -411,15 +415,33 @@ def written_script(script: Path, batch: BatchScript) -> Iterator[None]:
     say_error(f"{script} written\n")
 
 
-def _script_text(script: Path) -> str:
-    """Return the text of a script; OSError if it is no file, or too large for a script."""
-    from hpc_es.core.run_files import LARGEST_CONFIG, named_by_user, read_text
+def _content(script: Path) -> bytes:
+    """Return the content of a script; OSError if it is no file, or too large for a script."""
+    from hpc_es.core.run_files import LARGEST_CONFIG, named_by_user, read_bytes
 
-    return read_text(named_by_user(script), "replace", LARGEST_CONFIG)
+    return read_bytes(named_by_user(script), LARGEST_CONFIG)
 
 
-def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> list[str]:
-    """Return the arguments of sbatch for the script of --script.
+@dataclasses.dataclass(frozen=True)
+class Submission:
+    """What sbatch gets: a script, options, and arguments of the script.
+
+    The script goes through its standard input: whoever may write in its directory could replace
+    the file before sbatch reads it.
+    """
+
+    script: bytes
+    options: Sequence[str]
+    arguments: Sequence[str]
+
+    def command(self, *options: str) -> list[str]:
+        """Return the command, with these options before those of the user."""
+        script = ["/dev/stdin", *self.arguments] if self.arguments else []
+        return ["sbatch", *options, *self.options, *script]
+
+
+def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> Submission:
+    """Return what sbatch gets for the script of --script.
 
     Raises:
         UserError: it does something else.
@@ -428,11 +450,12 @@ def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> list[st
 
     script: Path = arguments.script
     try:
-        text = _script_text(script)
+        content = _content(script)
     except OSError as error:
         raise UserError(
             f"--script: expected a batch script, found {script}, which cannot be read: {error.strerror}"
         ) from None
+    text = content.decode(errors="replace")
     if f"-m {PROGRAM[batch.kind]} " not in text:
         raise UserError(
             f"--script: expected a script that runs -m {PROGRAM[batch.kind]}, found none in {script}"
@@ -456,26 +479,32 @@ def _edited_script(arguments: argparse.Namespace, batch: BatchScript) -> list[st
         options.append(f"--signal=B:USR1@{lead_seconds(arguments.time)}")
     if "array" in batch.asked:
         options.append("--output=%x-%A_%a.log")
-    return [*options, *arguments.passed_on, str(script), *batch.arguments]
+    return Submission(content, [*options, *arguments.passed_on], batch.arguments)
 
 
-def _submit(words: Sequence[str], previous: str) -> str:
-    """Submit a script (words for sbatch) and return the number of the job.
+def _submit(submission: Submission, previous: str) -> str:
+    """Submit a script and return the number of the job.
 
     It starts after the job `previous` unless that is "".
     """
-    command = [
-        "sbatch",
-        "--parsable",
-        *([f"--dependency=afterany:{previous}"] if previous else []),
-        *words,
-    ]
-    done = subprocess.run(  # noqa: S603
-        command, check=False, capture_output=True, encoding="utf-8", errors="replace"
-    )
+    after = [f"--dependency=afterany:{previous}"] if previous else []
+    command = submission.command("--parsable", *after)
+    return (
+        _given_to(command, submission.script).strip().partition(";")[0]
+    )  # the name of the cluster may follow
+
+
+def _given_to(command: Sequence[str], script: bytes) -> str:
+    """Return what a command of the scheduler prints that gets a script as its standard input.
+
+    Raises:
+        UserError: it failed.
+    """
+    done = subprocess.run(command, check=False, input=script, capture_output=True)  # noqa: S603
     if done.returncode:
-        raise UserError(f"sbatch refused {shlex.join(words)}: {done.stderr.strip()}")
-    return done.stdout.strip().partition(";")[0]  # the name of the cluster may follow
+        said = done.stderr.decode(errors="replace").strip()
+        raise UserError(f"{shlex.join(command)} failed: {said}")
+    return done.stdout.decode(errors="replace")
 
 
 def _script_line(text: str) -> str:
@@ -525,14 +554,10 @@ def run_submit(arguments: argparse.Namespace) -> int:
         raise UserError(
             "expected qsub on the PATH, found none: run this on the cluster, or see --dry-run"
         )
-    command = ["qsub", *(["-J", script.array()] if script.array() else []), str(path)]
+    command = ["qsub", *(["-J", script.array()] if script.array() else [])]
     with written_script(path, script):
-        done = subprocess.run(  # noqa: S603
-            command, check=False, capture_output=True, encoding="utf-8", errors="replace"
-        )
-        if done.returncode:
-            raise UserError(f"{shlex.join(command)} failed: {done.stderr.strip()}")
-    sys.stdout.write(done.stdout)
+        said = _given_to(command, script.signed().encode())
+    sys.stdout.write(said)
     return 0
 
 
@@ -581,6 +606,7 @@ def run_site(arguments: argparse.Namespace) -> int:
 
 def _init(arguments: argparse.Namespace) -> int:
     from hpc_es.cluster.site import default_path, detect, load_site, profile_text
+    from hpc_es.core.run_files import make_directory
     from hpc_es.storage.files import write_text
 
     text = profile_text(detect(os.environ))
@@ -592,7 +618,7 @@ def _init(arguments: argparse.Namespace) -> int:
         raise UserError(
             f"{path} exists: remove it, or name another file with --site; --dry-run prints a new profile"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     write_text(path, text)
     load_site(path)
     sys.stdout.write(f"{path} written: check its values, then run hpc-es site check\n")
@@ -604,7 +630,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from hpc_es.cluster.site import load_site
     from hpc_es.cluster.site_check import FILE
     from hpc_es.core.errors import visible_lines
-    from hpc_es.core.run_files import read_text, remove
+    from hpc_es.core.run_files import make_directory, read_text, remove
     from hpc_es.storage.files import write_text
 
     site = load_site(arguments.site)
@@ -628,14 +654,15 @@ def _check(arguments: argparse.Namespace) -> int:
         raise UserError(
             "expected sbatch on the PATH, found none: run this on the cluster, or see --dry-run"
         )
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     script, report, log = (directory / f"{FILE}.{suffix}" for suffix in ("sbatch", "txt", "log"))
     for path in (report, log):
         remove(path)
     write_text(script, batch.text())
-    command = ["sbatch", "--wait", f"--output={log}", str(script)]
-    say_error(f"waiting for the job: {shlex.join(command)}\n")
-    done = subprocess.run(command, check=False, stdout=sys.stderr)  # noqa: S603
+    command = ["sbatch", "--wait", f"--output={log}"]
+    say_error(f"waiting for the job: {shlex.join([*command, str(script)])}\n")
+    content = batch.text().encode()
+    done = subprocess.run(command, check=False, input=content, stdout=sys.stderr)  # noqa: S603
     if not report.exists():
         raise UserError(
             f"the job wrote no report (sbatch ended with status {done.returncode}): see {log}"

@@ -493,6 +493,7 @@ def run_export(arguments: argparse.Namespace) -> int:
 
 def _export_all(path: Path, folder: Path, options: ExportOptions) -> int:
     """Write one .keras file per checkpoint of a run, with its name, and best.keras."""
+    from hpc_es.core.run_files import make_directory
     from hpc_es.report.export import SUFFIX, export
     from hpc_es.storage.checkpoint import load
     from hpc_es.storage.checkpoint_directory import all_full
@@ -508,7 +509,7 @@ def _export_all(path: Path, folder: Path, options: ExportOptions) -> int:
     for snapshot in files:
         check_snapshot(snapshot, load(snapshot), options.trust)
     for snapshot in files:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directory(folder)
         file = folder / snapshot.with_suffix(SUFFIX).name
         note = export(snapshot, file, options)
         say_error(f"{shown(file)} written{note and f'; {note}'}\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import json
 import os
 import shutil
@@ -139,6 +140,23 @@ def own_directory(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+def make_directory(path: Path, parents: bool = True) -> None:
+    """Make a directory, and those above it that are missing, unless there is one.
+
+    `own_directory` says through which links of others none is made. Without `parents` a missing
+    directory above it is an error.
+    """
+    places = [path, *path.parents] if parents else [path]
+    missing = list(itertools.takewhile(lambda place: not place.is_dir(), places))
+    for directory in reversed(missing):
+        with own_directory(directory) as place:
+            try:
+                os.mkdir(directory.name, dir_fd=place)
+            except FileExistsError:  # another rank has just made it, or it is no directory
+                if not directory.is_dir():
+                    raise
+
+
 def remove(path: Path) -> None:
     """Remove a file if there is one; `own_directory` says which links are not followed."""
     with own_directory(path) as place, contextlib.suppress(FileNotFoundError):
@@ -148,7 +166,34 @@ def remove(path: Path) -> None:
 def remove_directory(path: Path) -> None:
     """Remove a directory with all that is in it; it follows no more links than `remove`."""
     with own_directory(path) as place:
-        shutil.rmtree(f"/proc/self/fd/{place}/{path.name}")
+        remove_within(place, path.name)
+
+
+def remove_within(place: int, name: str) -> None:
+    """Remove a file, or a directory with all that is in it, within an open directory.
+
+    Of what takes the place of a directory meanwhile, links are not followed and pipes not waited
+    for, unlike by shutil.rmtree of Python 3.11. What can be removed is removed before an error of
+    the rest is raised.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        directory = os.open(name, flags, dir_fd=place)
+    except NotADirectoryError:
+        os.unlink(name, dir_fd=place)
+        return
+    failed: OSError | None = None
+    try:
+        for entry in os.listdir(directory):  # noqa: PTH208  of an open directory
+            try:
+                remove_within(directory, entry)
+            except OSError as error:
+                failed = failed or error
+    finally:
+        os.close(directory)
+    if failed is not None:
+        raise failed
+    os.rmdir(name, dir_fd=place)
 
 
 def truncate(path: Path, length: int) -> None:

@@ -22,6 +22,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import UserError, visible
 from hpc_es.core.paths import followed
+from hpc_es.core.run_files import make_directory
 from hpc_es.core.vocabulary import counted
 from hpc_es.report.curves import drawable
 from hpc_es.report.plot import STYLE, SUFFIXES, UNDATED
@@ -53,7 +54,7 @@ def plot_archive(run: Path, output: Path, title: str | None = None) -> None:
         mpl.rcParams.update(STYLE)
         picture = figure(archive, growth(run), title or visible(followed(run).name))
         try:
-            output.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(output.parent)
         except OSError as error:
             raise run_error(output, error) from error
         with written(output) as temporary:

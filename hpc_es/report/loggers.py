@@ -28,6 +28,7 @@ from hpc_es.config.registry import config_path
 from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core import run_files
 from hpc_es.core.data import Array, JsonObject
+from hpc_es.core.errors import RunError
 from hpc_es.core.paths import followed
 from hpc_es.core.run_files import (
     LARGEST_TEXT,
@@ -250,13 +251,14 @@ def _own_folder(directory: Path, name: str, run_id: str | None) -> Path:
     """
     if run_id is not None and re.fullmatch(rf"{re.escape(name)}(-[1-9]\d{{0,8}})?", run_id):
         _require_own_way(directory, run_id)
-        (directory / run_id).mkdir(parents=True, exist_ok=True)
+        run_files.make_directory(directory / run_id)
         return directory / run_id
     _require_own_way(directory, str(Path(name).parent))
     for number in itertools.count(1):
         folder = directory / (name if number == 1 else f"{name}-{number}")
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(parents=True)
+        run_files.make_directory(folder.parent)
+        with contextlib.suppress(FileExistsError), run_files.own_directory(folder) as place:
+            os.mkdir(folder.name, dir_fd=place)
             break
     return folder
 
@@ -284,6 +286,7 @@ MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAI
 PARAMS_PER_BATCH = 100  # the limit of MLflow
 # Directories of a store within each other, down to the metadata of experiments, and in a run.
 EXPERIMENT_LEVELS, RUN_LEVELS = 2, 16
+LOCK_SECONDS = 300  # for which runs that start at the same time wait for each other
 LARGEST_META = 1 << 16  # bytes of the metadata of an experiment, which have some 200, or of a tag
 
 
@@ -312,7 +315,7 @@ class MLflow:
 
         directory = self._options.directory
         store = config_path(directory) if directory else followed(run.directory) / "mlruns"
-        store.parent.mkdir(parents=True, exist_ok=True)
+        run_files.make_directory(store.parent)
         _require_own_store(store)
         self._client = MlflowClient(tracking_uri=store.as_uri(), registry_uri=store.as_uri())
         with _locked(store.parent):  # runs that share a store must not create its experiment twice
@@ -422,14 +425,35 @@ def truncate(folder: Path, first: int) -> int:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a directory, if its file system supports locks."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    """Hold an exclusive lock on a directory, if its file system supports locks.
+
+    Raises:
+        RunError: somebody else, who may be another user, holds it for longer than runs do.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    end = time.monotonic() + LOCK_SECONDS
     try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while not _is_locked(descriptor):
+            if time.monotonic() > end:
+                raise RunError(
+                    f"{directory} has been locked by another process for {LOCK_SECONDS} s: see "
+                    "lslocks on its node, or give MLflow another directory"
+                )
+            time.sleep(0.05)
         yield
     finally:
         os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Lock a file, and return whether it is: False if another process has a lock on it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
 
 
 class WeightsAndBiases:
@@ -451,7 +475,7 @@ class WeightsAndBiases:
         del first  # all rows are written again
         own = self._options.directory
         directory = self._directory = config_path(own) if own else followed(run.directory)
-        directory.mkdir(parents=True, exist_ok=True)
+        run_files.make_directory(directory)
         require_own_directory(directory / "wandb")
         # telemetry, read when wandb is imported
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")

@@ -30,6 +30,7 @@ from matplotlib.ticker import FuncFormatter
 
 from hpc_es.core.errors import READING, UserError, unreadable_reason, visible, visible_lines
 from hpc_es.core.paths import followed
+from hpc_es.core.run_files import make_directory
 from hpc_es.report.curves import (
     FRONTS,
     MEANS,
@@ -163,7 +164,7 @@ def groups_of(runs: Sequence[Path], unreadable: dict[Path, str] | None = None) -
 
 def _write(picture: Figure, charts: Mapping[str, Chart], file: Path) -> None:
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(file.parent)
     except OSError as error:
         raise run_error(file, error) from error
     kind = file.suffix.lower().removeprefix(".")

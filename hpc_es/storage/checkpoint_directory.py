@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpc_es.core.errors import CheckpointError, visible
 from hpc_es.core.paths import absolute
-from hpc_es.core.run_files import own_directory, remove
+from hpc_es.core.run_files import make_directory, own_directory, remove
 from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import DamagedError, Snapshot
 from hpc_es.storage.files import remove_leftovers, sync_directory, writing
@@ -113,7 +113,7 @@ class Store:
         with writing(self.directory):
             if not self.directory.is_dir():
                 # without parents: a missing run directory is an error
-                self.directory.mkdir(exist_ok=True)
+                make_directory(self.directory, parents=False)
                 sync_directory(self.directory.parent)
 
 

@@ -33,6 +33,7 @@ from hpc_es.core.quantities import Goal
 from hpc_es.core.run_files import (
     LARGEST_CONFIG,
     exists,
+    make_directory,
     open_file,
     parse_json,
     read_bytes,
@@ -339,7 +340,7 @@ def append(directory: Path, shard: Shard, row: Result) -> None:
     """Append a line to a shard and sync it to the disk; RunError if it cannot be written."""
     path = directory / SHARDS / f"{shard.index}-of-{shard.count}.jsonl"
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         with open_file(path, "ab") as file:
             complete = read_bytes(path).rfind(b"\n") + 1
             file.truncate(complete)  # removes the incomplete line of a killed writer

@@ -18,7 +18,7 @@ from hpc_es.core import machine
 from hpc_es.core.errors import RunError
 from hpc_es.core.machine import __version__, processor_fingerprint
 from hpc_es.core.paths import user_directory
-from hpc_es.core.run_files import read_json
+from hpc_es.core.run_files import make_directory, read_json
 from hpc_es.storage.files import json_text, replace
 from hpc_es.tasks.episodes.stepping import stepping_differences
 
@@ -48,7 +48,7 @@ def remembered() -> Iterator[None]:
     lasting = {key: text for key, text in stepping_differences.items() if "xml_file" not in key}
     if lasting.keys() - stored.keys():
         with contextlib.suppress(OSError, RunError):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             replace(
                 path, [json_text(dict(list({**stored, **lasting}.items())[-MAX_RESULTS:])).encode()]
             )

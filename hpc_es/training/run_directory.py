@@ -19,7 +19,12 @@ from hpc_es.core.data import Json, JsonObject
 from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError, require
 from hpc_es.core.interfaces import BASE_HASH
 from hpc_es.core.machine import blas_threads
-from hpc_es.core.run_files import UnusualFileError, require_own_entries, require_own_way
+from hpc_es.core.run_files import (
+    UnusualFileError,
+    make_directory,
+    require_own_entries,
+    require_own_way,
+)
 from hpc_es.devices.decision import changes as device_changes
 from hpc_es.devices.decision import current_decision
 from hpc_es.storage.checkpoint import Snapshot, load
@@ -63,7 +68,7 @@ def open_run(
     require("report.loggers", *config.report.all_loggers(), otherwise="or remove it")
     _require_own_place(directory)
     with writing(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         require_own_entries(directory)
     try:
         lock = RunLock(directory).acquire()

@@ -29,7 +29,7 @@ from hpc_es.core.errors import (
     visible,
 )
 from hpc_es.core.paths import absolute, shown
-from hpc_es.core.run_files import require_own_entries
+from hpc_es.core.run_files import make_directory, require_own_entries
 from hpc_es.core.slurm import this_run
 from hpc_es.core.streams import say, say_error
 from hpc_es.core.vocabulary import counted
@@ -141,7 +141,7 @@ class Master:
         if matching_trials(self._directory, identity) is None:
             check(self._plan, ranks)
             with writing(self._directory):
-                self._directory.mkdir(parents=True, exist_ok=True)
+                make_directory(self._directory)
             freeze(self._directory, identity, self._plan.table())
         on_disk = read_table(self._directory)
         assert on_disk is not None

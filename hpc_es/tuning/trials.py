@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 from hpc_es.config.options import Hint, Limits, require_fit
 from hpc_es.core.data import ConfigData, Json, JsonObject
 from hpc_es.core.errors import InUseError, UserError
-from hpc_es.core.run_files import count_lines, read_json
+from hpc_es.core.run_files import count_lines, make_directory, read_json
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import (
     create_text,
@@ -138,7 +138,7 @@ class Trial:
 
     def _write(self, hyperparameters: Hyperparameters, state: str, **more: Json) -> None:
         with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_directory(self.path)
         write_json(
             self.path / TRIAL_FILE,
             {"trial": self.number, "state": state, "hyperparameters": hyperparameters, **more},
@@ -176,7 +176,7 @@ def lock(directory: Path, name: str) -> RunLock:
     """Return a lock of the tuning."""
     path = directory / "locks" / name
     with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
     return RunLock(path)
 
 

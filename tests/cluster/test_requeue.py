@@ -239,5 +239,5 @@ def test_chain_is_submitted_with_dependencies(toy: Path, tmp_path: Path, capsys:
     path = f"{fake.parent}:{os.environ['PATH']}"
     done = python(["-m", "hpc_es", "sbatch", str(toy), "--chain", "3"], env={"PATH": path})
     assert done.stdout.split() == ["1", "2", "3"], str(done)
-    calls = [line.split()[1:-1] for line in Path(f"{fake}.calls").read_text().splitlines()]
+    calls = [line.split()[1:] for line in Path(f"{fake}.calls").read_text().splitlines()]
     assert calls == [[], ["--dependency=afterany:1"], ["--dependency=afterany:2"]]

@@ -6,6 +6,7 @@ That they work is tested on a real SLURM: tests/slurm/test_scripts.py.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -188,6 +189,40 @@ def test_edited_script_is_submitted_with_the_options_of_the_command_line(
     assert "written with --chain" in refused(
         capsys, toy, "--script", edited, "--chain", "2", "--dry-run"
     )
+
+
+# What a stub of sbatch does before it reads: another user exchanges the file of the script.
+EXCHANGED = """#!/bin/sh
+rm -f {script} && echo stolen > {script}
+cat > {read} && echo 7
+"""
+
+
+@pytest.mark.parametrize("kind", ["generated", "edited", "site check"])
+def test_script_that_is_exchanged_before_it_is_read_is_not_submitted(
+    kind: str, toy: Path, tmp_path: Path, capfd: Any, monkeypatch: Any
+) -> None:
+    edited, read = toy.with_name("edited.sbatch"), tmp_path / "read"
+    edited.write_bytes(b"# \xff\n" + written(capfd, toy).encode())
+    check = tmp_path / "check"
+    script, command = {
+        "generated": (toy.with_suffix(".sbatch"), ["sbatch", str(toy)]),
+        "edited": (edited, ["sbatch", str(toy), "--script", str(edited)]),
+        "site check": (check / "site_check.sbatch", ["site", "check", "--output", str(check)]),
+    }[kind]
+    content = edited.read_bytes()
+    stub = tmp_path / "bin" / "sbatch"
+    stub.parent.mkdir()
+    stub.write_text(EXCHANGED.format(script=script, read=read))
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
+    with contextlib.suppress(SystemExit):  # the job of the site check has written no report
+        cli.main(command)
+    assert script.read_text() == "stolen\n"
+    if kind == "edited":
+        assert read.read_bytes() == content
+    else:
+        assert "stolen" not in read.read_text() and "#SBATCH --nodes=" in read.read_text()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "circle", "large", "link to nothing"])

@@ -100,11 +100,11 @@ def test_array_tasks_have_a_share_that_is_kept_when_they_are_submitted_again(
 def test_array_is_submitted_with_its_range(toy: Path, capsys: Any, monkeypatch: Any) -> None:
     qsub = toy.parent / "bin" / "qsub"
     qsub.parent.mkdir()
-    qsub.write_text('#!/bin/sh\necho "$@"\n')
+    qsub.write_text('#!/bin/sh\necho "$@"\ncat\n')
     qsub.chmod(0o755)
     monkeypatch.setenv("PATH", f"{qsub.parent}:{os.environ['PATH']}")
     assert cli.run(["submit", str(toy), "--scheduler", "pbs", "--array", "2"]) == 0
-    assert capsys.readouterr().out.split() == ["-J", "0-1", str(toy.with_suffix(".pbs"))]
+    assert capsys.readouterr().out == f"-J 0-1\n{toy.with_suffix('.pbs').read_text()}"
 
 
 UNSUPPORTED = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import threading
@@ -17,6 +18,7 @@ from hpc_es.core.run_files import (
     copy_named,
     count_lines,
     each_line,
+    make_directory,
     named_by_user,
     open_file,
     open_text,
@@ -30,6 +32,7 @@ from hpc_es.core.run_files import (
     truncate,
 )
 from hpc_es.storage.results import find_runs
+from tests.helpers.time_limit import time_limit
 
 MAKERS: dict[str, Callable[[Path], object]] = {
     "a link": lambda path: path.symlink_to("other"),
@@ -269,10 +272,77 @@ def test_nothing_is_cut_or_removed_through_a_link_of_somebody_else(tmp_path: Pat
     (tmp_path / "mine" / "wandb").mkdir()
     with pytest.raises(UnusualFileError):
         remove_directory(tmp_path / "link" / "wandb")
+    with pytest.raises(UnusualFileError):
+        make_directory(tmp_path / "link" / "new" / "newer")
     remove_directory(tmp_path / "mine" / "wandb")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["log.csv"]
     assert (tmp_path / "mine" / "log.csv").read_text() == "1\n2\n"
     truncate(tmp_path / "mine" / "log.csv", 2)
     assert (tmp_path / "mine" / "log.csv").read_text() == "1\n"
     remove(tmp_path / "mine" / "log.csv")
     remove(tmp_path / "mine" / "log.csv")
     assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_directories_are_made_with_those_above_them(tmp_path: Path) -> None:
+    (tmp_path / "own").symlink_to(tmp_path)
+    for _ in range(2):
+        make_directory(tmp_path / "own" / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    with pytest.raises(FileNotFoundError):
+        make_directory(tmp_path / "c" / "d", parents=False)
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "nowhere").symlink_to("nothing")
+    for name in ("file", "file/d", "nowhere"):
+        with pytest.raises((FileExistsError, NotADirectoryError)):
+            make_directory(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "file", "nowhere", "own"]
+
+
+@pytest.mark.parametrize("other", ["pipe", "link", "file"])
+def test_what_takes_the_place_of_a_directory_that_is_removed_is_not_followed(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the names of a directory and the removal of each."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    exchanged = tmp_path / "old" / "within"
+    exchanged.mkdir(parents=True)
+    listed = os.listdir
+
+    def exchanging(directory: int) -> list[str]:
+        names = listed(directory)
+        if exchanged.is_dir() and "within" in names:
+            exchanged.rmdir()
+            if other == "link":
+                exchanged.symlink_to(tmp_path / "kept")
+            elif other == "pipe":
+                os.mkfifo(exchanged)
+            else:
+                exchanged.touch()
+        return names
+
+    monkeypatch.setattr(os, "listdir", exchanging)
+    with time_limit(30):
+        remove_directory(tmp_path / "old")
+    assert listed(tmp_path) == ["kept"] and listed(tmp_path / "kept") == ["file"]
+
+
+def test_what_can_be_removed_is_removed_before_the_error(tmp_path: Path) -> None:
+    for name in ("1", "2", "3"):
+        (tmp_path / "old" / name / "within").mkdir(parents=True)
+    kept = os.open(tmp_path / "old" / "2", os.O_RDONLY)
+    real = os.rmdir
+
+    def refusing(name: str, *, dir_fd: int) -> None:
+        if name == "within" and os.fstat(dir_fd).st_ino == os.fstat(kept).st_ino:
+            raise PermissionError(errno.EPERM, "not permitted")
+        real(name, dir_fd=dir_fd)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "rmdir", refusing)
+        with pytest.raises(PermissionError):
+            remove_directory(tmp_path / "old")
+    os.close(kept)
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["2"]
+    remove_directory(tmp_path / "old")

@@ -25,7 +25,7 @@ from typing import BinaryIO, Literal
 
 from hpc_es.core.data import Float64, JsonObject
 from hpc_es.core.errors import Failure, RunError, kind_of, one_line
-from hpc_es.core.run_files import open_file, parse_json, read_text, remove
+from hpc_es.core.run_files import make_directory, open_file, parse_json, read_text, remove
 from hpc_es.tasks.functions.results import EvaluationResult
 
 Mode = Literal["auto"] | bool
@@ -136,7 +136,7 @@ class EvaluationJournal:
         """
         assert self._folder is not None
         try:
-            self._folder.mkdir(exist_ok=True)
+            make_directory(self._folder, parents=False)
             with open_file(
                 self._folder / f"generation_{generation:09}_closed.jsonl", "ab", buffering=0
             ) as file:
@@ -157,7 +157,7 @@ class EvaluationJournal:
     def _open_file(self, folder: Path, generation: int) -> BinaryIO:
         if self._file is None or generation != self._generation:
             self.close()
-            folder.mkdir(exist_ok=True)
+            make_directory(folder, parents=False)
             name = f"generation_{generation:09}_{os.uname().nodename}_{os.getpid()}.jsonl"
             self._file, self._generation = open_file(folder / name, "ab", buffering=0), generation
         return self._file

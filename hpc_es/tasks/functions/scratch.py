@@ -10,13 +10,12 @@ import contextlib
 import errno
 import io
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from hpc_es.core.run_files import UnusualFileError, own_directory
+from hpc_es.core.run_files import UnusualFileError, make_directory, own_directory, remove_within
 
 KEPT_FAILURES = 10
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -42,12 +41,8 @@ def remove_old(root: Path, is_old: Callable[[str], bool]) -> None:
     with opened(root) as place:
         for name in os.listdir(place):  # noqa: PTH208  of an open directory
             if is_old(name):
-                _remove(name, place)
-
-
-def _remove(name: str, place: int) -> None:
-    """Remove a directory within an open one, whatever has the place of that by now."""
-    shutil.rmtree(f"/proc/self/fd/{place}/{name}", ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    remove_within(place, name)
 
 
 class Scratch:
@@ -59,7 +54,7 @@ class Scratch:
 
     def __init__(self, path: Path) -> None:
         self.path, self._is_kept = path, False
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         with opened(path.parent) as place:
             os.mkdir(path.name, 0o700, dir_fd=place)
             self._descriptor = os.open(path.name, _FLAGS, dir_fd=place)
@@ -99,7 +94,7 @@ class Scratch:
         os.close(self._descriptor)
         if not self._is_kept:
             with contextlib.suppress(OSError), opened(self.path.parent) as place:
-                _remove(self.path.name, place)
+                remove_within(place, self.path.name)
 
     def keep(self) -> str:
         """Give the directory of a failure a free name, under which others may look at it.

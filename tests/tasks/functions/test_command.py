@@ -187,7 +187,7 @@ def test_what_takes_the_place_of_a_new_directory_is_not_used(
     (other / "result").write_text("secret")
     make = os.mkdir
 
-    def made(name: str, mode: int, dir_fd: int | None = None) -> None:
+    def made(name: str, mode: int = 0o777, dir_fd: int | None = None) -> None:
         make(name, mode, dir_fd=dir_fd)
         if name == path.name:
             path.rmdir()
