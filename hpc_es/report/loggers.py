@@ -16,6 +16,7 @@ import math
 import os
 import re
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ from hpc_es.config.registry import config_path
 from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core import run_files
 from hpc_es.core.data import Array, JsonObject
-from hpc_es.core.errors import RunError
 from hpc_es.core.paths import followed
 from hpc_es.core.run_files import (
     LARGEST_TEXT,
@@ -286,7 +286,8 @@ MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAI
 PARAMS_PER_BATCH = 100  # the limit of MLflow
 # Directories of a store within each other, down to the metadata of experiments, and in a run.
 EXPERIMENT_LEVELS, RUN_LEVELS = 2, 16
-LOCK_SECONDS = 300  # for which runs that start at the same time wait for each other
+LOCK_SECONDS = 30  # for which runs that start at the same time wait for each other
+LARGEST_STORE = 1 << 20  # bytes of the metadata of all experiments
 LARGEST_META = 1 << 16  # bytes of the metadata of an experiment, which have some 200, or of a tag
 
 
@@ -318,7 +319,8 @@ class MLflow:
         run_files.make_directory(store.parent)
         _require_own_store(store)
         self._client = MlflowClient(tracking_uri=store.as_uri(), registry_uri=store.as_uri())
-        with _locked(store.parent):  # runs that share a store must not create its experiment twice
+        with _locked(store) if directory else contextlib.nullcontext():
+            # runs that share a store must not create its experiment twice
             existing = self._existing(store, run_id) if run_id else None
             if existing is None:
                 self._id = self._create(run)
@@ -392,13 +394,23 @@ def _require_own_store(store: Path) -> None:
         for tags in experiments.glob("*/tags"):
             require_own_entries(tags, RUN_LEVELS)  # a name with a slash has a directory
             _require_sizes(tags.rglob("*"), LARGEST_META)
-        _require_sizes(experiments.glob("*/meta.yaml"), LARGEST_META)
+        total = _require_sizes(experiments.glob("*/meta.yaml"), LARGEST_META)
+        if total > LARGEST_STORE:
+            raise UnusualFileError(
+                experiments,
+                f"has experiments of {total:,} bytes, more than {LARGEST_STORE:,}, which take MLflow minutes",
+            )
 
 
-def _require_sizes(files: Iterable[Path], most: int) -> None:
+def _require_sizes(files: Iterable[Path], most: int) -> int:
+    """Return the bytes of files; UnusualFileError if one has more than `most`."""
+    total = 0
     for file in files:
-        if os.path.lexists(file) and (size := file.lstat().st_size) > most:
+        size = file.lstat().st_size if os.path.lexists(file) else 0
+        if size > most:
             raise UnusualFileError(file, f"has {size:,} bytes, more than {most:,}")
+        total += size
+    return total
 
 
 def truncate(folder: Path, first: int) -> int:
@@ -424,25 +436,21 @@ def truncate(folder: Path, first: int) -> int:
 
 
 @contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a directory, if its file system supports locks.
+def _locked(store: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a store, as far as that is possible: if its file system has locks,
+    and nobody who may write there holds it for longer than runs do.
 
-    Raises:
-        RunError: somebody else, who may be another user, holds it for longer than runs do.
+    The lock is on a file beside it, which strangers cannot open.
     """
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    end = time.monotonic() + LOCK_SECONDS
-    try:
-        while not _is_locked(descriptor):
-            if time.monotonic() > end:
-                raise RunError(
-                    f"{directory} has been locked by another process for {LOCK_SECONDS} s: see "
-                    "lslocks on its node, or give MLflow another directory"
-                )
-            time.sleep(0.05)
+    file = store.with_name(f".{store.name}.lock")
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            descriptor = run_files.open_descriptor(file, os.O_RDWR | os.O_CREAT, 0o660)
+            stack.callback(os.close, descriptor)
+            end = time.monotonic() + LOCK_SECONDS
+            while not _is_locked(descriptor) and time.monotonic() < end:
+                time.sleep(0.05)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _is_locked(descriptor: int) -> bool:
@@ -467,6 +475,7 @@ class WeightsAndBiases:
 
     _run: Any
     _directory: Path
+    _cache: tempfile.TemporaryDirectory[str] | None = None
 
     def __init__(self, options: Wandb) -> None:
         self._options = options
@@ -479,8 +488,10 @@ class WeightsAndBiases:
         require_own_directory(directory / "wandb")
         # telemetry, read when wandb is imported
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        # logs, not in $HOME
-        os.environ.setdefault("WANDB_CACHE_DIR", str(directory / "wandb" / "cache"))
+        if "WANDB_CACHE_DIR" not in os.environ:
+            # its logs go there: not into $HOME, nor where others could put links
+            self._cache = tempfile.TemporaryDirectory("", "hpc_es_", ignore_cleanup_errors=True)
+            os.environ["WANDB_CACHE_DIR"] = self._cache.name
         import wandb
 
         run_id = run_id if run_id is not None and ID.fullmatch(run_id) else None
@@ -508,6 +519,9 @@ class WeightsAndBiases:
         # Waits until the process of W&B has written all rows; its only states are "finished" and
         # "failed".
         self._run.finish(exit_code=int(status != "finished"))
+        if self._cache is not None:
+            os.environ.pop("WANDB_CACHE_DIR", None)
+            self._cache.cleanup()
         self._require_space()
 
     def _require_space(self) -> None:

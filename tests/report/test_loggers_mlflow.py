@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import socket
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 
 from hpc_es.core.errors import UserError
 from hpc_es.core.run_files import UnusualFileError
-from hpc_es.report.loggers import MLFLOW_ENVIRONMENT, _require_own_store, truncate
+from hpc_es.report.loggers import MLFLOW_ENVIRONMENT, _locked, _require_own_store, truncate
 from hpc_es.storage import metrics_log
 from tests.helpers import runs
 from tests.jobs.test_long_runs import assert_flat
@@ -225,3 +227,29 @@ def test_store_of_somebody_else_is_not_entered(kind: str, tmp_path: Path) -> Non
         assert "Traceback" not in log
     else:
         assert "WARNING: report.loggers: mlflow has failed" in log
+
+
+def test_store_whose_experiments_take_minutes_is_not_read(tmp_path: Path) -> None:
+    """YAML of a megabyte takes MLflow 20 seconds."""
+    for number in range(20):
+        folder = tmp_path / "store" / str(number)
+        folder.mkdir(parents=True)
+        (folder / "meta.yaml").write_text("a: {" + "1," * 30_000 + "}")
+    with pytest.raises(UnusualFileError, match=r"has experiments of 1,200,[0-9]+ bytes"):
+        _require_own_store(tmp_path / "store")
+
+
+def test_strangers_cannot_hold_the_lock_of_a_store(tmp_path: Path) -> None:
+    """Whoever may read a directory can lock it, but not a file that he cannot open."""
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    start = time.monotonic()
+    with _locked(tmp_path / "store"):
+        lock = tmp_path / ".store.lock"
+        assert lock.stat().st_mode & 0o007 == 0
+        other = os.open(lock, os.O_RDWR)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+    assert time.monotonic() - start < 10
+    os.close(descriptor)

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -190,3 +191,24 @@ def test_dead_wandb_process_disables_the_logger_only(tmp_path: Path) -> None:
     runs.wait_for(lambda: loggers.write({"generation": 0, "return_mean": 1.0}) or message)
     loggers.close("finished")
     assert len(message) == 1 and "wandb has failed" in message[0]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_logs_are_not_written_where_somebody_else_may_have_put_links(
+    kind: str, tmp_path: Path
+) -> None:
+    """W&B writes its logs into its cache, which has been wandb/cache."""
+    run, private = tmp_path / "run", tmp_path / "private"
+    private.mkdir()
+    logs = run / "wandb" / "cache" / "wandb" / "logs"
+    logs.parent.mkdir(parents=True)
+    if kind == "link":
+        logs.symlink_to(private)
+    else:
+        logs.mkdir()
+        now = time.time()
+        for second in range(60):
+            stamp = time.strftime("%Y%m%d_%H%M%S", time.gmtime(now + second))
+            os.mkfifo(logs / f"core-debug-{stamp}.log")
+    runs.finished(0, run, ON, "stop.generations=1")
+    assert len(directories(run)) == 1 and list(private.iterdir()) == []
