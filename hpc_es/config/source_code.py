@@ -10,11 +10,14 @@ import ast
 import contextlib
 import hashlib
 import inspect
+import io
 import os
 import pkgutil
 import sys
+import tokenize
 from collections.abc import Iterable, Iterator
 from importlib.machinery import ModuleSpec, PathFinder, all_suffixes
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 from zipimport import zipimporter
@@ -29,6 +32,10 @@ from hpc_es.config.user_code import (
 )
 
 MAIN = "__main__"
+MOST_IMPORTS = 10_000  # names that a source file imports
+_ENDS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+_SKIPPED = (tokenize.NL, tokenize.COMMENT, tokenize.ENCODING)
+_imports: dict[tuple[str, str], list[str]] = {}  # by SHA-256 of a file, and package
 
 
 def source_files(kind: str) -> dict[str, bytes]:
@@ -252,21 +259,21 @@ def code_modules(names: Iterable[str]) -> dict[str, ModuleFile]:
                 digest = hashlib.sha256(content).hexdigest()
                 found[spec.name] = ModuleFile(str(path), digest, is_package)
                 package = spec.name if is_package else spec.name.rpartition(".")[0]
-                waiting += _imported(content, package) if path.suffix == ".py" else ()
+                if path.suffix == ".py":
+                    if (digest, package) not in _imports:
+                        _imports[digest, package] = _imported(content, package)
+                    waiting += _imports[digest, package]
     return found
 
 
 def _imported(content: bytes, package: str) -> list[str]:
     """Return the modules that a source file of this package imports.
 
-    Names that may be modules are among them.
+    Names that may be modules are among them. Only import statements are parsed: a parser takes
+    minutes for some small files, which are not trusted yet. What it does not find may not run.
     """
-    try:
-        nodes = [*ast.walk(ast.parse(content))]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # as the import will say
-        return []
-    found = []
-    for node in nodes:
+    found: list[str] = []
+    for node in islice(_import_statements(content), MOST_IMPORTS):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -275,4 +282,26 @@ def _imported(content: bytes, package: str) -> list[str]:
             )
             module = ".".join(filter(None, [*above, node.module]))
             found += [module, *(f"{module}.{alias.name}" for alias in node.names)]
-    return [name for name in found if name]
+    return [name for name in found[:MOST_IMPORTS] if name]
+
+
+def _import_statements(content: bytes) -> Iterator[ast.stmt]:
+    """Yield the import statements of a source file, as far as it can be read."""
+    statement: list[str] | None = []  # the tokens since it began; None: it is no import
+    try:
+        for kind, text, *_ in tokenize.tokenize(io.BytesIO(content).readline):
+            if kind in _SKIPPED:
+                continue
+            if kind in _ENDS or (kind == tokenize.OP and text in (";", ":")):
+                if statement:
+                    with contextlib.suppress(SyntaxError, ValueError):
+                        yield from ast.parse(" ".join(statement)).body
+                statement = []
+            elif statement == [] and text not in ("import", "from"):
+                statement = None
+            elif statement is not None:
+                statement.append(text)
+                if len(statement) > MOST_IMPORTS:
+                    statement = None
+    except (SyntaxError, tokenize.TokenError, ValueError):  # as the import will say
+        return

@@ -52,7 +52,7 @@ LIBRARIES = frozenset(_LIBRARIES.split())  # what hpc_es imports, and what these
 _PACKAGE = str(Path(__file__).parents[1])
 _INSTALLED = ("site-packages", "dist-packages")
 
-MOST_SOURCE, MOST_COMPILED = 1 << 24, 1 << 29  # bytes of a file of code
+MOST_SOURCE, MOST_COMPILED = 1 << 22, 1 << 29  # bytes of a file of code
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,19 @@ def importable(*directories: Path | str) -> list[str]:
     candidates = [current_directory(), *(Path(directory).absolute() for directory in directories)]
     allowed = []
     for directory in filter(_is_directory, candidates):
-        if not any(
-            any(path.glob(mark)) for path in (directory, directory.parent) for mark in RUN_MARKS
-        ):
+        if not (_has_runs(directory, directory) or _has_runs(directory.parent, directory)):
             allowed.append(str(directory))
     return allowed
+
+
+def _has_runs(place: Path, directory: Path) -> bool:
+    """Return whether a place, a directory or the one above it, has runs.
+
+    Those of a user who could not have made the directory say nothing about it: everybody writes
+    into /tmp.
+    """
+    owners = {os.stat(directory).st_uid, os.stat(place).st_uid}  # noqa: PTH116
+    return any(path.lstat().st_uid in owners for mark in RUN_MARKS for path in place.glob(mark))
 
 
 def _is_directory(path: Path | str) -> bool:

@@ -4,6 +4,7 @@ wherever Python would import them from.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.abc
@@ -21,9 +22,12 @@ import pytest
 
 from hpc_es.config import source_code
 from hpc_es.config.resolved import changes
+from hpc_es.config.source_code import _imported
 from hpc_es.core.errors import UserError
 from hpc_es.storage.trust import decide
 from tests.helpers.deep import LEVELS, deep
+from tests.helpers.harness import ROOT
+from tests.helpers.time_limit import time_limit
 
 RAISES = "raise SystemExit('a hash must not run the module')\n"
 _numbers = itertools.count()
@@ -271,3 +275,41 @@ def test_files_that_would_run_follow_the_import_statements(root: str, tmp_path: 
         path: sha256(path.read_text()) for path in used
     }
     assert [name for name, one in found.items() if one.is_package] == [root]
+
+
+def test_imports_are_those_that_a_parser_finds() -> None:
+    """In every file of hpc_es, and in forms that are rare."""
+    rare = b"""# -*- coding: latin-1 -*-
+'import no1'; import a, b.c as d; x = lambda: 0; from . import e
+if x: from .. f import (g,  # comment
+    h as i)
+from \\
+    j import *
+def k(): import l; return {m: 'from n import o'}
+f'{x:from}'; raise p from q  # \xe9 import r
+async def s(): await t; import \xe9u
+"""
+    assert _imported(rare, "p.q") == [
+        *("a", "b.c", "p.q", "p.q.e", "p.f", "p.f.g", "p.f.h"),
+        *("j", "j.*", "l", "\xe9u"),
+    ]
+    files = [path.read_bytes() for path in (ROOT / "hpc_es").rglob("*.py")]
+    for content in files:
+        nodes = [*ast.walk(ast.parse(content))]
+        named = {
+            alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
+        }
+        named |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        assert named <= set(_imported(content, "p")), content[:200]
+    assert len(files) > 300
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"f'" + b"{a}" * 300_000 + b"'\n", b"0\n" * 300_000, b"import a\n" * 100_000, b"(" * 900_000],
+    ids=["formatted", "statements", "imports", "brackets"],
+)
+def test_source_that_takes_a_parser_minutes_is_looked_at_in_seconds(content: bytes) -> None:
+    """Before anybody has trusted it: f-strings take Python 3.11 two minutes."""
+    with time_limit(30):
+        assert len(_imported(content, "p")) <= 10_000

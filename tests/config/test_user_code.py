@@ -147,3 +147,19 @@ def test_checked_modules_are_those_of_their_directory_only(
         monkeypatch.delitem(sys.modules, file.stem, raising=False)
         assert importlib.import_module(file.stem).where == name
     monkeypatch.delitem(sys.modules, file.stem)
+
+
+def test_mark_of_a_run_in_a_directory_for_everybody_hides_no_code(tmp_path: Path) -> None:
+    """Anybody may write trials.json into /tmp."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    code = tmp_path / "shared" / "code"
+    code.mkdir(parents=True)
+    assert str(code) in user_code.importable(code)
+    mark = tmp_path / "shared" / "trials.json"
+    mark.write_text("{}")
+    assert str(code) not in user_code.importable(code)
+    os.chown(mark, 12001, 12001)
+    assert str(code) in user_code.importable(code)
+    os.chown(code, 12001, 12001)
+    assert str(code) not in user_code.importable(code)
