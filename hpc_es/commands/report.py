@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from hpc_es.core.streams import say_error
 
 if TYPE_CHECKING:
     from hpc_es.report.page import Section
+    from hpc_es.report.run_summary import RunSummary
 
 LARGEST = 5_000_000  # bytes of a report
 LEARNING_CURVES = 10  # trials of a tuning, the best ones
@@ -127,7 +129,7 @@ def _run_sections(paths: Sequence[Path], unreadable: dict[Path, str]) -> list[Se
     Those that cannot be shown are left out, and added with the reason.
     """
     from hpc_es.report.run_sections import run_sections
-    from hpc_es.report.run_summary import RunSummary, read_run
+    from hpc_es.report.run_summary import read_run
 
     runs: list[RunSummary] = []
     for path in paths:
@@ -144,7 +146,34 @@ def _run_sections(paths: Sequence[Path], unreadable: dict[Path, str]) -> list[Se
             usable.append(run)
         except (UserError, *READING) as error:
             unreadable[run.path] = unreadable_reason(error)
-    return run_sections(usable) if usable else []
+    together = _together(usable, unreadable)
+    return run_sections(together) if together else []
+
+
+def _together(runs: Sequence[RunSummary], unreadable: dict[Path, str]) -> list[RunSummary]:
+    """Return those of some runs that can be shown together, this user's before those of others;
+    add the reasons of the rest.
+    """
+    from hpc_es.report.run_sections import run_sections
+
+    kept: list[RunSummary] = []
+
+    def add(more: list[RunSummary]) -> None:
+        try:
+            run_sections([*kept, *more])
+            kept.extend(more)
+        except (UserError, *READING) as error:
+            if len(more) > 1:
+                half = len(more) // 2
+                add(more[:half])
+                add(more[half:])
+            else:
+                reason = unreadable_reason(error)
+                unreadable[more[0].path] = f"cannot be shown beside the others: {reason}"
+
+    if runs:
+        add(sorted(runs, key=lambda run: run.path.stat().st_uid != os.geteuid()))
+    return [run for run in runs if run in kept]
 
 
 def _tuning(path: Path, suffix: str) -> Iterator[Section]:

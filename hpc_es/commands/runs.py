@@ -707,14 +707,19 @@ def _copied(contents: Mapping[str, Sequence[JsonObject]]) -> dict[str, str]:
         for name, rows in contents.items()
         if rows and all(identity_digest(row) for row in rows)
     }
+    of_row: dict[str, list[str]] = {}  # the directories that have a row, in order
+    for name, rows_of_run in runs.items():
+        for row in rows_of_run:
+            of_row.setdefault(row, []).append(name)
+    place = {name: index for index, name in enumerate(runs)}
     copies: dict[str, str] = {}
     for name, own in runs.items():
-        for other, theirs in runs.items():
-            is_earlier = list(runs).index(other) < list(runs).index(name)
+        for other in min((of_row[row] for row in own), key=len):
+            is_earlier = place[other] < place[name]
             if (
                 other != name
                 and other not in copies
-                and (own < theirs or (own == theirs and is_earlier))
+                and (own < runs[other] or (own == runs[other] and is_earlier))
             ):
                 copies[name] = other
                 break

@@ -30,6 +30,7 @@ MOST_HOLES = 1 << 33
 # of a JSON text: lists may take 20 times its bytes, keys 25 times, and values 10 times
 MOST_LISTS, MOST_KEYS, MOST_VALUES = 1_000_000, 1_000_000, 20_000_000
 TOO_DEEP = "is nested too deep"
+DEEPEST = 200  # directories within each other that are removed
 
 # directories above a file that may be links in a run, such as run/repetition_0000/checkpoints
 LINKED_LEVELS = 3
@@ -169,7 +170,7 @@ def remove_directory(path: Path) -> None:
         remove_within(place, path.name)
 
 
-def remove_within(place: int, name: str) -> None:
+def remove_within(place: int, name: str, levels: int = DEEPEST) -> None:
     """Remove a file, or a directory with all that is in it, within an open directory.
 
     Of what takes the place of a directory meanwhile, links are not followed and pipes not waited
@@ -184,9 +185,11 @@ def remove_within(place: int, name: str) -> None:
         return
     failed: OSError | None = None
     try:
+        if not levels:
+            raise OSError(errno.ELOOP, TOO_DEEP, name)
         for entry in os.listdir(directory):  # noqa: PTH208  of an open directory
             try:
-                remove_within(directory, entry)
+                remove_within(directory, entry, levels - 1)
             except OSError as error:
                 failed = failed or error
     finally:

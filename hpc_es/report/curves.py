@@ -442,13 +442,17 @@ def grouped(runs: Sequence[RunCurves]) -> list[RunGroup]:
     """
     groups: dict[str, list[RunCurves]] = {}
     copies: dict[str, list[RunCurves]] = {}
+    starts: dict[tuple[str, tuple[object, ...]], list[int]] = {}  # numbers of runs in a group
     noisy = {task_text(run.config) for run in runs if run.has_measured_noise}
     for given in runs:
         run = replace(given, draws_means=True) if task_text(given.config) in noisy else given
-        key = json.dumps(shared_config(run.config), sort_keys=True, default=str)
-        same = groups.setdefault(key, [])
-        known = next((index for index, other in enumerate(same) if is_copy(run, other)), None)
+        config = json.dumps(shared_config(run.config), sort_keys=True, default=str)
+        # of one config, a run that has found nothing yet may have another measure
+        key = f"{run.measure.label} {config}"
+        same, alike = groups.setdefault(key, []), starts.setdefault((key, _start(run)), [])
+        known = next((index for index in alike if is_copy(run, same[index])), None)
         if known is None:
+            alike.append(len(same))
             same.append(run)
             continue
         longer = run.rows > same[known].rows
@@ -462,6 +466,12 @@ def grouped(runs: Sequence[RunCurves]) -> list[RunGroup]:
         RunGroup(label, runs, copies.get(key, ()))
         for label, (key, runs) in zip(labels, groups.items(), strict=True)
     ]
+
+
+def _start(run: RunCurves) -> tuple[object, ...]:
+    """Return what copies of a run have in common, so that few runs are compared."""
+    first = [run.columns[name][0] for name in ("timesteps_total", run.measure.y)]
+    return (str(run.config.get("seed")), run.repetition, *map(str, first))
 
 
 def is_copy(one: RunCurves, other: RunCurves) -> bool:

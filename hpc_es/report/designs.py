@@ -78,6 +78,7 @@ def read_designs(runs: Sequence[tuple[Path, ConfigData, Found]]) -> Designs | No
     designs: list[Design] = []
     left = MOST_CELLS
     names: list[str] = []
+    read: dict[tuple[Path | None, tuple[str, ...]], set[tuple[Value, ...]]] = {}  # initial points
     for path, config, _ in runs:
         constraints = _constraints(config)
         given: set[tuple[Value, ...]] | None = None
@@ -91,7 +92,10 @@ def read_designs(runs: Sequence[tuple[Path, ConfigData, Found]]) -> Designs | No
             cells = {name: row.get(name) for name in names}
             parameters = _parameters(config, names)
             if given is None:
-                given = _initial_points(config, parameters)
+                source = _initial_file(path, config), parameters
+                if source not in read:
+                    read[source] = _initial_points(*source)
+                given = read[source]
             value = row.get("value")
             violation = sum(max(_number(cells.get(name)), 0.0) for name in constraints)
             designs.append(
@@ -129,13 +133,24 @@ def _parameters(config: ConfigData, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name[:1] == "x" and name[1:].isdigit())
 
 
-def _initial_points(config: ConfigData, parameters: Sequence[str]) -> set[tuple[Value, ...]]:
-    """Return the points of a CSV file that the config names; none if it cannot be read."""
+def _initial_file(run: Path, config: ConfigData) -> Path | None:
+    """Return the CSV file of points that a config names.
+
+    None if there is none, or if its owner is not that of the run: somebody else's run could name a
+    file of this user, whose points the report would then tell.
+    """
     name = (config.get("task") or {}).get("initial_points")
-    if not isinstance(name, str) or not name.endswith(".csv"):
-        return set()
-    file = Path(str(config.get("directory") or ".")) / name
-    if not is_regular(file):
+    file = Path(str(config.get("directory") or "."), str(name))
+    if isinstance(name, str) and name.endswith(".csv") and is_regular(file):
+        owners = {run.stat().st_uid, (run / "config.yaml").lstat().st_uid}
+        if owners == {file.lstat().st_uid}:
+            return file
+    return None
+
+
+def _initial_points(file: Path | None, parameters: Sequence[str]) -> set[tuple[Value, ...]]:
+    """Return the points of a CSV file; none if it cannot be read."""
+    if file is None:
         return set()
     try:
         names, *rows = csv.reader(io.StringIO(read_text(file, most=LARGEST_POINTS)))

@@ -27,6 +27,7 @@ from hpc_es.report.curves import (
     best_values,
     by_task,
     diagnostic,
+    drawable,
     evaluation,
     grouped,
     of_one_run,
@@ -81,8 +82,9 @@ class ReportedGroup:
 
     @property
     def scores(self) -> list[float]:
-        """The scores of the finished runs."""
-        return [run.score.value for run in self.runs if run.score and run.score.is_final]
+        """The scores of the finished runs, as far as they can be drawn."""
+        final = [run.score.value for run in self.runs if run.score and run.score.is_final]
+        return [value for value in final if not math.isnan(drawable(value))]
 
 
 def groups_of(runs: Sequence[RunSummary]) -> tuple[list[ReportedGroup], dict[Path, RunSummary]]:

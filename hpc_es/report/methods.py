@@ -16,7 +16,7 @@ import numpy as np
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import UserError, visible
 from hpc_es.core.text_table import aligned
-from hpc_es.report.curves import COLUMNS, RunCurves, RunGroup, X, by_task
+from hpc_es.report.curves import COLUMNS, RunCurves, RunGroup, X, by_task, drawable
 from hpc_es.report.statistics import Ends, bootstrap_interval, probability_of_improvement
 
 
@@ -143,11 +143,13 @@ def _method(group: RunGroup, x: X, target: float | None) -> Method:
 
 
 def _score(run: RunCurves) -> float:
-    """Return the answer of a run; the worst possible one if there is none or it is infeasible."""
+    """Return the answer of a run; the worst possible one if there is none, or it is infeasible or
+    beyond what a picture can show.
+    """
     answer = run.found.answer
-    if answer.value is None or not answer.is_comparable:
+    if not answer.is_comparable or math.isnan(value := drawable(answer.value)):
         return -run.found.sign * math.inf
-    return answer.value
+    return value
 
 
 def _time_to(run: RunCurves, x: X, target: float) -> tuple[float, bool]:

@@ -470,7 +470,10 @@ def statistics(values: Sequence[float | None]) -> dict[str, float] | None:
         float(value) for value in np.quantile(np.array(numbers, np.float64), [0.25, 0.5, 0.75])
     )
     spread = {"quartile_1": low, "quartile_3": high, "interquartile_range": high - low}
-    mean = math.fsum(numbers) / len(numbers)
+    try:
+        mean = math.fsum(numbers) / len(numbers)
+    except OverflowError:  # of the sum
+        mean = math.fsum(value / len(numbers) for value in numbers)
     return {"mean": mean, "median": median, **spread, "min": min(numbers), "max": max(numbers)}
 
 

@@ -31,6 +31,7 @@ from hpc_es.report.page import (
 )
 from hpc_es.report.run_summary import shortened
 from hpc_es.tuning.report import AGAIN, TrialRow, TuningReport
+from hpc_es.tuning.report import MISSING as UNSTARTED
 from hpc_es.tuning.space import Value, ValueList, ValueRange, as_text, parse_space
 from hpc_es.tuning.trials import COMPLETE, FAILED, Trial
 
@@ -297,6 +298,8 @@ def _trials(report: TuningReport) -> Element:
     head = ["trial", "state", "objective", *report.measures, *report.keys, "generations"]
     rows: list[list[Cell | Content]] = []
     for row in report.rows:
+        if row["state"] == UNSTARTED:  # the summary counts them
+            continue
         line: list[Cell | Content] = [
             Cell(str(row["trial"]), row["trial"]),
             badge(str(row["state"])),

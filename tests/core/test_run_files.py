@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -346,3 +347,23 @@ def test_what_can_be_removed_is_removed_before_the_error(tmp_path: Path) -> None
     os.close(kept)
     assert [path.name for path in (tmp_path / "old").iterdir()] == ["2"]
     remove_directory(tmp_path / "old")
+
+
+def test_directories_within_each_other_are_removed_to_a_depth(tmp_path: Path) -> None:
+    deep = tmp_path / "old"
+    for _ in range(190):
+        deep /= "a"
+    deep.mkdir(parents=True)
+    remove_directory(tmp_path / "old")
+    (tmp_path / "old" / "beside").mkdir(parents=True)
+    inner = os.open(tmp_path / "old", os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("a", dir_fd=inner)
+        below = os.open("a", os.O_RDONLY, dir_fd=inner)
+        os.close(inner)
+        inner = below
+    os.close(inner)
+    with pytest.raises(OSError, match="nested too deep"):
+        remove_directory(tmp_path / "old")
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["a"]
+    subprocess.run(["rm", "-r", str(tmp_path / "old")], check=True)

@@ -249,3 +249,33 @@ def test_short_lines_below_a_wide_header_cost_their_bytes(tmp_path: Path) -> Non
     found = read_designs([(run, config, Found("minimise"))])
     assert found is not None and not any(design.is_initial for design in found.successful)
     assert time.process_time() - since < 5
+
+
+def test_points_of_a_file_of_another_owner_than_the_run_are_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A config of somebody else could name a private file, and ask which designs are in it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    run = beam(tmp_path / "run")
+    assert any(design.is_initial for design in read(run).successful)
+    for path in (run, run / "config.yaml"):
+        os.chown(path, 12001, 12001)
+    assert not any(design.is_initial for design in read(run).successful)
+    os.chown(tmp_path / "known.csv", 12001, 12001)
+    assert any(design.is_initial for design in read(run).successful)
+
+
+def test_points_of_many_runs_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = [beam(tmp_path / str(number)) for number in range(3)]
+    read_text, read_files = designs_module.read_text, []
+
+    def counting(file: Path, **options: int) -> str:
+        read_files.append(file)
+        return read_text(file, **options)
+
+    monkeypatch.setattr(designs_module, "read_text", counting)
+    config = yaml.safe_load((named[0] / "config.yaml").read_text())
+    designs = read_designs([(run, config, Found()) for run in named])
+    assert designs is not None and sum(one.is_initial for one in designs.successful) == 3
+    assert read_files == [tmp_path / "known.csv"]

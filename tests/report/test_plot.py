@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from hpc_es.report.statistics import Summary
 from hpc_es.report.ticks import ShortNumbers
 from hpc_es.storage.metrics_log import MetricsLog, Number
 from tests.helpers import runs
+from tests.helpers.time_limit import time_limit
 
 
 def make(
@@ -801,3 +803,38 @@ def test_private_run_is_not_drawn_through_a_link_of_a_stranger(tmp_path: Path) -
     os.chown(mine, 12002, 12002)
     with pytest.raises(UserError, match="link of user 12001"):
         plot([shared], shared / "curve.png")
+
+
+def test_many_runs_of_one_seed_are_compared_in_seconds(tmp_path: Path) -> None:
+    """Each was compared with each: 1,500 small runs took two minutes."""
+    one = load(make(tmp_path / "run", [1, 2], seed=1))
+    many = []
+    for number in range(3000):
+        columns = {**one.columns, "return_mean": one.columns["return_mean"] + number}
+        many.append(replace(one, path=tmp_path / str(number), columns=columns))
+    with time_limit(60):
+        (group,) = grouped([*many, one])
+    assert len(group.runs) == 3000 and [run.path for run in group.copies] == [one.path]
+
+
+def test_run_of_the_same_config_with_another_measure_is_another_group(tmp_path: Path) -> None:
+    """Such as one that has found nothing feasible yet; an average over none was an IndexError."""
+    runs = [load(make(tmp_path / str(seed), [1, 2], seed=seed)) for seed in (1, 2)]
+    columns = {**runs[1].columns, "best_value": np.array([1.0, 2.0])}
+    groups = grouped([runs[0], replace(runs[1], columns=columns)])
+    assert [len(group.runs) for group in groups] == [1, 1]
+    assert groups[0].measure is not groups[1].measure
+
+
+@pytest.mark.parametrize("large", [1.7e308, -1.7e308])
+def test_answer_that_no_picture_can_show_is_none(large: float, tmp_path: Path) -> None:
+    """The difference of two such numbers is infinite."""
+    paths = [make(tmp_path / str(seed), [1, 2], seed=seed) for seed in (1, 2, 3)]
+    for path, value in zip(paths, (large, 1.0, 2.0), strict=True):
+        (path / "status.json").write_text('{"status": "finished"}')
+        answer = {"value": value, "kind": "centre"}
+        (path / "result.json").write_text(json.dumps({"answer": answer, "best_evaluation": answer}))
+    output = tmp_path / "out.html"
+    assert cli.run(["report", *map(str, paths), "-o", str(output)]) == 0
+    assert "unreadable" not in output.read_text()
+    assert cli.run(["plot", *map(str, paths), "--methods", "-o", str(tmp_path / "out.png")]) == 0

@@ -11,7 +11,7 @@ import pytest
 from hpc_es import cli
 from hpc_es.core.errors import UserError
 from hpc_es.storage import results
-from hpc_es.storage.results import Shard
+from hpc_es.storage.results import Shard, statistics
 
 
 def row(
@@ -225,3 +225,8 @@ def test_a_config_that_names_any_number_of_repetitions_lists_some() -> None:
     summary = results.summary([row(1)], 10**12)
     assert summary["missing"] == [0, *range(2, 1001)]
     assert f"999, 1000 and {10**12 - 1001:,} more" in results.summary_text(summary)
+
+
+def test_statistics_of_numbers_whose_sum_is_infinite() -> None:
+    found = statistics([1.7e308, 1.7e308, 1.0])
+    assert found is not None and found["mean"] == pytest.approx(1.7e308 / 3 * 2)
