@@ -24,6 +24,7 @@ from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.core.text_table import aligned
 from hpc_es.storage.answers import read_config
 from hpc_es.storage.files import write_text, written
+from hpc_es.storage.members import LARGEST_NUMBER
 from hpc_es.tuning.plan import BY_NAME, MEASURES, WEIGHT, varied
 from hpc_es.tuning.space import Value, ValueList, ValueRange, as_text, parse_space
 from hpc_es.tuning.trials import (
@@ -114,6 +115,8 @@ def _row(trial: Trial, hyperparameters: JsonObject) -> TrialRow:
         numbers = [row[name] for name in names]
         if not all(value is None or isinstance(value, int | float) for value in numbers):
             raise TypeError(f"expected numbers, found {numbers!r}")
+        if any(value is not None and abs(value) > LARGEST_NUMBER for value in numbers):
+            raise ValueError(f"no picture can show numbers beyond {LARGEST_NUMBER:g}")
         _cells(row, MEASURES, [*row["hyperparameters"]])
         return row
     except (UserError, *READING) as error:
