@@ -298,8 +298,8 @@ def _trials(report: TuningReport) -> Element:
     head = ["trial", "state", "objective", *report.measures, *report.keys, "generations"]
     rows: list[list[Cell | Content]] = []
     for row in report.rows:
-        if row["state"] == UNSTARTED:  # the summary counts them
-            continue
+        if row["state"] == UNSTARTED and not row["hyperparameters"]:
+            continue  # of Optuna, which chooses them later; the summary counts them
         line: list[Cell | Content] = [
             Cell(str(row["trial"]), row["trial"]),
             badge(str(row["state"])),
