@@ -489,9 +489,8 @@ def _submit(submission: Submission, previous: str) -> str:
     """
     after = [f"--dependency=afterany:{previous}"] if previous else []
     command = submission.command("--parsable", *after)
-    return (
-        _given_to(command, submission.script).strip().partition(";")[0]
-    )  # the name of the cluster may follow
+    said = _given_to(command, submission.script)
+    return said.strip().partition(";")[0]  # the name of the cluster may follow
 
 
 def _given_to(command: Sequence[str], script: bytes) -> str:

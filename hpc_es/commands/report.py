@@ -173,7 +173,8 @@ def _together(runs: Sequence[RunSummary], unreadable: dict[Path, str]) -> list[R
 
     if runs:
         add(sorted(runs, key=lambda run: run.path.stat().st_uid != os.geteuid()))
-    return [run for run in runs if run in kept]
+    shown = {run.path for run in kept}
+    return [run for run in runs if run.path in shown]
 
 
 def _tuning(path: Path, suffix: str) -> Iterator[Section]:

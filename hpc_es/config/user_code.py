@@ -136,8 +136,7 @@ def importable(*directories: Path | str) -> list[str]:
 def _has_runs(place: Path, directory: Path) -> bool:
     """Return whether a place, a directory or the one above it, has runs.
 
-    Those of a user who could not have made the directory say nothing about it: everybody writes
-    into /tmp.
+    Only those of the owner of one of the two count: everybody writes into /tmp.
     """
     owners = {os.stat(directory).st_uid, os.stat(place).st_uid}  # noqa: PTH116
     return any(path.lstat().st_uid in owners for mark in RUN_MARKS for path in place.glob(mark))

@@ -13,7 +13,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,10 @@ from hpc_es import cli
 from hpc_es.commands.report import LARGEST, report_page
 from hpc_es.core.errors import Failure, UserError
 from hpc_es.core.vocabulary import Vocabulary
+from hpc_es.report import run_sections
 from hpc_es.report.group_sections import round_ticks
 from hpc_es.report.page import Section, duration_text, element, number_text, page, table
-from hpc_es.report.run_summary import read_run
+from hpc_es.report.run_summary import RunSummary, read_run
 from hpc_es.report.server import WatchServer
 from hpc_es.report.statistics import (
     bootstrap_interval,
@@ -636,3 +637,23 @@ def test_charts_are_drawn_without_errors_in_chromium(tmp_path: Path) -> None:
     assert drawn == ["2"]  # evaluations and population; single runs are hidden
     assert re.search(r'<canvas width="\d{3}', done.stdout)
     assert "CONSOLE" not in done.stderr, done.stderr
+
+
+def test_runs_that_cannot_be_shown_together_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them can be shown alone."""
+    for name in ("a", "b", "c"):
+        status(make(tmp_path / name, [1, 2], seed=ord(name)), "finished")
+    real = run_sections.run_sections
+
+    def refusing(runs: Sequence[RunSummary]) -> list[Section]:
+        if {"a", "b"} <= {run.path.name for run in runs}:
+            raise IndexError("list index out of range")
+        return real(runs)
+
+    monkeypatch.setattr(run_sections, "run_sections", refusing)
+    page = parsed(tmp_path)
+    assert "cannot be shown beside the others: " in page.texts["unreadable"]
+    assert str(tmp_path / "b") in page.texts["unreadable"]
+    assert {"a", "c"} <= {row[0] for row in page.tables["Runs"]}
