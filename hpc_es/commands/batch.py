@@ -167,7 +167,7 @@ def run_sbatch(arguments: argparse.Namespace) -> int:
         batch = batch_script(arguments)
         script = arguments.script or script_path(arguments, batch)
         submission = (
-            Submission(batch.signed().encode(), [], [])
+            Submission(batch.signed().encode())
             if arguments.script is None
             else _edited_script(arguments, batch)
         )
@@ -431,8 +431,8 @@ class Submission:
     """
 
     script: bytes
-    options: Sequence[str]
-    arguments: Sequence[str]
+    options: Sequence[str] = ()
+    arguments: Sequence[str] = ()
 
     def command(self, *options: str) -> list[str]:
         """Return the command, with these options before those of the user."""

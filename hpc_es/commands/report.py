@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hpc_es.core.arguments import expanded_path, whole_number
 from hpc_es.core.errors import READING, UserError, unreadable_reason
 from hpc_es.core.paths import followed
-from hpc_es.core.run_files import is_regular
+from hpc_es.core.run_files import is_regular, owner
 from hpc_es.core.streams import say_error
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def report_page(
 def _run_sections(paths: Sequence[Path], unreadable: dict[Path, str]) -> list[Section]:
     """Return the sections about runs.
 
-    Those that cannot be shown are left out, and added with the reason.
+    Those that cannot be shown are left out, and added with the reason: of two that cannot be shown
+    together, that of another user.
     """
     from hpc_es.report.run_sections import run_sections
     from hpc_es.report.run_summary import read_run
@@ -137,44 +138,27 @@ def _run_sections(paths: Sequence[Path], unreadable: dict[Path, str]) -> list[Se
             runs.append(read_run(path))
         except (UserError, *READING) as error:
             unreadable[path] = unreadable_reason(error)
-    with contextlib.suppress(UserError, *READING):
-        return run_sections(runs) if runs else []
-    usable = []
-    for run in runs:
+    shown: set[Path] = set()
+    sections: list[Section] = []
+
+    def add(more: Sequence[RunSummary]) -> None:
+        """Show some more runs, or else those of them that can be shown beside the others."""
+        nonlocal sections
+        wanted = shown | {run.path for run in more}
         try:
-            run_sections([run])
-            usable.append(run)
+            sections = run_sections([run for run in runs if run.path in wanted])
+            shown.update(wanted)
         except (UserError, *READING) as error:
-            unreadable[run.path] = unreadable_reason(error)
-    together = _together(usable, unreadable)
-    return run_sections(together) if together else []
-
-
-def _together(runs: Sequence[RunSummary], unreadable: dict[Path, str]) -> list[RunSummary]:
-    """Return those of some runs that can be shown together, this user's before those of others;
-    add the reasons of the rest.
-    """
-    from hpc_es.report.run_sections import run_sections
-
-    kept: list[RunSummary] = []
-
-    def add(more: list[RunSummary]) -> None:
-        try:
-            run_sections([*kept, *more])
-            kept.extend(more)
-        except (UserError, *READING) as error:
-            if len(more) > 1:
+            if len(more) == 1:
+                unreadable[more[0].path] = unreadable_reason(error)
+            else:
                 half = len(more) // 2
                 add(more[:half])
                 add(more[half:])
-            else:
-                reason = unreadable_reason(error)
-                unreadable[more[0].path] = f"cannot be shown beside the others: {reason}"
 
     if runs:
-        add(sorted(runs, key=lambda run: run.path.stat().st_uid != os.geteuid()))
-    shown = {run.path for run in kept}
-    return [run for run in runs if run.path in shown]
+        add(sorted(runs, key=lambda run: owner(run.path) != os.geteuid()))
+    return sections
 
 
 def _tuning(path: Path, suffix: str) -> Iterator[Section]:

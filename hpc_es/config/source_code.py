@@ -17,7 +17,6 @@ import sys
 import tokenize
 from collections.abc import Iterable, Iterator
 from importlib.machinery import ModuleSpec, PathFinder, all_suffixes
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 from zipimport import zipimporter
@@ -273,7 +272,7 @@ def _imported(content: bytes, package: str) -> list[str]:
     minutes for some small files, which are not trusted yet. What it does not find may not run.
     """
     found: list[str] = []
-    for node in islice(_import_statements(content), MOST_IMPORTS):
+    for node in _import_statements(content):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -282,7 +281,9 @@ def _imported(content: bytes, package: str) -> list[str]:
             )
             module = ".".join(filter(None, [*above, node.module]))
             found += [module, *(f"{module}.{alias.name}" for alias in node.names)]
-    return [name for name in found[:MOST_IMPORTS] if name]
+        if len(found) >= MOST_IMPORTS:
+            break
+    return [name for name in found if name]
 
 
 def _import_statements(content: bytes) -> Iterator[ast.stmt]:
@@ -301,7 +302,5 @@ def _import_statements(content: bytes) -> Iterator[ast.stmt]:
                 statement = None
             elif statement is not None:
                 statement.append(text)
-                if len(statement) > MOST_IMPORTS:
-                    statement = None
     except (SyntaxError, tokenize.TokenError, ValueError):  # as the import will say
         return

@@ -39,6 +39,7 @@ from hpc_es.core import search_path
 from hpc_es.core.errors import UserError, as_command
 from hpc_es.core.ownership import stranger
 from hpc_es.core.paths import current_directory
+from hpc_es.core.run_files import owner
 
 RUN_MARKS = ("checkpoints/*.h5", "checkpoint_*.h5", "trials.json", "repetition_*/config.yaml")
 _LIBRARIES = """Box2D PIL ale_py annotated_types array_api_compat attr brax bsuite chex cloudpickle craftax cv2
@@ -138,8 +139,8 @@ def _has_runs(place: Path, directory: Path) -> bool:
 
     Only those of the owner of one of the two count: everybody writes into /tmp.
     """
-    owners = {os.stat(directory).st_uid, os.stat(place).st_uid}  # noqa: PTH116
-    return any(path.lstat().st_uid in owners for mark in RUN_MARKS for path in place.glob(mark))
+    owners = {directory.stat().st_uid, place.stat().st_uid}
+    return any(owner(path) in owners for mark in RUN_MARKS for path in place.glob(mark))
 
 
 def _is_directory(path: Path | str) -> bool:

@@ -493,6 +493,14 @@ def is_regular(path: Path) -> bool:
         return False
 
 
+def owner(path: Path) -> int | None:
+    """Return the user who owns a file, directory or link; None if there is none."""
+    try:
+        return path.lstat().st_uid
+    except OSError:
+        return None
+
+
 def is_removed(file: BinaryIO) -> bool:
     """Return whether an open file has no name any more:
     what is written to it is lost when it is closed.

@@ -11,7 +11,7 @@ from hpc_es.storage.checkpoint import Snapshot
 from hpc_es.storage.checkpoint import load as load_checkpoint
 from hpc_es.storage.checkpoint_directory import find as find_checkpoint
 from hpc_es.storage.files import write_text, written
-from hpc_es.storage.results import Result, read_results, require_run
+from hpc_es.storage.results import Result, mean, read_results, require_run
 from hpc_es.trained.policy import ROWS
 from hpc_es.trained.stored import StoredPolicy, read_policy
 
@@ -22,6 +22,7 @@ __all__ = [
     "StoredPolicy",
     "find_checkpoint",
     "load_checkpoint",
+    "mean",
     "plain_data",
     "read_policy",
     "read_results",

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated
 
 import matplotlib as mpl
@@ -30,7 +29,7 @@ from hpc_es.core.run_files import LARGEST_CONFIG, exists, read_text
 from hpc_es.core.spreadsheets import spreadsheet_text
 from hpc_es.core.text_table import aligned
 from hpc_es.extend.reports import STYLE, SUFFIXES
-from hpc_es.extend.runs import Result, read_results, written
+from hpc_es.extend.runs import Result, mean, read_results, written
 from hpc_es.programs.coding_cases import COUNT, TASKS, Case
 from hpc_es.programs.coding_tasks import PAPER, CodingTask, make_task
 
@@ -55,18 +54,18 @@ class Cell:
     @property
     def success_rate(self) -> float:
         """Fraction of the repetitions that found a correct program."""
-        return fmean(bool(row["success"]) for row in self.rows)
+        return mean(bool(row["success"]) for row in self.rows)
 
     @property
     def npe(self) -> float:
         """Mean NPE over all repetitions."""
-        return fmean(row["npe"] for row in self.rows)
+        return mean(row["npe"] for row in self.rows)
 
     @property
     def success_npe(self) -> float | None:
         """Mean NPE over the successful repetitions."""
         values = [row["npe"] for row in self.rows if row["success"]]
-        return fmean(values) if values else None
+        return mean(values) if values else None
 
     @property
     def reward(self) -> float | None:
@@ -75,7 +74,7 @@ class Cell:
         None if no program got one.
         """
         rewards = [row["best_reward"] for row in self.rows if row["best_reward"] is not None]
-        return fmean(rewards) if rewards else None
+        return mean(rewards) if rewards else None
 
     @property
     def missing(self) -> int:
@@ -235,11 +234,11 @@ def table_text(table: Table, rewards: bool = False) -> str:
         cells = [table.cells.get((task, algorithm)) for algorithm in table.algorithms]
         lines.append([task, *("" if cell is None else _cell_text(cell, rewards) for cell in cells)])
     if not rewards:
-        means = [
-            fmean(cell.success_rate for (_, name), cell in table.cells.items() if name == algorithm)
+        rates = [
+            mean(cell.success_rate for (_, name), cell in table.cells.items() if name == algorithm)
             for algorithm in table.algorithms
         ]
-        lines.append(["mean success rate", *(f"{mean:.2f}" for mean in means)])
+        lines.append(["mean success rate", *(f"{rate:.2f}" for rate in rates)])
     text_lines = aligned(lines)
     if any(cell.missing for cell in table.cells.values()):
         text_lines.append("* repetitions are missing")

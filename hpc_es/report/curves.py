@@ -24,6 +24,7 @@ from hpc_es.report.declared import declared_metrics, is_of_info
 from hpc_es.report.labels import config_labels, flat
 from hpc_es.report.statistics import CENTRES, DEFAULT, Summary
 from hpc_es.storage.answers import NOISE_MEASURED, RESULT, Found, number, read_found, read_object
+from hpc_es.storage.members import LARGEST_NUMBER
 from hpc_es.storage.metrics_log import JSONL, each_row
 from hpc_es.storage.status import FINISHED, STATUS
 
@@ -74,7 +75,8 @@ FINAL = {
     "final_value_mean": "centre_value_mean",
     "final_score_mean": "centre_score_mean",
 }
-LARGEST = 1e150  # of numbers in a picture: the square is still a number
+# columns in which copies of a run may differ; see _with_final_evaluation
+OF_ONE_DIRECTORY = (COLUMNS["seconds"], "best_value")
 # keys of `policy` that may name files, as init_from does
 INIT_FILES = ("init_observations", "init_optimizer")
 IGNORED = (
@@ -329,7 +331,7 @@ def _is_section(item: tuple[str, object]) -> bool:
 
 def drawable(value: object) -> float:
     """Return a number of a row that a picture can show; NaN for anything else."""
-    if isinstance(value, int | float) and abs(value) <= LARGEST:
+    if isinstance(value, int | float) and abs(value) <= LARGEST_NUMBER:
         return float(value)
     return np.nan
 
@@ -470,7 +472,7 @@ def grouped(runs: Sequence[RunCurves]) -> list[RunGroup]:
 
 def _start(run: RunCurves) -> tuple[object, ...]:
     """Return what copies of a run have in common, so that few runs are compared."""
-    first = [run.columns[name][0] for name in ("timesteps_total", run.measure.y)]
+    first = [run.columns[name][0] for name in DRAWN if name not in OF_ONE_DIRECTORY]
     return (str(run.config.get("seed")), run.repetition, *map(str, first))
 
 
@@ -484,8 +486,7 @@ def is_copy(one: RunCurves, other: RunCurves) -> bool:
     first, second = (run.columns["timesteps_total"][: run.rows] for run in (one, other))
     _, mine, theirs = np.intersect1d(first, second, return_indices=True)
     drawn = [name for name in one.columns if name in other.columns]
-    # see _with_final_evaluation
-    names = [name for name in drawn if name not in (COLUMNS["seconds"], "best_value")]
+    names = [name for name in drawn if name not in OF_ONE_DIRECTORY]
     return len(mine) > 0 and all(
         np.array_equal(one.columns[name][mine], other.columns[name][theirs], equal_nan=True)
         for name in names

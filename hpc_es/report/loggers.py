@@ -6,9 +6,11 @@ dropped with a warning, and the run continues.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import fcntl
+import functools
 import io
 import itertools
 import json
@@ -475,7 +477,6 @@ class WeightsAndBiases:
 
     _run: Any
     _directory: Path
-    _cache: tempfile.TemporaryDirectory[str] | None = None
 
     def __init__(self, options: Wandb) -> None:
         self._options = options
@@ -488,10 +489,8 @@ class WeightsAndBiases:
         require_own_directory(directory / "wandb")
         # telemetry, read when wandb is imported
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        if "WANDB_CACHE_DIR" not in os.environ:
-            # its logs go there: not into $HOME, nor where others could put links
-            self._cache = tempfile.TemporaryDirectory("", "hpc_es_", ignore_cleanup_errors=True)
-            os.environ["WANDB_CACHE_DIR"] = self._cache.name
+        # its logs go there: not into $HOME, nor where others could put links
+        os.environ.setdefault("WANDB_CACHE_DIR", _private_directory())
         import wandb
 
         run_id = run_id if run_id is not None and ID.fullmatch(run_id) else None
@@ -519,15 +518,20 @@ class WeightsAndBiases:
         # Waits until the process of W&B has written all rows; its only states are "finished" and
         # "failed".
         self._run.finish(exit_code=int(status != "finished"))
-        if self._cache is not None:
-            os.environ.pop("WANDB_CACHE_DIR", None)
-            self._cache.cleanup()
         self._require_space()
 
     def _require_space(self) -> None:
         """Raise OSError if the disk is full, which the process of W&B does not report."""
         if os.statvfs(self._directory).f_bavail == 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
+
+
+@functools.cache
+def _private_directory() -> str:
+    """Return a directory of this process, which is removed at its end."""
+    directory = tempfile.TemporaryDirectory("", "hpc_es_", ignore_cleanup_errors=True)
+    atexit.register(directory.cleanup)
+    return directory.name
 
 
 def _directories_of(run_id: str | None, folder: Path) -> list[Path]:

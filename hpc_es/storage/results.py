@@ -16,7 +16,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -458,6 +458,17 @@ def summary(
     }
 
 
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of finite numbers, of which there is one at least; their sum may be too large
+    for a number.
+    """
+    numbers = [*values]
+    try:
+        return math.fsum(numbers) / len(numbers)
+    except OverflowError:
+        return math.fsum(value / len(numbers) for value in numbers)
+
+
 def statistics(values: Sequence[float | None]) -> dict[str, float] | None:
     """Return mean, median, quartiles, minimum and maximum of the finite values.
 
@@ -470,11 +481,13 @@ def statistics(values: Sequence[float | None]) -> dict[str, float] | None:
         float(value) for value in np.quantile(np.array(numbers, np.float64), [0.25, 0.5, 0.75])
     )
     spread = {"quartile_1": low, "quartile_3": high, "interquartile_range": high - low}
-    try:
-        mean = math.fsum(numbers) / len(numbers)
-    except OverflowError:  # of the sum
-        mean = math.fsum(value / len(numbers) for value in numbers)
-    return {"mean": mean, "median": median, **spread, "min": min(numbers), "max": max(numbers)}
+    return {
+        "mean": mean(numbers),
+        "median": median,
+        **spread,
+        "min": min(numbers),
+        "max": max(numbers),
+    }
 
 
 def summary_text(summary: JsonObject) -> str:

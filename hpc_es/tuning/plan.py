@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated, Any, Literal
 
 from hpc_es.config import notations, user_code, validation
@@ -28,7 +27,7 @@ from hpc_es.core.errors import ConfigError, ConfigProblem
 from hpc_es.core.paths import followed, is_config_string
 from hpc_es.core.vocabulary import counted, inside
 from hpc_es.storage.answers import comparable_values, found_in
-from hpc_es.storage.results import BUDGET, budget
+from hpc_es.storage.results import BUDGET, budget, mean
 from hpc_es.tuning.space import Hyperparameters, Space, all_trials, as_text, grid_size, parse_space
 from hpc_es.tuning.trials import MOST_TRIALS, MOST_VALUES
 
@@ -63,7 +62,7 @@ def objective(rows: Sequence[ConfigData], wanted: Any) -> float:
             raise ValueError(
                 f"the final evaluation failed in repetition {', '.join(map(str, lacking))}"
             )
-        value = fmean(returns)
+        value = mean(returns)
     elif wanted in (ANSWER, BEST_REWARD):
         found = [found_in(row) for row in rows]
         lacking = [
@@ -76,12 +75,12 @@ def objective(rows: Sequence[ConfigData], wanted: Any) -> float:
                 f"there is no {wanted.replace('_', ' ')}: no evaluation was successful and "
                 f"feasible in repetition {', '.join(map(str, lacking))}"
             )
-        value = fmean(comparable_values(found))
+        value = mean(comparable_values(found))
     else:
         weight = float(wanted[WEIGHT])
         used = [fraction(row, row["budget"]) if row["success"] else 1.0 for row in rows]
-        value = weight * fmean(bool(row["success"]) for row in rows) + (1 - weight) * (
-            1 - fmean(used)
+        value = weight * mean(bool(row["success"]) for row in rows) + (1 - weight) * (
+            1 - mean(used)
         )
     if not math.isfinite(value):
         raise ValueError(f"the objective is {value}")
@@ -102,13 +101,13 @@ def measures(rows: Sequence[ConfigData]) -> dict[str, float]:
     """
     values: dict[str, float] = {}
     if rows and all(row["success"] is not None for row in rows):
-        values["success_rate"] = fmean(bool(row["success"]) for row in rows)
+        values["success_rate"] = mean(bool(row["success"]) for row in rows)
         if all("npe" in row and row["budget"]["episodes"] for row in rows):
             fractions = [
                 min(row["npe"] / row["budget"]["episodes"], 1.0) if row["success"] else 1.0
                 for row in rows
             ]
-            values["programs_seen_fraction"] = fmean(fractions)
+            values["programs_seen_fraction"] = mean(fractions)
     return values
 
 

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MISSING = "missing"  # never started
-ORDER = (COMPLETE, PRUNED, FAILED, STARTED, MISSING)
+NOT_STARTED = "missing"  # never started
+ORDER = (COMPLETE, PRUNED, FAILED, STARTED, NOT_STARTED)
 AGAIN = "compare the best few with repetitions"
 CSV, PICTURE, BEST = "trials.csv", "tuning.png", "best.yaml"
 TrialRow = JsonObject
@@ -86,6 +86,12 @@ class TuningReport:
         """Names of further measures that some trial has, such as the success rate."""
         return [name for name in MEASURES if any(row[name] is not None for row in self.rows)]
 
+    @property
+    def drawn(self) -> list[TrialRow]:
+        """The complete trials that a picture can show, best first."""
+        complete = (row for row in self.rows if row["state"] == COMPLETE)
+        return [row for row in complete if abs(row["objective"]) <= LARGEST_NUMBER]
+
     def numbers(self, *states: str) -> list[int]:
         """Return the numbers of the trials in these states."""
         return sorted(row["trial"] for row in self.rows if row["state"] in states)
@@ -115,8 +121,6 @@ def _row(trial: Trial, hyperparameters: JsonObject) -> TrialRow:
         numbers = [row[name] for name in names]
         if not all(value is None or isinstance(value, int | float) for value in numbers):
             raise TypeError(f"expected numbers, found {numbers!r}")
-        if any(value is not None and abs(value) > LARGEST_NUMBER for value in numbers):
-            raise ValueError(f"no picture can show numbers beyond {LARGEST_NUMBER:g}")
         _cells(row, MEASURES, [*row["hyperparameters"]])
         return row
     except (UserError, *READING) as error:
@@ -127,7 +131,7 @@ def _row(trial: Trial, hyperparameters: JsonObject) -> TrialRow:
 def _row_of(trial: Trial, record: JsonObject, hyperparameters: JsonObject) -> TrialRow:
     return {
         "trial": trial.number,
-        "state": record.get("state", MISSING),
+        "state": record.get("state", NOT_STARTED),
         "objective": record.get("objective"),
         "goal": record.get("goal", "maximise"),
         **{name: record.get(name) for name in MEASURES},
@@ -155,7 +159,7 @@ def content(report: TuningReport) -> JsonObject:
         "objective": report.identity["objective"],
         "best": best["trial"] if best else None,
         "states": dict(Counter(row["state"] for row in report.rows)),
-        "unfinished": report.numbers(STARTED, MISSING),
+        "unfinished": report.numbers(STARTED, NOT_STARTED),
         "trials": list(report.rows),
     }
 
@@ -182,7 +186,7 @@ def report_text(report: TuningReport) -> str:
             f"each trial was run once, so the best of {complete} is in part the luckiest: {AGAIN}"
         )
     for state, words in (
-        (MISSING, "not started yet"),
+        (NOT_STARTED, "not started yet"),
         (STARTED, "started, and running or interrupted"),
     ):
         if numbers := report.numbers(state):
@@ -316,21 +320,21 @@ def figure(report: TuningReport) -> Figure:
     lines = math.ceil(len(keys) / columns)
     result = Figure(figsize=(1.0 + 2.6 * columns, 0.5 + 2.6 * lines), dpi=150, layout="constrained")
     axes = result.subplots(lines, columns, sharey=True, squeeze=False).flat
-    complete = [row for row in report.rows if row["state"] == COMPLETE]
-    objectives = [row["objective"] for row in complete]
+    drawn = report.drawn
+    objectives = [row["objective"] for row in drawn]
     for index, ax in enumerate(axes):
         if index >= len(keys):
             ax.set_axis_off()
             continue
         key = keys[index]
-        positions = _positions(ax, space[key], [row["hyperparameters"][key] for row in complete])
+        positions = _positions(ax, space[key], [row["hyperparameters"][key] for row in drawn])
         ax.plot(positions, objectives, "o", color=PALETTE[0], ms=4, alpha=0.7, mew=0)
         ax.plot(positions[:1], objectives[:1], "o", mfc="none", mec=PALETTE[1], ms=9, mew=1.5)
         ax.set_xlabel(visible(key)[-LONGEST_LABEL:])
         if index % columns == 0:
             ax.set_ylabel(_goal(report))
     result.suptitle(
-        f"{visible(report.directory.name)}: {len(complete)} complete of {len(report.rows)} trials",
+        f"{visible(report.directory.name)}: {len(report.numbers(COMPLETE))} complete of {len(report.rows)} trials",
         fontsize=10,
     )
     return result

@@ -30,8 +30,7 @@ from hpc_es.report.page import (
     table,
 )
 from hpc_es.report.run_summary import shortened
-from hpc_es.tuning.report import AGAIN, TrialRow, TuningReport
-from hpc_es.tuning.report import MISSING as UNSTARTED
+from hpc_es.tuning.report import AGAIN, NOT_STARTED, TrialRow, TuningReport
 from hpc_es.tuning.space import Value, ValueList, ValueRange, as_text, parse_space
 from hpc_es.tuning.trials import COMPLETE, FAILED, Trial
 
@@ -52,7 +51,7 @@ def tuning_sections(report: TuningReport) -> list[Section]:
     if len(complete) > 1 and keys:
         content: list[Content] = [
             _importance(complete, keys, report),
-            parallel_coordinates(report, complete, keys),
+            *([parallel_coordinates(report, report.drawn, keys)] if report.drawn else []),
         ]
         sections.insert(1, Section("space", "Hyperparameters", content))
     failed = [row for row in report.rows if row["state"] == FAILED]
@@ -298,7 +297,7 @@ def _trials(report: TuningReport) -> Element:
     head = ["trial", "state", "objective", *report.measures, *report.keys, "generations"]
     rows: list[list[Cell | Content]] = []
     for row in report.rows:
-        if row["state"] == UNSTARTED and not row["hyperparameters"]:
+        if row["state"] == NOT_STARTED and not row["hyperparameters"]:
             continue  # of Optuna, which chooses them later; the summary counts them
         line: list[Cell | Content] = [
             Cell(str(row["trial"]), row["trial"]),

@@ -429,3 +429,14 @@ def test_incorrect_program_is_not_shortened() -> None:
     assert check_program(".", "echo") is None
     assert check_program("+.", "zigzag") is None
     assert check_program(",[.,].", "echo") == ProgramCheck(",[.,].", 25, 25)
+
+
+def test_numbers_whose_sum_is_infinite_hide_no_table(tmp_path: Path) -> None:
+    large = {"npe": 1.7e308, "best_reward": 1.7e308}
+    rows = [{**row(number, False, 1), **large} for number in range(2)]
+    run(tmp_path / "a", *rows)
+    run(tmp_path / "b", row(0, True, 100, "simpl"))
+    table = table_module.read_table([tmp_path])
+    for rewards in (False, True):
+        assert "simpl" in table_module.table_text(table, rewards)
+    assert "simpl" in table_module.as_csv(table)

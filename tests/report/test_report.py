@@ -654,6 +654,5 @@ def test_runs_that_cannot_be_shown_together_are_named(
 
     monkeypatch.setattr(run_sections, "run_sections", refusing)
     page = parsed(tmp_path)
-    assert "cannot be shown beside the others: " in page.texts["unreadable"]
-    assert str(tmp_path / "b") in page.texts["unreadable"]
+    assert f"{tmp_path / 'b'}: IndexError: list index" in page.texts["unreadable"]
     assert {"a", "c"} <= {row[0] for row in page.tables["Runs"]}

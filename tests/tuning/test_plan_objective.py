@@ -19,6 +19,7 @@ def row(
 
 def test_final_return_is_the_mean_over_repetitions() -> None:
     assert objective([row(None, final=1.0), row(None, final=4.0)], "final_return") == 2.5
+    assert objective([row(None, final=1.7e308)] * 2, "final_return") == 1.7e308
 
 
 def test_best_reward_is_the_mean_over_repetitions() -> None:

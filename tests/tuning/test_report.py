@@ -246,14 +246,17 @@ def test_page_counts_trials_that_have_not_started(tmp_path: Path) -> None:
     assert len(text) < 500_000 and "20000" in text and "trials missing" in text
 
 
-def test_trial_whose_objective_no_picture_can_show_hides_no_others(tmp_path: Path) -> None:
+def test_objectives_that_no_picture_can_show_are_in_the_table_only(tmp_path: Path) -> None:
     identity = {"search": "grid", "trials": 3, "base": {}, "space": {"seed": [1, 2, 3]}}
     identity |= {"objective": "answer", "repetitions": 1}
     freeze(tmp_path, identity, [{"seed": 1}, {"seed": 2}, {"seed": 3}])
     for number, value in enumerate((1.7e308, -1.7e308, 1.0)):
         Trial(tmp_path, number).end({"seed": number + 1}, "complete", value)
     report = read_report(tmp_path)
-    assert report.best is not None and report.best["trial"] == 2
-    assert [row["trial"] for row in report.rows if row["state"] == "failed"] == [0, 1]
+    assert [row["trial"] for row in report.rows] == [0, 2, 1]
+    assert [row["trial"] for row in report.drawn] == [2]
     assert cli.run(["tune-report", str(tmp_path)]) == 0
     assert (tmp_path / "tuning.png").is_file()
+    output = tmp_path / "out.html"
+    assert cli.run(["report", str(tmp_path), "-o", str(output)]) == 0
+    assert "unreadable" not in output.read_text()
