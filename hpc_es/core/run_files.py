@@ -154,8 +154,15 @@ def make_directory(path: Path, parents: bool = True) -> None:
             try:
                 os.mkdir(directory.name, dir_fd=place)
             except FileExistsError:  # another rank has just made it, or it is no directory
-                if not directory.is_dir():
+                if not _is_directory_in(place, directory.name):
                     raise
+
+
+def _is_directory_in(place: int, name: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(name, dir_fd=place).st_mode)
+    except FileNotFoundError:  # a link to nothing
+        return False
 
 
 def remove(path: Path) -> None:

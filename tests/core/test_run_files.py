@@ -19,6 +19,7 @@ from hpc_es.core.run_files import (
     copy_named,
     count_lines,
     each_line,
+    keep_place,
     make_directory,
     named_by_user,
     open_file,
@@ -27,6 +28,7 @@ from hpc_es.core.run_files import (
     read_bytes,
     read_json,
     read_text,
+    release_place,
     remove,
     remove_directory,
     sha256_of,
@@ -298,6 +300,19 @@ def test_directories_are_made_with_those_above_them(tmp_path: Path) -> None:
         with pytest.raises((FileExistsError, NotADirectoryError)):
             make_directory(tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "file", "nowhere", "own"]
+
+
+def test_directory_of_a_run_that_was_renamed_is_there(tmp_path: Path) -> None:
+    """The descriptor of the run leads to it, its path no longer does."""
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    keep_place(run)
+    try:
+        run.rename(tmp_path / "elsewhere")
+        make_directory(run / "checkpoints", parents=False)
+    finally:
+        release_place(run)
+    assert not run.exists()
 
 
 @pytest.mark.parametrize("other", ["pipe", "link", "file"])
