@@ -7,8 +7,8 @@
 A trial has 540 evaluations per generation in an archive of 100 x 100 cells and 100 dimensions. When
 it has finished, it is a line of the table `--csv`, and is left out from then on. One that was
 interrupted is continued by the same command. With the package ribs installed, `pyribs_...` runs the
-same with its emitters, and `pycma_...` with those of pycma, on one process. Prints means and
-standard deviations; `--png` draws all trials.
+same with its emitters (`pyribs_dms` with PyTorch), and `pycma_...` with those of pycma, on one
+process. Prints means and standard deviations; `--png` draws all trials.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ PUBLISHED: Mapping[str, Mapping[str, tuple[float, float]]] = {
         "cma_mae": (790_000, 79.2),
     },
 }
-PEERS = ("map_elites", "map_elites_line", "cma_me_imp_mu", "cma_me_rd_mu", "cma_mae")
+PEERS = ("map_elites", "map_elites_line", "cma_me_imp_mu", "cma_me_rd_mu", "cma_mae", "dms")
 # 97.5 % quantiles of Student's t distribution by degrees of freedom
 T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 19: 2.093}
 
@@ -123,9 +123,10 @@ Scores = dict[Trial, Score]
 
 def trials(options: argparse.Namespace) -> Iterator[Trial]:
     """Yield the trials of a command, seed by seed."""
-    peers = [f"pyribs_{name}" for name in PEERS]
+    has = importlib.util.find_spec
+    peers = [f"pyribs_{name}" for name in PEERS if name != "dms" or has("torch")]
     peers += [f"pycma_{name}" for name in PEERS if name.startswith("cma")]
-    names = [*ALGORITHMS, *(peers if importlib.util.find_spec("ribs") else [])]
+    names = [*ALGORITHMS, *(peers if has("ribs") else [])]
     for seed in range(1, options.trials + 1):
         for domain in PUBLISHED:
             for name in names:

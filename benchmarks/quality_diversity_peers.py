@@ -2,8 +2,8 @@
 
     python -m benchmarks.quality_diversity_peers sphere pyribs_cma_mae 1 10000 2 result.json
 
-`pyribs_...` uses the CMA-ES of pyribs, `pycma_...` that of pycma. Slow functions are evaluated by a
-pool of as many processes as the other side has ranks.
+`pyribs_...` uses the CMA-ES of pyribs, `pycma_...` that of pycma; `pyribs_dms` needs PyTorch. Slow
+functions are evaluated by a pool of as many processes as the other side has ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.quality_diversity import DIMENSIONS, HALF, SIGMA, SLOW, Score, T
 from benchmarks.slow_functions import sphere_1ms
 
 EMITTERS, BATCH = 15, 36
-RANKERS = {"cma_me_imp_mu": "2imp", "cma_me_rd_mu": "2rd", "cma_mae": "imp"}
+RANKERS = {"cma_me_imp_mu": "2imp", "cma_me_rd_mu": "2rd", "cma_mae": "imp", "dms": "imp"}
 RANGES = {"arm": [(-1.0, 1.0)] * 2}
 
 
@@ -41,10 +41,12 @@ def scheduler_of(name: str, domain: str, seed: int) -> tuple[Any, Any]:
         "ranges": RANGES.get(domain, [(-HALF, HALF)] * 2),
         "seed": seed,
     }
-    is_soft = algorithm == "cma_mae"
-    soft = {"learning_rate": 0.01, "threshold_min": 0.0} if is_soft else {}
-    archive = GridArchive(**common, **soft)
-    result = GridArchive(**common) if is_soft else None
+    result = GridArchive(**common)
+    archive = elites = result
+    if algorithm == "cma_mae":
+        archive = elites = GridArchive(**common, learning_rate=0.01, threshold_min=0.0)
+    elif algorithm == "dms":
+        archive = discount_archive(result, seed)
     x0 = np.zeros(DIMENSIONS)
     emitters: list[Any]
     if algorithm == "map_elites":
@@ -55,21 +57,58 @@ def scheduler_of(name: str, domain: str, seed: int) -> tuple[Any, Any]:
     else:
         emitters = [
             EvolutionStrategyEmitter(
-                archive,
+                elites,
                 x0=x0,
                 sigma0=SIGMA[domain],
                 ranker=RANKERS[algorithm],
                 selection_rule="mu",
-                restart_rule="basic" if is_soft else "no_improvement",
+                restart_rule="no_improvement" if archive is result else "basic",
                 es="pycma_es" if library == "pycma" else "cma_es",
                 batch_size=BATCH,
                 seed=1000 * seed + number,
             )
             for number in range(EMITTERS)
         ]
-    return Scheduler(
-        archive, emitters, result_archive=result
-    ), archive if result is None else result
+    passive = None if archive is result else result
+    return Scheduler(archive, emitters, result_archive=passive), result
+
+
+def discount_archive(result: Any, seed: int) -> Any:
+    """Return the archive of Discount Model Search, with the constants of its paper."""
+    import torch
+    from ribs.archives import DiscountArchive
+    from ribs.discount_models import MLP, DiscountModelManager
+
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    model = MLP([(2, 128), (128, 128), (128, 1)], torch.nn.ReLU)
+    manager = DiscountModelManager(
+        model,
+        torch.optim.Adam(model.parameters(), lr=0.001),
+        torch.device("cpu"),
+        train_epochs=5,
+        train_cutoff_loss=0.05,
+        train_batch_size=32,
+        normalize_measures="negative_one_one",
+        measures_low=result.lower_bounds,
+        measures_high=result.upper_bounds,
+        normalize_discount="zero_one",
+        discount_low=0.0,
+        discount_high=100.0,
+    )
+    archive = DiscountArchive(
+        solution_dim=DIMENSIONS,
+        measure_dim=2,
+        learning_rate=0.1,
+        threshold_min=0.0,
+        discount_model_manager=manager,
+        result_archive=result,
+        init_train_points=1000,
+        empty_points=100,
+        seed=seed,
+    )
+    archive.init_discount_model()
+    return archive
 
 
 def evaluate_batches(domain: str) -> Callable[[Any], Mapping[str, Any]]:
@@ -94,9 +133,11 @@ def evaluate_by(pool: Pool) -> Callable[[Any], Mapping[str, Any]]:
 def run(trial: Trial, evaluate: Callable[[Any], Mapping[str, Any]]) -> Score:
     """Run a trial."""
     scheduler, result = scheduler_of(trial.algorithm, trial.domain, trial.seed)
+    train = getattr(scheduler.archive, "train_discount_model", lambda: None)
     for generation in range(trial.generations):
         evaluated = evaluate(scheduler.ask())
         scheduler.tell(evaluated["value"], evaluated["measures"])
+        train()
         if generation == trial.untimed:
             started = time.perf_counter()
     seconds = time.perf_counter() - started
