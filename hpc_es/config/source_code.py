@@ -228,6 +228,19 @@ def source_hash(kind: str) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
+def source_hashes(kinds: Iterable[str]) -> dict[str, str]:
+    """Return `source_hash` of each; what is in one package is read once."""
+    by_place: dict[object, str] = {}
+    found = {}
+    for kind in kinds:
+        spec = None if kind.partition(":")[0] == MAIN else _module_spec(kind)
+        place = kind if spec is None else (spec.name, spec.origin)
+        if place not in by_place:
+            by_place[place] = source_hash(kind)
+        found[kind] = by_place[place]
+    return found
+
+
 # All files that would run.
 
 

@@ -303,6 +303,7 @@ def _install() -> None:
     from importlib import metadata  # few commands need it
 
     search_path.hide_distributions(metadata)
+    search_path.hide_portions()
     if _importer not in sys.path_hooks:
         sys.path_hooks.insert(0, _importer)
     for path, finder in [*sys.path_importer_cache.items()]:

@@ -100,16 +100,21 @@ def _way(current: int, names: Sequence[str], path: Path) -> int:
 
 
 def keep_place(directory: Path, *names: Path) -> None:
-    """Open files below a directory, which may have other names, within this one, whatever has its
+    """Open files below a directory, which has these other names, within this one, whatever has its
     place by now: whoever may write above it could put a link to another one there.
 
     Raises:
-        UnusualFileError: it is such a link already.
+        UnusualFileError: it is such a link, or one of the names leads elsewhere by now.
     """
     place = _own_way(directory / "any")
-    for name in {directory.absolute(), *(name.absolute() for name in names)}:
-        _kept[name] = os.dup(place)
-    os.close(place)
+    try:
+        for name in names:
+            if not os.path.samestat(os.stat(name), os.fstat(place)):  # noqa: PTH116
+                raise UnusualFileError(directory, "it was exchanged for another directory")
+        for name in {directory.absolute(), *(name.absolute() for name in names)}:
+            _kept[name] = os.dup(place)
+    finally:
+        os.close(place)
 
 
 def release_place(directory: Path) -> None:

@@ -4,16 +4,20 @@ Those are the directories that code of the user is imported from (`config.user_c
 of somebody else may name. The modules there are checked before they run. But entry points in a
 folder of metadata (dist-info) would run any function of any library: cProfile:main executes the
 file that the command line names. And TensorFlow loads all compiled libraries in a folder of plugins
-in directories that are called site-packages.
+in directories that are called site-packages. And `pkgutil.extend_path`, which MuJoCo calls, adds to
+the directories of the package those that a file `mujoco.pkg` there lists, wherever they are.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 added: set[str] = set()  # to sys.path, by `config.user_code`
 
@@ -56,3 +60,29 @@ def distributions_hidden(name: str) -> Iterator[None]:
     """Import this package of metadata within the block, and call `hide_distributions` for it."""
     yield
     hide_distributions(sys.modules[name])
+
+
+def hide_portions() -> None:
+    """Let `pkgutil.extend_path` find no parts of packages there, nor lists of them.
+
+    A package that is in one of these directories, or in a package there, is only what it is.
+    """
+    if hasattr(pkgutil.extend_path, "_hpc_es"):
+        return
+    extend = pkgutil.extend_path
+
+    def extend_path(path: Any, name: str) -> Any:
+        above = sys.modules.get(name.rpartition(".")[0])
+        if any(map(_is_added, getattr(above, "__path__", ()))):
+            return path
+        with only_others():
+            return extend(path, name)
+
+    vars(extend_path)["_hpc_es"] = True
+    pkgutil.extend_path = extend_path
+
+
+def _is_added(directory: str) -> bool:
+    """Whether this directory, or one above it, was added."""
+    place = Path(os.path.normpath(directory))
+    return not added.isdisjoint(map(str, (place, *place.parents)))

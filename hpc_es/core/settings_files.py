@@ -96,6 +96,7 @@ MODULES: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "matplotlib": partial(settings_of_user, "matplotlibrc"),
     "numba.core.config": partial(settings_of_user, NUMBA),
     "tensorflow": only_others,
+    "glfw.library": in_root_directory,  # starts a `python -c`, for MuJoCo
     "torch": only_others,  # looks for libraries of CUDA, if it misses one
     "importlib_metadata": partial(distributions_hidden, "importlib_metadata"),
 }

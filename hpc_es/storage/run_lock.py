@@ -35,7 +35,6 @@ from hpc_es.core.run_files import (
     open_descriptor,
     parse_json,
     release_place,
-    require_own_way,
 )
 
 _NAME = "lock"
@@ -116,8 +115,11 @@ class RunLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.path = followed(directory) / _NAME
         self._named = directory / _NAME
+        try:
+            self.path = followed(directory) / _NAME
+        except OSError as error:  # a link that is exchanged meanwhile
+            raise _run_error(self._named, error) from error
         self._descriptor: int | None = None
         self._pid = 0
 
@@ -133,8 +135,7 @@ class RunLock:
                 f"{self.path.parent} is already in use by this process ({os.getpid()})"
             )
         try:
-            require_own_way(self._named)
-            keep_place(self.path.parent, self._named.parent)  # the lock is opened within it
+            keep_place(self._named.parent, self.path.parent)  # the lock is opened within it
             # A group may share the run, as the umask says. Whoever can read the file can block it.
             descriptor = open_descriptor(self.path, os.O_RDWR | os.O_CREAT, 0o660)
         except OSError as error:

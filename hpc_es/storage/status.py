@@ -60,15 +60,18 @@ def run_state(directory: Path) -> JsonObject:
     except (OSError, ValueError) as error:
         return {"state": UNREADABLE, "reason": unreadable_reason(error)}
     if not isinstance(status, dict) or not isinstance(status.get("status"), str):
-        return {
-            "state": UNREADABLE,
-            "reason": f"{directory / STATUS}: expected a JSON object with a status",
-        }
+        return _unreadable(directory, "expected a JSON object with a status")
+    if not (type(status.get("generation", 0)) is int and 0 <= status.get("generation", 0) < 2**63):
+        return _unreadable(directory, "expected the number of a generation")
     is_locked = is_held(directory)
     state = RUNNING if is_locked else status["status"]
     if state == RUNNING and not is_locked and not _may_run(status, is_known=is_locked is not None):
         state = "killed"
     return {"state": state, **{name: status[name] for name in _REPORTED if name in status}}
+
+
+def _unreadable(directory: Path, reason: str) -> JsonObject:
+    return {"state": UNREADABLE, "reason": f"{directory / STATUS}: {reason}"}
 
 
 def _may_run(status: JsonObject, is_known: bool) -> bool:

@@ -35,7 +35,7 @@ from hpc_es.config.source_code import (
     has_module,
     is_in_main,
     is_installed,
-    source_hash,
+    source_hashes,
     source_path,
 )
 from hpc_es.core.data import ConfigData, JsonObject
@@ -47,7 +47,7 @@ from hpc_es.storage.checkpoint import damage_named, load
 from hpc_es.storage.checkpoint_directory import DIRECTORY, all_full
 from hpc_es.storage.trust_store import Store
 
-MOST_MODULES = 1000  # of the texts of a config
+MOST_MODULES = MOST_NAMES = 1000  # in the texts of a config
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _place(path: Path) -> str:
 def find_code(data: ConfigData, recorded: Mapping[str, str]) -> Code:
     """Return the code that a resolved config names, without importing it.
 
-    `recorded` are hashes of the training.
+    `recorded` are hashes of the training. Raises UserError for more names than can be looked at.
     """
     named = {
         name: section
@@ -182,7 +182,11 @@ def find_code(data: ConfigData, recorded: Mapping[str, str]) -> Code:
     # Also modules of entry points, which are not known before the environment is imported.
     others = {name for section in named.values() for name in _names(section)}
     others |= {name for name in recorded if ":" in name}
-    hashes |= {name: source_hash(name) for name in sorted(others - {*hashes})}
+    if len(others) > MOST_NAMES:
+        raise UserError(
+            f"expected a config that names code, found more than {MOST_NAMES:,} texts that do"
+        )
+    hashes |= source_hashes(sorted(others - {*hashes}))
     modules = [name for name in hashes if ":" in name or is_user_kind(name)]
     texts = {name: _texts(section) for name, section in sorted(named.items())}
     return Code(

@@ -94,3 +94,36 @@ def test_path_is_restored_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
         sys.path.remove("/b")
         sys.path.append("/new")
     assert sys.path == ["/a", "/added", "/c", "/new"]
+
+
+@pytest.mark.parametrize("name", ["lib", "lib.part"])
+def test_lists_of_further_directories_of_a_package_are_not_read(name: str, tmp_path: Path) -> None:
+    """As MuJoCo does for mujoco.pkg, whose lines may be any directories."""
+    code, library, elsewhere = tmp_path / "code", tmp_path / "library", tmp_path / "elsewhere"
+    package = (code if name == "lib.part" else library) / "lib"
+    extending = package / "part" if name == "lib.part" else package
+    extending.mkdir(parents=True)
+    elsewhere.mkdir()
+    (package / "__init__.py").write_text("")
+    (extending / "__init__.py").write_text(
+        "from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n"
+    )
+    code.mkdir(exist_ok=True)
+    library.mkdir(exist_ok=True)
+    beside = code / "lib" if name == "lib.part" else code
+    (beside / f"{name}.pkg").write_text(f"{elsewhere}\n")
+    (code / "lib" / "part").mkdir(parents=True, exist_ok=True)
+    found = f"import {name}; print([*{name}.__path__] == [{str(extending)!r}])"
+    assert printed(code, found, library, "None") == "True\n"
+
+
+def test_parts_of_a_package_on_the_users_own_path_are_found(tmp_path: Path) -> None:
+    code, library, other = (tmp_path / name for name in ("code", "library", "other"))
+    for place in (library, other):
+        (place / "lib").mkdir(parents=True)
+        (place / "lib" / "__init__.py").write_text(
+            "from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n"
+        )
+    code.mkdir()
+    path = f"import sys; sys.path.append({str(other)!r}); import lib; print(len(lib.__path__))"
+    assert printed(code, path, library) == "2\n"

@@ -112,3 +112,14 @@ def test_numba_cache_is_private_also_without_a_home(
     monkeypatch.setenv("NUMBA_CACHE_DIR", "mine")
     use_private_numba_cache()
     assert os.environ["NUMBA_CACHE_DIR"] == "mine"
+
+
+def test_python_that_a_library_starts_does_not_begin_in_the_current_directory(
+    tmp_path: Path,
+) -> None:
+    """glfw, which MuJoCo imports, does: `python -c` looks there before the standard library."""
+    pytest.importorskip("glfw")
+    (tmp_path / "ctypes.py").write_text("import pathlib; pathlib.Path('executed').touch()")
+    code = "import hpc_es, os; before = os.getcwd(); import glfw; print(os.getcwd() == before)"
+    assert output(tmp_path, tmp_path / "none", code)[0] == "True\n"
+    assert not (tmp_path / "executed").exists()

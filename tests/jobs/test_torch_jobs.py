@@ -442,6 +442,20 @@ def test_what_is_checked_is_what_pytorch_reads(tmp_path: Path) -> None:
         read_weights(file, 10_000)
 
 
+def test_a_storage_is_made_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
+    from hpc_es.policies.networks.torch_state_dict import Reader
+
+    def text(value: str) -> bytes:
+        return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+    key = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu") + b"K\x01t"
+    with zipfile.ZipFile(tmp_path / "net.pt", "w") as archive:
+        archive.writestr("m/data/0", bytes(4))
+        reader = Reader(archive, "m/")
+        found = reader.read(b"\x80\x02" + key + b"q\x00" + b"h\x00Q" * 1_000 + b".")
+    assert {id(item) for item in reader._stack[1:]} == {id(found)}
+
+
 def test_weights_are_refused_by_other_policies(tmp_path: Path) -> None:
     (tmp_path / "net.pt").touch()
     with pytest.raises(ConfigError, match=r"kind 'mlp' cannot start from net\.pt: expected a mod"):

@@ -950,3 +950,15 @@ def test_texts_with_many_modules_are_refused_in_seconds(place: Place) -> None:
     place.change(sources={}, import_paths=[])
     done = place.call("eval", place.run, status=2)
     assert "more than 1,000 texts" in done.stderr and done.seconds < 20
+
+
+@pytest.mark.parametrize(("number", "text"), [(900, "or give --trust"), (1001, "more than 1,000")])
+def test_texts_that_name_one_library_are_looked_at_in_seconds(
+    number: int, text: str, place: Place
+) -> None:
+    """The library was read and hashed for each of them."""
+    names = {f"k{index}": f"numpy.a{index}:x" for index in range(number)}
+    place.change_config("task", env_kwargs=names)
+    place.change(sources={}, import_paths=[])
+    done = place.call("eval", place.run, status=2)
+    assert text in done.stderr and done.seconds < 20

@@ -213,6 +213,23 @@ def test_directory_that_is_exchanged_while_it_is_locked_is_the_one_in_use(
     assert (tmp_path / "moved" / "config.yaml").read_text() == "own"
 
 
+def test_directory_that_was_a_link_before_it_is_locked_is_refused(tmp_path: Path) -> None:
+    """The path was that of the link's target, and the way is that of the directory."""
+    run, private = tmp_path / "run", tmp_path / "private"
+    private.mkdir()
+    (private / "lock").write_text("private")
+    run.symlink_to(private)
+    run_lock = RunLock(run)
+    run.unlink()
+    run.mkdir()
+    with pytest.raises(RunError, match="exchanged for another directory"):
+        run_lock.acquire()
+    assert (private / "lock").read_text() == "private" and not [*run.iterdir()]
+    with RunLock(run):
+        write_text(run / "config.yaml", "own")
+    assert (run / "config.yaml").read_text() == "own"
+
+
 def test_record_that_is_none_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text('{"host": "a", "pid": 1e999, "job": null, "since": ""}')
     with RunLock(tmp_path):

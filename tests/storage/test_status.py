@@ -172,3 +172,13 @@ def test_numbers_and_processes_that_no_run_writes_are_left_out(tmp_path: Path) -
     status["final_return_mean"] = 10**400
     (tmp_path / "status.json").write_text(json.dumps(status))
     assert final_evaluation(tmp_path, 2) == {}
+
+
+@pytest.mark.parametrize(
+    "generation", [10**4_000, -1, "1", True], ids=["large", "negative", "text", "bool"]
+)
+def test_generation_that_is_none_is_unreadable(generation: object, tmp_path: Path) -> None:
+    text = json.dumps({"status": "finished", "generation": generation})
+    (tmp_path / "status.json").write_text(text)
+    state = run_state(tmp_path)
+    assert state["state"] == "unreadable" and "number of a generation" in state["reason"]

@@ -7,10 +7,11 @@ but those that are known to compute only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 MOST_LAYERS = 1_000  # and operations, which take Keras up to 20 ms each, and parts of a split array
+MOST_LEVELS = 200  # of dicts and lists
 MOST_BITS = 26  # of the number of elements of a shape
 LONGEST = 100  # letters of a name in a message
 # Classes of Keras that compute and have neither code nor files of their own, by module.
@@ -70,35 +71,87 @@ DTYPES = (
 )
 
 
+class _Part(NamedTuple):
+    """A dict or list of a config."""
+
+    value: dict[str, Any] | list[Any]
+    above: int  # position of the one that it is in; -1: none
+    level: int = 0
+    in_shape: bool = False
+    in_array: bool = False
+    role: str = ""  # "calls" of a layer, or a "call" in that list
+
+    @property
+    def entries(self) -> dict[str, Any] | None:
+        """The entries of an object, which has a class; None if it is none."""
+        is_object = isinstance(self.value, dict) and "class_name" in self.value
+        return self.value if is_object and not self.in_array else None  # type: ignore[return-value]
+
+    def within(self, position: int) -> Iterator[_Part]:
+        """Yield what is directly within this part, which has this position."""
+        is_array = self.entries is not None and self.entries["class_name"] in VALUES
+        for name, item in _items(self.value):
+            if isinstance(item, dict | list):
+                role = ""
+                if self.role == "calls" and isinstance(item, dict):
+                    role = "call"
+                elif self.entries is not None and name == "inbound_nodes":
+                    role = "calls"
+                yield _Part(
+                    item,
+                    position,
+                    self.level + 1,
+                    self.in_shape or "shape" in name,
+                    self.in_array or is_array,
+                    role,
+                )
+
+
+def _items(value: dict[str, Any] | list[Any]) -> Iterator[tuple[str, Any]]:
+    return iter(value.items()) if isinstance(value, dict) else (("", item) for item in value)
+
+
 def require_known(config: object) -> None:
     """Raise ValueError for an object that is none of the known ones of Keras, or that would need
     much memory or time to be made.
     """
-    try:
-        _require_known(config)
-    except RecursionError:
-        raise ValueError("its config is nested too deep") from None
+    layers, parts = 0, list[_Part]()
+    waiting = [_Part(config, -1)] if isinstance(config, dict | list) else []
+    while waiting:  # each part once, however they are nested
+        part = waiting.pop()
+        if part.level > MOST_LEVELS:
+            raise ValueError("its config is nested too deep")
+        if part.entries is not None:
+            layers += _required_class(part.entries)
+            if layers > MOST_LAYERS:
+                raise ValueError(f"it has more than {MOST_LAYERS:,} layers, operations and parts")
+        if isinstance(part.value, dict):
+            if name := next(filter(part.value.get, ("stateful", "unroll")), ""):
+                raise ValueError(f"it has a recurrent layer with {name}: true, expected false")
+        elif part.in_shape:
+            _require_small(part.value)
+        waiting += part.within(len(parts))
+        parts.append(part)
+    _require_symbolic_calls(parts)
 
 
-def _require_known(config: object) -> None:
-    layers = 0
-    for entries in _objects(config):
-        _require_class(entries)
-        layers += entries["class_name"] in LAYERS or entries.get("module") in OPERATIONS
-        layers += sum(_parts(entries.get("config")))
-        if layers > MOST_LAYERS:
-            raise ValueError(f"it has more than {MOST_LAYERS:,} layers, operations and parts")
-        if entries["class_name"] in VALUES:
-            _require_numbers(entries.get("config"))
-        for node in _listed(entries.get("inbound_nodes")):
-            # Keras computes a call without symbolic arguments at once
-            if isinstance(node, dict) and not any(map(_is_symbolic, _objects(node))):
-                raise ValueError("it has a call without inputs of the model")
-    for name, value in _entries(config):
-        if "shape" in name:
-            _require_small(value)
-        if name in {"stateful", "unroll"} and value:
-            raise ValueError(f"it has a recurrent layer with {name}: true, expected false")
+def _require_symbolic_calls(parts: Sequence[_Part]) -> None:
+    """Raise ValueError for a call without symbolic arguments, which Keras computes at once."""
+    has_symbol = [part.entries is not None and _is_symbolic(part.entries) for part in parts]
+    for position in reversed(range(len(parts))):  # what is within a part comes after it
+        if has_symbol[position] and parts[position].above >= 0:
+            has_symbol[parts[position].above] = True
+    if any(part.role == "call" and not has for part, has in zip(parts, has_symbol, strict=True)):
+        raise ValueError("it has a call without inputs of the model")
+
+
+def _required_class(entries: dict[str, Any]) -> int:
+    """Return how many layers, operations and parts an object is; ValueError if it is unknown."""
+    _require_class(entries)
+    if entries["class_name"] in VALUES:
+        _require_numbers(entries.get("config"))
+    is_layer = entries["class_name"] in LAYERS or entries.get("module") in OPERATIONS
+    return is_layer + sum(_parts(entries.get("config")))
 
 
 def _parts(options: object) -> Iterator[int]:
@@ -133,41 +186,12 @@ def _require_numbers(array: object) -> None:
         raise ValueError(f"it has an array of other types than {', '.join(DTYPES)}")
 
 
-def _require_small(shape: object) -> None:
-    """Raise ValueError for a shape, or one of several, of more elements than any input has."""
-    sizes = [abs(size) for size in _listed(shape) if type(size) is int and size]
+def _require_small(shape: list[Any]) -> None:
+    """Raise ValueError for a shape of more elements than any input has."""
+    sizes = [abs(size) for size in shape if type(size) is int and size]
     if sum(map(int.bit_length, sizes)) > MOST_BITS + len(sizes):
         raise ValueError("it has a shape of too many elements")
-    for other in [*shape.values()] if isinstance(shape, dict) else _listed(shape):
-        if isinstance(other, dict | list):
-            _require_small(other)
 
 
 def _is_symbolic(entries: dict[str, Any]) -> bool:
     return bool(entries["class_name"] == "__keras_tensor__")
-
-
-def _listed(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _objects(value: object) -> Iterator[dict[str, Any]]:
-    """Yield all objects in a config, without what is in arrays."""
-    if isinstance(value, dict):
-        if "class_name" in value:
-            yield value
-            if value["class_name"] in VALUES:
-                return
-        for item in value.values():
-            yield from _objects(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _objects(item)
-
-
-def _entries(value: object) -> Iterator[tuple[str, object]]:
-    """Yield all names and values in a config."""
-    if isinstance(value, dict):
-        yield from value.items()
-    for item in [*value.values()] if isinstance(value, dict) else _listed(value):
-        yield from _entries(item)

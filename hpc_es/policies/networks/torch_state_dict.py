@@ -76,6 +76,7 @@ class Reader:
     def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
         self._archive, self._folder = archive, folder
         self._bytes: dict[str, bytearray] = {}  # of the storages that were read
+        self._storages: dict[tuple[str, Name], torch.Tensor] = {}
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
 
@@ -160,7 +161,11 @@ class Reader:
         content, number = self._bytes[name], DTYPES[dtype]
         if type(size) is not int or size != len(content) // number.itemsize:
             raise ValueError(f"{name} has {len(content):,} bytes, and claims another number")
-        return torch.frombuffer(content, dtype=number) if content else torch.empty(0, dtype=number)
+        if (name, dtype) not in self._storages:  # two bytes of opcodes can ask for one again
+            self._storages[name, dtype] = (
+                torch.frombuffer(content, dtype=number) if content else torch.empty(0, dtype=number)
+            )
+        return self._storages[name, dtype]
 
 
 # What is nested is never printed, hashed or compared: a few kB can nest tuples 2 ** 1000 fold.

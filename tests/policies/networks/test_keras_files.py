@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpc_es.core.errors import ConfigError
-from hpc_es.policies.networks.keras_config import require_known
+from hpc_es.policies.networks.keras_config import MOST_LEVELS, require_known
 from tests.helpers.time_limit import time_limit
 
 pytestmark = pytest.mark.tensorflow
@@ -227,6 +227,24 @@ def test_config_that_is_nested_too_deep_is_refused() -> None:
         nested = [nested]
     with pytest.raises(ValueError, match="nested too deep"):
         require_known(nested)
+
+
+@pytest.mark.parametrize("name", ["inbound_nodes", "shape", "items"])
+def test_nested_parts_of_a_config_are_looked_at_once(name: str) -> None:
+    nested: Any = [[0] for _ in range(100_000)]
+    for _ in range(MOST_LEVELS // 2 - 2):
+        nested = {name: [nested]}
+    with time_limit(10):
+        require_known({"class_name": "__tuple__", "items": nested})
+
+
+def test_call_has_an_input_of_the_model_however_deep() -> None:
+    inputs: list[Any] = [{"class_name": "__keras_tensor__"}]
+    call = {"args": [{"class_name": "__tuple__", "items": inputs}]}
+    require_known({"class_name": "Dense", "inbound_nodes": [call]})
+    inputs[0] = {"class_name": "__numpy__", "config": {"dtype": "float32", "value": [inputs[0]]}}
+    with pytest.raises(ValueError, match="a call without inputs"):
+        require_known({"class_name": "Dense", "inbound_nodes": [call]})
 
 
 def test_operations_seeds_and_arrays_in_the_config_are_loaded(tmp_path: Path) -> None:
