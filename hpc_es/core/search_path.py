@@ -5,7 +5,7 @@ of somebody else may name. The modules there are checked before they run. But en
 folder of metadata (dist-info) would run any function of any library: cProfile:main executes the
 file that the command line names. And TensorFlow loads all compiled libraries in a folder of plugins
 in directories that are called site-packages. And `pkgutil.extend_path`, which MuJoCo calls, adds to
-the directories of the package those that a file `mujoco.pkg` there lists, wherever they are.
+the directories of the package those that a file mujoco.pkg there lists, wherever they are.
 """
 
 from __future__ import annotations
