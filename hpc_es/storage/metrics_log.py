@@ -280,11 +280,11 @@ def last_row(run_dir: Path) -> dict[str, Number]:
             file.seek(max(file.seek(0, os.SEEK_END) - LONGEST_ROW, 0))
             lines = [line for line in file.read().split(b"\n")[:-1] if line.strip()]
         row = parse_json(lines[-1])
+        return {name: _number(value) for name, value in row.items()}
     except (OSError, ValueError, IndexError):
         return {}
-    if not isinstance(row, dict):
+    except (AttributeError, TypeError, OverflowError):  # no row of numbers
         return {}
-    return {name: _number(value) for name, value in row.items()}
 
 
 def _parse(line: bytes, where: str) -> dict[str, Number]:
