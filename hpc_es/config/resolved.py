@@ -12,7 +12,9 @@ the SHA-256 by name, "" for missing code, without importing or running it.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -98,6 +100,12 @@ def plain_data(text: str) -> ConfigData:
     Raises:
         ConfigError: the text is damaged.
     """
+    return copy.deepcopy(_plain_data(text))  # which callers may change
+
+
+@functools.lru_cache(maxsize=16)
+def _plain_data(text: str) -> ConfigData:
+    """Return it again without parsing: commands read the config of a run for several purposes."""
     try:
         if text.startswith("{"):
             if (count := text.count(":")) > MOST_KEYS:

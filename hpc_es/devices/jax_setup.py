@@ -352,15 +352,17 @@ def memory(compiled: Any) -> tuple[int, int]:
 
 
 def prepare_cache(run: Path) -> str:
-    """Return the cache folder of a run, created if it is missing or not trusted.
+    """Return the cache folder of a run, created if it is missing, and again if it is a copy.
 
-    "" if that is not possible.
+    "" if that is not possible: a folder that never was a cache is not removed.
     """
     folder = run / NAME
     try:
         if folder.is_symlink():
             remove(folder)
         elif folder.exists() and not is_trusted(folder):
+            if not os.path.lexists(folder / MARK):
+                return ""
             remove_directory(folder)
         if not folder.exists():
             _create_cache(folder)

@@ -11,6 +11,7 @@ superfluous characters.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -152,7 +153,7 @@ def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
             cells.setdefault(key[:2], []).append(
                 row if limit is None else _limited(limit, row, run_dir)
             )
-            repetitions.setdefault(key[:2], {})[key[2]] = _repetitions_of(row, cycle)
+            repetitions.setdefault(key[:2], {})[key[2]] = cycle.repetitions(row)
     if not rows:
         first = f"{directories[0]}: expected finished searches for programs, found none"
         raise UserError([*unreadable, first][0])
@@ -164,21 +165,32 @@ def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
     )
 
 
-def _repetitions_of(row: Result, cycle: Sequence[str]) -> int:
-    """Return the number of repetitions of a run with the task of this row:
-    all of them without a cycle.
-    """
-    cycle = cycle if row["task"] in cycle else [row["task"]]
-    rounds, rest = divmod(int(row["repetitions"]), len(cycle))
-    return rounds * list(cycle).count(row["task"]) + list(cycle[:rest]).count(row["task"])
+class _Cycle:
+    """task.cycle of a run: the tasks of its repetitions; empty if all have the same one."""
+
+    def __init__(self, tasks: Sequence[str]) -> None:
+        self._length = len(tasks)
+        self._places: dict[str, list[int]] = {}
+        for place, task in enumerate(tasks):
+            self._places.setdefault(task, []).append(place)
+
+    def repetitions(self, row: Result) -> int:
+        """Return the number of repetitions of a run with the task of this row:
+        all of them without a cycle.
+        """
+        places = self._places.get(row["task"])
+        if places is None:
+            return int(row["repetitions"])
+        rounds, rest = divmod(int(row["repetitions"]), self._length)
+        return rounds * len(places) + bisect_left(places, rest)
 
 
-def _cycle(run_dir: Path) -> Sequence[str]:
-    """Return task.cycle of a run's config.yaml; empty if all repetitions have the same task."""
+def _cycle(run_dir: Path) -> _Cycle:
+    """Return task.cycle of a run's config.yaml."""
     path = run_dir / "config.yaml"
     try:
         config = plain_data(read_text(path, most=LARGEST_CONFIG)) if exists(path) else {}
-        return list(config.get("task", {}).get("cycle") or ())
+        return _Cycle(config.get("task", {}).get("cycle") or ())
     except (OSError, AttributeError, TypeError, ValueError, ConfigError) as error:
         raise UserError(f"{path}: expected the config of a search for programs: {error}") from error
 
@@ -197,7 +209,7 @@ def _limited(limit: int, row: Result, run_dir: Path) -> Result:
 
 def _program_results(
     directory: Path, unfinished: list[Path], unreadable: list[str]
-) -> Iterator[tuple[Path, Result, Sequence[str]]]:
+) -> Iterator[tuple[Path, Result, _Cycle]]:
     """Yield the results of a run directory or a directory of runs, each with its directory and task
     cycle; add the run directories without results, and why others cannot be read, to the lists.
     """

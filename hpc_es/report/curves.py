@@ -14,10 +14,10 @@ from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
-from hpc_es.config.yaml_text import parse
+from hpc_es.config.resolved import plain_data
 from hpc_es.core.data import ConfigData, Float64
 from hpc_es.core.declarations import Metric
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.run_files import LARGEST_CONFIG, read_text
 from hpc_es.core.vocabulary import TIMESTEPS, Noun, counted
 from hpc_es.report.declared import declared_metrics, is_of_info
@@ -284,10 +284,11 @@ def load(path: Path) -> RunCurves:
     if not config_path.is_file():
         raise UserError(f"{path} is not a run directory: it has no config.yaml")
     try:
-        config = parse(read_text(config_path, most=LARGEST_CONFIG))
-    except (OSError, ValueError) as error:
+        config = plain_data(read_text(config_path, most=LARGEST_CONFIG))
+        flat(config)  # as labels of curves need it
+    except (OSError, ValueError, ConfigError) as error:
         raise UserError(f"{config_path} cannot be read as YAML: {error}") from error
-    if not isinstance(config, dict) or not all(map(_is_section, config.items())):
+    if not all(map(_is_section, config.items())):
         raise UserError(f"{config_path}: expected the configuration of a run")
     # A column array per metric, since the rows of a long run would take about 3 kB each.
     metrics = declared_metrics(path, config)

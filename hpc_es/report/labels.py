@@ -19,17 +19,29 @@ STRATEGY = "algorithm.kind"
 PLAIN = ("kind", "env_id", "game", "function", "command", "model", "name", "distribution")
 # keys that say nothing without their section: repeats.at_least 4
 VAGUE = ("at_least", "at_most", "enabled", "interval", "probability", "low", "high")
+MOST_LETTERS = 1 << 22  # of all dotted keys
 MOST_KEYS = 3  # of a label, after the strategy
 LONGEST_VALUE = 40
 
 
-def flat(config: ConfigData, prefix: str = "") -> ConfigData:
-    """Return a config with dotted keys, such as algorithm.sigma."""
+def flat(config: ConfigData) -> ConfigData:
+    """Return a config with dotted keys, such as algorithm.sigma.
+
+    Raises:
+        ValueError: the keys are longer than those of any config that somebody has written.
+    """
     result: dict[str, Json] = {}
-    for key, value in config.items():
-        result.update(
-            flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-        )
+    letters = 0
+    waiting: list[tuple[str, Json]] = [*config.items()][::-1]
+    while waiting:
+        key, value = waiting.pop()
+        letters += len(key)
+        if letters > MOST_LETTERS:
+            raise ValueError(f"its dotted keys have more than {MOST_LETTERS:,} letters")
+        if isinstance(value, dict):
+            waiting += [(f"{key}.{name}", item) for name, item in value.items()][::-1]
+        else:
+            result[key] = value
     return result
 
 

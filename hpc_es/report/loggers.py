@@ -11,12 +11,14 @@ import contextlib
 import errno
 import fcntl
 import functools
+import hashlib
 import io
 import itertools
 import json
 import math
 import os
 import re
+import secrets
 import socket
 import tempfile
 import time
@@ -73,6 +75,13 @@ class LoggedRun:
     name: str
     params: Mapping[str, Param]  # the config, as `flat` returns it
 
+    @property
+    def mark(self) -> str:
+        """What names its directory in the records of a logger: a checkpoint of somebody else could
+        have the id of another run of this user.
+        """
+        return hashlib.sha256(str(followed(self.directory)).encode()).hexdigest()[:16]
+
 
 @dataclass(frozen=True)
 class Started:
@@ -83,6 +92,7 @@ class Started:
     next_generation: int  # the first generation whose row it lacks
 
 
+MARK = "hpc_es.directory"  # the name of a tag or file with the mark of a run
 # Of MLflow and Weights & Biases. It comes from a checkpoint, which may be of somebody else.
 ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
@@ -172,7 +182,7 @@ class TensorBoard:
         folder = run.directory
         if self._directory is not None:
             directory = config_path(self._directory)
-            folder = _own_folder(directory, run.name, run_id)
+            folder = _own_folder(directory, run, run_id)
             run_id = str(folder.relative_to(directory))
         has_rows = any(folder.glob("events.out.tfevents.*"))
         self._file = open_file(_event_path(folder), "wb")
@@ -247,14 +257,15 @@ class TensorBoard:
         self._records.flush()
 
 
-def _own_folder(directory: Path, name: str, run_id: str | None) -> Path:
+def _own_folder(directory: Path, run: LoggedRun, run_id: str | None) -> Path:
     """Create and return the folder of a run: that of its earlier sessions, which has its name and
-    maybe a number, else a new one.
+    maybe a number, and the mark of its directory, else a new one.
     """
+    name = run.name
     if run_id is not None and re.fullmatch(rf"{re.escape(name)}(-[1-9]\d{{0,8}})?", run_id):
         _require_own_way(directory, run_id)
-        run_files.make_directory(directory / run_id)
-        return directory / run_id
+        if _has_mark(directory / run_id, run):
+            return directory / run_id
     _require_own_way(directory, str(Path(name).parent))
     for number in itertools.count(1):
         folder = directory / (name if number == 1 else f"{name}-{number}")
@@ -262,7 +273,20 @@ def _own_folder(directory: Path, name: str, run_id: str | None) -> Path:
         with contextlib.suppress(FileExistsError), run_files.own_directory(folder) as place:
             os.mkdir(folder.name, dir_fd=place)
             break
+    _mark(folder, run)
     return folder
+
+
+def _mark(folder: Path, run: LoggedRun) -> None:
+    with open_file(folder / MARK, "wb") as file:
+        file.write(run.mark.encode())
+
+
+def _has_mark(folder: Path, run: LoggedRun) -> bool:
+    try:
+        return read_bytes(folder / MARK) == run.mark.encode()
+    except OSError:
+        return False
 
 
 def _require_own_way(directory: Path, name: str) -> None:
@@ -323,7 +347,7 @@ class MLflow:
         self._client = MlflowClient(tracking_uri=store.as_uri(), registry_uri=store.as_uri())
         with _locked(store) if directory else contextlib.nullcontext():
             # runs that share a store must not create its experiment twice
-            existing = self._existing(store, run_id) if run_id else None
+            existing = self._existing(store, run, run_id) if run_id else None
             if existing is None:
                 self._id = self._create(run)
                 return Started(self._id, 0)
@@ -347,8 +371,10 @@ class MLflow:
     def close(self, status: EndStatus) -> None:
         self._client.set_terminated(self._id, MLFLOW_STATUS[status])
 
-    def _existing(self, store: Path, run_id: str) -> Any:
-        """Return MLflow's record of a run; None if it is not in the store, or in its trash."""
+    def _existing(self, store: Path, run: LoggedRun, run_id: str) -> Any:
+        """Return MLflow's record of a run; None if it is not in the store, in its trash, or in a
+        shared store of a run in another directory.
+        """
         from mlflow.exceptions import MlflowException
 
         if not ID.fullmatch(run_id):
@@ -357,8 +383,11 @@ class MLflow:
             require_own_entries(folder, RUN_LEVELS)
             _require_sizes(folder.rglob("*"), LARGEST_TEXT)
         try:
-            info = self._client.get_run(run_id).info
+            found = self._client.get_run(run_id)
         except MlflowException:
+            return None
+        info = found.info
+        if self._options.directory and found.data.tags.get(MARK) != run.mark:
             return None
         # both come from a file of the store, and name a directory
         is_named_so = info.run_id == run_id and ID.fullmatch(info.experiment_id)
@@ -372,7 +401,8 @@ class MLflow:
         experiment_id = (
             experiment.experiment_id if experiment else self._client.create_experiment(name)
         )
-        run_id = str(self._client.create_run(experiment_id, run_name=run.name).info.run_id)
+        created = self._client.create_run(experiment_id, tags={MARK: run.mark}, run_name=run.name)
+        run_id = str(created.info.run_id)
         params = []
         for key, value in run.params.items():
             allowed = re.sub(r"[^\w./ :-]", "_", key)  # the characters that MLflow allows
@@ -493,7 +523,8 @@ class WeightsAndBiases:
         os.environ.setdefault("WANDB_CACHE_DIR", _private_directory())
         import wandb
 
-        run_id = run_id if run_id is not None and ID.fullmatch(run_id) else None
+        if run_id is None or not ID.fullmatch(run_id) or not run_id.endswith(f"-{run.mark}"):
+            run_id = f"{secrets.token_hex(4)}-{run.mark}"
         old_directories = _directories_of(run_id, directory / "wandb")
         mode: Any = os.environ.get("WANDB_MODE") or "offline"  # W&B looks at it
         with settings_of_user(WANDB):
@@ -534,12 +565,10 @@ def _private_directory() -> str:
     return directory.name
 
 
-def _directories_of(run_id: str | None, folder: Path) -> list[Path]:
+def _directories_of(run_id: str, folder: Path) -> list[Path]:
     """Return the directories of a run of W&B, whose id is in the names of its files;
     the name of the directory may have a suffix.
     """
-    if run_id is None:
-        return []
     directories = [path for path in sorted(folder.glob("offline-run-*")) if not path.is_symlink()]
     return [path for path in directories if is_regular(path / f"run-{run_id}.wandb")]
 

@@ -16,6 +16,7 @@ from hpc_es.core.errors import READING, UserError, message_of
 from hpc_es.core.run_files import LARGEST_CONFIG, exists, open_file, read_json, read_text
 from hpc_es.core.vocabulary import counted
 from hpc_es.report.curves import MEANS, RETURNS, REWARDS, SCORES, VALUES, Measure, RunCurves, load
+from hpc_es.report.labels import flat
 from hpc_es.storage.answers import NAMES, RESULT, Found, number, read_found
 from hpc_es.storage.line_logs import FAILURES
 from hpc_es.storage.metrics_log import each_row
@@ -125,7 +126,9 @@ def _read_config(run: RunSummary) -> None:
     file = run.path / "config.yaml"
     if exists(file):
         text = read_text(file, most=LARGEST_CONFIG)
-        run.config = plain_data(text)
+        config = plain_data(text)
+        flat(config)  # as the sections of a report write it
+        run.config = config
         lines = text.partition(MADE_WITH)[2].splitlines()
         pairs = (line.lstrip("# ").partition(": ") for line in lines if line.startswith("#   "))
         run.versions = {name: value for name, _, value in pairs}

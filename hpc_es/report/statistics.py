@@ -36,14 +36,23 @@ def interquartile_mean(scores: Float64) -> Float64:
     return np.asarray(np.sort(scores, axis=-1)[..., cut : count - cut].mean(axis=-1), np.float64)
 
 
+SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
+
+
 def probability_of_improvement(first: Float64, second: Float64) -> Float64:
     """Return the probability that a score of `second` is higher than one of `first`.
 
     They are float64[..., m] and float64[..., n]. Equal scores count one half.
     """
-    above = second[..., :, None] > first[..., None, :]
-    equal = second[..., :, None] == first[..., None, :]
-    return np.asarray((above + 0.5 * equal).mean(axis=(-2, -1)), np.float64)
+    firsts = np.sort(first, axis=-1).reshape(-1, first.shape[-1])
+    seconds = second.reshape(-1, second.shape[-1])
+    # twice the number of scores that are lower, and equal ones once: exact
+    counts = [
+        sum(int(one.searchsorted(other, side).sum()) for side in SIDES)
+        for one, other in zip(firsts, seconds, strict=True)
+    ]
+    pairs = 2.0 * first.shape[-1] * second.shape[-1]
+    return np.asarray(np.reshape(counts, first.shape[:-1]) / pairs, np.float64)
 
 
 def bootstrap_interval(statistic: Callable[..., Float64], *samples: Sequence[float]) -> Ends | None:

@@ -253,3 +253,11 @@ def test_setup_restores_the_cpu_affinity() -> None:
     assert np.all(
         [os.sched_getaffinity(int(task.name)) == before for task in jax_setup.TASKS.iterdir()]
     )
+
+
+def test_directory_that_never_was_a_cache_is_kept(tmp_path: Path) -> None:
+    """Whoever may write the run may give this name to a private directory of the user in it."""
+    (tmp_path / jax_setup.NAME).mkdir(mode=0o700)
+    (tmp_path / jax_setup.NAME / "notes").write_text("private")
+    assert jax_setup.prepare_cache(tmp_path) == ""
+    assert (tmp_path / jax_setup.NAME / "notes").read_text() == "private"

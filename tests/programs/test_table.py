@@ -17,8 +17,9 @@ from hpc_es.programs import table as table_module
 from hpc_es.programs.brainfuck import evaluate
 from hpc_es.programs.coding_cases import TASKS
 from hpc_es.programs.coding_tasks import make_task
-from hpc_es.programs.table import ProgramCheck, check_program, fresh_cases
+from hpc_es.programs.table import ProgramCheck, _Cycle, check_program, fresh_cases
 from tests.helpers.harness import ROOT
+from tests.helpers.time_limit import time_limit
 
 
 def row(
@@ -440,3 +441,12 @@ def test_numbers_whose_sum_is_infinite_hide_no_table(tmp_path: Path) -> None:
     for rewards in (False, True):
         assert "simpl" in table_module.table_text(table, rewards)
     assert "simpl" in table_module.as_csv(table)
+
+
+def test_long_cycle_is_counted_once_for_all_results() -> None:
+    cycle = _Cycle(["add", "echo", "echo"] * 300_000)
+    with time_limit(5):
+        for repetitions in range(3_000):
+            row: Any = {"task": "echo", "repetitions": 900_000 + repetitions}
+            assert cycle.repetitions(row) == 600_000 + repetitions - -(-repetitions // 3)
+    assert cycle.repetitions({"task": "other", "repetitions": 7}) == 7

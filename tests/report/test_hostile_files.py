@@ -454,13 +454,19 @@ def _logged(directory: Path, kind: str, run_id: str, monkeypatch: pytest.MonkeyP
 def test_logger_id_of_a_checkpoint_removes_no_other_run(
     tmp_path: Path, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tmp_path / "wandb" / "offline-run-1-abc" / "run-abc.wandb"
-    other.parent.mkdir(parents=True)
-    other.touch()
-    assert not _logged(tmp_path, "wandb", run_id, monkeypatch)
-    assert other.exists()
-    assert not _logged(tmp_path, "wandb", "abc", monkeypatch)
-    assert not other.exists()  # that of this run is replaced
+    own_id = f"abc-{LoggedRun(tmp_path, 'mine', {}).mark}"
+    own, other = (
+        tmp_path / "wandb" / f"offline-run-1-{name}" / f"run-{name}.wandb"
+        for name in (own_id, "abc-0123456789abcdef")
+    )
+    for file in (own, other):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    for name in (run_id, "abc-0123456789abcdef"):
+        assert not _logged(tmp_path, "wandb", name, monkeypatch)
+        assert own.exists() and other.exists()
+    assert not _logged(tmp_path, "wandb", own_id, monkeypatch)
+    assert other.exists() and not own.exists()  # that of this run is replaced
 
 
 @pytest.mark.parametrize("run_id", ["../away", "{root}/away", "other", "mine/../../away", "mine-0"])
@@ -635,3 +641,17 @@ def test_events_are_written_into_the_run_that_is_in_use(tmp_path: Path) -> None:
         loggers.close("finished")
     assert not [*other.iterdir()]
     assert [*(tmp_path / "moved").glob("events.out.tfevents.*")]
+
+
+def test_long_names_within_each_other_do_not_fill_the_memory_or_the_page(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of the keys has the names of all sections that it is in."""
+    keys = ", ".join(f"k{number}: 1" for number in range(20_000))
+    name = "a" * 1_000
+    nested = f"{{{name}: " * 20 + f"{{{keys}}}" + "}" * 20
+    with (runs / "es" / "config.yaml").open("a") as file:
+        file.write(f"\nextra: {nested}\n")
+    read_all(capsys, runs, runs / "es")
+    assert Path("page.html").stat().st_size < 10_000_000
+    assert "more than 4,194,304 letters" in Path("page.html").read_text()

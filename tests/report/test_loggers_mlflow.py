@@ -16,9 +16,17 @@ from typing import Any
 
 import pytest
 
+from hpc_es.config.schema import Mlflow
 from hpc_es.core.errors import UserError
 from hpc_es.core.run_files import UnusualFileError
-from hpc_es.report.loggers import MLFLOW_ENVIRONMENT, _locked, _require_own_store, truncate
+from hpc_es.report.loggers import (
+    MLFLOW_ENVIRONMENT,
+    LoggedRun,
+    MLflow,
+    _locked,
+    _require_own_store,
+    truncate,
+)
 from hpc_es.storage import metrics_log
 from tests.helpers import runs
 from tests.jobs.test_long_runs import assert_flat
@@ -167,6 +175,19 @@ def test_cut_drops_steps_and_incomplete_lines(tmp_path: Path) -> None:
         if path.is_file()
     }
     assert left == {"a": "5 1.5 0\n5 2.5 4\n", "d": "5 1 0\n", "e": "5 1 2\n"}
+
+
+def test_id_of_another_run_in_a_shared_store_is_not_used(tmp_path: Path) -> None:
+    """A checkpoint that somebody else has written may have it."""
+    store, first = tmp_path / "shared", None
+    for name in ("a", "b", "a"):
+        logger = MLflow(Mlflow(directory=str(store)))
+        run_id = logger.start(LoggedRun(tmp_path / name, name, {}), first, 0).run_id
+        logger.write({"generation": 0, "return_mean": 1.0})
+        logger.close("finished")
+        first = first or run_id
+        assert (run_id == first) == (name == "a")
+    assert len(logged(store)) == 2
 
 
 def others_link(path: Path, target: Path) -> None:

@@ -155,6 +155,17 @@ def test_runs_share_a_directory_of_event_files_with_a_folder_each(tmp_path: Path
     assert scalars(tmp_path / "a/r-2", "return/mean") == [(0, 2.0), (1, 3.0)]
 
 
+def test_folder_of_another_run_of_this_name_is_not_written_to(tmp_path: Path) -> None:
+    """A checkpoint that somebody else has written may name it."""
+    pytest.importorskip("tensorboard")
+    for number, (place, found) in enumerate([("one", "a"), ("two", "a-2"), ("one", "a")]):
+        logger = TensorBoard(str(tmp_path / "logs"))
+        assert logger.start(LoggedRun(tmp_path / place, "a", {}), "a", number).run_id == found
+        logger.write({"generation": number, "return_mean": 1.0})
+        logger.close("finished")
+    assert scalars(tmp_path / "logs" / "a", "return/mean") == [(0, 1.0), (2, 1.0)]
+
+
 def test_tensorboard_logger_does_not_import_tensorflow(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     program = (

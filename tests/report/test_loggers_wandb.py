@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.config.schema import Report
+from hpc_es.config.schema import Report, Wandb
 from hpc_es.report.loggers import LoggedRun, Loggers
 from hpc_es.storage import metrics_log
 from tests.helpers import runs
@@ -134,6 +134,21 @@ def test_wandb_sessions_in_one_second_keep_the_last_directory(tmp_path: Path) ->
         loggers.close("finished")
         run_ids = loggers.run_ids
     assert history(tmp_path, "return/mean") == [(0, 3.0)]
+
+
+def test_id_of_another_run_in_a_shared_directory_is_not_used(tmp_path: Path) -> None:
+    """A checkpoint that somebody else has written may have it."""
+    report = Report(loggers=("wandb",), wandb=Wandb(directory=str(tmp_path / "shared")))
+    run_ids: dict[str, str] = {}
+    for name in ("a", "b", "a"):
+        run = LoggedRun(tmp_path / name, name, {})
+        loggers = Loggers(report, run, {**run_ids}, pytest.fail)
+        loggers.start(0, [])
+        loggers.write({"generation": 0, "return_mean": 1.0})
+        loggers.close("finished")
+        run_ids = run_ids or loggers.run_ids
+        assert (loggers.run_ids == run_ids) == (name == "a")
+    assert len(directories(tmp_path / "shared")) == 2  # the first of a was replaced
 
 
 def test_wandb_run_is_continued_after_a_kill(tmp_path: Path) -> None:

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from hpc_es.report import statistics
-from hpc_es.report.statistics import Summary, bootstrap_interval, interquartile_mean
+from hpc_es.report.statistics import (
+    Summary,
+    bootstrap_interval,
+    interquartile_mean,
+    probability_of_improvement,
+)
+from tests.helpers.time_limit import time_limit
 
 VALUES = np.array([[1.0, 2.0, 3.0, 10.0], [5.0, 5.0, 5.0, 5.0]])  # two points, four runs
 
@@ -53,3 +59,13 @@ def test_one_run_has_no_interval(interval: statistics.IntervalName) -> None:
 def test_two_runs_have_no_bootstrap() -> None:
     _, low, _ = Summary().of(np.array([[3.0, 4.0]]))
     assert np.isnan(low).all()
+
+
+def test_probability_of_improvement_is_that_of_all_pairs() -> None:
+    first, second = np.array([[1.0, 2.0], [5.0, 5.0]]), np.array([[2.0, 3.0, 0.0], [5.0, 6.0, 1.0]])
+    # 2 > 1, 2 = 2, 3 > 1, 3 > 2; and 5 = 5 twice, 6 > 5 twice
+    np.testing.assert_array_equal(probability_of_improvement(first, second), [3.5 / 6, 3 / 6])
+    assert probability_of_improvement(first[0], second[0]) == 3.5 / 6
+    many = np.arange(3_000.0)
+    with time_limit(20):  # all pairs of 2,000 samples would take 100 GB
+        assert bootstrap_interval(probability_of_improvement, many, many + 10_000) == (1.0, 1.0)
