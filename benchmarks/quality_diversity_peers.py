@@ -133,11 +133,11 @@ def evaluate_by(pool: Pool) -> Callable[[Any], Mapping[str, Any]]:
 def run(trial: Trial, evaluate: Callable[[Any], Mapping[str, Any]]) -> Score:
     """Run a trial."""
     scheduler, result = scheduler_of(trial.algorithm, trial.domain, trial.seed)
-    train = getattr(scheduler.archive, "train_discount_model", lambda: None)
     for generation in range(trial.generations):
         evaluated = evaluate(scheduler.ask())
         scheduler.tell(evaluated["value"], evaluated["measures"])
-        train()
+        if trial.algorithm == "pyribs_dms":
+            scheduler.archive.train_discount_model()
         if generation == trial.untimed:
             started = time.perf_counter()
     seconds = time.perf_counter() - started

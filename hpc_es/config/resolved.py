@@ -100,10 +100,13 @@ def plain_data(text: str) -> ConfigData:
     Raises:
         ConfigError: the text is damaged.
     """
-    return copy.deepcopy(_plain_data(text))  # which callers may change
+    try:
+        return copy.deepcopy(_plain_data(text))  # which callers may change
+    except RecursionError as error:
+        raise _damaged(error) from error
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=2)
 def _plain_data(text: str) -> ConfigData:
     """Return it again without parsing: commands read the config of a run for several purposes."""
     try:

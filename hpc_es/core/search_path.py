@@ -11,6 +11,7 @@ the directories of the package those that a file mujoco.pkg there lists, whereve
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pkgutil
 import sys
@@ -39,20 +40,19 @@ def only_others() -> Iterator[None]:
         sys.path[:] = [item for item in before if item not in gone] + new
 
 
+@functools.cache  # once
 def hide_distributions(metadata: ModuleType) -> None:
     """Let `importlib.metadata`, or the package importlib_metadata, find no distributions there,
     unless its caller names the directories.
     """
     finder = metadata.MetadataPathFinder
-    if hasattr(finder, "_hpc_es"):
-        return
     find, context_of = finder.find_distributions, metadata.DistributionFinder.Context
 
     def find_distributions(context: object = None) -> object:
         given = {} if context is None else vars(context)
         return find(context_of(**{"path": _others(sys.path), **given}))
 
-    finder.find_distributions, finder._hpc_es = staticmethod(find_distributions), True
+    finder.find_distributions = staticmethod(find_distributions)
 
 
 @contextlib.contextmanager
@@ -62,23 +62,21 @@ def distributions_hidden(name: str) -> Iterator[None]:
     hide_distributions(sys.modules[name])
 
 
+@functools.cache  # once
 def hide_portions() -> None:
     """Let `pkgutil.extend_path` find no parts of packages there, nor lists of them.
 
     A package that is in one of these directories, or in a package there, is only what it is.
     """
-    if hasattr(pkgutil.extend_path, "_hpc_es"):
-        return
     extend = pkgutil.extend_path
 
     def extend_path(path: Any, name: str) -> Any:
-        above = sys.modules.get(name.rpartition(".")[0])
-        if any(map(_is_added, getattr(above, "__path__", ()))):
+        package = name.rpartition(".")[0]
+        if package and any(map(_is_added, sys.modules[package].__path__)):
             return path
         with only_others():
             return extend(path, name)
 
-    vars(extend_path)["_hpc_es"] = True
     pkgutil.extend_path = extend_path
 
 

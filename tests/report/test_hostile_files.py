@@ -19,6 +19,7 @@ import xml.dom.minidom
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -27,9 +28,11 @@ import yaml
 import hpc_es
 from hpc_es import cli
 from hpc_es.commands.report import report_page
+from hpc_es.config import yaml_text
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.schema import Mlflow, Report, Wandb
 from hpc_es.core.data import JsonObject
+from hpc_es.core.errors import ConfigError
 from hpc_es.report import run_sections
 from hpc_es.report.loggers import LoggedRun, Loggers
 from hpc_es.storage import checkpoint
@@ -655,3 +658,23 @@ def test_long_names_within_each_other_do_not_fill_the_memory_or_the_page(
     read_all(capsys, runs, runs / "es")
     assert Path("page.html").stat().st_size < 10_000_000
     assert "more than 4,194,304 letters" in Path("page.html").read_text()
+
+
+@pytest.mark.parametrize("command", [["report", "-o", "page.html"], ["results"]])
+def test_config_of_a_run_is_parsed_once(
+    command: list[str], runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """A large one takes many seconds."""
+    parsed: list[str] = []
+    parse = yaml_text.parse
+    monkeypatch.setattr(yaml_text, "parse", lambda text: parsed.append(text) or parse(text))
+    with (runs / "es" / "config.yaml").open("a") as file:
+        file.write(f"# read by {command[0]}\n")
+    called(capsys, command[0], runs / "es", *command[1:])
+    assert len(parsed) == 1
+
+
+def test_config_that_cannot_be_copied_is_damaged() -> None:
+    for levels in range(100, 1_000, 50):
+        with contextlib.suppress(ConfigError):
+            plain_data('{"task": ' + '{"a": ' * levels + "1" + "}" * levels + "}")
